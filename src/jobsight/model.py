@@ -1,0 +1,230 @@
+"""The records that every part of jobsight speaks.
+
+Units are the same everywhere: times and durations are integer nanoseconds (times in UTC since
+1970), CPU time is nanoseconds, sizes are bytes, shares run from 0 to 1. ``None`` means "not
+known"; it is never written as zero.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+SECOND = 1_000_000_000
+
+#: A reading that failed, inside a column of integers. Floating-point columns use NaN.
+MISSING = -(2**63)
+
+Quality: TypeAlias = Literal["exact", "estimate", "failed", "missing"]
+
+
+class Run(msgspec.Struct, frozen=True, order=True):
+    """The key of one execution of a job: a requeued job is another run."""
+
+    cluster: str
+    job_id: int
+    start: int
+
+    def __str__(self) -> str:
+        return f"{self.cluster}:{self.job_id}:{format_start(self.start)}"
+
+
+class RunReference(msgspec.Struct, frozen=True):
+    """What a person types to name a run; parts left out mean "the latest"."""
+
+    job_id: int
+    cluster: str | None = None
+    start: int | None = None
+    array_task_id: int | None = None
+    het_offset: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> RunReference:
+        """Read ``12``, ``62_3``, ``88+1``, ``cluster:12`` or ``cluster:12:20261115T043312Z``."""
+        match = _REFERENCE.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(
+                f"{text!r} does not name a run; right would be a job id such as 12, an array "
+                "task 62_3, a component 88+1, or the full form cluster:12:20261115T043312Z"
+            )
+        task, offset, start = match["task"], match["offset"], match["start"]
+        return cls(
+            job_id=int(match["job"]),
+            cluster=match["cluster"],
+            start=parse_start(start) if start else None,
+            array_task_id=int(task) if task else None,
+            het_offset=int(offset) if offset else None,
+        )
+
+
+_REFERENCE = re.compile(
+    r"(?:(?P<cluster>[^:\s]+):)?(?P<job>\d{1,18})(?:_(?P<task>\d{1,9})|\+(?P<offset>\d{1,9}))?"
+    r"(?::(?P<start>\d{8}T\d{6}Z))?"
+)
+
+
+def format_start(start: int) -> str:
+    """Write a time as it stands in the text form of a run, to the second."""
+    return datetime.fromtimestamp(start // SECOND, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def parse_start(text: str) -> int:
+    """Read the start in the text form of a run."""
+    moment = datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * SECOND
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """A job as a node sees it. The node does not know the start that the scheduler booked:
+    the server binds a sighting to a run."""
+
+    cluster: str
+    job_id: int
+    node: str
+    boot_id: str
+    birth: int
+    sluid: str | None = None
+    restart_count: int | None = None
+
+
+class JobInfo(msgspec.Struct, kw_only=True):
+    """What the scheduler (or the launcher of a job without one) says about a run."""
+
+    cluster: str
+    job_id: int
+    source: str
+    sluid: str | None = None
+    restart_count: int | None = None
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    het_job_id: int | None = None
+    het_offset: int | None = None
+    name: str | None = None
+    user: str | None = None
+    uid: int | None = None
+    account: str | None = None
+    partition: str | None = None
+    command: str | None = None
+    nodes: tuple[str, ...] | None = None
+    cpus: int | None = None
+    memory: int | None = None
+    time_limit: int | None = None
+    submit: int | None = None
+    start: int | None = None
+    end: int | None = None
+    state: str | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+
+
+class Coverage(msgspec.Struct, kw_only=True):
+    """How much of the job a figure stands for, and why not more."""
+
+    quality: Quality
+    time_share: float | None = None
+    cpu_share: float | None = None
+    events_lost: int = 0
+    reason: str = ""
+
+
+class ExecutableUse(msgspec.Struct, kw_only=True):
+    """What one executable used in one run on one node, cumulative within an agent's epoch."""
+
+    #: The file's path as the kernel gave it; the command name where ``path_known`` is false.
+    path: bytes
+    path_known: bool = True
+    executions: int = 0
+    processes: int = 0
+    cpu_time: int = 0
+    cpu_user: int = 0
+    cpu_system: int = 0
+    #: The part of ``cpu_time`` that stands on polling or interpolation, not on exit records.
+    cpu_estimated: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    peak_memory: int = 0
+    failures: int = 0
+    first_seen: int = 0
+    last_seen: int = 0
+
+
+class JobTotals(msgspec.Struct, kw_only=True):
+    """The job's counters on one node, cumulative since its birth, as of ``time``."""
+
+    time: int
+    #: Where the CPU time comes from: "cgroup v1", "cgroup v2", "rusage" or "process tree".
+    cpu_source: str
+    cpu_time: int | None = None
+    cpu_user: int | None = None
+    cpu_system: int | None = None
+    #: The share of slurmstepd and its like, which is not the user's.
+    cpu_overhead: int | None = None
+    #: The kernel's own high-water mark, page cache included.
+    memory_peak: int | None = None
+    #: The highest sampled value of "used": current - file + shared memory.
+    memory_used_peak: int | None = None
+    memory_limit: int | None = None
+    swap_peak: int | None = None
+    oom_kills: int | None = None
+    #: Bytes that went through read(2) and write(2), page cache and pipes included.
+    read_characters: int | None = None
+    written_characters: int | None = None
+    #: Bytes fetched from and sent to storage.
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    read_calls: int | None = None
+    write_calls: int | None = None
+    processes: int | None = None
+    executions: int | None = None
+
+
+Column: TypeAlias = "array[int] | array[float] | memoryview"
+
+
+class Series(msgspec.Struct):
+    """Curves of one job on one node: one column of times and one per metric, equally long.
+
+    A column is an ``array`` of type ``q`` or ``d`` or a view of such; the names are those of
+    :mod:`jobsight.metrics`.
+    """
+
+    times: Column
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+
+class JobPart(msgspec.Struct, kw_only=True):
+    """What one batch says about one job on the node that sent it."""
+
+    sighting: Sighting
+    #: Names the life of the agent process: cumulative executable figures restart with it.
+    epoch: str
+    series: Series | None = None
+    totals: JobTotals | None = None
+    executables: list[ExecutableUse] = msgspec.field(default_factory=list)
+    #: By group of figures: "cpu", "memory", "io", "executables".
+    coverage: dict[str, Coverage] = msgspec.field(default_factory=dict)
+    #: The job has ended on this node; nothing follows.
+    final: bool = False
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """What an agent sends at once. Cluster, node, spool and sequence name it for ever."""
+
+    cluster: str
+    node: str
+    spool: str
+    sequence: int
+    #: The agent's clocks at the moment of writing, so that skew and steps are known.
+    written: int
+    monotonic: int
+    agent: str
+    jobs: list[JobInfo] = msgspec.field(default_factory=list)
+    parts: list[JobPart] = msgspec.field(default_factory=list)

@@ -1,0 +1,1 @@
+"""One report object, shown by every place: terminal, page and API say the same."""
