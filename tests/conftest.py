@@ -1,0 +1,34 @@
+"""What every test shares: the markers' conditions and the closing list of what was skipped."""
+
+import os
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.geteuid() == 0:
+        return
+    not_root = pytest.mark.skip(reason="needs root; run `make test` as root for it")
+    for item in items:
+        if item.get_closest_marker("root"):
+            item.add_marker(not_root)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each skipped test: a run that skipped half of itself must not look like a full one."""
+    skipped: dict[str, str] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        # Two workers each report a module that skips as a whole; the name makes it one line.
+        reason = report.longrepr[2] if isinstance(report.longrepr, (tuple, list)) else "no reason"
+        skipped[report.nodeid] = reason.removeprefix("Skipped: ")
+    # The workers keep the number of deselected tests to themselves, so only the choice is named.
+    option = terminalreporter.config.option
+    chosen = " and ".join(filter(None, [option.keyword, option.markexpr]))
+
+    terminalreporter.section("Skipped, and why")
+    for name, reason in sorted(skipped.items()):
+        terminalreporter.write_line(f"{name}: {reason}")
+    if chosen:
+        terminalreporter.write_line(f"Everything was left out but the tests for: {chosen}")
+    elif not skipped:
+        terminalreporter.write_line("Nothing was skipped.")
