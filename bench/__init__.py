@@ -1,0 +1,1 @@
+"""Programs that measure jobsight beside its peers."""
