@@ -75,7 +75,10 @@ class NodeRow(msgspec.Struct, kw_only=True):
     memory_peak: int | None
     read_characters: int | None
     written_characters: int | None
+    #: The node's agent has said that nothing follows.
     final: bool
+    #: How far the node's clock goes before the server's.
+    clock_skew: int | None = None
 
 
 class JobReport(msgspec.Struct, kw_only=True):
@@ -108,3 +111,8 @@ class JobReport(msgspec.Struct, kw_only=True):
     coverage: dict[str, Coverage]
     #: One sentence per group, for people.
     coverage_notes: list[str]
+    #: The state in words, with the exit code or the signal.
+    state_text: str = ""
+    running: bool = False
+    #: The moment up to which the counters tell.
+    as_of: int | None = None

@@ -1,0 +1,289 @@
+"""The report of a run on a terminal, in a pipe, and as a picture for documents.
+
+Everything a user wrote (names, paths, commands) goes through :func:`readable_text` into ``Text``
+objects and never through rich's markup, so brackets and control characters are only characters.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from jobsight.reports.bars import Gauge, gauges
+from jobsight.reports.report import ExecutableRow, JobReport
+from jobsight.reports.shorten import fit, fit_path
+from jobsight.reports.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_share,
+    format_time,
+)
+from jobsight.text import readable_text
+
+#: Wider lines are harder to read, however wide the window.
+MAX_WIDTH = 100
+#: In a narrower window rich wraps the lines.
+MIN_WIDTH = 64
+_BAR = 24
+_SHOWN = 12
+_NODES_SHOWN = 16
+
+_STATE_STYLES = {"COMPLETED": "bold green", "RUNNING": "bold cyan", "PENDING": "bold cyan"}
+_MARKS = {"exact": "=", "estimate": "~", "failed": "!", "missing": "-"}
+_MARK_STYLES = {"exact": "green", "estimate": "yellow", "failed": "red", "missing": "yellow"}
+
+
+def print_report(
+    report: JobReport, console: Console | None = None, *, all_rows: bool = False
+) -> None:
+    """Print a report; colours and block characters only where the console is a terminal."""
+    console = console or Console(highlight=False)
+    console.print(render_report(report, console, all_rows=all_rows), highlight=False)
+
+
+def render_report(report: JobReport, console: Console, *, all_rows: bool = False) -> RenderableType:
+    """Lay a report out for a console's width and characters."""
+    width = max(min(console.width, MAX_WIDTH), MIN_WIDTH)
+    blocks = console.is_terminal and not console.options.ascii_only
+    parts: list[RenderableType] = [_title(report, width), Text(("─" if blocks else "-") * width)]
+    parts += [_facts(report, width), Text()]
+    parts += [_bar_line(gauge, width, blocks) for gauge in gauges(report)]
+    parts += [Text(), *_figures(report, width)]
+    if report.executables:
+        parts += [Text(), _executables(report, width, all_rows)]
+    if len(report.node_rows) > 1:
+        parts += [Text(), _nodes(report, width, all_rows)]
+    if report.coverage_notes:
+        parts += [Text(), _coverage(report, width)]
+    return Group(*parts)
+
+
+def report_text(report: JobReport, width: int = 80) -> str:
+    """The report as plain text, as in a pipe."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        print_report(report, console)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def report_svg(report: JobReport, title: str = "jobsight report", width: int = 88) -> str:
+    """The report as an SVG picture that fetches nothing from anywhere."""
+    console = Console(
+        file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor"
+    )
+    print_report(report, console)
+    svg = console.export_svg(title=title, unique_id="jobsight")
+    # rich points at fonts of a content network; the viewer's own fixed-width font will do.
+    svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    return svg.replace("Fira Code", "ui-monospace")
+
+
+def _title(report: JobReport, width: int) -> RenderableType:
+    state = report.state_text or report.state
+    style = "bold red" if report.exit_code or report.exit_signal else "bold yellow"
+    right = Text(readable_text(state), style=_STATE_STYLES.get(report.state.upper(), style))
+    left = Text(f"Job {report.display_id}", style="bold")
+    if report.name:
+        # A long state gets a line of its own rather than leave no room for the name.
+        room = width - left.cell_len - right.cell_len - 4
+        alone = room < 16
+        left.append("  ")
+        left.append(
+            fit(readable_text(report.name), width - left.cell_len if alone else room),
+            style="bold cyan",
+        )
+        if alone:
+            return Group(left, right)
+    return Text.assemble(left, " " * max(width - left.cell_len - right.cell_len, 2), right)
+
+
+def _facts(report: JobReport, width: int) -> RenderableType:
+    left = [("User", _joined(report.user, report.account and f"account {report.account}"))]
+    partition = report.partition and f"partition {report.partition}"
+    left.append(("Cluster", _joined(report.cluster, partition)))
+    left.append(("Nodes" if len(report.nodes) > 1 else "Node", _node_list(report.nodes)))
+    right = [
+        ("Started", format_time(report.start, None)),
+        ("Ended", "still running" if report.running else format_time(report.end, None)),
+        ("Elapsed", format_duration(report.time.elapsed)),
+    ]
+    half = width - 39
+    grid = _grid()
+    for _ in range(4):
+        grid.add_column(no_wrap=True)
+    for (name, value), (other, moment) in zip(left, right, strict=True):
+        grid.add_row(
+            Text(f"{name:<8}", style="dim"),
+            Text(set_cell_size(fit(value, half - 9), half - 9)),
+            Text(f"{other:<8}", style="dim"),
+            Text(moment),
+        )
+    if not report.command:
+        return grid
+    command = fit(readable_text(report.command), width - 9)
+    return Group(grid, Text.assemble((f"{'Command':<9}", "dim"), command))
+
+
+def _joined(*words: str | None) -> str:
+    return readable_text(", ".join(word for word in words if word)) or UNKNOWN
+
+
+def _node_list(nodes: list[str]) -> str:
+    if not nodes:
+        return UNKNOWN
+    shown = ", ".join(readable_text(node) for node in nodes[:2])
+    return shown if len(nodes) <= 2 else f"{len(nodes)}: {shown}, ..."
+
+
+def _bar_line(gauge: Gauge, width: int, blocks: bool) -> Text:
+    line = Text.assemble((f"{gauge.name:<9}", "bold"))
+    if gauge.share is not None:
+        filled = round(min(max(gauge.share, 0.0), 1.0) * _BAR)
+        if not filled and gauge.share > 0:
+            filled = 1
+        line.append(("█" if blocks else "#") * filled, style=gauge.style)
+        line.append(("░" if blocks else ".") * (_BAR - filled), style="dim")
+        line.append(f" {format_share(gauge.share):>8}  ", style=gauge.style)
+    line.append(fit(gauge.text, width - line.cell_len))
+    if gauge.verdict:
+        line.append(fit(f"  {gauge.verdict}", width - line.cell_len), style=gauge.style)
+    return line
+
+
+def _figures(report: JobReport, width: int) -> Iterator[Text]:
+    cpu, memory, io_use = report.cpu, report.memory, report.io
+    parts = [f"{format_duration(cpu.time)}"]
+    if cpu.user is not None and cpu.system is not None:
+        parts.append(f"user {format_duration(cpu.user)}, system {format_duration(cpu.system)}")
+    if cpu.overhead:
+        parts.append(f"the scheduler's own {format_duration(cpu.overhead)} apart")
+    yield _line("CPU time", "; ".join(parts), width)
+    peaks = []
+    if memory.used_peak is not None:
+        peaks.append(f"{format_bytes(memory.used_peak)} used at the peak")
+    if memory.kernel_peak is not None:
+        peaks.append(f"{format_bytes(memory.kernel_peak)} with page cache")
+    if memory.swap_peak:
+        peaks.append(f"{format_bytes(memory.swap_peak)} in swap")
+    if memory.oom_kills:
+        peaks.append(f"{format_count(memory.oom_kills)} killed")
+    yield _line("Memory", ", ".join(peaks) or "not measured", width)
+    yield _line("Read", _traffic(io_use.read_characters, io_use.read_bytes, "from"), width)
+    yield _line("Written", _traffic(io_use.written_characters, io_use.written_bytes, "to"), width)
+
+
+def _traffic(characters: int | None, stored: int | None, direction: str) -> str:
+    parts = []
+    if characters is not None:
+        parts.append(f"{format_bytes(characters)} by calls")
+    if stored is not None:
+        parts.append(f"{format_bytes(stored)} {direction} storage")
+    return ", ".join(parts) or "not measured"
+
+
+def _line(name: str, text: str, width: int) -> Text:
+    return Text.assemble((f"{name:<9}", "dim"), fit(text, width - 9))
+
+
+def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
+    rows = report.executables
+    counted = max((cell_len(format_count(row.executions)) for row in rows), default=0)
+    room = width - 2 - max(counted, 4) - 3 * 2 - 13 - 8 - 11
+    counts = ("Runs", max(counted, 4))
+    table = _table("Executable", counts, ("CPU time", 13), ("Share", 8), ("Peak memory", 11))
+    table.columns[0].width = room
+    named = [row for row in rows if row.kind != "remainder"]
+    shown = named if all_rows or len(named) <= _SHOWN + 1 else named[:_SHOWN]
+    for row in shown:
+        table.add_row(*_executable_cells(row, room))
+    rest = named[len(shown) :]
+    if rest:
+        time = sum(row.cpu_time for row in rest)
+        share = sum(row.cpu_share or 0 for row in rest)
+        runs = sum(row.executions or 0 for row in rest)
+        table.add_row(
+            Text(f"{len(rest)} more (--all shows them)", style="italic"),
+            format_count(runs),
+            format_duration(time),
+            format_share(share),
+            UNKNOWN,
+        )
+    for row in rows:
+        if row.kind == "remainder":
+            table.add_row(
+                Text(row.path, style="italic"),
+                UNKNOWN,
+                format_duration(row.cpu_time),
+                format_share(row.cpu_share),
+                UNKNOWN,
+                style="yellow" if (row.cpu_share or 0) > 0.05 else "dim",
+            )
+    return table
+
+
+def _executable_cells(row: ExecutableRow, room: int) -> tuple[Text, str, str, str, str]:
+    suffix = " (path unknown)" if row.kind == "path unknown" else ""
+    # An estimate is marked where it stands, not only in the notes below.
+    mark = "~" if row.cpu_estimated * 100 > row.cpu_time else ""
+    path = Text(fit_path(row.path, room - len(suffix)))
+    path.append(suffix, style="dim")
+    return (
+        path,
+        format_count(row.executions),
+        f"{mark}{format_duration(row.cpu_time)}",
+        format_share(row.cpu_share),
+        format_bytes(row.peak_memory),
+    )
+
+
+def _nodes(report: JobReport, width: int, all_rows: bool) -> Table:
+    table = _table("Node", ("CPU time", 13), ("Peak memory", 11), ("Read", 9), ("Written", 9))
+    room = width - 13 - 11 - 9 - 9 - 2 * 4
+    table.columns[0].width = room
+    rows = report.node_rows
+    shown = rows if all_rows or len(rows) <= _NODES_SHOWN + 1 else rows[:_NODES_SHOWN]
+    for row in shown:
+        table.add_row(
+            Text(fit(readable_text(row.node), room)),
+            format_duration(row.cpu_time),
+            format_bytes(row.memory_used_peak),
+            format_bytes(row.read_characters),
+            format_bytes(row.written_characters),
+        )
+    if len(shown) < len(rows):
+        table.add_row(Text(f"{len(rows) - len(shown)} more (--all shows them)", style="italic"))
+    return table
+
+
+def _coverage(report: JobReport, width: int) -> RenderableType:
+    grid = _grid()
+    grid.add_column(width=1)
+    grid.add_column(width=width - 2)
+    # The notes of the known groups come in the order of the coverage; later ones are remarks.
+    qualities = [report.coverage[group].quality for group in report.coverage]
+    for number, note in enumerate(report.coverage_notes):
+        quality = qualities[number] if number < len(qualities) else "estimate"
+        grid.add_row(Text(_MARKS[quality], style=_MARK_STYLES[quality]), Text(readable_text(note)))
+    title = Text("How sure these figures are", style="bold")
+    legend = Text("   = exact  ~ estimate  - not measured  ! failed", style="dim")
+    return Group(Text.assemble(title, legend), grid)
+
+
+def _grid() -> Table:
+    return Table.grid(padding=(0, 1))
+
+
+def _table(first: str, *others: tuple[str, int]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True, overflow="crop")
+    for name, width in others:
+        table.add_column(name, justify="right", width=width, no_wrap=True, overflow="crop")
+    return table

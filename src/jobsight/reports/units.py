@@ -1,0 +1,113 @@
+"""Figures for people: one way to write bytes, durations, shares, counts and times everywhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, tzinfo
+
+from jobsight.model import SECOND
+
+#: Stands for a figure that is not known; never a zero.
+UNKNOWN = "-"
+
+_MINUTE = 60
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def format_bytes(size: float | None) -> str:
+    """Write a size in binary units with three significant digits: 1.46 GiB, 300 MiB, 12 B."""
+    if size is None:
+        return UNKNOWN
+    value, unit = float(size), 0
+    # 1023.5 would be written "1024 KiB"; it is 1 MiB to three digits.
+    while abs(value) >= 999.5 and unit < len(_BINARY) - 1:
+        value /= 1024
+        unit += 1
+    return f"{_three_digits(value, whole=unit == 0)} {_BINARY[unit]}"
+
+
+def format_byte_rate(rate: float | None) -> str:
+    """Write bytes per second: 12.0 MiB/s."""
+    return UNKNOWN if rate is None else f"{format_bytes(rate)}/s"
+
+
+def format_duration(duration: int | None) -> str:
+    """Write nanoseconds: 45 ms, 12.3 s, 00:12:34, 1 d 02:03:04."""
+    if duration is None:
+        return UNKNOWN
+    if duration < 0:
+        return f"-{format_duration(-duration)}"
+    if duration == 0:
+        return "0 s"
+    if duration < 1_000:
+        return f"{duration} ns"
+    if duration < 999_500:
+        return f"{_three_digits(duration / 1e3)} us"
+    if duration < 999_500_000:
+        return f"{_three_digits(duration / 1e6)} ms"
+    if duration < 9_995_000_000:
+        return f"{duration / SECOND:.2f} s"
+    if duration < 59_950_000_000:
+        return f"{duration / SECOND:.1f} s"
+    seconds = (duration + SECOND // 2) // SECOND
+    days, rest = divmod(seconds, _DAY)
+    clock = f"{rest // _HOUR:02d}:{rest % _HOUR // _MINUTE:02d}:{rest % _MINUTE:02d}"
+    return f"{days} d {clock}" if days else clock
+
+
+def format_share(share: float | None) -> str:
+    """Write a share of 1 in per cent: 97.3 %, 0.04 %, 100 %."""
+    if share is None:
+        return UNKNOWN
+    percent = share * 100
+    if 0 < percent < 0.01:
+        return "< 0.01 %"
+    # 99.96 % must not read as all of it.
+    if 99.95 <= percent < 100:
+        return f"{int(percent * 100) / 100:.2f} %"
+    if 0 < percent < 0.095:
+        return f"{percent:.2f} %"
+    if percent == round(percent) or percent >= 999.5:
+        return f"{percent:.0f} %"
+    return f"{percent:.1f} %"
+
+
+def format_count(count: float | None) -> str:
+    """Write a count with separated thousands: 12,345."""
+    if count is None:
+        return UNKNOWN
+    return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.2f}"
+
+
+def format_cores(cores: float | None) -> str:
+    """Write how many CPUs were busy on average: 3.2, 0.04, 128."""
+    if cores is None:
+        return UNKNOWN
+    return "0" if cores == 0 else _three_digits(cores, small=True)
+
+
+def format_time(moment: int | None, zone: tzinfo | None = UTC) -> str:
+    """Write a time to the second with its zone: 2026-11-15 04:33:12 UTC; no zone means local."""
+    if moment is None:
+        return UNKNOWN
+    try:
+        date = datetime.fromtimestamp(moment // SECOND, zone or UTC)
+        local = date if zone else date.astimezone()
+    except (ValueError, OverflowError, OSError):
+        return UNKNOWN
+    return local.strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _three_digits(value: float, *, whole: bool = False, small: bool = False) -> str:
+    if whole and value.is_integer():
+        return f"{value:.0f}"
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    if small and size < 0.995:
+        return f"{value:.2g}"
+    return f"{value:.2f}"

@@ -1,0 +1,48 @@
+"""Text that users wrote, made safe to print: nothing is lost and nothing acts on a terminal."""
+
+from __future__ import annotations
+
+import re
+
+
+def readable_path(path: bytes) -> str:
+    r"""Write the bytes of a path so that every character is printable and none is ambiguous.
+
+    Printable UTF-8 stands as it is. Any other byte stands as ``\xNN``: bytes that are no UTF-8,
+    and the bytes of characters that do not print (controls, line separators, marks that turn the
+    direction of writing). A backslash is doubled, so ``\x41`` in the result is always the byte
+    0x41 and never four characters of a name; :func:`path_bytes` leads back.
+    """
+    text = path.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_readable_character, text))
+
+
+def readable_text(text: str) -> str:
+    """Write a name that a user chose (of a job, of a command) by the rule of the paths."""
+    return readable_path(text.encode("utf-8", "surrogatepass"))
+
+
+def path_bytes(text: str) -> bytes:
+    """Turn what :func:`readable_path` wrote back into the bytes of the path."""
+    return b"".join(map(_piece_bytes, _PIECES.findall(text)))
+
+
+_PIECES = re.compile(r"\\\\|\\x[0-9a-f]{2}|[^\\]+|\\")
+
+
+def _readable_character(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def _piece_bytes(piece: str) -> bytes:
+    if piece == "\\\\":
+        return b"\\"
+    if piece.startswith("\\x") and len(piece) == 4:
+        return bytes.fromhex(piece[2:])
+    return piece.encode("utf-8", "surrogateescape")

@@ -1,0 +1,122 @@
+import pytest
+
+from jobsight.model import SECOND, Coverage
+from tests.reports.samples import EXACT, GIB, START, USES, job, node, report, totals, use
+
+
+def test_figures_of_one_node() -> None:
+    made = report()
+    assert made.cpu.time == 1800 * SECOND
+    assert made.cpu.cores_mean == pytest.approx(3)
+    assert made.cpu.share == pytest.approx(0.75)
+    assert made.memory.share == pytest.approx(0.75)
+    assert made.time.share == pytest.approx(600 / 3600)
+    assert made.display_id == "12"
+    assert made.run == "alpha:12:20261115T043312Z"
+    assert not made.running
+
+
+def test_remainder_is_a_row_and_shares_sum_to_one() -> None:
+    rows = report().executables
+    assert [row.kind for row in rows] == ["executable", "executable", "remainder"]
+    assert rows[-1].cpu_time == 6 * SECOND
+    assert sum(row.cpu_share for row in rows) == pytest.approx(1)
+
+
+def test_executables_may_sum_to_more_than_the_counter() -> None:
+    made = report(uses=[("n1", use(b"/bin/a", 1900))])
+    assert [row.kind for row in made.executables] == ["executable"]
+    assert made.executables[0].cpu_share == pytest.approx(1)
+    assert any("5.6 % more than the CPU time" in note for note in made.coverage_notes)
+    noise = report(uses=[("n1", use(b"/bin/a", 1801))])
+    assert not any("more than" in note for note in noise.coverage_notes)
+
+
+def test_nodes_are_summed_and_executables_joined() -> None:
+    uses = [*USES, ("n2", use(b"/usr/bin/true", 10, 100, peak_memory=GIB))]
+    made = report(job(nodes=("n1", "n2")), [node(), node("n2")], uses)
+    assert made.cpu.time == 3600 * SECOND
+    assert made.memory.used_peak == 6 * GIB
+    true = next(row for row in made.executables if row.path == "/usr/bin/true")
+    assert (true.executions, true.cpu_time, true.peak_memory) == (400, 14 * SECOND, GIB)
+    assert [row.node for row in made.node_rows] == ["n1", "n2"]
+
+
+def test_memory_limit_of_the_cgroup_stands_in() -> None:
+    limited = [node(totals=totals(memory_limit=6 * GIB))]
+    assert report(job(memory=None), limited).memory.asked == 6 * GIB
+    half = [*limited, node("n2")]
+    assert report(job(memory=None), half).memory.asked is None
+
+
+def test_running_job_counts_to_now_but_its_cpu_to_the_last_reading() -> None:
+    info = job(state="RUNNING", end=None, exit_code=None)
+    made = report(info, [node(final=False)], now=START + 610 * SECOND)
+    assert made.running
+    assert made.state_text == "running"
+    assert made.time.elapsed == 610 * SECOND
+    assert made.cpu.share == pytest.approx(0.75)
+    late = report(info, [node(final=False)], now=START + 6000 * SECOND)
+    assert any("Nothing was heard of the job for 01:30:00" in note for note in late.coverage_notes)
+
+
+def test_a_run_without_any_figures() -> None:
+    made = report(job(cpus=None, memory=None, state=None, end=None), [], [])
+    assert made.cpu.time is None
+    assert made.cpu.share is None
+    assert made.executables == []
+    assert {part.quality for part in made.coverage.values()} == {"missing"}
+    assert made.coverage_notes[0] == "CPU time: not measured, nothing was reported."
+
+
+def test_coverage_sentences() -> None:
+    polled = Coverage(quality="estimate", reason="by polling; needs root: see jobsight doctor")
+    coverage = {"cpu": EXACT, "memory": EXACT, "io": EXACT, "executables": polled}
+    made = report(
+        nodes=[node(totals=totals(cpu_source="rusage"), coverage=coverage)],
+        uses=[("n1", use(b"/bin/a", 1476))],
+    )
+    assert made.coverage_notes == [
+        "CPU time: exact, from the kernel's count for the waited-for processes (rusage).",
+        "Memory: exact.",
+        "I/O: exact.",
+        "Split by executable: estimate, 82 % of the CPU time seen; by polling; needs root: see "
+        "jobsight doctor.",
+    ]
+    assert report().coverage_notes[3] == (
+        "Executables: exit records account for 99.7 % of the CPU time; 301 executions counted; "
+        "0 events lost."
+    )
+
+
+def test_silent_nodes_make_an_estimate() -> None:
+    made = report(job(nodes=("n1", "n2", "n3")))
+    assert made.coverage["cpu"].quality == "estimate"
+    assert "Nodes that sent nothing: 2 (n2, n3)." in made.coverage_notes
+
+
+def test_the_stored_coverage_is_left_as_it_is() -> None:
+    shared = node()
+    report(job(nodes=("n1", "n2")), [shared])
+    assert shared.coverage["cpu"].quality == "exact"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"state": "FAILED", "exit_code": 7}, "failed with exit code 7"),
+        (
+            {"state": "FAILED", "exit_code": 0, "exit_signal": 9},
+            "failed, killed by signal 9 (SIGKILL)",
+        ),
+        ({"state": "TIMEOUT"}, "ended: time limit reached"),
+        ({"state": "SOMETHING_NEW"}, "something new"),
+    ],
+)
+def test_states_in_words(changes: dict[str, object], text: str) -> None:
+    assert report(job(**changes)).state_text == text
+
+
+def test_array_and_component_ids() -> None:
+    assert report(job(array_job_id=62, array_task_id=3)).display_id == "62_3"
+    assert report(job(het_job_id=88, het_offset=1)).display_id == "88+1"

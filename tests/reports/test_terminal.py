@@ -1,0 +1,114 @@
+"""The terminal report: compared with texts that a person has read and found good.
+
+``JOBSIGHT_GOLDEN=write pytest tests/reports`` writes them anew; read the difference.
+"""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from jobsight.model import Coverage
+from jobsight.reports.shorten import fit, fit_path
+from jobsight.reports.terminal import MIN_WIDTH, print_report, report_svg, report_text
+from tests.reports.samples import EXACT, GIB, USES, job, node, report, totals, use
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def _polled() -> Any:
+    coverage = {
+        "cpu": EXACT,
+        "memory": Coverage(quality="estimate", time_share=0.98, reason="sampled"),
+        "io": Coverage(quality="failed", reason="/proc/PID/io may not be read"),
+        "executables": Coverage(
+            quality="estimate", reason="by polling; needs root: see jobsight doctor"
+        ),
+    }
+    figures = totals(cpu_source="rusage", memory_peak=None, read_characters=None, read_bytes=None)
+    uses = [("n1", use(b"/usr/bin/python3.11", 1400, cpu_estimated=1400 * 10**9))]
+    return report(
+        job(cpus=None, memory=None, time_limit=None, account=None, partition=None),
+        [node(totals=figures, coverage=coverage)],
+        uses,
+    )
+
+
+def _many() -> Any:
+    path = b"/opt/software/2026/very/deep/tree/of/modules/bin/solver-\xff[bold]"
+    uses = [*USES, ("n2", use(path, 120)), ("n2", use(b"sh", 1, 7, path_known=False))]
+    uses += [("n2", use(b"/opt/tools/step-%02d" % number, 0.5)) for number in range(16)]
+    nodes = [node(), node("n2", totals=totals(oom_kills=2, memory_used_peak=4 * GIB))]
+    info = job(
+        name="[red]big[/red] \x1b[31m", state="OUT_OF_MEMORY", exit_code=1, nodes=("n1", "n2")
+    )
+    return report(msgspec.structs.replace(info, memory=8 * GIB, cpus=32), nodes, uses)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"), [("plain", report()), ("polled", _polled()), ("many", _many())]
+)
+def test_golden(name: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    text = report_text(made)
+    assert max(map(cell_len, text.splitlines())) <= 80
+    assert text.isascii()
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("JOBSIGHT_GOLDEN") == "write":
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def test_a_terminal_gets_colour_and_blocks_and_no_color_takes_the_colour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def shown() -> str:
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        console = Console(file=out, force_terminal=True, width=80, color_system="truecolor")
+        print_report(report(), console)
+        out.flush()
+        return out.buffer.getvalue().decode()  # type: ignore[attr-defined,no-any-return]
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "█" in shown()
+    assert "\x1b[32m" in shown()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[32m" not in shown()
+
+
+def test_markup_and_controls_are_only_characters() -> None:
+    text = report_text(_many())
+    assert r"[red]big[/red] \x1b[31m" in text
+    assert r"\xff[bold]" in text
+
+
+@given(st.text(max_size=200), st.binary(min_size=1, max_size=300), st.integers(20, 120))
+def test_no_name_and_no_path_breaks_it(name: str, path: bytes, width: int) -> None:
+    made = report(job(name=name, command=name, user=name), uses=[("n1", use(path, 5))])
+    text = report_text(made, width)
+    assert text.replace("\n", "").isprintable()
+    assert max(map(cell_len, text.splitlines())) <= max(width, MIN_WIDTH)
+
+
+@given(st.text(max_size=80), st.integers(0, 60))
+def test_shortened_text_fits(text: str, width: int) -> None:
+    assert cell_len(fit(text, width)) <= width
+    assert cell_len(fit_path(text, width)) <= width
+
+
+def test_the_file_name_survives() -> None:
+    assert fit_path("/opt/software/2026/bin/solver", 20).endswith("/solver")
+
+
+def test_picture_fetches_nothing() -> None:
+    svg = report_svg(report())
+    assert "@font-face" not in svg
+    assert "url(http" not in svg
+    assert "multiply" in svg
