@@ -111,7 +111,7 @@ def executables_note(
 
 def group_note(group: str, coverage: Coverage) -> str:
     """Say in one plain sentence how sure the figures of a group are."""
-    quality = "not measured" if coverage.quality == "missing" else coverage.quality
+    quality: str = "not measured" if coverage.quality == "missing" else coverage.quality
     if coverage.quality == "estimate" and coverage.time_share is not None:
         quality += f" that stands for {format_share(coverage.time_share)} of the time"
     if coverage.events_lost:

@@ -1,0 +1,224 @@
+"""One tree of settings, from files and the environment; what is not understood is refused.
+
+Each value is checked by itself, so that an error names the file, the key's path and what would
+be right there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_origin
+
+import msgspec
+import yaml
+
+from jobsight import places
+from jobsight.errors import ConfigError
+
+_PREFIX = "JOBSIGHT_"
+_SUFFIXES = (".toml", ".yaml", ".yml")
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
+
+
+def short_host_name() -> str:
+    return socket.gethostname().partition(".")[0] or "localhost"
+
+
+class StoreSettings(msgspec.Struct, kw_only=True):
+    #: A file, or the address of a database.
+    location: str = msgspec.field(default_factory=lambda: str(places.store_file()))
+
+
+class ServerSettings(msgspec.Struct, kw_only=True):
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    #: By default a file "token" beside the store.
+    token_file: str | None = None
+    #: Names besides those of loopback under which the server may be asked.
+    allowed_hosts: list[str] = msgspec.field(default_factory=list)
+    #: Pages and API speak plain HTTP: listening on a network is a decision of its own.
+    allow_network: bool = False
+    #: Where agents find the server; by default the one that runs on this machine.
+    url: str | None = None
+
+
+class SamplingSettings(msgspec.Struct, kw_only=True):
+    """Seconds between two samples, by the age of a job."""
+
+    first_minute: Seconds = 1.0
+    first_hour: Seconds = 10.0
+    later: Seconds = 30.0
+
+
+class AgentSettings(msgspec.Struct, kw_only=True):
+    #: The node's name; by default the short name of the host.
+    node: str = msgspec.field(default_factory=short_host_name)
+    spool: str = msgspec.field(default_factory=lambda: str(places.spool_folder()))
+    #: Bytes; what does not fit any more is dropped, counted and shown.
+    spool_limit: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20
+    sampling: SamplingSettings = msgspec.field(default_factory=SamplingSettings)
+    #: Seconds after which a batch is sent, full or not.
+    send_every: Seconds = 10.0
+    #: Users whose jobs are left alone.
+    ignore_uids: list[Annotated[int, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=list)
+
+
+class Settings(msgspec.Struct, kw_only=True):
+    cluster: str = msgspec.field(default_factory=short_host_name)
+    store: StoreSettings = msgspec.field(default_factory=StoreSettings)
+    server: ServerSettings = msgspec.field(default_factory=ServerSettings)
+    agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
+
+
+def load_settings(
+    file: Path | str | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Read the settings: the given file or those of the usual places, then the environment."""
+    environment = os.environ if environment is None else environment
+    if file is None and environment.get(f"{_PREFIX}CONFIG"):
+        file = environment[f"{_PREFIX}CONFIG"]
+    tree: dict[str, Any] = {}
+    for name in [Path(file)] if file is not None else _usual_files():
+        _merge(tree, _checked(Settings, _read(name), str(name), ()))
+    for variable, value in sorted(environment.items()):
+        _merge(tree, _from_variable(variable, value))
+    return _build(Settings, tree)
+
+
+def _usual_files() -> list[Path]:
+    found = []
+    for folder in places.config_folders():
+        there = [folder / f"jobsight{suffix}" for suffix in _SUFFIXES]
+        # A site may keep its file from users, who then run with what is theirs.
+        there = [name for name in there if name.exists() and os.access(name, os.R_OK)]
+        if len(there) > 1:
+            raise ConfigError(f"{there[0]} and {there[1]} are both there; keep one of them")
+        found += there
+    return found
+
+
+def _read(file: Path) -> Any:
+    try:
+        text = file.read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8 text at byte {error.start}") from None
+    try:
+        match file.suffix:
+            case ".toml":
+                return tomllib.loads(text)
+            case ".yaml" | ".yml":
+                return yaml.safe_load(text) or {}
+    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+    raise ConfigError(f"{file}: settings are TOML (.toml) or YAML (.yaml)")
+
+
+def _checked(
+    struct: type[msgspec.Struct], data: Any, origin: str, path: tuple[str, ...]
+) -> dict[str, Any]:
+    """The same tree with every value converted; the first wrong key or value is an error."""
+    if not isinstance(data, Mapping):
+        where = ".".join(path) or "the file"
+        raise ConfigError(f"{origin}: {where}: expected a table of settings, got {_kind(data)}")
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    tree: dict[str, Any] = {}
+    for key, value in data.items():
+        here = (*path, str(key))
+        if key not in fields:
+            raise _unknown(origin, here, fields)
+        inner = _struct_of(fields[key])
+        tree[key] = (
+            _checked(inner, value, origin, here)
+            if inner
+            else _value(value, fields[key], origin, here, strict=True)
+        )
+    return tree
+
+
+def _value(value: Any, wanted: Any, origin: str, path: tuple[str, ...], *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(value, wanted, strict=strict)
+    except msgspec.ValidationError as error:
+        reason = re.sub(r" - at `\$(\[\.*\d*\])?`$", "", str(error))
+        reason = reason[:1].lower() + reason[1:]
+        raise ConfigError(f"{origin}: {'.'.join(path)}: {reason}") from None
+
+
+def _from_variable(variable: str, value: str) -> dict[str, Any]:
+    if not variable.startswith(_PREFIX):
+        return {}
+    path = tuple(variable.removeprefix(_PREFIX).lower().split("__"))
+    struct: type[msgspec.Struct] | None = Settings
+    wanted: Any = Settings
+    for depth, name in enumerate(path):
+        fields = {f.name: f.type for f in msgspec.structs.fields(struct)} if struct else {}
+        if name not in fields:
+            # Some variables are no settings (JOBSIGHT_JOB); a near miss is a mistake.
+            if len(path) == 1 and not difflib.get_close_matches(name, fields, cutoff=0.75):
+                return {}
+            raise _unknown(f"environment variable {variable}", path[: depth + 1], fields)
+        wanted = fields[name]
+        struct = _struct_of(wanted)
+    if struct is not None:
+        inner = msgspec.structs.fields(struct)[0].name.upper()
+        raise ConfigError(
+            f"environment variable {variable}: names a table, not a setting; "
+            f"right would be one such as {variable}__{inner}"
+        )
+    given: Any = value
+    if get_origin(wanted) is list:
+        given = [part.strip() for part in value.split(",") if part.strip()]
+    converted = _value(given, wanted, f"environment variable {variable}", path, strict=False)
+    for name in reversed(path):
+        converted = {name: converted}
+    return dict(converted)
+
+
+def _unknown(origin: str, path: tuple[str, ...], valid: Iterable[str]) -> ConfigError:
+    names = list(valid)
+    near = difflib.get_close_matches(path[-1], names, n=1)
+    if near:
+        hint = f"did you mean {'.'.join((*path[:-1], near[0]))}?"
+    else:
+        hint = f"valid here: {', '.join(names)}" if names else "this setting holds no others"
+    return ConfigError(f"{origin}: unknown key {'.'.join(path)}; {hint}")
+
+
+def _struct_of(wanted: Any) -> type[msgspec.Struct] | None:
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        return wanted
+    return None
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"`{type(value).__name__}`"
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def _build(struct: type[_Struct], tree: Mapping[str, Any]) -> _Struct:
+    types = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    values = {}
+    for key, value in tree.items():
+        inner = _struct_of(types[key])
+        values[key] = _build(inner, value) if inner else value
+    return struct(**values)

@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+
+from jobsight.config import load_settings
+from jobsight.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _no_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [tmp_path / "etc", tmp_path / "home"]
+    monkeypatch.setattr("jobsight.places.config_folders", lambda: folders)
+
+
+def _file(tmp_path: Path, text: str, name: str = "site.toml") -> Path:
+    file = tmp_path / name
+    file.write_text(text)
+    return file
+
+
+def test_defaults() -> None:
+    settings = load_settings(environment={})
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
+    assert settings.store.location.endswith("store.db")
+    assert settings.agent.sampling.later == 30
+
+
+def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
+    toml = _file(tmp_path, 'cluster = "a"\n[server]\nport = 1\nallowed_hosts = ["x"]\n')
+    yaml = _file(tmp_path, "cluster: a\nserver: {port: 1, allowed_hosts: [x]}\n", "site.yaml")
+    assert load_settings(toml, {}) == load_settings(yaml, {})
+    assert load_settings(toml, {}).server.port == 1
+
+
+def test_the_environment_wins(tmp_path: Path) -> None:
+    file = _file(tmp_path, "[server]\nport = 1\nhost = '::1'\n")
+    environment = {
+        "JOBSIGHT_CONFIG": str(file),
+        "JOBSIGHT_SERVER__PORT": "2",
+        "JOBSIGHT_CLUSTER": "beta",
+        "JOBSIGHT_AGENT__IGNORE_UIDS": "0, 1",
+        "JOBSIGHT_AGENT__SAMPLING__LATER": "60",
+        "JOBSIGHT_JOB": "12",
+        "PATH": "/bin",
+    }
+    settings = load_settings(environment=environment)
+    assert (settings.server.port, settings.server.host) == (2, "::1")
+    assert settings.cluster == "beta"
+    assert settings.agent.ignore_uids == [0, 1]
+    assert settings.agent.sampling.later == 60
+
+
+def test_the_files_of_the_usual_places_are_joined(tmp_path: Path) -> None:
+    for folder, text in (
+        ("etc", "cluster = 'site'\n[server]\nport = 1\n"),
+        ("home", "[server]\nport = 2\n"),
+    ):
+        (tmp_path / folder).mkdir()
+        _file(tmp_path / folder, text, "jobsight.toml")
+    settings = load_settings(environment={})
+    assert (settings.cluster, settings.server.port) == ("site", 2)
+    _file(tmp_path / "etc", "cluster: b\n", "jobsight.yaml")
+    with pytest.raises(ConfigError, match="both there; keep one"):
+        load_settings(environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[server]\nprot = 1\n", r"unknown key server\.prot; did you mean server\.port\?"),
+        ("[sever]\nport = 1\n", r"unknown key sever; did you mean server\?"),
+        ("zzz = 1\n", r"unknown key zzz; valid here: cluster, store, server, agent"),
+        ("[server]\nport = '8080'\n", r"server\.port: expected `int`, got `str`$"),
+        ("[server]\nport = 99999\n", r"server\.port: expected `int` <= 65535$"),
+        ("server = 8080\n", r"server: expected a table of settings, got `int`"),
+        ("[server]\nallowed_hosts = [1]\n", r"server\.allowed_hosts: expected `str`, got `int`$"),
+        ("[agent.sampling]\nlatr = 1\n", r"unknown key agent\.sampling\.latr; did you mean"),
+        ("[server\n", r"site\.toml: .*line 1"),
+    ],
+)
+def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    file = _file(tmp_path, text)
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        load_settings(file, {})
+    assert str(caught.value).startswith(str(file))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("JOBSIGHT_SERVER__PROT", "1", r"unknown key server\.prot; did you mean server\.port\?"),
+        ("JOBSIGHT_SERVER__PORT", "x", r"server\.port: expected `int`, got `str`"),
+        ("JOBSIGHT_SERVER", "x", "names a table, not a setting; .*JOBSIGHT_SERVER__HOST"),
+        ("JOBSIGHT_CLUSTRE", "x", r"unknown key clustre; did you mean cluster\?"),
+        ("JOBSIGHT_CLUSTER__NAME", "x", r"unknown key cluster\.name; this setting holds no"),
+    ],
+)
+def test_variables_are_checked_too(variable: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"environment variable {variable}: {sentence}"):
+        load_settings(environment={variable: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.toml", None, "cannot be read: No such file"),
+        ("a.ini", b"", r"settings are TOML \(\.toml\) or YAML"),
+        ("a.yaml", b"a: [", "a.yaml: while parsing"),
+        ("a.yaml", b"- 1", "the file: expected a table of settings, got `list`"),
+        ("a.toml", b"a = '\xff'", "is not UTF-8 text at byte 5"),
+    ],
+)
+def test_files_that_cannot_be_read(
+    tmp_path: Path, name: str, content: bytes | None, sentence: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=sentence):
+        load_settings(tmp_path / name, {})
+
+
+def test_an_empty_yaml_file_is_no_error(tmp_path: Path) -> None:
+    assert load_settings(_file(tmp_path, "", "a.yaml"), {}).server.port == 8080
