@@ -1,0 +1,1 @@
+"""Pages for people: the list of runs and the page of one run."""

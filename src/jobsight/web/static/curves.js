@@ -1,0 +1,185 @@
+// The curves of one run: fetched from the API, drawn for one node or over all of them.
+
+import { alignNodes, meanOfNodes } from "./nodes.js";
+import { Plot } from "./plot.js";
+import { elapsed } from "./units.js";
+
+const HEIGHT = 200;
+
+// The first line of a plot is the one that is drawn per node.
+const PLOTS = [
+  {
+    title: "CPU",
+    kind: "cores",
+    asked: "cpus",
+    lines: [
+      { metric: "cpu.time", label: "used", colour: "accent", dash: "solid", band: true },
+      { metric: "cpu.system", label: "of it in the kernel", colour: "second", dash: "solid", thin: true },
+    ],
+  },
+  {
+    title: "Memory",
+    kind: "bytes",
+    asked: "memory",
+    lines: [
+      { metric: "memory.used", label: "used", colour: "accent", dash: "solid", band: true },
+      { metric: "memory.current", label: "with page cache", colour: "muted", dash: "dashed" },
+    ],
+  },
+  {
+    title: "I/O",
+    kind: "rate",
+    lines: [
+      { metric: "io.read_characters", label: "read", colour: "accent", dash: "solid", band: true },
+      { metric: "io.written_characters", label: "written", colour: "second", dash: "solid", band: true },
+      { metric: "io.read_bytes", label: "from storage", colour: "accent", dash: "dashed" },
+      { metric: "io.written_bytes", label: "to storage", colour: "second", dash: "dashed" },
+    ],
+  },
+  {
+    title: "Processes and threads",
+    kind: "count",
+    lines: [
+      { metric: "tasks.processes", label: "processes", colour: "accent", dash: "solid", band: true },
+      { metric: "tasks.threads", label: "threads", colour: "second", dash: "solid", band: true },
+    ],
+  },
+];
+
+const MEAN = "mean";
+const EACH = "each";
+
+const section = document.getElementById("curves");
+const note = document.getElementById("curves-note");
+const tools = section.querySelector(".curves-tools");
+const chooser = document.getElementById("node-chooser");
+const select = chooser.querySelector("select");
+const whole = document.getElementById("whole-time");
+const area = section.querySelector(".plots");
+
+let nodes = [];
+let start = section.dataset.start === "" ? null : Number(section.dataset.start);
+let plots = [];
+
+function address() {
+  const metrics = PLOTS.flatMap((plot) => plot.lines.map((line) => line.metric)).join(",");
+  return `${section.dataset.series}?metrics=${encodeURIComponent(metrics)}`;
+}
+
+const differs = (metric) =>
+  metric.minimum?.some((value, index) => value !== null && value !== metric.maximum[index]);
+
+// What was asked for is a figure of the whole job; plots are of one node, or of the mean node.
+function askedLine(plot, length) {
+  const asked = Number(section.dataset[plot.asked]);
+  if (!plot.asked || !asked) return [];
+  const share = asked / Math.max(nodes.length, Number(section.dataset.nodes) || 1);
+  const label = nodes.length > 1 ? "asked, per node" : "asked";
+  const values = new Array(length).fill(share);
+  return [{ label, colour: "bad", dash: "limit", fixed: share, values }];
+}
+
+function linesOfOne(plot, node) {
+  return plot.lines
+    .filter((line) => node.metrics[line.metric])
+    .map((line) => {
+      const metric = node.metrics[line.metric];
+      const range = line.band && differs(metric)
+        ? { minimum: metric.minimum, maximum: metric.maximum }
+        : {};
+      return { ...line, values: metric.mean, ...range };
+    });
+}
+
+function linesOfEach(plot, aligned) {
+  return plot.lines.filter((line) => line.band).flatMap((line) =>
+    aligned.nodes.filter((node) => node.metrics[line.metric]).map((node) => ({
+      ...line,
+      label: node.node,
+      group: line.label,
+      thin: true,
+      faint: aligned.nodes.length > 3,
+      values: node.metrics[line.metric].mean,
+    })));
+}
+
+function draw() {
+  const aligned = alignNodes(nodes);
+  const view = select.value;
+  const chosen = aligned.nodes.length > 1 && view === MEAN
+    ? meanOfNodes(aligned)
+    : aligned.nodes.find((node) => node.node === view) ?? aligned.nodes[0] ?? { metrics: {} };
+  start ??= aligned.times[0] ?? 0;
+  const times = aligned.times.map((time) => time - start);
+  PLOTS.forEach((plot, index) => {
+    const lines = view === EACH ? linesOfEach(plot, aligned) : linesOfOne(plot, chosen);
+    plots[index].show(times, [...lines, ...askedLine(plot, times.length)]);
+  });
+}
+
+function fillChooser() {
+  const names = nodes.map((node) => node.node);
+  const wanted = [[MEAN, `mean and range of ${names.length}`], [EACH, "one line each"]];
+  const options = [...wanted, ...names.map((name) => [name, name])];
+  chooser.hidden = names.length < 2;
+  tools.hidden = false;
+  if (select.options.length === options.length) return;
+  const before = select.value;
+  select.replaceChildren(...options.map(([value, text]) => new Option(text, value)));
+  select.value = names.includes(before) || before === EACH ? before : MEAN;
+}
+
+function say(text) {
+  if (note.textContent !== text) note.textContent = text;
+}
+
+function onCursor(time) {
+  if (time === null) {
+    say("");
+    return;
+  }
+  const clock = new Date((time + start) * 1000).toISOString().slice(11, 19);
+  say(`${elapsed(time)} after the start, ${clock} UTC`);
+}
+
+function onZoom() {
+  whole.hidden = !plots.some((plot) => plot.zoomed);
+}
+
+function makePlots() {
+  area.replaceChildren();
+  plots = PLOTS.map(({ title, kind }) => new Plot(area, { title, kind, height: HEIGHT, onCursor, onZoom }));
+}
+
+async function load() {
+  try {
+    const answer = await fetch(address(), { headers: { Accept: "application/json" } });
+    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+    nodes = (await answer.json()).nodes;
+  } catch (error) {
+    say(`The curves could not be fetched: ${error.message}.`);
+    return;
+  }
+  if (note.textContent.startsWith("The curves")) say("");
+  fillChooser();
+  draw();
+}
+
+const redraw = () => plots.forEach((plot) => plot.data && plot.draw());
+
+area.hidden = false;
+makePlots();
+select.addEventListener("change", draw);
+whole.addEventListener("click", () => plots.forEach((plot) => plot.wholeTime()));
+document.addEventListener("jobsight:refresh", load);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+// A canvas keeps its colours: for paper it is drawn once more, in the colours of paper.
+addEventListener("beforeprint", () => {
+  document.documentElement.classList.add("on-paper");
+  redraw();
+});
+addEventListener("afterprint", () => {
+  document.documentElement.classList.remove("on-paper");
+  redraw();
+});
+load();

@@ -1,0 +1,115 @@
+// Keeps a page fresh while a job runs. The server renders every figure once, as HTML; this fetches
+// the same page again and exchanges the parts marked data-live, so no figure is formatted twice.
+
+const RUNNING_PERIOD = 3000;
+const LONGEST_PERIOD = 60000;
+
+const MINUTE = 60;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+
+function ago(seconds) {
+  if (seconds < 0) return "in the future";
+  if (seconds < MINUTE) return "just now";
+  if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ago`;
+  if (seconds < 2 * DAY) return `${Math.floor(seconds / HOUR)} h ago`;
+  return `${Math.floor(seconds / DAY)} days ago`;
+}
+
+function showRelativeTimes() {
+  for (const time of document.querySelectorAll("time[data-relative]")) {
+    const text = ago((Date.now() - Date.parse(time.dateTime)) / 1000);
+    if (time.dataset.relative === "title") {
+      time.title = text;
+    } else {
+      let note = time.nextElementSibling;
+      if (!note) {
+        note = document.createElement("span");
+        note.className = "relative";
+        time.after(note);
+      }
+      note.textContent = text;
+    }
+  }
+}
+
+function isSelected(section) {
+  const selection = document.getSelection();
+  return selection && !selection.isCollapsed && selection.intersectsNode
+    ? selection.intersectsNode(section)
+    : Boolean(selection && !selection.isCollapsed && section.contains(selection.anchorNode));
+}
+
+const FOCUSABLE = "a[href], button, [tabindex]";
+
+// What the server last sent per section: comparing with the living DOM would always differ,
+// because the relative times are added to it here.
+const sent = new Map();
+
+function exchange(section, fresh) {
+  for (const name of ["data-running", "data-period"]) {
+    const value = fresh.getAttribute(name);
+    if (value === null) section.removeAttribute(name);
+    else section.setAttribute(name, value);
+  }
+  const html = fresh.innerHTML;
+  // Somebody who is just selecting text to copy should not lose it; the next round will do.
+  if (sent.get(section.id) === html || isSelected(section)) return;
+  sent.set(section.id, html);
+  const focused = [...section.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  const scrolled = [...section.querySelectorAll(".table-frame")].map((frame) => frame.scrollLeft);
+  section.replaceChildren(...document.adoptNode(fresh).childNodes);
+  if (focused >= 0) section.querySelectorAll(FOCUSABLE)[focused]?.focus({ preventScroll: true });
+  section.querySelectorAll(".table-frame").forEach((frame, index) => {
+    frame.scrollLeft = scrolled[index] ?? 0;
+  });
+}
+
+function isRunning() {
+  return document.querySelector("[data-live][data-running]") !== null;
+}
+
+function period() {
+  if (isRunning()) return RUNNING_PERIOD;
+  const slow = document.querySelector("[data-live][data-period]");
+  return slow ? Number(slow.dataset.period) * 1000 : null;
+}
+
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  // A redirection leads to the sign-in page: the session has ended, and the page stays as it is.
+  if (!answer.ok || answer.redirected) throw new Error(`the server answered ${answer.status}`);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const section of document.querySelectorAll("[data-live][id]")) {
+    const fresh = page.getElementById(section.id);
+    if (fresh) exchange(section, fresh);
+  }
+  showRelativeTimes();
+}
+
+let failures = 0;
+
+async function round() {
+  const wasRunning = isRunning();
+  if (!document.hidden) {
+    try {
+      await refresh();
+      failures = 0;
+    } catch {
+      failures += 1;
+    }
+    // Also once more after the end: the last values come with the end itself.
+    if (wasRunning) document.dispatchEvent(new CustomEvent("jobsight:refresh"));
+    document.documentElement.toggleAttribute("data-stale", failures > 1);
+  }
+  plan();
+}
+
+function plan() {
+  const wait = period();
+  if (wait !== null) setTimeout(round, Math.min(wait * 2 ** failures, LONGEST_PERIOD));
+}
+
+showRelativeTimes();
+setInterval(showRelativeTimes, 30000);
+plan();

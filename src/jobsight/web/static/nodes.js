@@ -1,0 +1,109 @@
+// Brings the curves of several nodes onto one row of times, because uPlot draws against one.
+
+const PARTS = ["mean", "minimum", "maximum"];
+
+// A stretch without readings longer than this many times its neighbours is a gap, not a line.
+const GAP_FACTOR = 3;
+const GAP_LEAST = 60;
+
+// Put a time without values into every gap, so that no line pretends to know what happened there.
+function withGaps(node) {
+  const { times } = node;
+  const cuts = [];
+  for (let index = 1; index < times.length; index++) {
+    const width = times[index] - times[index - 1];
+    const before = index > 1 ? times[index - 1] - times[index - 2] : 0;
+    const after = index + 1 < times.length ? times[index + 1] - times[index] : 0;
+    if (width > GAP_LEAST && width > GAP_FACTOR * Math.max(before, after)) cuts.push(index);
+  }
+  if (!cuts.length) return node;
+  const cut = (column, filler) => {
+    const made = [];
+    let from = 0;
+    for (const index of cuts) {
+      made.push(...column.slice(from, index), filler(index));
+      from = index;
+    }
+    return made.concat(column.slice(from));
+  };
+  const metrics = {};
+  for (const [name, metric] of Object.entries(node.metrics)) {
+    metrics[name] = { ...metric };
+    for (const part of PARTS) if (metric[part]) metrics[name][part] = cut(metric[part], () => null);
+  }
+  return { ...node, times: cut(times, (index) => (times[index - 1] + times[index]) / 2), metrics };
+}
+
+function interpolate(times, column, wanted) {
+  const made = new Array(wanted.length).fill(null);
+  let right = 0;
+  wanted.forEach((time, index) => {
+    while (right < times.length && times[right] < time) right += 1;
+    if (right >= times.length) return;
+    if (times[right] === time) made[index] = column[right];
+    else if (right > 0 && column[right] !== null && column[right - 1] !== null) {
+      const share = (time - times[right - 1]) / (times[right] - times[right - 1]);
+      made[index] = column[right - 1] + share * (column[right] - column[right - 1]);
+    }
+  });
+  return made;
+}
+
+// One row of times for all: the densest node's own, with what others saw before and after it.
+function commonTimes(nodes) {
+  const densest = nodes.reduce((best, node) => (node.times.length > best.times.length ? node : best));
+  const first = densest.times[0];
+  const last = densest.times.at(-1);
+  const longest = nodes.reduce((best, node) => (node.times.at(-1) > best.times.at(-1) ? node : best));
+  const earliest = nodes.reduce((best, node) => (node.times[0] < best.times[0] ? node : best));
+  return [
+    ...earliest.times.filter((time) => time < first),
+    ...densest.times,
+    ...longest.times.filter((time) => time > last),
+  ];
+}
+
+export function alignNodes(nodes) {
+  const known = nodes.filter((node) => node.times.length).map(withGaps);
+  if (known.length < 2) return { times: known[0]?.times ?? [], nodes: known };
+  const times = commonTimes(known);
+  const aligned = known.map((node) => {
+    const metrics = {};
+    for (const [name, metric] of Object.entries(node.metrics)) {
+      metrics[name] = { ...metric };
+      for (const part of PARTS) {
+        if (metric[part]) metrics[name][part] = interpolate(node.times, metric[part], times);
+      }
+    }
+    return { ...node, times, metrics };
+  });
+  return { times, nodes: aligned };
+}
+
+function fold(columns, length, join) {
+  const made = new Array(length).fill(null);
+  for (let index = 0; index < length; index++) {
+    const values = [];
+    for (const column of columns) if (column[index] !== null) values.push(column[index]);
+    if (values.length) made[index] = join(values);
+  }
+  return made;
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+// The mean over the nodes, and the range from the least to the greatest of any of them.
+export function meanOfNodes(aligned) {
+  const metrics = {};
+  for (const name of new Set(aligned.nodes.flatMap((node) => Object.keys(node.metrics)))) {
+    const holders = aligned.nodes.map((node) => node.metrics[name]).filter(Boolean);
+    const { length } = aligned.times;
+    metrics[name] = {
+      unit: holders[0].unit,
+      mean: fold(holders.map((metric) => metric.mean), length, mean),
+      minimum: fold(holders.map((metric) => metric.minimum ?? metric.mean), length, (v) => Math.min(...v)),
+      maximum: fold(holders.map((metric) => metric.maximum ?? metric.mean), length, (v) => Math.max(...v)),
+    };
+  }
+  return { node: null, times: aligned.times, metrics };
+}

@@ -1,0 +1,276 @@
+// One plot: a panel with a title, a legend that shows the values under the cursor, and a uPlot.
+
+import { KINDS, TIME_STEPS, elapsed, tick } from "./units.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const DASHES = { solid: [], dashed: [5, 3], limit: [2, 3] };
+
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function translucent(name, share) {
+  const hex = colour(name);
+  return hex + Math.round(share * 255).toString(16).padStart(2, "0");
+}
+
+// A value between two gaps has no neighbour to draw a line to: it gets a point instead.
+function lonely(u, index) {
+  const column = u.data[index];
+  const found = [];
+  for (let at = 0; at < column.length; at++) {
+    if (column[at] != null && column[at - 1] == null && column[at + 1] == null) found.push(at);
+  }
+  return found.length ? found : null;
+}
+
+function element(name, className, ...children) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  made.append(...children);
+  return made;
+}
+
+function sample(line) {
+  const picture = document.createElementNS(SVG, "svg");
+  picture.setAttribute("aria-hidden", "true");
+  const stroke = document.createElementNS(SVG, "line");
+  for (const [name, value] of Object.entries({ x1: 0, x2: 18, y1: 4, y2: 4 })) {
+    stroke.setAttribute(name, value);
+  }
+  stroke.setAttribute("class", `stroke-${line.colour}`);
+  stroke.setAttribute("stroke-dasharray", DASHES[line.dash].join(" "));
+  picture.append(stroke);
+  return picture;
+}
+
+// A line is {label, colour, dash, values, minimum?, maximum?}; several lines may share one entry of
+// the legend (the nodes of a job), then only the nearest to the cursor is named.
+export class Plot {
+  constructor(parent, { title, kind, height, start, onCursor, onZoom }) {
+    Object.assign(this, { title, kind: KINDS[kind], height, start, onCursor, onZoom });
+    this.unit = element("span", "unit");
+    this.legend = element("div", "legend");
+    this.legend.setAttribute("role", "group");
+    this.legend.setAttribute("aria-label", `Lines of ${title}`);
+    this.area = element("div", "plot-area");
+    this.area.tabIndex = 0;
+    this.area.setAttribute("role", "img");
+    const head = element("div", "plot-head", element("h3", "", title, " ", this.unit), this.legend);
+    parent.append(element("figure", "panel plot", head, this.area));
+    this.hidden = new Set();
+    this.area.addEventListener("keydown", (event) => this.key(event));
+    this.observer = new ResizeObserver(() => this.fit());
+    this.observer.observe(this.area);
+  }
+
+  // Draw lines anew, or only give a living uPlot its new values when nothing else has changed.
+  show(times, lines) {
+    const data = [times];
+    for (const line of lines) {
+      data.push(line.values);
+      if (line.minimum) data.push(line.minimum, line.maximum);
+    }
+    const layout = JSON.stringify(lines.map((line) => [line.label, line.group, Boolean(line.minimum)]));
+    this.lines = lines;
+    if (this.u && this.layout === layout) {
+      const { min, max } = this.u.scales.x;
+      const zoomed = this.zoomed;
+      this.u.setData(data, !zoomed);
+      if (zoomed) this.u.setScale("x", { min, max });
+      return;
+    }
+    this.layout = layout;
+    this.data = data;
+    this.draw();
+  }
+
+  draw() {
+    this.u?.destroy();
+    this.area.replaceChildren();
+    this.fillLegend();
+    const [times] = this.data;
+    if (!times.length || this.data.slice(1).every((column) => column.every((value) => value == null))) {
+      this.u = null;
+      this.layout = null;
+      this.unit.textContent = "";
+      this.area.append(element("div", "plot-message", "No values were recorded."));
+      return;
+    }
+    this.u = new uPlot(this.options(), this.data, this.area);
+    this.area.uplot = this.u;
+    this.describe();
+  }
+
+  options() {
+    const axis = {
+      stroke: colour("muted"),
+      font: "11px system-ui, sans-serif",
+      grid: { stroke: colour("grid"), width: 1 },
+      ticks: { stroke: colour("grid"), width: 1, size: 4 },
+    };
+    const series = [{}];
+    const bands = [];
+    this.owners = [null];
+    for (const line of this.lines) {
+      const show = !this.hidden.has(line.group ?? line.label);
+      const thin = line.dash !== "solid" || line.thin;
+      const stroke = line.faint ? translucent(line.colour, 0.45) : colour(line.colour);
+      const points = { show: false, filter: lonely };
+      this.owners.push(line);
+      series.push({ stroke, width: thin ? 1 : 1.75, dash: DASHES[line.dash], show, points });
+      if (!line.minimum) continue;
+      const edge = { width: 0, show, points: { show: false } };
+      series.push(edge, { ...edge });
+      this.owners.push(line, line);
+      bands.push({
+        series: [series.length - 1, series.length - 2],
+        fill: translucent(line.colour, 0.2),
+      });
+    }
+    return {
+      width: Math.max(this.area.clientWidth, 100),
+      height: this.height,
+      legend: { show: false },
+      padding: [10, 14, 0, 0],
+      cursor: {
+        sync: { key: "run", setSeries: false, scales: ["x", null] },
+        focus: { prox: 24 },
+        points: { size: 5 },
+        drag: { x: true, y: false },
+        y: false,
+      },
+      focus: { alpha: this.lines.length > 8 ? 0.3 : 1 },
+      scales: {
+        x: { time: false },
+        y: { range: (u, least, most) => [0, most > 0 ? most * 1.06 : 1] },
+      },
+      series,
+      bands,
+      axes: [
+        {
+          ...axis,
+          size: 28,
+          space: 64,
+          incrs: TIME_STEPS,
+          values: (u, splits, index, space, step) => splits.map((value) => elapsed(value, step)),
+        },
+        {
+          ...axis,
+          size: 48,
+          space: 34,
+          incrs: this.kind.steps,
+          values: (u, splits) => {
+            const { unit, divisor } = this.kind.scale(splits.at(-1) ?? 0);
+            this.unit.textContent = unit;
+            return splits.map((value) => tick(value / divisor));
+          },
+        },
+      ],
+      hooks: {
+        setCursor: [() => this.read()],
+        setSeries: [(u, index) => this.read(index)],
+        setScale: [(u, key) => key === "x" && this.onZoom()],
+      },
+    };
+  }
+
+  get zoomed() {
+    const times = this.u?.data[0];
+    if (!times?.length) return false;
+    const { min, max } = this.u.scales.x;
+    return min != null && (min > times[0] || max < times.at(-1));
+  }
+
+  fillLegend() {
+    this.entries = new Map();
+    for (const line of this.lines) {
+      const name = line.group ?? line.label;
+      if (this.entries.has(name)) continue;
+      const value = element("b", line.minimum ? "with-range" : "");
+      const button = element("button", "", sample(line), name, value);
+      button.type = "button";
+      button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
+      button.addEventListener("click", () => this.toggle(name, button));
+      if (line.fixed !== undefined) value.textContent = this.kind.text(line.fixed);
+      this.entries.set(name, value);
+    }
+    this.legend.replaceChildren(...[...this.entries.values()].map((value) => value.parentElement));
+  }
+
+  toggle(name, button) {
+    if (!this.hidden.delete(name)) this.hidden.add(name);
+    const show = !this.hidden.has(name);
+    button.setAttribute("aria-pressed", String(show));
+    this.owners.forEach((line, index) => {
+      if (line && (line.group ?? line.label) === name) this.u?.setSeries(index, { show });
+    });
+  }
+
+  // Put the values under the cursor into the legend.
+  read(focused) {
+    if (!this.u) return;
+    if (focused !== undefined) this.focused = focused;
+    const at = this.u.cursor.idx;
+    const shown = new Set();
+    this.owners.forEach((line, index) => {
+      if (!line || line.fixed !== undefined) return;
+      const name = line.group ?? line.label;
+      const nearest = this.focused != null && this.owners[this.focused];
+      if (shown.has(name) || (line.group && line !== nearest)) return;
+      shown.add(name);
+      this.entries.get(name).textContent = at == null ? "" : this.text(line, index, at);
+    });
+    for (const [name, value] of this.entries) {
+      const line = this.lines.find((each) => (each.group ?? each.label) === name);
+      if (!shown.has(name) && line.fixed === undefined) value.textContent = "";
+    }
+    this.onCursor(at == null ? null : this.u.data[0][at]);
+  }
+
+  text(line, index, at) {
+    const value = this.u.data[index][at];
+    if (value == null) return "no value";
+    const text = this.kind.text(value);
+    if (line.group) return `${line.label} ${text}`;
+    if (!line.minimum) return text;
+    const [least, most] = [this.u.data[index + 1][at], this.u.data[index + 2][at]];
+    return least === most ? text : `${text} (${this.kind.text(least)} to ${this.kind.text(most)})`;
+  }
+
+  describe() {
+    const words = this.lines.slice(0, 6).map((line) => {
+      const known = line.values.filter((value) => value != null);
+      if (!known.length) return `${line.label}: no values`;
+      if (line.fixed !== undefined) return `${line.label}: ${this.kind.text(line.fixed)}`;
+      const [least, most] = [Math.min(...known), Math.max(...known)];
+      return `${line.label}: from ${this.kind.text(least)} to ${this.kind.text(most)}`;
+    });
+    this.area.setAttribute("aria-label", `${this.title}. ${words.join("; ")}. Arrow keys read values.`);
+  }
+
+  key(event) {
+    if (!this.u) return;
+    const times = this.u.data[0];
+    const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
+    const at = this.u.cursor.idx ?? 0;
+    let to;
+    if (event.key in steps) to = at + steps[event.key];
+    else if (event.key === "Home") to = 0;
+    else if (event.key === "End") to = times.length - 1;
+    else return;
+    event.preventDefault();
+    const left = this.u.valToPos(times[Math.min(Math.max(to, 0), times.length - 1)], "x");
+    this.u.setCursor({ left, top: 10 }, true, true);
+  }
+
+  wholeTime() {
+    const times = this.u?.data[0];
+    if (times?.length) this.u.setScale("x", { min: times[0], max: times.at(-1) });
+  }
+
+  fit() {
+    const width = this.area.clientWidth;
+    if (this.u && width > 0 && width !== this.u.width) this.u.setSize({ width, height: this.height });
+  }
+}
