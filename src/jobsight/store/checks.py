@@ -1,0 +1,136 @@
+"""What a batch must be before any of it is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from jobsight.errors import JobsightError
+from jobsight.model import Batch, ExecutableUse, JobInfo, JobPart, JobTotals, Series, Sighting
+
+#: Times outside 1990 to 2200 are a broken clock or a wrong unit.
+EARLIEST = 631_152_000 * 10**9
+LATEST = 7_258_118_400 * 10**9
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_MAX_PATH = 64 * 1024
+
+
+class BatchError(JobsightError, ValueError):
+    """A batch that cannot be stored; the text says what is wrong with it."""
+
+
+def check(batch: Batch) -> None:
+    """Raise :class:`BatchError` for the first thing that is wrong."""
+    _name("cluster", batch.cluster, 255)
+    _name("node", batch.node, 255)
+    _name("spool", batch.spool, 255)
+    _name("version of the agent", batch.agent, 255)
+    _number("sequence", batch.sequence, least=0)
+    _time("the batch was written at", batch.written)
+    for info in batch.jobs:
+        _check_info(info, batch)
+    for part in batch.parts:
+        _check_part(part, batch)
+
+
+def _check_info(info: JobInfo, batch: Batch) -> None:
+    _same_cluster(info.cluster, batch)
+    _number("job id", info.job_id, least=0)
+    where = f"of job {info.job_id}"
+    for field in ("submit", "start", "end"):
+        time = getattr(info, field)
+        if time is not None:
+            _time(f"the {field} {where} is", time)
+    for name, value in zip(info.__struct_fields__, msgspec.structs.astuple(info), strict=True):
+        if isinstance(value, int):
+            _number(f"{name} {where}", value)
+    for node in info.nodes or ():
+        _name(f"node {where}", node, 255)
+
+
+def _check_part(part: JobPart, batch: Batch) -> None:
+    sighting: Sighting = part.sighting
+    _same_cluster(sighting.cluster, batch)
+    # Not necessarily the node of the batch: several slurmd may run on one machine.
+    _name("node", sighting.node, 255)
+    _number("job id", sighting.job_id, least=0)
+    where = f"of job {sighting.job_id} on {sighting.node}"
+    _name(f"boot id {where}", sighting.boot_id, 255)
+    _name(f"epoch {where}", part.epoch, 255)
+    _time(f"the birth {where} is", sighting.birth)
+    if sighting.sluid is not None:
+        _name(f"SLUID {where}", sighting.sluid, 255)
+    if sighting.restart_count is not None:
+        _number(f"restart count {where}", sighting.restart_count)
+    if part.series is not None:
+        _check_series(part.series, where)
+    if part.totals is not None:
+        _time(f"the time of the totals {where} is", part.totals.time)
+        _numbers(part.totals, where)
+    for group in part.coverage:
+        _name(f"group of a coverage {where}", group, 128)
+    for use in part.executables:
+        if not 0 < len(use.path) <= _MAX_PATH:
+            raise BatchError(
+                f"a path of an executable {where} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
+                "allowed"
+            )
+        _numbers(use, where)
+
+
+def _check_series(series: Series, where: str) -> None:
+    rows = len(series)
+    _kind("the times", series.times, "q", where)
+    for name, column in series.columns.items():
+        _name(f"metric {where}", name, 128)
+        _kind(f"the metric {name}", column, "qd", where)
+        if len(column) != rows:
+            raise BatchError(
+                f"the metric {name} {where} has {len(column)} rows, its times have {rows}"
+            )
+    if rows:
+        times = np.frombuffer(series.times, np.int64)
+        _time(f"a sample {where} was taken at", int(times.min()))
+        _time(f"a sample {where} was taken at", int(times.max()))
+
+
+def _kind(what: str, column: object, allowed: str, where: str) -> None:
+    kind = column.format if isinstance(column, memoryview) else getattr(column, "typecode", None)
+    if kind is None or kind not in allowed:
+        raise BatchError(f"{what} {where} must be packed 64-bit numbers, not {kind!r}")
+
+
+def _same_cluster(cluster: str, batch: Batch) -> None:
+    if cluster != batch.cluster:
+        raise BatchError(f"a batch of cluster {batch.cluster} speaks for cluster {cluster!r}")
+
+
+def _name(what: str, text: str, longest: int) -> None:
+    if not 0 < len(text) <= longest:
+        raise BatchError(f"the {what} has {len(text)} characters; 1 to {longest} are allowed")
+    found = _CONTROL.search(text)
+    if found:
+        raise BatchError(f"the {what} has the control character {found[0]!r} in {text!r}")
+
+
+def _numbers(record: ExecutableUse | JobTotals, where: str) -> None:
+    fields: Iterable[str] = record.__struct_fields__
+    for name, value in zip(fields, msgspec.structs.astuple(record), strict=True):
+        if isinstance(value, int):
+            _number(f"{name} {where}", value)
+
+
+def _number(what: str, value: int, least: int = -(2**63)) -> None:
+    if not least <= value < 2**63:
+        raise BatchError(f"the {what} is {value}; {least} to {2**63 - 1} can be stored")
+
+
+def _time(what: str, time: int) -> None:
+    if not EARLIEST <= time < LATEST:
+        raise BatchError(
+            f"{what} {time}, which is not between 1990 and 2200; times are nanoseconds since 1970"
+        )

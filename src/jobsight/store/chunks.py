@@ -1,0 +1,253 @@
+"""The codec of the series: columns of one run and node over a stretch of time, as bytes.
+
+    version: one byte | zstd( length of header: u32 LE | header: msgpack | planes of each column )
+
+The header names each column with its method (:mod:`jobsight.store.transforms`). The words of a
+column lie transposed: the lowest byte of every row, then the next; planes of zeros only are left
+out, so a constant column is its header alone. The place of each column follows from the header,
+hence one can be read without the others. The checksum of the zstd frame tells damage.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Collection, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from jobsight.errors import StoreError
+from jobsight.store.transforms import (
+    METHODS,
+    MISSING_FLOAT,
+    Floats,
+    Integers,
+    Packed,
+    Words,
+    pack_floats,
+    pack_integers,
+    unpack,
+)
+
+VERSION = 1
+#: For parts as they arrive, and for chunks that stay.
+ARRIVING_LEVEL = 3
+LASTING_LEVEL = 12
+#: No chunk of ours unpacks to more; it bounds the memory that damaged bytes can ask for.
+MAX_UNPACKED = 1 << 30
+MAX_ROWS = 1 << 27
+
+Values: TypeAlias = Integers | Floats
+
+_LENGTH = struct.Struct("<I")
+_contexts = threading.local()
+
+
+class ChunkError(StoreError):
+    """The bytes are not a chunk, or no longer."""
+
+
+class _Column(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    name: str
+    kind: Literal["q", "d"]
+    method: int
+    #: Which of the eight byte planes are stored, lowest first.
+    planes: int
+    missing: bool = False
+    base: int = 0
+    step: int = 0
+    scale: int = 1
+    rate: float = 0.0
+    decimals: int | None = None
+
+
+class _Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    rows: int
+    #: The times come first, under an empty name.
+    columns: list[_Column]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Header)
+
+
+def encode(times: Integers, columns: Mapping[str, Values], level: int = ARRIVING_LEVEL) -> bytes:
+    """Pack one stretch of curves; every column must be as long as ``times``."""
+    rows = len(times)
+    elapsed = _elapsed(times)
+    header = _Header(rows, [])
+    blocks: list[bytes] = []
+    _add(
+        header,
+        blocks,
+        "",
+        "q",
+        pack_integers(np.ascontiguousarray(times, np.int64), np.zeros(rows)[1:]),
+    )
+    for name, values in columns.items():
+        if len(values) != rows:
+            raise ValueError(f"column {name!r} has {len(values)} rows, the times have {rows}")
+        if values.dtype.kind == "i":
+            packed = pack_integers(np.ascontiguousarray(values, np.int64), elapsed)
+            _add(header, blocks, name, "q", packed)
+        else:
+            packed = pack_floats(np.ascontiguousarray(values, np.float64), elapsed)
+            _add(header, blocks, name, "d", packed)
+    packed_header = _ENCODER.encode(header)
+    body = b"".join([_LENGTH.pack(len(packed_header)), packed_header, *blocks])
+    return bytes((VERSION,)) + _compressor(level).compress(body)
+
+
+def decode(
+    data: bytes, wanted: Collection[str] | None = None
+) -> tuple[Integers, dict[str, Values]]:
+    """Unpack the times and the wanted columns (all where ``wanted`` is None)."""
+    body = _decompress(data)
+    header, position = _read_header(body)
+    rows = header.rows
+    times: Integers = np.zeros(0, np.int64)
+    elapsed: Floats = np.zeros(0)
+    columns: dict[str, Values] = {}
+    for place, column in enumerate(header.columns):
+        mask_size = (rows + 7) // 8 if column.missing else 0
+        size = mask_size + rows * column.planes.bit_count()
+        block = np.frombuffer(body, np.uint8, size, position)
+        position += size
+        if place == 0:
+            bits = _decode_column(column, rows, block, mask_size, np.zeros(rows)[1:])
+            times = bits.view(np.int64)
+            elapsed = _elapsed(times)
+        elif wanted is None or column.name in wanted:
+            columns[column.name] = _decode_column(column, rows, block, mask_size, elapsed)
+    return times, columns
+
+
+def compress(document: bytes) -> bytes:
+    """Pack what lies beside a chunk."""
+    return _compressor(ARRIVING_LEVEL).compress(document)
+
+
+def decompress(data: bytes) -> bytes:
+    """Unpack what lies beside a chunk."""
+    try:
+        return _decompressor().decompress(data, max_output_size=MAX_UNPACKED)
+    except zstandard.ZstdError as error:
+        raise ChunkError(f"the summary of a chunk is damaged: {error}") from None
+
+
+def absent(kind: str, rows: int) -> Values:
+    """A column in which every reading is missing."""
+    if kind == "i":
+        return np.full(rows, -(2**63), np.int64)
+    return np.full(rows, MISSING_FLOAT, np.uint64).view(np.float64)
+
+
+def _add(
+    header: _Header, blocks: list[bytes], name: str, kind: Literal["q", "d"], packed: Packed
+) -> None:
+    planes = packed.words.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)
+    used = np.bitwise_or.reduce(planes, axis=0) != 0
+    if packed.missing is not None:
+        blocks.append(np.packbits(packed.missing).tobytes())
+    blocks.append(np.ascontiguousarray(planes[:, used].T).tobytes())
+    header.columns.append(
+        _Column(
+            name,
+            kind,
+            packed.method,
+            int(np.packbits(used, bitorder="little")[0]),
+            packed.missing is not None,
+            packed.base,
+            packed.step,
+            packed.scale,
+            packed.rate,
+            packed.decimals,
+        )
+    )
+
+
+def _decode_column(
+    column: _Column, rows: int, block: npt.NDArray[np.uint8], mask_size: int, elapsed: Floats
+) -> Values:
+    missing = None
+    if column.missing:
+        missing = np.unpackbits(block[:mask_size], count=rows).astype(np.bool_)
+    planes = np.zeros((rows, 8), np.uint8)
+    places = [place for place in range(8) if column.planes >> place & 1]
+    planes[:, places] = block[mask_size:].reshape(len(places), rows).T
+    words: Words = planes.reshape(-1).view("<u8").astype(np.uint64, copy=False)
+    packed = Packed(
+        words,
+        column.method,
+        column.base,
+        column.step,
+        column.scale,
+        column.rate,
+        column.decimals,
+        missing,
+    )
+    bits = unpack(packed, elapsed, floating=column.kind == "d")
+    return bits.view(np.int64) if column.kind == "q" else bits.view(np.float64)
+
+
+def _read_header(body: bytes) -> tuple[_Header, int]:
+    if len(body) < _LENGTH.size:
+        raise ChunkError("a chunk of a series ends before its header")
+    (length,) = _LENGTH.unpack_from(body)
+    position = _LENGTH.size + length
+    try:
+        header = _DECODER.decode(memoryview(body)[_LENGTH.size : position])
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+        raise ChunkError(f"the header of a chunk cannot be read: {error}") from None
+    if not 0 <= header.rows <= MAX_ROWS or not header.columns or header.columns[0].kind != "q":
+        raise ChunkError("the header of a chunk makes no sense: no rows or no times")
+    announced = position
+    for column in header.columns:
+        if column.method not in METHODS or not 0 <= column.planes < 256:
+            raise ChunkError(f"the column {column.name!r} of a chunk is written in an unknown way")
+        announced += ((header.rows + 7) // 8) * column.missing
+        announced += header.rows * column.planes.bit_count()
+    if announced != len(body):
+        raise ChunkError(f"a chunk has {len(body)} bytes, its header announces {announced}")
+    return header, position
+
+
+def _decompress(data: bytes) -> bytes:
+    if not data or data[0] != VERSION:
+        found = data[0] if data else "nothing"
+        raise ChunkError(f"a chunk starts with {found}; this jobsight reads version {VERSION}")
+    try:
+        frame = zstandard.get_frame_parameters(data[1:])
+        if not frame.has_checksum or frame.content_size > MAX_UNPACKED:
+            raise ChunkError("a chunk of a series is damaged: its frame is not one of ours")
+        return _decompressor().decompress(
+            data[1:], max_output_size=MAX_UNPACKED, allow_extra_data=False
+        )
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise ChunkError(f"a chunk of a series is damaged: {error}") from None
+
+
+def _elapsed(times: Integers) -> Floats:
+    # Through uint64, since times may be anything; then as int64 a gap has its natural sign.
+    return np.diff(times.view(np.uint64)).view(np.int64).astype(np.float64)
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    # A context costs more than a small chunk, and must not be shared between threads.
+    known: dict[int, zstandard.ZstdCompressor] = _contexts.__dict__.setdefault("compressors", {})
+    if level not in known:
+        known[level] = zstandard.ZstdCompressor(
+            level=level, write_checksum=True, write_content_size=True
+        )
+    return known[level]
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_contexts, "decompressor"):
+        _contexts.decompressor = zstandard.ZstdDecompressor()
+    context: zstandard.ZstdDecompressor = _contexts.decompressor
+    return context

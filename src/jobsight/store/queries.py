@@ -1,0 +1,263 @@
+"""The read side: what pages, reports and the API ask of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Select, String, cast, func, or_, select
+
+from jobsight.model import (
+    SECOND,
+    Coverage,
+    ExecutableUse,
+    JobTotals,
+    RunReference,
+    Sighting,
+    format_start,
+)
+from jobsight.store import chunks as codec
+from jobsight.store.bookings import HIGHEST, info_from_columns
+from jobsight.store.curves import Curves, Summary, between, combine, join, summarise
+from jobsight.store.records import (
+    MetricSummary,
+    RunNotFound,
+    StoredExecutable,
+    StoredNode,
+    StoredRun,
+    StoredSeries,
+)
+from jobsight.store.statements import INFO_NAMES
+from jobsight.store.tables import (
+    SUMMED_FIGURES,
+    agents,
+    chunks,
+    executables,
+    paths,
+    run_nodes,
+    runs,
+)
+
+_decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
+_decode_coverage = msgspec.msgpack.Decoder(dict[str, Coverage]).decode
+_decode_summary = msgspec.msgpack.Decoder(dict[str, Summary]).decode
+
+
+def list_runs(
+    connection: Connection, filters: list[ColumnElement[bool]], limit: int, offset: int = 0
+) -> list[StoredRun]:
+    """Runs that pass all filters, the latest start first."""
+    query = select(runs).where(*filters).order_by(runs.c.start.desc(), runs.c.id.desc())
+    return _stored_runs(connection, query.limit(limit).offset(offset))
+
+
+def count_runs(connection: Connection, filters: list[ColumnElement[bool]]) -> int:
+    """How many runs pass all filters."""
+    return connection.scalar(select(func.count()).select_from(runs).where(*filters)) or 0
+
+
+def run_filters(
+    *,
+    user: str | None = None,
+    account: str | None = None,
+    state: str | None = None,
+    search: str | None = None,
+    since: int | None = None,
+) -> list[ColumnElement[bool]]:
+    """The conditions of a list of runs; ``since`` keeps the runs started then or later."""
+    filters: list[ColumnElement[bool]] = []
+    for column, value in ((runs.c.user, user), (runs.c.account, account), (runs.c.state, state)):
+        if value is not None:
+            filters.append(column == value)
+    if since is not None:
+        filters.append(runs.c.start >= since)
+    if search:
+        texts = (runs.c.name, runs.c.user, runs.c.account, runs.c.partition, runs.c.command)
+        found = [column.icontains(search, autoescape=True) for column in texts]
+        found.append(cast(runs.c.job_id, String).startswith(search, autoescape=True))
+        filters.append(or_(*found))
+    return filters
+
+
+def find_run(connection: Connection, reference: RunReference, where: str) -> StoredRun:
+    """The run that a person means, or :class:`RunNotFound`."""
+    for condition in _meanings(reference):
+        filters = [condition]
+        if reference.cluster is not None:
+            filters.append(runs.c.cluster == reference.cluster)
+        if reference.start is not None:
+            second = reference.start // SECOND * SECOND
+            filters.append(runs.c.start.between(second, second + SECOND - 1))
+        found = list_runs(connection, filters, 1)
+        if found:
+            return found[0]
+    raise RunNotFound(f"no run of job {_written(reference)} is in the store {where}")
+
+
+def _meanings(reference: RunReference) -> Iterator[ColumnElement[bool]]:
+    job_id = reference.job_id
+    if reference.array_task_id is not None:
+        yield (runs.c.array_job_id == job_id) & (runs.c.array_task_id == reference.array_task_id)
+    elif reference.het_offset is not None:
+        yield (runs.c.het_job_id == job_id) & (runs.c.het_offset == reference.het_offset)
+    else:
+        yield runs.c.job_id == job_id
+        # The id of a whole array or heterogeneous job, where no run has it as its own.
+        yield or_(runs.c.array_job_id == job_id, runs.c.het_job_id == job_id)
+
+
+def _written(reference: RunReference) -> str:
+    text = str(reference.job_id)
+    if reference.array_task_id is not None:
+        text += f"_{reference.array_task_id}"
+    if reference.het_offset is not None:
+        text += f"+{reference.het_offset}"
+    if reference.cluster is not None:
+        text += f" of cluster {reference.cluster}"
+    if reference.start is not None:
+        text += f" started at {format_start(reference.start)}"
+    return text
+
+
+def _stored_runs(connection: Connection, query: Select[Any]) -> list[StoredRun]:
+    found = connection.execute(query).mappings().all()
+    seen: dict[int, list[str]] = {row["id"]: [] for row in found}
+    names = select(run_nodes.c.run_id, run_nodes.c.node).where(run_nodes.c.run_id.in_(seen))
+    for run_id, node in connection.execute(names.order_by(run_nodes.c.node)) if seen else ():
+        seen[run_id].append(node)
+    result = []
+    for row in found:
+        start = None if row["provisional"] else row["start"]
+        columns = {name: row[name] for name in INFO_NAMES}
+        info = info_from_columns(row["cluster"], row["job_id"], start, columns)
+        result.append(
+            StoredRun(
+                id=row["id"],
+                info=info,
+                provisional=row["provisional"],
+                cpu_time=row["cpu_time"],
+                memory_used_peak=row["memory_used_peak"],
+                memory_peak=row["memory_peak"],
+                nodes=list(dict.fromkeys([*(info.nodes or ()), *seen[row["id"]]])),
+                first_seen=row["first_seen"],
+                last_seen=row["last_seen"],
+                start=row["start"],
+            )
+        )
+    return result
+
+
+def list_nodes(connection: Connection, run_id: int) -> list[StoredNode]:
+    """The sightings of a run, by node and birth."""
+    same_node = (agents.c.cluster == run_nodes.c.cluster) & (agents.c.node == run_nodes.c.node)
+    query = (
+        select(run_nodes, agents.c.clock_skew)
+        .join(agents, same_node, isouter=True)
+        .where(run_nodes.c.run_id == run_id)
+        .order_by(run_nodes.c.node, run_nodes.c.birth)
+    )
+    return [
+        StoredNode(
+            id=row["id"],
+            sighting=Sighting(**{name: row[name] for name in Sighting.__struct_fields__}),
+            epoch=row["epoch"],
+            totals=None if row["totals"] is None else _decode_totals(row["totals"]),
+            coverage={} if row["coverage"] is None else _decode_coverage(row["coverage"]),
+            first_sample=row["first_sample"],
+            last_sample=row["last_sample"],
+            final=row["final"],
+            clock_skew=row["clock_skew"],
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def list_executables(connection: Connection, run_id: int) -> list[StoredExecutable]:
+    """The executables of a run by node, each summed over the agent's epochs, most CPU first."""
+    query = (
+        select(run_nodes.c.node, paths.c.path, executables)
+        .join(run_nodes, run_nodes.c.id == executables.c.run_node_id)
+        .join(paths, paths.c.id == executables.c.path_id)
+        .where(run_nodes.c.run_id == run_id)
+    )
+    found: dict[tuple[str, bytes, bool], ExecutableUse] = {}
+    for row in connection.execute(query).mappings():
+        path, known = bytes(row["path"]), bool(row["path_known"])
+        figures = {
+            name: row[name] for name in (*SUMMED_FIGURES, "peak_memory", "first_seen", "last_seen")
+        }
+        use = ExecutableUse(path=path, path_known=known, **figures)
+        key = (row["node"], path, known)
+        found[key] = _add(found[key], use) if key in found else use
+    order = sorted(found, key=lambda key: (key[0], -found[key].cpu_time, key[1]))
+    return [StoredExecutable(key[0], found[key]) for key in order]
+
+
+def _add(one: ExecutableUse, other: ExecutableUse) -> ExecutableUse:
+    sums = {
+        name: min(getattr(one, name) + getattr(other, name), HIGHEST) for name in SUMMED_FIGURES
+    }
+    return msgspec.structs.replace(
+        one,
+        **sums,
+        peak_memory=max(one.peak_memory, other.peak_memory),
+        # Zero stands for a time that the agent did not know.
+        first_seen=min(one.first_seen or other.first_seen, other.first_seen or one.first_seen),
+        last_seen=max(one.last_seen, other.last_seen),
+    )
+
+
+def list_series(
+    connection: Connection,
+    run_id: int,
+    metrics: Sequence[str] | None,
+    since: int | None,
+    until: int | None,
+) -> list[StoredSeries]:
+    """The curves of a run, one entry per node."""
+    query = (
+        select(run_nodes.c.node, chunks.c.data)
+        .join(run_nodes, run_nodes.c.id == chunks.c.run_node_id)
+        .where(run_nodes.c.run_id == run_id)
+        .order_by(run_nodes.c.node, chunks.c.id)
+    )
+    if since is not None:
+        query = query.where(chunks.c.last >= since)
+    if until is not None:
+        query = query.where(chunks.c.first <= until)
+    wanted = None if metrics is None else frozenset(metrics)
+    parts: dict[str, list[Curves]] = {}
+    for node, data in connection.execute(query):
+        parts.setdefault(node, []).append(Curves(*codec.decode(data, wanted)))
+    return [
+        StoredSeries(node, *between(join(pieces), since, until)) for node, pieces in parts.items()
+    ]
+
+
+def list_summaries(connection: Connection, run_id: int) -> list[MetricSummary]:
+    """Minimum, mean, maximum and last of every metric by node."""
+    query = (
+        select(run_nodes.c.node, chunks.c.id, chunks.c.summary)
+        .join(run_nodes, run_nodes.c.id == chunks.c.run_node_id)
+        .where(run_nodes.c.run_id == run_id)
+        .order_by(run_nodes.c.node, chunks.c.id)
+    )
+    by_curve: dict[tuple[str, str], list[Summary]] = {}
+    waiting: dict[str, list[int]] = {}
+    for node, chunk_id, packed in connection.execute(query):
+        if packed is None:
+            waiting.setdefault(node, []).append(chunk_id)
+            continue
+        for metric, summary in _decode_summary(codec.decompress(packed)).items():
+            by_curve.setdefault((node, metric), []).append(summary)
+    # Parts that have just arrived are few: they are summed up now, not with every batch.
+    for node, ids in waiting.items():
+        data = connection.scalars(select(chunks.c.data).where(chunks.c.id.in_(ids)))
+        curves = join([Curves(*codec.decode(piece)) for piece in data])
+        for metric, summary in summarise(curves).items():
+            by_curve.setdefault((node, metric), []).append(summary)
+    return [
+        MetricSummary(node, metric, *combine(by_curve[node, metric]))
+        for node, metric in sorted(by_curve)
+    ]

@@ -1,0 +1,57 @@
+"""The version of a store: bring an older one up, refuse a newer one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from jobsight.errors import StoreError
+from jobsight.store.database import Database
+from jobsight.store.tables import VERSION
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def prepare(database: Database) -> None:
+    """Make the tables what this jobsight knows, or say why that cannot be."""
+    with database.read() as connection:
+        found = version(connection)
+        _check(connection, found, database.where)
+    if found != VERSION:
+        _migrate(database)
+
+
+def version(connection: Connection) -> str | None:
+    """The revision a store is at; None for an empty database."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return found
+
+
+def _check(connection: Connection, found: str | None, where: str) -> None:
+    if found is None:
+        if inspect(connection).get_table_names():
+            raise StoreError(
+                f"the store {where} is a database with tables of something else; "
+                "right would be a new file or an empty database"
+            )
+    elif not found.isdecimal() or int(found) > int(VERSION):
+        raise StoreError(
+            f"the store {where} was written by a newer jobsight (version {found} of its tables, "
+            f"this one knows up to {VERSION}); upgrade jobsight, the store was left as it is"
+        )
+
+
+def _migrate(database: Database) -> None:
+    # Imported here: opening a store that is up to date should not pay for Alembic.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    with database.migration() as connection:
+        # Another process may have been faster; Alembic looks again, behind the lock.
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

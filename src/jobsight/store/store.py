@@ -1,0 +1,165 @@
+"""The store: one object for those who write batches and those who read runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+
+from sqlalchemy import func, select, text
+
+from jobsight.model import Batch, RunReference
+from jobsight.store import queries, schema
+from jobsight.store.database import Database, open_database
+from jobsight.store.records import (
+    MetricSummary,
+    StoredExecutable,
+    StoredNode,
+    StoredRun,
+    StoredSeries,
+    StoreInfo,
+)
+from jobsight.store.tables import agents, chunks, executables, paths, run_nodes, runs
+from jobsight.store.writer import write
+
+
+class Store:
+    """Runs with their nodes, curves and executables, in SQLite or PostgreSQL.
+
+    All methods may be called from any thread: writers take turns, readers do not wait for them.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @classmethod
+    def open(cls, location: str | os.PathLike[str]) -> Store:
+        """Open or create the store at a path or a ``postgresql://`` address."""
+        database = open_database(location)
+        try:
+            schema.prepare(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def close(self) -> None:
+        """Give up the connections; nothing is left to be written."""
+        self.database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def write(self, batch: Batch, received: int | None = None) -> bool:
+        """Store a batch durably, whole or not at all; False where it had been stored before."""
+        return write(self.database, batch, received)
+
+    def runs(
+        self,
+        *,
+        limit: int = 50,
+        offset: int = 0,
+        user: str | None = None,
+        account: str | None = None,
+        state: str | None = None,
+        search: str | None = None,
+        since: int | None = None,
+    ) -> list[StoredRun]:
+        """Runs that pass the filters, the latest start first."""
+        filters = queries.run_filters(
+            user=user, account=account, state=state, search=search, since=since
+        )
+        with self.database.read() as connection:
+            return queries.list_runs(connection, filters, limit, offset)
+
+    def count_runs(
+        self,
+        *,
+        user: str | None = None,
+        account: str | None = None,
+        state: str | None = None,
+        search: str | None = None,
+        since: int | None = None,
+    ) -> int:
+        """How many runs pass the filters."""
+        filters = queries.run_filters(
+            user=user, account=account, state=state, search=search, since=since
+        )
+        with self.database.read() as connection:
+            return queries.count_runs(connection, filters)
+
+    def find(self, reference: RunReference) -> StoredRun:
+        """The run that a reference means; a bare id means the latest run of that job."""
+        with self.database.read() as connection:
+            return queries.find_run(connection, reference, self.database.where)
+
+    def latest(self, user: str) -> StoredRun | None:
+        """The user's last run."""
+        return next(iter(self.runs(limit=1, user=user)), None)
+
+    def nodes(self, run_id: int) -> list[StoredNode]:
+        """The run on each of its nodes."""
+        with self.database.read() as connection:
+            return queries.list_nodes(connection, run_id)
+
+    def executables(self, run_id: int) -> list[StoredExecutable]:
+        """What the run executed, by node, the most CPU time first."""
+        with self.database.read() as connection:
+            return queries.list_executables(connection, run_id)
+
+    def series(
+        self,
+        run_id: int,
+        metrics: Sequence[str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> list[StoredSeries]:
+        """The run's curves by node, sorted by time; all metrics where none are named."""
+        with self.database.read() as connection:
+            return queries.list_series(connection, run_id, metrics, since, until)
+
+    def summaries(self, run_id: int) -> list[MetricSummary]:
+        """Minimum, mean, maximum and last of each curve."""
+        with self.database.read() as connection:
+            return queries.list_summaries(connection, run_id)
+
+    def info(self) -> StoreInfo:
+        """How much the store holds."""
+        with self.database.read() as connection:
+
+            def count(table: str) -> int:
+                return connection.scalar(text(f"SELECT count(*) FROM {table}")) or 0
+
+            rows, series_size = connection.execute(
+                select(func.sum(chunks.c.rows), func.sum(func.length(chunks.c.data)))
+            ).one()
+            oldest, newest = connection.execute(
+                select(func.min(runs.c.start), func.max(runs.c.start))
+            ).one()
+            size = "pg_database_size(current_database())"
+            if not self.database.postgresql:
+                size = "page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+            return StoreInfo(
+                location=self.database.where,
+                engine=self.database.engine.dialect.name,
+                version=schema.version(connection) or "",
+                runs=count(runs.name),
+                nodes=count(run_nodes.name),
+                chunks=count(chunks.name),
+                rows=int(rows or 0),
+                executables=count(executables.name),
+                paths=count(paths.name),
+                agents=count(agents.name),
+                series_size=int(series_size or 0),
+                size=connection.scalar(text(f"SELECT {size}")),
+                oldest=oldest,
+                newest=newest,
+            )

@@ -1,0 +1,216 @@
+"""The tables of the store, the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+)
+
+#: The revision of :mod:`jobsight.store.migrations` that these tables are; a test holds them equal.
+VERSION = "0001"
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+#: SQLite numbers rows by itself only where the type is exactly INTEGER.
+Id = BigInteger().with_variant(Integer(), "sqlite")
+
+#: The fields of JobInfo that are columns of ``runs`` under the same name.
+INFO_FIELDS = (
+    Column("source", Text, nullable=False),
+    Column("sluid", Text),
+    Column("restart_count", BigInteger),
+    Column("array_job_id", BigInteger),
+    Column("array_task_id", BigInteger),
+    Column("het_job_id", BigInteger),
+    Column("het_offset", BigInteger),
+    Column("name", Text),
+    Column("user", Text),
+    Column("uid", BigInteger),
+    Column("account", Text),
+    Column("partition", Text),
+    Column("command", Text),
+    # A msgpack list: only ever read whole. Who ran where is asked of run_nodes.
+    Column("nodes", LargeBinary),
+    Column("cpus", BigInteger),
+    Column("memory", BigInteger),
+    Column("time_limit", BigInteger),
+    Column("submit", BigInteger),
+    Column("end", BigInteger),
+    Column("state", Text),
+    Column("exit_code", BigInteger),
+    Column("exit_signal", BigInteger),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    # Of a provisional run: the birth of its first sighting, or the time of submission.
+    Column("start", BigInteger, nullable=False),
+    *INFO_FIELDS,
+    #: No record with a start has come from the scheduler yet.
+    Column("provisional", Boolean, nullable=False),
+    # Summed over the nodes, so that a list of runs reads one row each.
+    Column("cpu_time", BigInteger),
+    Column("memory_used_peak", BigInteger),
+    Column("memory_peak", BigInteger),
+    Column("first_seen", BigInteger),
+    Column("last_seen", BigInteger),
+    Column("updated", BigInteger, nullable=False),
+    UniqueConstraint("cluster", "job_id", "start"),
+    Index(None, "job_id"),
+    Index(None, "start"),
+    Index(None, "user", "start"),
+    Index(None, "account", "start"),
+    Index(None, "array_job_id"),
+    Index(None, "het_job_id"),
+)
+
+run_nodes = Table(
+    "run_nodes",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    # The sighting. Cluster and job id stand here too, so that a part finds its row in one step.
+    Column("cluster", Text, nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("boot_id", Text, nullable=False),
+    Column("birth", BigInteger, nullable=False),
+    Column("sluid", Text),
+    Column("restart_count", BigInteger),
+    # The agent's life that was heard last, and when that batch was written.
+    Column("epoch", Text, nullable=False),
+    Column("written", BigInteger, nullable=False),
+    # JobTotals and the coverages are msgpack documents: they are read whole, and a new figure
+    # needs no migration. The figures that are summed are columns too.
+    Column("totals", LargeBinary),
+    Column("cpu_time", BigInteger),
+    Column("memory_used_peak", BigInteger),
+    Column("memory_peak", BigInteger),
+    Column("coverage", LargeBinary),
+    Column("first_sample", BigInteger),
+    Column("last_sample", BigInteger),
+    Column("final", Boolean, nullable=False, server_default=false()),
+    # Chunks that wait to be joined.
+    Column("open_chunks", Integer, nullable=False, server_default="0"),
+    UniqueConstraint("cluster", "job_id", "node", "boot_id", "birth"),
+    Index(None, "run_id", "node"),
+)
+
+chunks = Table(
+    "chunks",
+    metadata,
+    # A rowid table: in one without rowid SQLite gives each BLOB over 1 kB a page of its own.
+    Column("id", Id, primary_key=True),
+    Column("run_node_id", ForeignKey("run_nodes.id"), nullable=False),
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("rows", Integer, nullable=False),
+    # 0 as it arrived, 1 joined while the job ran, 2 the whole of the node's series.
+    Column("level", SmallInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    # The summaries of the metrics, from level 1 on; see jobsight.store.curves.
+    Column("summary", LargeBinary),
+    CheckConstraint("level BETWEEN 0 AND 2", name="level"),
+    Index(None, "run_node_id", "first"),
+)
+
+paths = Table(
+    "paths",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # PostgreSQL cannot index values of 4,096 bytes, so the uniqueness lies on their digest.
+    Column("digest", LargeBinary(16), nullable=False, unique=True),
+    Column("path", LargeBinary, nullable=False),
+)
+
+#: The figures of an executable that add up over epochs.
+SUMMED_FIGURES = (
+    "executions",
+    "processes",
+    "cpu_time",
+    "cpu_user",
+    "cpu_system",
+    "cpu_estimated",
+    "read_bytes",
+    "written_bytes",
+    "failures",
+)
+
+executables = Table(
+    "executables",
+    metadata,
+    Column("run_node_id", ForeignKey("run_nodes.id"), primary_key=True),
+    Column("path_id", ForeignKey("paths.id"), primary_key=True),
+    Column("path_known", Boolean, primary_key=True),
+    # The digest of the epoch's name: 8 bytes in each row instead of 36.
+    Column("epoch", BigInteger, primary_key=True),
+    # Of the batch: figures are cumulative, so an older batch that comes late must not win.
+    Column("sequence", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in SUMMED_FIGURES),
+    Column("peak_memory", BigInteger, nullable=False),
+    Column("first_seen", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    Index(None, "path_id"),
+    sqlite_with_rowid=False,
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    # The agent's clock and ours, of the batch received last.
+    Column("written", BigInteger, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    # How far the agent's clock is ahead, and when that was found.
+    Column("clock_skew", BigInteger, nullable=False),
+    Column("skew_found", BigInteger, nullable=False),
+    UniqueConstraint("cluster", "node"),
+)
+
+spools = Table(
+    "spools",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("agent_id", ForeignKey("agents.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    UniqueConstraint("agent_id", "name"),
+)
+
+# One row per unbroken stretch of sequence numbers, not per batch: the table grows with the gaps
+# (what a full spool had to drop), which are few.
+batches = Table(
+    "batches",
+    metadata,
+    Column("spool_id", ForeignKey("spools.id"), primary_key=True),
+    Column("first", BigInteger, primary_key=True),
+    Column("last", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
