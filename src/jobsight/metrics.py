@@ -26,7 +26,11 @@ _TABLE = (
     Metric("cpu.user", "counter", "nanoseconds", "CPU, user", "CPU time spent in programs"),
     Metric("cpu.system", "counter", "nanoseconds", "CPU, system", "CPU time spent in the kernel"),
     Metric(
-        "memory.used", "gauge", "bytes", "Memory used", "Current minus page cache plus shared memory"
+        "memory.used",
+        "gauge",
+        "bytes",
+        "Memory used",
+        "Charged minus page cache plus shared memory",
     ),
     Metric("memory.current", "gauge", "bytes", "Memory charged", "All memory charged to the job"),
     Metric("memory.anonymous", "gauge", "bytes", "Anonymous memory", "Heap and stack pages"),

@@ -1,0 +1,216 @@
+"""The counters of a job's cgroups, on both versions, through descriptors that stay open."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+#: v1 writes "no limit" as the largest number of whole pages.
+_NO_LIMIT: Final = 2**62
+
+
+class CpuReading(NamedTuple):
+    time: int
+    user: int
+    system: int
+
+
+class MemoryReading(NamedTuple):
+    current: int
+    anonymous: int
+    #: Page cache without shared memory.
+    file: int
+    shared: int
+    swap: int
+
+    @property
+    def used(self) -> int:
+        return max(0, self.current - self.file)
+
+
+class MemoryMarks(NamedTuple):
+    peak: int | None
+    limit: int | None
+    swap_peak: int | None
+    oom_kills: int | None
+
+
+class CgroupGone(OSError):
+    """The cgroup was removed between two reads."""
+
+
+class _Files:
+    """Kept descriptors of the files of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._descriptors: dict[str, int] = {}
+
+    def read(self, name: str, size: int = 4096) -> bytes:
+        descriptor = self._descriptors.get(name)
+        try:
+            if descriptor is None:
+                descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptors[name] = descriptor
+            return os.pread(descriptor, size, 0)
+        except OSError as error:
+            if error.errno == errno.ENODEV or not self.folder.exists():
+                raise CgroupGone(errno.ENODEV, "the cgroup is gone", str(self.folder)) from None
+            raise
+
+    def number(self, name: str) -> int | None:
+        """A file of one number; None where this kernel does not have it or it says "max"."""
+        try:
+            text = self.read(name, 64).strip()
+        except FileNotFoundError:
+            return None
+        value = int(text) if text.isdigit() else None
+        return None if value is None or value >= _NO_LIMIT else value
+
+    def table(self, name: str) -> dict[bytes, int]:
+        words = self.read(name, 8192).split()
+        return dict(zip(words[::2], map(int, words[1::2]), strict=False))
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+def _scaled(total: int, user: int, system: int) -> CpuReading:
+    """Split an exact total in the proportion of two coarse counters."""
+    parts = user + system
+    share = user / parts if parts else 0.5
+    exact_user = round(total * share)
+    return CpuReading(total, exact_user, total - exact_user)
+
+
+class CgroupV1:
+    """One job's folders in the v1 hierarchies; a controller that is not there is None."""
+
+    version: Final = "cgroup v1"
+
+    def __init__(self, cpuacct: Path | None, memory: Path | None) -> None:
+        self._cpuacct = _Files(cpuacct) if cpuacct else None
+        self._memory = _Files(memory) if memory else None
+        folders = [files.folder for files in (self._cpuacct, self._memory) if files]
+        if not folders:
+            raise ValueError("a job needs a folder in at least one hierarchy")
+        self._process_folder = folders[0]
+
+    def cpu(self) -> CpuReading | None:
+        if self._cpuacct is None:
+            return None
+        total = int(self._cpuacct.read("cpuacct.usage", 64))
+        split = self._cpuacct.table("cpuacct.stat")
+        return _scaled(total, split.get(b"user", 0), split.get(b"system", 0))
+
+    def memory(self) -> MemoryReading | None:
+        if self._memory is None:
+            return None
+        current = self._memory.number("memory.usage_in_bytes") or 0
+        table = self._memory.table("memory.stat")
+        shared = table.get(b"total_shmem", 0)
+        return MemoryReading(
+            current,
+            table.get(b"total_rss", 0),
+            max(0, table.get(b"total_cache", 0) - shared),
+            shared,
+            table.get(b"total_swap", 0),
+        )
+
+    def marks(self) -> MemoryMarks:
+        if self._memory is None:
+            return MemoryMarks(None, None, None, None)
+        try:
+            kills = self._memory.table("memory.oom_control").get(b"oom_kill")
+        except FileNotFoundError:
+            kills = None
+        return MemoryMarks(
+            self._memory.number("memory.max_usage_in_bytes"),
+            self._memory.number("memory.limit_in_bytes"),
+            None,
+            kills,
+        )
+
+    def processes(self) -> list[int]:
+        return _processes_below(self._process_folder)
+
+    def birth(self) -> int:
+        return self._process_folder.stat().st_ctime_ns
+
+    def close(self) -> None:
+        for files in (self._cpuacct, self._memory):
+            if files is not None:
+                files.close()
+
+
+class CgroupV2:
+    """One job's folder in the unified hierarchy. CPU counters are there without a controller."""
+
+    version: Final = "cgroup v2"
+
+    def __init__(self, folder: Path) -> None:
+        self._files = _Files(folder)
+        self._has_memory = (folder / "memory.current").exists()
+
+    def cpu(self) -> CpuReading | None:
+        table = self._files.table("cpu.stat")
+        total = table.get(b"usage_usec")
+        if total is None:
+            return None
+        user, system = table.get(b"user_usec", 0), table.get(b"system_usec", 0)
+        return _scaled(total * 1000, user, system)
+
+    def memory(self) -> MemoryReading | None:
+        if not self._has_memory:
+            return None
+        current = self._files.number("memory.current") or 0
+        table = self._files.table("memory.stat")
+        shared = table.get(b"shmem", 0)
+        return MemoryReading(
+            current,
+            table.get(b"anon", 0),
+            max(0, table.get(b"file", 0) - shared),
+            shared,
+            self._files.number("memory.swap.current") or 0,
+        )
+
+    def marks(self) -> MemoryMarks:
+        if not self._has_memory:
+            return MemoryMarks(None, None, None, None)
+        return MemoryMarks(
+            self._files.number("memory.peak"),
+            self._files.number("memory.max"),
+            self._files.number("memory.swap.peak"),
+            self._files.table("memory.events").get(b"oom_kill"),
+        )
+
+    def processes(self) -> list[int]:
+        return _processes_below(self._files.folder)
+
+    def birth(self) -> int:
+        return self._files.folder.stat().st_ctime_ns
+
+    def close(self) -> None:
+        self._files.close()
+
+
+JobCgroup = CgroupV1 | CgroupV2
+
+
+def _processes_below(folder: Path) -> list[int]:
+    """The process ids of a cgroup and all below it."""
+    found: list[int] = []
+    for place, _, names in os.walk(folder):
+        if "cgroup.procs" in names:
+            try:
+                with open(os.path.join(place, "cgroup.procs"), "rb", 0) as file:
+                    found += map(int, file.read().split())
+            except OSError as error:
+                if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EOPNOTSUPP):
+                    raise
+    return found

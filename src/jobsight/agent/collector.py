@@ -1,0 +1,198 @@
+"""The agent's engine: process events, sampling rounds and batches for all jobs of a node."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from jobsight import __version__
+from jobsight.agent.cgroups import CgroupGone
+from jobsight.agent.images import ImageNames
+from jobsight.agent.job import FollowedJob
+from jobsight.agent.netlink import Connector, EventsUnavailable, Taskstats
+from jobsight.agent.spool import Spool
+from jobsight.agent.tracker import ProcessTracker
+from jobsight.model import SECOND, Batch, JobInfo, JobPart
+
+#: Events are taken in at most this often: joined wake-ups cost a fifth of single ones.
+JOIN: Final = 50_000_000
+
+
+def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """The kernel's name for the time since the last boot; "" where it has none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+class EventSources:
+    """Both event sockets, opened together: one without the other cannot give an exact split."""
+
+    def __init__(self) -> None:
+        self.connector = Connector()
+        try:
+            self.taskstats = Taskstats()
+        except EventsUnavailable:
+            self.connector.close()
+            raise
+
+    @property
+    def overruns(self) -> int:
+        return self.connector.overruns + self.taskstats.overruns
+
+    def close(self) -> None:
+        self.connector.close()
+        self.taskstats.close()
+
+
+class Collector:
+    """Follows jobs until told to stop. One thread runs it; others wake it through ``wake``."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        *,
+        cluster: str,
+        node: str,
+        flush_interval: float = 10.0,
+        after_flush: Callable[[], None] | None = None,
+    ) -> None:
+        self.spool = spool
+        self.cluster = cluster
+        self.node = node
+        self.epoch = uuid.uuid4().hex
+        self.tracker = ProcessTracker(ImageNames())
+        self.jobs: list[FollowedJob] = []
+        self.events: EventSources | None = None
+        self.events_reason = ""
+        self._flush_interval = round(flush_interval * SECOND)
+        self._after_flush = after_flush
+        self._infos: list[JobInfo] = []
+        self._next_flush = time.monotonic_ns() + self._flush_interval
+        self._last_drain = 0
+        self._stop = threading.Event()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def open_events(self) -> bool:
+        """Ask the kernel for process events; the reason stays where it refuses."""
+        try:
+            self.events = EventSources()
+        except EventsUnavailable as error:
+            self.events_reason = str(error.strerror)
+        return self.events is not None
+
+    @property
+    def overruns(self) -> int:
+        return self.events.overruns if self.events else 0
+
+    def follow(self, job: FollowedJob) -> None:
+        self.jobs.append(job)
+
+    def tell(self, info: JobInfo) -> None:
+        """Send what is known about a job along with the next batch."""
+        self._infos.append(info)
+
+    def wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"!")
+        except BlockingIOError:
+            pass
+
+    def stop(self) -> None:
+        """End the loop from another thread, or from a signal."""
+        self._stop.set()
+        self.wake()
+
+    def run(self) -> None:
+        """The loop: sleep until something is due or the kernel has something to say."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        if self.events is not None:
+            poll.register(self.events.connector.fileno(), select.POLLIN)
+        while not self._stop.is_set():
+            ready = poll.poll(self._timeout() / 1_000_000)
+            if any(descriptor == self._wake_read for descriptor, _ in ready):
+                os.read(self._wake_read, 4096)
+            if self.events is not None and len(ready) > 0:
+                self._join()
+                self.drain()
+            self._do_what_is_due()
+
+    def _timeout(self) -> float:
+        now = time.monotonic_ns()
+        due = min([self._next_flush, *(job.next_sample for job in self.jobs)])
+        return max(0, due - now)
+
+    def _join(self) -> None:
+        """The first event is taken in at once, to read its link; a stream of them is joined."""
+        since = time.monotonic_ns() - self._last_drain
+        if since < JOIN:
+            self._stop.wait((JOIN - since) / SECOND)
+
+    def drain(self) -> None:
+        """Take in all events. Records after events: each exit event then finds its record."""
+        if self.events is None:
+            return
+        self._last_drain = time.monotonic_ns()
+        events = self.events.connector.drain()
+        self.tracker.apply(events, self.events.taskstats.drain())
+
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic_ns()
+        for job in list(self.jobs):
+            if job.next_sample <= now:
+                self.sample(job)
+        if self._next_flush <= now:
+            self.flush()
+
+    def sample(self, job: FollowedJob) -> None:
+        self.drain()
+        try:
+            job.sample(time.time_ns(), time.monotonic_ns())
+        except CgroupGone:
+            self.finish(job)
+
+    def flush(self) -> None:
+        """Write what has gathered as one batch."""
+        self._next_flush = time.monotonic_ns() + self._flush_interval
+        self._put([job.part(self.overruns) for job in self.jobs])
+
+    def finish(self, job: FollowedJob) -> None:
+        """The job has ended on this node: send its last word."""
+        self.jobs.remove(job)
+        job.probe.close()
+        self._put([job.part(self.overruns, final=True)])
+
+    def _put(self, parts: list[JobPart]) -> None:
+        infos, self._infos = self._infos, []
+        if not parts and not infos:
+            return
+        self.spool.put(
+            Batch(
+                cluster=self.cluster,
+                node=self.node,
+                spool="",
+                sequence=0,
+                written=time.time_ns(),
+                monotonic=time.monotonic_ns(),
+                agent=f"jobsight {__version__}",
+                jobs=infos,
+                parts=parts,
+            )
+        )
+        if self._after_flush is not None:
+            self._after_flush()
+
+    def close(self) -> None:
+        if self.events is not None:
+            self.events.close()
+            self.events = None
+        os.close(self._wake_read)
+        os.close(self._wake_write)

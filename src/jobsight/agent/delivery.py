@@ -1,0 +1,144 @@
+"""From the spool to the receiver: in order, once acknowledged gone, kept while nobody answers."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from jobsight.agent.spool import Spool
+from jobsight.errors import JobsightError, StoreError
+from jobsight.wire import WireError
+
+if TYPE_CHECKING:
+    from jobsight.server.receiver import Receiver
+
+#: Answers after which the same batch may be taken later.
+_TRY_LATER: Final = frozenset({401, 403, 404, 408, 425, 429})
+
+
+class Answer(NamedTuple):
+    """What became of one batch."""
+
+    stored: bool
+    #: Never to be sent again; the reason says why it was refused.
+    refused: bool = False
+    reason: str = ""
+
+
+class Target(Protocol):
+    """Takes encoded batches."""
+
+    def send(self, data: bytes) -> Answer: ...
+
+
+class HttpTarget:
+    """A receiver behind HTTP."""
+
+    def __init__(self, url: str, token: str, timeout: float = 10.0) -> None:
+        self._parts = urlsplit(url)
+        if self._parts.scheme not in ("http", "https") or not self._parts.hostname:
+            raise JobsightError(f"{url!r} is not the address of a server; right: http://HOST:PORT")
+        self._token = token
+        self._timeout = timeout
+
+    def send(self, data: bytes) -> Answer:
+        secure = self._parts.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
+        try:
+            connection.request(
+                "POST",
+                self._parts.path.rstrip("/") + "/api/v1/batches",
+                data,
+                {
+                    "Authorization": f"Bearer {self._token}",
+                    "Content-Type": "application/vnd.jobsight.batch",
+                },
+            )
+            response = connection.getresponse()
+            body = response.read(2000)
+        except (OSError, http.client.HTTPException) as error:
+            return Answer(stored=False, reason=f"the server does not answer: {error}")
+        finally:
+            connection.close()
+        if response.status < 300:
+            return Answer(stored=True)
+        reason = f"the server answered {response.status}: {body.decode(errors='replace')[:200]}"
+        final = 400 <= response.status < 500 and response.status not in _TRY_LATER
+        return Answer(stored=False, refused=final, reason=reason)
+
+
+class EmbeddedTarget:
+    """The receiver in this very process, over a store file."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def send(self, data: bytes) -> Answer:
+        try:
+            self._receiver.accept(data)
+        except StoreError as error:
+            return Answer(stored=False, reason=str(error))
+        except (WireError, JobsightError) as error:
+            return Answer(stored=False, refused=True, reason=str(error))
+        return Answer(stored=True)
+
+
+class Delivery:
+    """Empties a spool into a target, and says what stands in the way when it cannot."""
+
+    def __init__(self, spool: Spool, target: Target) -> None:
+        self.spool = spool
+        self.target = target
+        self.reason = ""
+
+    def deliver(self) -> bool:
+        """Send all that waits; False as soon as the target cannot take more now."""
+        for name, data in self.spool.pending():
+            answer = self.target.send(data)
+            if answer.stored:
+                self.spool.done(name)
+            elif answer.refused:
+                self.reason = answer.reason
+                self.spool.refuse(name)
+            else:
+                self.reason = answer.reason
+                return False
+        self.reason = ""
+        return True
+
+
+class DeliveryThread(threading.Thread):
+    """Delivers beside the sampling loop, so that a slow server delays nothing."""
+
+    def __init__(self, delivery: Delivery, *, longest_pause: float = 60.0) -> None:
+        super().__init__(name="delivery", daemon=True)
+        self._delivery = delivery
+        self._longest_pause = longest_pause
+        self._work = threading.Event()
+        self._ended = threading.Event()
+
+    def notify(self) -> None:
+        self._work.set()
+
+    def run(self) -> None:
+        pause = 1.0
+        while not self._ended.is_set():
+            self._work.wait()
+            self._work.clear()
+            if self._ended.is_set():
+                return
+            if self._delivery.deliver():
+                pause = 1.0
+            else:
+                self._ended.wait(pause)
+                pause = min(pause * 2, self._longest_pause)
+                self._work.set()
+
+    def end(self) -> None:
+        """Stop after what is under way; the caller delivers the rest."""
+        self._ended.set()
+        self._work.set()
+        self.join()

@@ -1,0 +1,96 @@
+"""Which file a process runs: by its link, by the inode of its exit record, by its command name.
+
+A program of a few milliseconds is gone before its link can be read. Its exit record still
+carries device and inode, so one successful look, at any other run of the same file, names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+#: Where a command that was never caught alive is looked for, besides the folders already seen.
+STANDARD_FOLDERS: Final = (
+    b"/usr/bin",
+    b"/bin",
+    b"/usr/local/bin",
+    b"/usr/sbin",
+    b"/sbin",
+    b"/usr/local/sbin",
+)
+_DELETED: Final = b" (deleted)"
+
+
+class Name(NamedTuple):
+    path: bytes
+    known: bool
+
+
+#: A program that its own exec of the next one replaced before anybody could look.
+UNKNOWN: Final = Name(b"replaced at once", known=False)
+
+
+def kernel_device(device: int) -> int:
+    """A device number the way the kernel writes it in an exit record."""
+    major, minor = os.major(device), os.minor(device)
+    return (minor & 0xFF) | (major << 8) | ((minor & ~0xFF) << 12)
+
+
+class ImageNames:
+    """Names of executables, learned from every successful look and bounded in number."""
+
+    def __init__(self, proc: bytes = b"/proc", limit: int = 50_000) -> None:
+        self._proc = proc
+        self._limit = limit
+        self._by_inode: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._known_paths: dict[bytes, tuple[int, int]] = {}
+        self._folders: dict[bytes, None] = dict.fromkeys(STANDARD_FOLDERS)
+
+    def by_link(self, pid: int) -> Name | None:
+        """Read the link of a live process; None when it is gone or has no file."""
+        link = b"%s/%d/exe" % (self._proc, pid)
+        try:
+            path = os.readlink(link)
+            if path.endswith(_DELETED) and not os.path.lexists(path):
+                path = path[: -len(_DELETED)]
+            if path not in self._known_paths:
+                found = os.stat(link)
+                self._learn((kernel_device(found.st_dev), found.st_ino), path)
+        except OSError:
+            return None
+        return Name(path, known=True)
+
+    def _learn(self, inode: tuple[int, int], path: bytes) -> None:
+        self._by_inode[inode] = path
+        self._known_paths[path] = inode
+        self._folders[os.path.dirname(path)] = None
+        if len(self._by_inode) > self._limit:
+            _, forgotten = self._by_inode.popitem(last=False)
+            self._known_paths.pop(forgotten, None)
+
+    def by_record(self, executable: tuple[int, int] | None, command: bytes) -> Name:
+        """Name an ended process from its exit record."""
+        if executable is not None:
+            path = self._by_inode.get(executable)
+            if path is None:
+                path = self._search(executable, command)
+            if path is not None:
+                return Name(path, known=True)
+        return Name(command, known=False)
+
+    def _search(self, executable: tuple[int, int], command: bytes) -> bytes | None:
+        """Find the file by its name, and believe it only if device and inode are the record's."""
+        if not command or b"/" in command:
+            return None
+        for folder in list(self._folders):
+            candidate = os.path.join(folder, command)
+            try:
+                found = os.stat(candidate)
+            except OSError:
+                continue
+            if (kernel_device(found.st_dev), found.st_ino) == executable:
+                path = os.path.realpath(candidate)
+                self._learn(executable, path)
+                return path
+        return None

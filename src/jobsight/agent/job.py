@@ -1,0 +1,93 @@
+"""One job that the agent follows: its probe, its curves not yet sent, and when to look next."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final, Protocol
+
+from jobsight.agent.probe import Row
+from jobsight.model import (
+    MISSING,
+    SECOND,
+    Coverage,
+    ExecutableUse,
+    JobPart,
+    JobTotals,
+    Series,
+    Sighting,
+)
+
+
+class Probe(Protocol):
+    """Measures one job. A cgroup, a tree of processes or a recorded folder may stand behind it."""
+
+    def sample(self) -> Row: ...
+    def executables(self) -> list[ExecutableUse]: ...
+    def totals(self) -> JobTotals: ...
+    def coverage(self, lost: int) -> dict[str, Coverage]: ...
+    def close(self) -> None: ...
+
+
+#: Age of the job in seconds and the interval until then: dense at first, since most jobs are
+#: short and most faults are early.
+DEFAULT_INTERVALS: Final = ((60, 1.0), (3600, 10.0), (None, 30.0))
+
+
+class FollowedJob:
+    """A job on this node."""
+
+    def __init__(
+        self,
+        sighting: Sighting,
+        probe: Probe,
+        epoch: str,
+        intervals: tuple[tuple[int | None, float], ...] = DEFAULT_INTERVALS,
+    ) -> None:
+        self.sighting = sighting
+        self.probe = probe
+        self.epoch = epoch
+        self.next_sample = 0
+        self._intervals = intervals
+        self._times: array[int] = array("q")
+        self._columns: dict[str, array[int]] = {}
+        self._overruns_at_start: int | None = None
+
+    def sample(self, wall: int, monotonic: int) -> None:
+        """Take one round and plan the next."""
+        self.next_sample = monotonic + self._interval(wall)
+        self._append(wall, self.probe.sample())
+
+    def _interval(self, wall: int) -> int:
+        age = (wall - self.sighting.birth) / SECOND
+        for until, interval in self._intervals:
+            if until is None or age < until:
+                return round(interval * SECOND)
+        return 30 * SECOND
+
+    def _append(self, wall: int, row: Row) -> None:
+        rows = len(self._times)
+        self._times.append(wall)
+        for name, value in row.items():
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = array("q", [MISSING]) * rows
+            column.append(value)
+        for column in self._columns.values():
+            if len(column) == rows:
+                column.append(MISSING)
+
+    def part(self, overruns: int, *, final: bool = False) -> JobPart:
+        """What there is to send; the curves are handed over and start anew."""
+        if self._overruns_at_start is None:
+            self._overruns_at_start = overruns
+        series = Series(self._times, self._columns) if self._times else None
+        self._times, self._columns = array("q"), {}
+        return JobPart(
+            sighting=self.sighting,
+            epoch=self.epoch,
+            series=series,
+            totals=self.probe.totals(),
+            executables=self.probe.executables(),
+            coverage=self.probe.coverage(overruns - self._overruns_at_start),
+            final=final,
+        )

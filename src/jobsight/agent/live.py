@@ -1,0 +1,158 @@
+"""A live process, read through descriptors that stay open.
+
+An open descriptor fails with ESRCH once its process is gone, so a reused pid can never be
+mistaken for the old process, and a read costs a third of an open.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Vitals(NamedTuple):
+    """What one look at a process says; cumulative since its birth."""
+
+    cpu_user: int
+    cpu_system: int
+    threads: int
+    resident: int
+
+
+class InputOutput(NamedTuple):
+    read_characters: int
+    written_characters: int
+    read_calls: int
+    write_calls: int
+    read_bytes: int
+    written_bytes: int
+
+
+NOTHING: Final = InputOutput(0, 0, 0, 0, 0, 0)
+
+
+def add(one: InputOutput, other: InputOutput) -> InputOutput:
+    return InputOutput(*(first + second for first, second in zip(one, other, strict=True)))
+
+
+def subtract(one: InputOutput, other: InputOutput) -> InputOutput:
+    return InputOutput(*(first - second for first, second in zip(one, other, strict=True)))
+
+
+class Gone(Exception):
+    """The process ended between two reads."""
+
+
+class LiveProcess:
+    """The open descriptors of one process."""
+
+    __slots__ = ("_folder", "_io", "_stat", "_whole", "pid", "start_ticks")
+
+    def __init__(self, proc: bytes, pid: int) -> None:
+        self.pid = pid
+        self._folder = b"%s/%d" % (proc, pid)
+        self._io = -1
+        self._whole = False
+        try:
+            self._stat = os.open(self._folder + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone from None
+        self.start_ticks = int(self._fields()[19])
+
+    def _fields(self) -> list[bytes]:
+        try:
+            data = os.pread(self._stat, 1024, 0)
+        except ProcessLookupError:
+            raise Gone from None
+        if not data:
+            raise Gone
+        # The command may hold blanks and brackets; nothing behind its last bracket does.
+        return data[data.rindex(b")") + 2 :].split(b" ", 22)
+
+    def vitals(self) -> Vitals:
+        fields = self._fields()
+        if fields[0] == b"Z":
+            raise Gone
+        return Vitals(
+            int(fields[11]) * TICK, int(fields[12]) * TICK, int(fields[17]), int(fields[21]) * PAGE
+        )
+
+    def waited_for(self) -> tuple[int, int]:
+        """User and system time of the children it has waited for."""
+        fields = self._fields()
+        return int(fields[13]) * TICK, int(fields[14]) * TICK
+
+    def whole_input_output(self) -> InputOutput | None:
+        """What the process and the children it has waited for read and wrote."""
+        return self.input_output(2, NOTHING, had_children=False)
+
+    def runtime(self) -> int | None:
+        """Nanoseconds its first thread has run; None when it is gone."""
+        try:
+            with open(self._folder + b"/schedstat", "rb", 0) as file:
+                return int(file.read(64).split(b" ", 1)[0])
+        except (OSError, ValueError):
+            return None
+
+    def input_output(
+        self, threads: int, ended: InputOutput, *, had_children: bool
+    ) -> InputOutput | None:
+        """What the process itself read and wrote; None where it may not be seen.
+
+        The file of the whole process also counts children that it has waited for, whose own
+        exit records count them too. The file of its one thread does not; with several threads
+        the whole is right as long as no child has ended. ``ended`` is what the exit records of
+        its ended threads say, which only the file of the whole process includes.
+        """
+        try:
+            if threads > 1 and had_children:
+                return self._sum_of_threads(ended)
+            whole = threads > 1
+            if self._io < 0 or whole != self._whole:
+                self._open_io(whole)
+            found = _parse_io(os.pread(self._io, 512, 0))
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone from None
+        except PermissionError:
+            return None
+        return found if whole or ended is NOTHING else add(found, ended)
+
+    def _open_io(self, whole: bool) -> None:
+        if self._io >= 0:
+            os.close(self._io)
+            self._io = -1
+        name = b"/io" if whole else b"/task/%d/io" % self.pid
+        self._io = os.open(self._folder + name, os.O_RDONLY | os.O_CLOEXEC)
+        self._whole = whole
+
+    def _sum_of_threads(self, total: InputOutput) -> InputOutput:
+        for thread in os.listdir(self._folder + b"/task"):
+            try:
+                with open(b"%s/task/%s/io" % (self._folder, thread), "rb", 0) as file:
+                    total = add(total, _parse_io(file.read(512)))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return total
+
+    def close(self) -> None:
+        for descriptor in (self._stat, self._io):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._stat = self._io = -1
+
+
+def _parse_io(data: bytes) -> InputOutput:
+    words = data.split()
+    if len(words) < 12:
+        raise Gone
+    return InputOutput(
+        int(words[1]),
+        int(words[3]),
+        int(words[5]),
+        int(words[7]),
+        int(words[9]),
+        int(words[11]),
+    )

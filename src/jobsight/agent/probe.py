@@ -1,0 +1,234 @@
+"""Measures one job that has a cgroup: counters for the totals, processes for the split."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from jobsight.agent.cgroups import CgroupGone, CpuReading, JobCgroup, MemoryMarks, MemoryReading
+from jobsight.agent.live import NOTHING, TICK, Gone, InputOutput, LiveProcess
+from jobsight.agent.tracker import Process, ProcessTracker
+from jobsight.agent.usage import JobUsage
+from jobsight.model import MISSING, Coverage, ExecutableUse, JobTotals
+
+Row = dict[str, int]
+
+#: A process that is no longer in the cgroup and whose exit event has not come by then is lost.
+MISSING_LIMIT: Final = 1_000_000_000
+
+IO_METRICS: Final = (
+    "io.read_characters",
+    "io.written_characters",
+    "io.read_calls",
+    "io.write_calls",
+    "io.read_bytes",
+    "io.written_bytes",
+)
+
+
+class CgroupProbe:
+    """One job with a cgroup. With process events the split is exact, without them it is polled."""
+
+    def __init__(
+        self,
+        cgroup: JobCgroup,
+        tracker: ProcessTracker,
+        *,
+        events: bool,
+        reason: str = "",
+        proc: bytes = b"/proc",
+    ) -> None:
+        self.cgroup = cgroup
+        self.tracker = tracker
+        self.usage = JobUsage()
+        self.events = events
+        self.reason = reason
+        self.errors: dict[str, str] = {}
+        self._proc = proc
+        self._epoch_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK
+        self._cpu: CpuReading | None = None
+        self._marks = MemoryMarks(None, None, None, None)
+        self._used_peak: int | None = None
+        self._swap_peak: int | None = None
+        self._io: InputOutput = NOTHING
+        self._io_hidden = False
+
+    def sample(self) -> Row:
+        """One round: the job's counters and a look at each of its processes."""
+        row: Row = {}
+        self._sample_counters(row)
+        self._sample_processes(row)
+        return row
+
+    def _sample_counters(self, row: Row) -> None:
+        try:
+            cpu = self.cgroup.cpu()
+        except CgroupGone:
+            raise
+        except OSError as error:
+            self._note("cpu", error)
+            cpu = None
+        self._cpu = cpu or self._cpu
+        row["cpu.time"], row["cpu.user"], row["cpu.system"] = cpu or (MISSING, MISSING, MISSING)
+        try:
+            memory = self.cgroup.memory()
+            self._marks = self.cgroup.marks()
+        except CgroupGone:
+            raise
+        except OSError as error:
+            self._note("memory", error)
+            memory = None
+        if memory is not None:
+            self._used_peak = max(self._used_peak or 0, memory.used)
+            self._swap_peak = max(self._swap_peak or 0, memory.swap)
+        self._memory_row(row, memory)
+
+    @staticmethod
+    def _memory_row(row: Row, memory: MemoryReading | None) -> None:
+        row["memory.used"] = memory.used if memory else MISSING
+        for name in ("current", "anonymous", "file", "shared", "swap"):
+            row[f"memory.{name}"] = getattr(memory, name) if memory else MISSING
+
+    def _note(self, group: str, error: OSError) -> None:
+        self.errors[group] = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+
+    def _sample_processes(self, row: Row) -> None:
+        self._adopt_strangers()
+        threads = 0
+        sums = [0, 0, 0, 0, 0, 0]
+        for process in list(self.usage.members.values()):
+            try:
+                threads += self._look(process)
+            except Gone:
+                if not self.events:
+                    self.tracker.lose(process.tgid)
+                    continue
+            io = process.vitals_io
+            if process.base_io is NOTHING:
+                sums = [one + other for one, other in zip(sums, io, strict=True)]
+            else:
+                sums = [
+                    one + other - base
+                    for one, other, base in zip(sums, io, process.base_io, strict=True)
+                ]
+        row["tasks.processes"] = len(self.usage.members)
+        row["tasks.threads"] = threads
+        ended = self.usage.ended_io
+        self._io = InputOutput(*(one + other for one, other in zip(sums, ended, strict=True)))
+        for name, value in zip(IO_METRICS, self._io, strict=True):
+            row[name] = MISSING if self._io_hidden else value
+
+    def _look(self, process: Process) -> int:
+        """Read one live process; returns its number of threads."""
+        live = process.live
+        if live is None:
+            live = process.live = LiveProcess(self._proc, process.tgid)
+        vitals = live.vitals()
+        process.vitals_cpu = vitals.cpu_user + vitals.cpu_system
+        process.vitals_user = vitals.cpu_user
+        if vitals.resident > process.vitals_peak:
+            process.vitals_peak = vitals.resident
+        io = live.input_output(vitals.threads, process.io, had_children=process.had_children)
+        if io is None:
+            self._io_hidden = True
+        else:
+            process.vitals_io = io
+        if not self.events:
+            self.tracker.look_for_exec(process)
+        return vitals.threads
+
+    def _adopt_strangers(self) -> None:
+        """Take in processes that no fork event told of: they were there before us, or moved in."""
+        members = self.usage.members
+        pids = self.cgroup.processes()
+        for pid in pids:
+            if pid in members:
+                continue
+            try:
+                live = LiveProcess(self._proc, pid)
+                process = self.tracker.adopt(live, self.usage)
+                if live.start_ticks < self._epoch_ticks - 1:
+                    self._look(process)
+                    process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
+            except Gone:
+                continue
+        if self.events and len(pids) == len(members):
+            return
+        present = set(pids)
+        for pid in [pid for pid in members if pid not in present]:
+            process = members[pid]
+            if process.missing_since is None:
+                # Its exit event is most likely on its way.
+                process.missing_since = time.monotonic_ns()
+            elif time.monotonic_ns() - process.missing_since > MISSING_LIMIT or not self.events:
+                self.tracker.lose(pid)
+
+    def executables(self) -> list[ExecutableUse]:
+        """The books so far: what has ended, and the live processes as last seen."""
+        return self.usage.snapshot(estimated=not self.events)
+
+    def totals(self) -> JobTotals:
+        cpu, marks = self._cpu, self._marks
+        io: tuple[int | None, ...] = (None,) * 6 if self._io_hidden else self._io
+        return JobTotals(
+            time=time.time_ns(),
+            cpu_source=self.cgroup.version,
+            cpu_time=cpu.time if cpu else None,
+            cpu_user=cpu.user if cpu else None,
+            cpu_system=cpu.system if cpu else None,
+            memory_peak=marks.peak,
+            memory_used_peak=self._used_peak,
+            memory_limit=marks.limit,
+            swap_peak=marks.swap_peak if marks.swap_peak is not None else self._swap_peak,
+            oom_kills=marks.oom_kills,
+            read_characters=io[0],
+            written_characters=io[1],
+            read_calls=io[2],
+            write_calls=io[3],
+            read_bytes=io[4],
+            written_bytes=io[5],
+            processes=self.usage.processes,
+            executions=self.usage.executions if self.events else None,
+        )
+
+    def coverage(self, lost: int) -> dict[str, Coverage]:
+        """How sure each group of figures is; ``lost`` counts overruns of the event sockets."""
+        lost += self.usage.records_lost if self.events else 0
+        cpu_time = self._cpu.time if self._cpu else 0
+        booked = sum(row.cpu_time for row in self.executables())
+        share = min(1.0, booked / cpu_time) if cpu_time else None
+        if not self.events:
+            split = Coverage(quality="estimate", cpu_share=share, reason=self.reason)
+        elif lost:
+            split = Coverage(
+                quality="estimate",
+                cpu_share=share,
+                events_lost=lost,
+                reason=f"{lost} events or exit records were lost",
+            )
+        else:
+            split = Coverage(quality="exact", cpu_share=share)
+        return {
+            "cpu": self._group("cpu", self._cpu is not None),
+            "memory": self._group("memory", self._used_peak is not None),
+            "io": self._io_coverage(split),
+            "executables": split,
+        }
+
+    def _group(self, group: str, there: bool) -> Coverage:
+        error = self.errors.get(group)
+        if error is not None:
+            return Coverage(quality="failed", reason=error)
+        if not there:
+            return Coverage(quality="missing", reason=f"the job's cgroup has no {group} counters")
+        return Coverage(quality="exact")
+
+    def _io_coverage(self, split: Coverage) -> Coverage:
+        if self._io_hidden:
+            return Coverage(quality="missing", reason="the processes' I/O may not be read")
+        return Coverage(quality=split.quality, events_lost=split.events_lost, reason=split.reason)
+
+    def close(self) -> None:
+        for process in list(self.usage.members.values()):
+            self.tracker.lose(process.tgid)
+        self.cgroup.close()

@@ -1,0 +1,160 @@
+"""Batches on disk between the agent and the server: bounded, in order, safe against power loss."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from jobsight.errors import JobsightError
+from jobsight.model import Batch
+from jobsight.wire import encode
+
+_SUFFIX: Final = ".batch"
+DEFAULT_LIMIT: Final = 256 * 2**20
+
+
+class SpoolError(JobsightError):
+    """The spool cannot be used; the text says why."""
+
+
+class _State(msgspec.Struct):
+    uuid: str
+    #: The number of the next batch.
+    next: int = 1
+    #: Batches given up because the spool was full, and batches the server refused.
+    dropped: int = 0
+    refused: int = 0
+
+
+class Spool:
+    """A folder of encoded batches. Its uuid and a running number name each batch for ever."""
+
+    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
+        self.folder = folder
+        self.limit = limit
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise SpoolError(f"the spool {folder} is in use by another agent") from None
+        except OSError as error:
+            raise SpoolError(f"the spool {folder} cannot be used: {error.strerror}") from None
+        self._state = self._load()
+        self._sizes = {path.name: path.stat().st_size for path in self._files()}
+        if self._sizes:
+            # The counter's file may be older than the last batch when the power went.
+            last = max(int(name.removesuffix(_SUFFIX)) for name in self._sizes)
+            self._state.next = max(self._state.next, last + 1)
+
+    @property
+    def uuid(self) -> str:
+        return self._state.uuid
+
+    @property
+    def dropped(self) -> int:
+        return self._state.dropped
+
+    @property
+    def refused(self) -> int:
+        return self._state.refused
+
+    @property
+    def size(self) -> int:
+        return sum(self._sizes.values())
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*" + _SUFFIX))
+
+    def _load(self) -> _State:
+        try:
+            return msgspec.json.decode((self.folder / "spool.json").read_bytes(), type=_State)
+        except FileNotFoundError:
+            pass
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            # A new name starts a new numbering, so nothing can be taken for a repetition.
+            pass
+        state = _State(uuid=uuid.uuid4().hex)
+        self._write("spool.json", msgspec.json.encode(state))
+        return state
+
+    def _write(self, name: str, data: bytes) -> None:
+        temporary = self.folder / f".{name}.new"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, self.folder / name)
+
+    def put(self, batch: Batch) -> bool:
+        """Number the batch and keep it; False when there was no room even after dropping."""
+        batch.spool = self._state.uuid
+        batch.sequence = self._state.next
+        self._state.next += 1
+        data = encode(batch)
+        name = f"{batch.sequence:012d}{_SUFFIX}"
+        try:
+            self._make_room(len(data))
+            self._write(name, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+            self._state.dropped += 1
+            (self.folder / f".{name}.new").unlink(missing_ok=True)
+            return False
+        self._sizes[name] = len(data)
+        self._save()
+        return True
+
+    def _save(self) -> None:
+        try:
+            self._write("spool.json", msgspec.json.encode(self._state))
+        except OSError:
+            # The numbers are also in the names of the batches; only the counts would be lost.
+            pass
+
+    def _make_room(self, size: int) -> None:
+        while self._sizes and self.size + size > self.limit:
+            self._remove(min(self._sizes))
+            self._state.dropped += 1
+
+    def pending(self) -> Iterator[tuple[str, bytes]]:
+        """The batches that wait, the oldest first."""
+        for name in sorted(self._sizes):
+            try:
+                yield name, (self.folder / name).read_bytes()
+            except FileNotFoundError:
+                self._sizes.pop(name, None)
+
+    def done(self, name: str) -> None:
+        """The server has it."""
+        self._remove(name)
+
+    def refuse(self, name: str) -> None:
+        """The server will never take it: put it aside, where a person can look at it."""
+        aside = self.folder / "refused"
+        aside.mkdir(mode=0o700, exist_ok=True)
+        os.replace(self.folder / name, aside / name)
+        self._sizes.pop(name, None)
+        self._state.refused += 1
+        self._save()
+
+    def _remove(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+        self._sizes.pop(name, None)
+
+    def close(self) -> None:
+        os.close(self._lock)

@@ -1,0 +1,366 @@
+"""Processes of jobs from birth to end, from the kernel's events.
+
+A process belongs to the job of its parent. Its use is booked on the executable it ran, at its
+end, from the exit records of its threads; a process that replaced its program is split at the
+exec. The two event sockets have no common order, so a record waits for the connector's exit
+event of its thread, and by then every earlier event of that thread has been applied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from jobsight.agent.images import UNKNOWN, ImageNames, Name
+from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, add, subtract
+from jobsight.agent.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
+from jobsight.agent.usage import JobUsage
+
+#: What a program did in its first moments between fork and exec counts for the program it
+#: became; only a program that ran longer than this before an exec gets a part of its own.
+SPLIT_FLOOR: Final = 10_000_000
+_HELD_RECORDS_LIMIT: Final = 200_000
+
+
+class Stretch:
+    """One executable in one process, from exec (or fork) to exec (or end)."""
+
+    __slots__ = ("counted", "executed", "io", "name", "named_at", "start", "used")
+
+    def __init__(self, name: Name | None, start: int, *, executed: bool) -> None:
+        self.name = name
+        self.start = start
+        self.executed = executed
+        #: The process stands in the count of ``name``.
+        self.counted = False
+        self.named_at = 0
+        #: CPU time of the process at the start of the stretch; None until it can be told.
+        self.used: int | None = None
+        self.io: InputOutput | None = None
+
+
+class Process:
+    """A live process of a job."""
+
+    __slots__ = (
+        "base_cpu",
+        "base_io",
+        "cpu",
+        "had_children",
+        "io",
+        "live",
+        "missing_since",
+        "peak",
+        "stretches",
+        "system",
+        "tgid",
+        "usage",
+        "user",
+        "vitals_cpu",
+        "vitals_io",
+        "vitals_peak",
+        "vitals_user",
+    )
+
+    def __init__(self, tgid: int, usage: JobUsage, first: Stretch) -> None:
+        self.tgid = tgid
+        self.usage = usage
+        self.stretches = [first]
+        first.used = 0
+        first.io = NOTHING
+        # Sums over the threads that have ended.
+        self.cpu = self.user = self.system = self.peak = 0
+        self.io: InputOutput = NOTHING
+        # What had been used before we came, and belongs to another epoch.
+        self.base_cpu = 0
+        self.base_io: InputOutput = NOTHING
+        self.had_children = False
+        # The last look at it while alive.
+        self.live: LiveProcess | None = None
+        self.missing_since: int | None = None
+        self.vitals_cpu = self.vitals_user = 0
+        self.vitals_io: InputOutput = NOTHING
+        self.vitals_peak = 0
+
+    @property
+    def name(self) -> Name | None:
+        return self.stretches[-1].name
+
+
+class ProcessTracker:
+    """Applies events and exit records to the processes of the jobs that are followed."""
+
+    def __init__(self, names: ImageNames) -> None:
+        self.names = names
+        self.processes: dict[int, Process] = {}
+        self._held: dict[int, deque[ExitRecord]] = {}
+        self._held_count = 0
+
+    def adopt(self, live: LiveProcess, usage: JobUsage) -> Process:
+        """Follow a process that is already alive."""
+        stretch = Stretch(self.names.by_link(live.pid), time.monotonic_ns(), executed=False)
+        process = self._follow(Process(live.pid, usage, stretch))
+        process.live = live
+        _count(usage, stretch)
+        return process
+
+    def expect(self, live: LiveProcess, usage: JobUsage) -> Process:
+        """Follow a process that waits to execute a job's command: it is nothing before that."""
+        process = self._follow(
+            Process(live.pid, usage, Stretch(None, time.monotonic_ns(), executed=False))
+        )
+        process.live = live
+        return process
+
+    def _follow(self, process: Process) -> Process:
+        self.processes[process.tgid] = process
+        process.usage.members[process.tgid] = process
+        process.usage.processes += 1
+        return process
+
+    def apply(self, events: Iterable[ProcessEvent], records: Iterable[ExitRecord]) -> None:
+        """Take in what both sockets gave; the records must have been drained after the events."""
+        for record in records:
+            self._hold(record)
+        for event in events:
+            if event.what == FORK:
+                self._fork(event)
+            elif event.what == EXEC:
+                self._exec(event)
+            elif event.what == EXIT:
+                self._exit(event)
+
+    def _hold(self, record: ExitRecord) -> None:
+        waiting = self._held.get(record.pid)
+        if waiting is None:
+            waiting = self._held[record.pid] = deque()
+        waiting.append(record)
+        self._held_count += 1
+        if self._held_count > _HELD_RECORDS_LIMIT:
+            # Their exit events were lost in an overrun; the processes are found missing later.
+            self._held.clear()
+            self._held_count = 0
+
+    def _take(self, tid: int) -> ExitRecord | None:
+        waiting = self._held.get(tid)
+        if waiting is None:
+            return None
+        record = waiting.popleft()
+        self._held_count -= 1
+        if not waiting:
+            del self._held[tid]
+        return record
+
+    def _fork(self, event: ProcessEvent) -> None:
+        child = event.value
+        known = self.processes.get(child)
+        if known is not None:
+            if known.stretches[0].start >= event.time:
+                # A sampling round met it in the cgroup before its event was taken in.
+                return
+            # The number was given away again, so the end of its former owner was lost.
+            self.lose(child)
+        parent = self.processes.get(event.tgid)
+        if parent is None:
+            return
+        stretch = Stretch(parent.name, event.time, executed=False)
+        self._follow(Process(child, parent.usage, stretch))
+        _count(parent.usage, stretch)
+
+    def _exec(self, event: ProcessEvent) -> None:
+        process = self.processes.get(event.tgid)
+        if process is None:
+            return
+        process.usage.executions += 1
+        previous = process.stretches[-1]
+        if previous.executed and previous.named_at >= event.time:
+            # Its link was read after it had been replaced: that name is the next program's.
+            _count(process.usage, previous, -1)
+            previous.name = None
+        stretch = Stretch(self.names.by_link(event.tgid), event.time, executed=True)
+        stretch.named_at = time.monotonic_ns()
+        if previous.name is None and not previous.executed:
+            self._split(process, stretch)
+            process.base_cpu = stretch.used or 0
+            stretch.used, stretch.io = 0, NOTHING
+            process.stretches[-1] = stretch
+        elif event.time - previous.start >= SPLIT_FLOOR or previous.executed:
+            self._split(process, stretch)
+            process.stretches.append(stretch)
+        else:
+            _count(process.usage, previous, -1)
+            stretch.used, stretch.io = previous.used, previous.io
+            process.stretches[-1] = stretch
+        _count(process.usage, stretch)
+
+    def _split(self, process: Process, stretch: Stretch) -> None:
+        """Find out what the process had used at the exec; it ran on for a moment since."""
+        live = process.live
+        if live is None:
+            return
+        looked = live.runtime()
+        if looked is None:
+            return
+        since = max(0, stretch.named_at - stretch.start)
+        used = process.cpu + max(0, looked - since)
+        stretch.used = max(used, process.vitals_cpu) - process.base_cpu
+        stretch.io = subtract(process.vitals_io, process.base_io)
+
+    def _exit(self, event: ProcessEvent) -> None:
+        record = self._take(event.pid)
+        process = self.processes.get(event.tgid)
+        if process is None:
+            return
+        if record is not None:
+            self._add_thread(process, record)
+        if event.pid == event.tgid and event.value:
+            self._count_failure(process, event.value)
+        ended = record.last_of_group if record is not None and record.tgid else False
+        if ended or (event.pid == event.tgid and (record is None or not record.tgid)):
+            if record is None:
+                self.lose(event.tgid)
+            else:
+                self._finish(process, record, event.time)
+
+    @staticmethod
+    def _count_failure(process: Process, _status: int) -> None:
+        name = process.name
+        if name is not None:
+            process.usage.of(name).failures += 1
+
+    @staticmethod
+    def _add_thread(process: Process, record: ExitRecord) -> None:
+        process.cpu += record.cpu_time
+        process.user += record.user_time
+        process.system += record.system_time
+        process.peak = max(process.peak, record.peak_memory)
+        process.io = add(
+            process.io,
+            InputOutput(
+                record.read_characters,
+                record.written_characters,
+                record.read_calls,
+                record.write_calls,
+                record.read_bytes,
+                record.written_bytes,
+            ),
+        )
+
+    def _finish(self, process: Process, record: ExitRecord, ended: int) -> None:
+        """Book an ended process on what it ran."""
+        if process.name is None:
+            process.stretches[-1].name = self.names.by_record(record.executable, record.command)
+        self._book(process, ended, process.cpu, process.io, exact=True)
+        self._forget(process, record.parent)
+
+    def look_for_exec(self, process: Process) -> None:
+        """Without events a change of the link is the only sign that a program was replaced."""
+        name = self.names.by_link(process.tgid)
+        if name is None or name == process.name:
+            return
+        stretch = Stretch(name, time.monotonic_ns(), executed=True)
+        stretch.used = process.vitals_cpu - process.base_cpu
+        stretch.io = subtract(process.vitals_io, process.base_io)
+        process.stretches.append(stretch)
+        _count(process.usage, stretch)
+
+    def lose(self, tgid: int) -> None:
+        """Book a process whose end was not told with what the last look at it gave."""
+        process = self.processes.get(tgid)
+        if process is None:
+            return
+        process.usage.records_lost += 1
+        self._book(
+            process,
+            time.monotonic_ns(),
+            max(process.vitals_cpu, process.cpu),
+            process.vitals_io,
+            exact=False,
+        )
+        self._forget(process, 0)
+
+    def _forget(self, process: Process, parent: int) -> None:
+        del self.processes[process.tgid]
+        del process.usage.members[process.tgid]
+        if process.live is not None:
+            process.live.close()
+        mother = self.processes.get(parent)
+        if mother is not None:
+            mother.had_children = True
+
+    @staticmethod
+    def _book(process: Process, ended: int, cpu: int, io: InputOutput, *, exact: bool) -> None:
+        now = time.time_ns()
+        ticks = process.user + process.system
+        user_share = process.user / ticks if ticks else 0.5
+        cpu = max(0, cpu - process.base_cpu)
+        io = subtract(io, process.base_io) if process.base_io is not NOTHING else io
+        for stretch, part, part_io, interpolated in _parts(process, ended, cpu, io):
+            if stretch.name is None:
+                stretch.name = UNKNOWN
+            _count(process.usage, stretch)
+            process.usage.book(
+                stretch.name,
+                now=now,
+                cpu_time=part,
+                user_share=user_share,
+                io=part_io,
+                # The high-water mark is that of the last program's memory.
+                peak_memory=max(process.peak, process.vitals_peak)
+                if stretch is process.stretches[-1]
+                else 0,
+                estimated=part if interpolated or not exact else 0,
+            )
+
+
+def _count(usage: JobUsage, stretch: Stretch, sign: int = 1) -> None:
+    """Count the process, once, among those that ran this executable; or take it back."""
+    if stretch.name is None or stretch.counted is (sign > 0):
+        return
+    stretch.counted = sign > 0
+    usage.count(
+        stretch.name, time.time_ns(), executions=sign if stretch.executed else 0, processes=sign
+    )
+
+
+def _parts(
+    process: Process, ended: int, cpu: int, io: InputOutput
+) -> Iterator[tuple[Stretch, int, InputOutput, bool]]:
+    """Cut the use of a process at its execs; where no look gave the use, by the time between."""
+    stretches = process.stretches
+    if len(stretches) == 1:
+        only = stretches[0]
+        yield only, cpu, io, False
+        return
+    points = [stretch.used for stretch in stretches] + [cpu]
+    times = [stretch.start for stretch in stretches] + [ended]
+    filled = _interpolate(times, points)
+    io_points = [stretch.io for stretch in stretches] + [io]
+    before = NOTHING
+    for index, stretch in enumerate(stretches):
+        part = filled[index + 1] - filled[index]
+        after = io_points[index + 1] or before
+        interpolated = points[index] is None or points[index + 1] is None
+        yield stretch, part, subtract(after, before), interpolated
+        before = after
+
+
+def _interpolate(times: list[int], points: list[int | None]) -> list[int]:
+    """Fill unknown points linearly in time; the first and the last are always known."""
+    total = points[-1] or 0
+    filled = [0] * len(points)
+    known = 0
+    for index in range(1, len(points)):
+        value = points[index]
+        if value is None:
+            continue
+        value = min(max(value, filled[known]), total)
+        span = times[index] - times[known]
+        for between in range(known + 1, index):
+            share = (times[between] - times[known]) / span if span > 0 else 1.0
+            filled[between] = filled[known] + round((value - filled[known]) * share)
+        filled[index] = value
+        known = index
+    return filled

@@ -1,0 +1,93 @@
+"""What the processes of one job have used so far, by executable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobsight.agent.images import Name
+from jobsight.agent.live import NOTHING, InputOutput, add, subtract
+from jobsight.model import ExecutableUse
+
+if TYPE_CHECKING:
+    from jobsight.agent.tracker import Process
+
+
+class JobUsage:
+    """The books of one job: finished use by executable, and the sums of what has ended."""
+
+    def __init__(self) -> None:
+        self.executables: dict[Name, ExecutableUse] = {}
+        #: The live processes by their id.
+        self.members: dict[int, Process] = {}
+        self.ended_io: InputOutput = NOTHING
+        self.processes = 0
+        self.executions = 0
+        #: Processes whose end the kernel could not tell us about.
+        self.records_lost = 0
+
+    def of(self, name: Name) -> ExecutableUse:
+        use = self.executables.get(name)
+        if use is None:
+            use = ExecutableUse(path=name.path, path_known=name.known)
+            self.executables[name] = use
+        return use
+
+    def book(
+        self,
+        name: Name,
+        *,
+        now: int,
+        cpu_time: int,
+        user_share: float,
+        io: InputOutput,
+        peak_memory: int,
+        estimated: int = 0,
+    ) -> None:
+        """Add what one process used while it ran this executable."""
+        use = self.of(name)
+        use.cpu_time += cpu_time
+        user = round(cpu_time * user_share)
+        use.cpu_user += user
+        use.cpu_system += cpu_time - user
+        use.cpu_estimated += estimated
+        use.read_bytes += io.read_bytes
+        use.written_bytes += io.written_bytes
+        if peak_memory > use.peak_memory:
+            use.peak_memory = peak_memory
+        self._seen(use, now)
+        self.ended_io = add(self.ended_io, io)
+
+    def count(self, name: Name, now: int, *, executions: int = 0, processes: int = 0) -> None:
+        """Add executions and processes of this executable."""
+        use = self.of(name)
+        use.executions += executions
+        use.processes += processes
+        self._seen(use, now)
+
+    @staticmethod
+    def _seen(use: ExecutableUse, now: int) -> None:
+        if not use.first_seen:
+            use.first_seen = now
+        use.last_seen = now
+
+    def snapshot(self, *, estimated: bool) -> list[ExecutableUse]:
+        """What has ended plus the live processes as last seen."""
+        rows = {name: msgspec.structs.replace(use) for name, use in self.executables.items()}
+        for process in self.members.values():
+            row = rows.get(process.name) if process.name is not None else None
+            if row is None:
+                continue
+            last = process.stretches[-1]
+            cpu = max(0, process.vitals_cpu - process.base_cpu - (last.used or 0))
+            user = min(cpu, process.vitals_user)
+            row.cpu_time += cpu
+            row.cpu_user += user
+            row.cpu_system += cpu - user
+            row.cpu_estimated += cpu if estimated else 0
+            io = subtract(subtract(process.vitals_io, process.base_io), last.io or NOTHING)
+            row.read_bytes += max(0, io.read_bytes)
+            row.written_bytes += max(0, io.written_bytes)
+            row.peak_memory = max(row.peak_memory, process.vitals_peak)
+        return list(rows.values())
