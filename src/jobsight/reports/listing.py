@@ -30,7 +30,7 @@ class JobRow(msgspec.Struct, kw_only=True):
     start: int | None
     end: int | None
     elapsed: int | None
-    nodes: int | None
+    nodes: int
     cpus: int | None
     cpu_time: int | None
     cpu_share: float | None
@@ -72,7 +72,7 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         start=start,
         end=info.end,
         elapsed=elapsed,
-        nodes=stored.nodes if isinstance(stored.nodes, int) else len(stored.nodes),
+        nodes=len(stored.nodes),
         cpus=info.cpus,
         cpu_time=stored.cpu_time,
         cpu_share=stored.cpu_time / could if could and stored.cpu_time is not None else None,

@@ -1,0 +1,65 @@
+"""Asks a running server of this user, where the store itself may not be read."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from jobsight.errors import JobsightError, StoreError
+from jobsight.reports.report import JobReport
+from jobsight.server.record import read_record
+from jobsight.server.tokens import read_token
+
+_LIMIT = 10.0
+
+
+class _Row(msgspec.Struct):
+    run: str
+
+
+class _Rows(msgspec.Struct):
+    jobs: list[_Row]
+
+
+def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
+    """The report from the server of a record file; None where no server runs."""
+    record = read_record(file)
+    if record is None:
+        return None
+    token = read_token(Path(record.token_file))
+    if wanted is None:
+        query = urllib.parse.urlencode({"user": user, "limit": 1})
+        rows = _get(f"{record.url}/api/v1/jobs?{query}", token, _Rows).jobs
+        if not rows:
+            raise StoreError(f"the server {record.url} has no job of {user}")
+        wanted = rows[0].run
+    return _get(f"{record.url}/api/v1/jobs/{urllib.parse.quote(wanted)}", token, JobReport)
+
+
+_Reply = TypeVar("_Reply")
+
+
+def _get(url: str, token: str, kind: type[_Reply]) -> _Reply:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    # No proxy: the server is on this machine, and its token must not leave it.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_LIMIT) as reply:
+            return msgspec.json.decode(reply.read(), type=kind)
+    except urllib.error.HTTPError as error:
+        raise StoreError(_sentence(error)) from None
+    except (OSError, msgspec.DecodeError) as error:
+        reason: Any = getattr(error, "reason", None) or error
+        raise JobsightError(f"the server at {url} cannot be asked: {reason}") from None
+
+
+def _sentence(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(msgspec.json.decode(error.read(), type=dict[str, str])["error"])
+    except (msgspec.DecodeError, KeyError, OSError):
+        return f"the server answered {error.code} {error.reason}"

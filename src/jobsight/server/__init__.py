@@ -1,0 +1,1 @@
+"""The server: receives batches, answers the API, shows the pages."""

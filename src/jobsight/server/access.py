@@ -1,0 +1,183 @@
+"""Who may see anything at all: the middleware before every page, file and API route.
+
+A browser proves itself with a cookie, a program with ``Authorization: Bearer``. The cookie opens
+what is read only: a page of another server on the same machine shares our site, and a form there
+must not be able to write here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jobsight.server.tokens import cookie_value, same
+
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+#: Told to everybody: that there is a server, and what the sign-in page needs to look like one.
+PUBLIC = frozenset({"/healthz", "/sign-in", "/static/style.css", "/static/icon.svg"})
+
+_SAFE = frozenset({"GET", "HEAD"})
+_FORM_LIMIT = 4096
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+#: Renders the sign-in page with a message.
+SignInPage = Callable[[str], str]
+
+
+class Access:
+    """Lets a request pass when it comes to a name of ours and carries the token."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        hosts: Iterable[str],
+        sign_in_page: SignInPage,
+        delay: float = 0.25,
+    ) -> None:
+        self._app = app
+        self._token = token
+        self._session = cookie_value(token)
+        self._hosts = frozenset(host.lower() for host in (*LOOPBACK_NAMES, *hosts))
+        self._sign_in_page = sign_in_page
+        self._delay = delay
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            # Nothing here speaks another protocol; one that came later would need its own check.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                # Files may be kept but must be asked for again; what a job did is not kept at all.
+                static = message["status"] in (200, 304) and scope["path"].startswith("/static/")
+                headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
+            await send(message)
+
+        answer = await self._check(scope, receive)
+        await (answer or self._app)(scope, receive, send_guarded)
+
+    async def _check(self, scope: Scope, receive: Receive) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        # A page of the internet can make its name point at 127.0.0.1; it cannot change this line.
+        if host_name(host).lower() not in self._hosts:
+            return _refusal(400, f"this server does not answer to the name {host[:80]!r}")
+        path, method = scope["path"], scope["method"]
+        if path == "/sign-in":
+            return await self._sign_in(Request(scope, receive), port_of(host))
+        if path in PUBLIC:
+            return None
+        if method in _SAFE and not path.startswith("/api/"):
+            given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+            if given is not None:
+                return await self._enter(given, _without_token(scope), port_of(host))
+        return await self._judge(headers, path, method, port_of(host))
+
+    async def _judge(self, headers: Headers, path: str, method: str, port: str) -> Response | None:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and given:
+            if same(given.strip(), self._token):
+                return None
+            await asyncio.sleep(self._delay)
+            return self._unauthorised(path, "the token is wrong")
+        cookie = _cookie(headers.get("cookie", ""), cookie_name(port))
+        if cookie is not None and same(cookie, self._session):
+            if method in _SAFE:
+                return None
+            return self._unauthorised(
+                path, "writing needs the token as Authorization: Bearer, not a browser's cookie"
+            )
+        return self._unauthorised(path, "")
+
+    def _unauthorised(self, path: str, message: str) -> Response:
+        if path.startswith(("/api/", "/static/")):
+            sentence = message or "the token of the server is needed: Authorization: Bearer TOKEN"
+            return _refusal(401, sentence, {"WWW-Authenticate": "Bearer"})
+        return HTMLResponse(self._sign_in_page(message), 401, {"WWW-Authenticate": "Bearer"})
+
+    async def _sign_in(self, request: Request, port: str) -> Response:
+        if request.method in _SAFE:
+            return HTMLResponse(self._sign_in_page(""))
+        if request.method != "POST":
+            return _refusal(405, "the sign-in takes GET and POST", {"Allow": "GET, HEAD, POST"})
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM_LIMIT:
+                return _refusal(413, "the form of the sign-in is a few lines long, not more")
+        form = dict(parse_qsl(body.decode("utf-8", "replace")))
+        return await self._enter(form.get("token", "").strip(), "/", port)
+
+    async def _enter(self, given: str, target: str, port: str) -> Response:
+        if not same(given, self._token):
+            await asyncio.sleep(self._delay)
+            page = self._sign_in_page("This is not the token of this server.")
+            return HTMLResponse(page, 401, {"WWW-Authenticate": "Bearer"})
+        # The clean address: the token stays neither in the history nor in a copied link.
+        answer = RedirectResponse(target, 303)
+        answer.set_cookie(cookie_name(port), self._session, httponly=True, samesite="strict")
+        return answer
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without the port; brackets belong to an IPv6 address."""
+    if host.startswith("["):
+        return host[: host.find("]") + 1]
+    return host.rpartition(":")[0] or host
+
+
+def port_of(host: str) -> str:
+    port = host.removeprefix(host_name(host)).removeprefix(":")
+    return port if port.isdecimal() else "80"
+
+
+def cookie_name(port: str) -> str:
+    """Cookies do not know ports: two servers on one machine would sign each other out."""
+    return f"jobsight-{port}"
+
+
+def _cookie(header: str, name: str) -> str | None:
+    try:
+        found = SimpleCookie(header).get(name)
+    except CookieError:
+        return None
+    return found.value if found else None
+
+
+def _without_token(scope: Scope) -> str:
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    query = urlencode([pair for pair in pairs if pair[0] != "token"])
+    # The raw path keeps its escapes. A second slash would make the rest another server's name.
+    path = "/" + scope.get("raw_path", b"/").decode("latin-1").lstrip("/\\")
+    return f"{path}?{query}" if query else path
+
+
+def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    body = msgspec.json.encode({"error": sentence})
+    return Response(body, status, headers, "application/json")

@@ -1,0 +1,221 @@
+"""The API for programs: jobs, their reports and curves, and the batches of the agents.
+
+Replies are msgspec structs, encoded once; their schemas stand in the OpenAPI description.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, HTTPException, Path, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobsight.metrics import METRICS
+from jobsight.model import SECOND, RunReference
+from jobsight.reports.build import build_report
+from jobsight.reports.listing import JobRow, job_row
+from jobsight.reports.report import JobReport
+from jobsight.server import series as curves
+from jobsight.server.errors import RETRY_AFTER, ErrorReply
+from jobsight.server.receiver import Receipt, Receiver
+from jobsight.store import Store, StoredRun
+from jobsight.wire import WireError
+
+#: An agent cuts its batches far below this; more in one request is a mistake or an attack.
+BODY_LIMIT = 16 * 2**20
+#: The year 2262: the last moment that nanoseconds in 64 bits can name.
+_LAST_SECOND = 9_223_372_036
+
+
+class JobList(msgspec.Struct):
+    """A page of the list of runs, the latest first."""
+
+    #: How many runs fit the question, on all pages.
+    total: int
+    limit: int
+    offset: int
+    jobs: list[JobRow]
+
+
+class MetricRow(msgspec.Struct):
+    """What the name of a metric means."""
+
+    name: str
+    kind: str
+    unit: str
+    #: The unit of the curves: the rate of a counter, the value of a gauge.
+    rate_unit: str
+    title: str
+    help: str
+
+
+class MetricList(msgspec.Struct):
+    metrics: list[MetricRow]
+
+
+REPLIES = (JobList, JobReport, curves.SeriesReply, MetricList, Receipt, ErrorReply)
+
+Text = Annotated[str | None, Query(max_length=200)]
+Moment = Annotated[
+    float | None, Query(ge=0, le=_LAST_SECOND, description="Seconds since 1970, UTC")
+]
+RunText = Annotated[
+    str,
+    Path(
+        max_length=300,
+        description="A job id such as 12 (its latest run), 62_3, 88+1, or cluster:12:start",
+    ),
+]
+
+
+def create_router(
+    store: Store, *, body_limit: int = BODY_LIMIT, clock: Callable[[], int] = time.time_ns
+) -> APIRouter:
+    """The routes under /api/v1."""
+    router = APIRouter(prefix="/api/v1")
+    receiver = Receiver(store)
+
+    # Plain functions: FastAPI runs them in threads, so the store never blocks the event loop.
+    @router.get("/jobs", tags=["jobs"], responses=_replies(JobList, 422, 503))
+    def jobs(
+        limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+        offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        user: Text = None,
+        account: Text = None,
+        state: Text = None,
+        search: Text = None,
+        since: Moment = None,
+    ) -> Response:
+        """List the runs, the latest first."""
+        wanted: dict[str, Any] = {
+            "user": user,
+            "account": account,
+            "state": state,
+            "search": search,
+            "since": _nanoseconds(since),
+        }
+        rows = store.runs(limit=limit, offset=offset, **wanted)
+        total = store.count_runs(**wanted)
+        now = clock()
+        return _json(JobList(total, limit, offset, [job_row(row, now) for row in rows]))
+
+    @router.get("/jobs/{run}", tags=["jobs"], responses=_replies(JobReport, 400, 404, 422, 503))
+    def job(run: RunText) -> Response:
+        """Report what one run asked for and used, and how sure each figure is."""
+        return _json(build_report(store, find_run(store, run), clock=clock))
+
+    @router.get(
+        "/jobs/{run}/series",
+        tags=["jobs"],
+        responses=_replies(curves.SeriesReply, 400, 404, 422, 503),
+    )
+    def series(
+        run: RunText,
+        metrics: Annotated[
+            str | None, Query(max_length=4000, description="Names with commas; all by default")
+        ] = None,
+        points: Annotated[
+            int,
+            Query(ge=1, le=10_000, description="Points a curve; fewer on jobs of very many curves"),
+        ] = 600,
+        since: Moment = None,
+        until: Moment = None,
+    ) -> Response:
+        """Give the curves of a run, node by node; counters as rates, at most so many points."""
+        stored = find_run(store, run)
+        names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
+        found = store.series(
+            stored.id,
+            metrics=names or None,
+            since=_nanoseconds(since),
+            until=_nanoseconds(until),
+        )
+        return _json(curves.reply(str(stored.run), found, names, points))
+
+    @router.get("/metrics", tags=["metrics"], responses=_replies(MetricList))
+    def metrics() -> Response:
+        """Say what each metric means."""
+        rows = [
+            MetricRow(row.name, row.kind, row.unit, row.rate_unit, row.title, row.help)
+            for row in METRICS.values()
+        ]
+        return _json(MetricList(rows))
+
+    @router.post(
+        "/batches",
+        tags=["agents"],
+        responses=_replies(Receipt, 400, 413, 422, 503),
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+            }
+        },
+    )
+    async def batches(request: Request) -> Response:
+        """Store one batch of an agent; a batch that is there already is answered as stored."""
+        data = await _read_body(request, body_limit)
+        try:
+            return _json(await run_in_threadpool(receiver.accept, data))
+        except WireError as error:
+            raise HTTPException(400, str(error)) from None
+
+    return router
+
+
+def find_run(store: Store, text: str) -> StoredRun:
+    """The run that a text names; a text that names none is the asker's mistake."""
+    try:
+        reference = RunReference.parse(text)
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from None
+    return store.find(reference)
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    parts, size = [], int(announced) if announced.isdecimal() else 0
+    if size <= limit:
+        size = 0
+        async for part in request.stream():
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                break
+    if size > limit:
+        raise HTTPException(413, f"a batch of more than {limit} bytes is refused; send it in parts")
+    return b"".join(parts)
+
+
+def _nanoseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else min(round(seconds * SECOND), 2**63 - 1)
+
+
+def _json(reply: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(reply), media_type="application/json")
+
+
+_MEANINGS = {
+    400: "The text does not name what it should",
+    404: "There is no such run",
+    413: "The batch is too large",
+    422: "A parameter or the content of a batch is refused",
+    503: f"The store cannot be used now; try again after {RETRY_AFTER} seconds",
+}
+
+
+def _replies(good: type[msgspec.Struct], *bad: int) -> dict[int | str, dict[str, Any]]:
+    def described(meaning: str, reply: type) -> dict[str, Any]:
+        schema = {"$ref": f"#/components/schemas/{reply.__name__}"}
+        return {"description": meaning, "content": {"application/json": {"schema": schema}}}
+
+    replies: dict[int | str, dict[str, Any]] = {200: described("The answer", good)}
+    replies[401] = described("The token is missing or wrong", ErrorReply)
+    for status in bad:
+        replies[status] = described(_MEANINGS[status], ErrorReply)
+    return replies

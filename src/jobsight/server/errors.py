@@ -1,0 +1,81 @@
+"""Errors as answers: a sentence as JSON for programs, as a page for people, never a trace."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from jobsight.errors import JobsightError, StoreError
+from jobsight.store import BatchError, RunNotFound
+
+#: Seconds after which a program may try again when the store was busy or full.
+RETRY_AFTER = 5
+
+
+class ErrorReply(msgspec.Struct):
+    """Why there is no answer, in one sentence."""
+
+    error: str
+
+
+def answer(
+    request: Request, status: int, sentence: str, headers: dict[str, str] | None = None
+) -> Response:
+    """Say a sentence in the form that the asker reads."""
+    if request.url.path.startswith(("/api/", "/static/", "/healthz")):
+        body = msgspec.json.encode(ErrorReply(sentence))
+        return Response(body, status, headers, "application/json")
+    from jobsight.web.templating import render
+
+    return HTMLResponse(render("error.html", status=status, sentence=sentence), status, headers)
+
+
+def status_of(error: JobsightError) -> int:
+    """The HTTP status that tells a program what to do about an error."""
+    if isinstance(error, RunNotFound):
+        return 404
+    if isinstance(error, BatchError):
+        return 422
+    return 503 if isinstance(error, StoreError) else 500
+
+
+async def _jobsight_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, JobsightError)
+    status = status_of(error)
+    headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
+    return answer(request, status, str(error), headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentence = str(error.detail)
+    if sentence == HTTPStatus(error.status_code).phrase:
+        sentence = f"{request.method} {request.url.path[:200]}: {sentence.lower()}"
+    return answer(request, error.status_code, sentence, dict(error.headers or {}))
+
+
+async def _wrong_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    sentences = [
+        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}"
+        for problem in error.errors()
+    ]
+    return answer(request, 422, "; ".join(sentences))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return answer(request, 500, "The server failed at this request; its log says why.")
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of an application one of these answers."""
+    app.add_exception_handler(JobsightError, _jobsight_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _wrong_parameter)
+    app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,200 @@
+"""Runs the server: in this process until a signal, or in a thread beside something else."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from jobsight import places
+from jobsight.config import Settings
+from jobsight.errors import ConfigError, JobsightError
+from jobsight.server.app import create_app
+from jobsight.server.record import ServerRecord, announced
+from jobsight.server.tokens import load_token
+from jobsight.store import Store
+
+_START_LIMIT = 30.0
+
+
+class BackgroundServer:
+    """A server in a thread of this process, for as long as the ``with`` block lasts."""
+
+    def __init__(self, settings: Settings, store: Store | None = None) -> None:
+        self.settings = settings
+        self._store = store
+        self._stack = ExitStack()
+        self._thread: threading.Thread | None = None
+        self._server: uvicorn.Server | None = None
+        self.url = ""
+        self.token = ""
+        self.token_file = token_file(settings)
+
+    @property
+    def address(self) -> str:
+        """The address that signs a browser in."""
+        return f"{self.url}/?token={self.token}"
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            prepared = stack.enter_context(_prepared(self.settings, self._store))
+            self.url, self.token = prepared.url, prepared.token
+            self._server = prepared.server
+            self._thread = threading.Thread(
+                target=prepared.run, name="jobsight-server", daemon=True
+            )
+            self._thread.start()
+            stack.callback(self._stop)
+            self._wait()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _wait(self) -> None:
+        assert self._server is not None
+        assert self._thread is not None
+        ended = threading.Event()
+        for _ in range(int(_START_LIMIT / 0.01)):
+            if self._server.started:
+                return
+            if not self._thread.is_alive():
+                break
+            ended.wait(0.01)
+        raise JobsightError(f"the server on {self.url} did not start")
+
+    def _stop(self) -> None:
+        assert self._server is not None
+        assert self._thread is not None
+        self._server.should_exit = True
+        self._thread.join()
+
+
+class _Prepared:
+    """A server with its socket open and nothing running yet."""
+
+    def __init__(
+        self, server: uvicorn.Server, listener: socket.socket, url: str, token: str
+    ) -> None:
+        self.server = server
+        self.listener = listener
+        self.url = url
+        self.token = token
+
+    def run(self) -> None:
+        self.server.run(sockets=[self.listener])
+
+
+def run_server(settings: Settings, say: Callable[[str], None] = print) -> None:
+    """Serve until INT or TERM, then end cleanly."""
+    with _prepared(settings, None) as prepared, _quiet_signals():
+        say(f"jobsight serves {settings.store.location}")
+        say(f"  open   {prepared.url}/?token={prepared.token}")
+        say(f"  token  {token_file(settings)}")
+        say("  end    Ctrl-C")
+        prepared.run()
+
+
+def token_file(settings: Settings) -> Path:
+    if settings.server.token_file:
+        return Path(settings.server.token_file).expanduser()
+    return places.token_file(settings.store.location)
+
+
+@contextmanager
+def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
+    with ExitStack() as stack:
+        listener = stack.enter_context(open_listener(settings))
+        url = _url(settings.server.host, listener.getsockname()[1])
+        location = settings.store.location
+        if "://" not in location:
+            places.private_folder(places.folder_of_store(location))
+        file = token_file(settings)
+        token = load_token(file)
+        record = ServerRecord(url=url, token_file=str(file.absolute()), pid=os.getpid())
+        stack.enter_context(announced(places.server_file(location), record))
+        if store is None:
+            store = Store.open(location)
+            stack.callback(store.close)
+        app = create_app(
+            store, token, allowed_hosts=[settings.server.host, *settings.server.allowed_hosts]
+        )
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=3,
+        )
+        yield _Prepared(uvicorn.Server(config), listener, url, token)
+
+
+def open_listener(settings: Settings) -> socket.socket:
+    """Open the socket before anything else is touched, so that a port in use costs nothing."""
+    host, port = settings.server.host, settings.server.port
+    address = _address(host, port)
+    if not address.is_loopback and not settings.server.allow_network:
+        raise ConfigError(
+            f"{host} is not a loopback address, and the pages are not encrypted: put a proxy with "
+            "TLS before 127.0.0.1, or set server.allow_network to true"
+        )
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((str(address), port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise JobsightError(
+                f"port {port} of {host} is in use; choose another with --port "
+                "(0 takes any free one) or end the program that holds it"
+            ) from None
+        raise JobsightError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"{host!r} is not an address of this machine") from None
+    return ipaddress.ip_address(str(found[0][4][0]).partition("%")[0])
+
+
+def _url(host: str, port: int) -> str:
+    name = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"http://{name}:{port}"
+
+
+@contextmanager
+def _quiet_signals() -> Iterator[None]:
+    # uvicorn ends on these signals and then raises them again for whoever was there before; a
+    # TERM would then kill the process before its record is removed.
+    def ignore(number: int, frame: object) -> None:
+        return None
+
+    before = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,130 @@
+import pytest
+from starlette.testclient import TestClient
+
+from jobsight.server.access import host_name, port_of
+from tests.server.conftest import TOKEN
+
+ROUTES = [
+    "/",
+    "/jobs/12",
+    "/api/v1/jobs",
+    "/api/v1/jobs/12",
+    "/api/v1/jobs/12/series",
+    "/api/v1/metrics",
+    "/api/v1/openapi.json",
+    "/static/curves.js",
+    "/docs",
+    "/nothing/at/all",
+]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer wrong"}, {"Cookie": "jobsight-8080=x"}]
+)
+def test_nothing_without_the_token(
+    stranger: TestClient, path: str, headers: dict[str, str]
+) -> None:
+    answer = stranger.get(path, headers=headers)
+    assert answer.status_code == 401
+    assert "multiply" not in answer.text
+    assert "alice" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/api/v1/batches", "/api/v1/jobs", "/"])
+def test_nothing_is_written_without_the_token(stranger: TestClient, path: str) -> None:
+    assert stranger.post(path, content=b"x").status_code == 401
+
+
+def test_what_everybody_is_told(stranger: TestClient) -> None:
+    assert stranger.get("/healthz").text == "ok\n"
+    assert stranger.get("/sign-in").status_code == 200
+    assert stranger.get("/static/style.css").status_code == 200
+
+
+def test_bearer_opens_everything(client: TestClient) -> None:
+    for path in ROUTES[:7]:
+        assert client.get(path).status_code == 200, path
+    assert client.get("/nothing/at/all").status_code == 404
+
+
+def test_the_address_with_the_token_signs_in(stranger: TestClient) -> None:
+    answer = stranger.get(f"/jobs/12?a=1&token={TOKEN}")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/jobs/12?a=1"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    # The client keeps the cookie now, as a browser does.
+    assert stranger.get("/").status_code == 200
+    assert stranger.get("/api/v1/jobs").status_code == 200
+
+
+def test_the_form_signs_in(stranger: TestClient) -> None:
+    wrong = stranger.post("/sign-in", data={"token": "wrong"})
+    assert wrong.status_code == 401
+    assert "not the token" in wrong.text
+    right = stranger.post("/sign-in", data={"token": f" {TOKEN} "})
+    assert (right.status_code, right.headers["location"]) == (303, "/")
+    assert stranger.get("/").status_code == 200
+
+
+def test_a_redirect_stays_on_this_server(stranger: TestClient) -> None:
+    for path in ("//evil.example/", "/\\evil.example/"):
+        answer = stranger.get(f"http://127.0.0.1:8080{path}?token={TOKEN}")
+        assert answer.headers["location"].startswith("/evil") or answer.headers[
+            "location"
+        ].startswith("/%5C")
+
+
+def test_a_cookie_cannot_write(stranger: TestClient) -> None:
+    stranger.get(f"/?token={TOKEN}")
+    answer = stranger.post("/api/v1/batches", content=b"x")
+    assert answer.status_code == 401
+    assert "Bearer" in answer.json()["error"]
+
+
+def test_a_wrong_token_in_the_address(stranger: TestClient) -> None:
+    answer = stranger.get("/?token=wrong")
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_form_is_short(stranger: TestClient) -> None:
+    assert stranger.post("/sign-in", content=b"token=" + b"x" * 10_000).status_code == 413
+    assert stranger.put("/sign-in").status_code == 405
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8080", "", "[::2]"])
+def test_other_names_are_refused(client: TestClient, host: str) -> None:
+    answer = client.get("/api/v1/jobs", headers={"Host": host})
+    assert answer.status_code == 400
+    assert "does not answer to the name" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "LOCALHOST", "[::1]:8080", "127.0.0.1"])
+def test_the_names_of_loopback_are_taken(client: TestClient, host: str) -> None:
+    assert client.get("/api/v1/jobs", headers={"Host": host}).status_code == 200
+
+
+def test_parts_of_a_host() -> None:
+    assert (host_name("[::1]:80"), port_of("[::1]:80")) == ("[::1]", "80")
+    assert (host_name("a:81"), port_of("a:81")) == ("a", "81")
+    assert (host_name("a"), port_of("a")) == ("a", "80")
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/jobs", "/healthz", "/nothing"])
+def test_headers_that_protect(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+
+
+def test_pages_say_errors_as_pages(client: TestClient) -> None:
+    answer = client.get("/jobs/99")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")

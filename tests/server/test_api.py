@@ -1,0 +1,188 @@
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from jobsight import wire
+from jobsight.errors import StoreError
+from jobsight.metrics import METRICS
+from jobsight.model import SECOND
+from jobsight.reports.report import JobReport
+from jobsight.server.app import create_app
+from jobsight.store import BatchError, Store
+from tests.server.batches import START, batch
+from tests.server.conftest import TOKEN
+
+
+def test_the_list(client: TestClient) -> None:
+    found = client.get("/api/v1/jobs").json()
+    assert found["total"] == 2
+    assert {row["display_id"] for row in found["jobs"]} == {"12", "13"}
+    row = next(row for row in found["jobs"] if row["job_id"] == 12)
+    assert row["run"] == "alpha:12:20261115T043312Z"
+    assert row["cpu_time"] == 10 * SECOND
+    assert row["cpu_share"] == pytest.approx(0.5)
+    assert row["memory_share"] == pytest.approx(10 / 1024)
+    assert row["elapsed"] == 10 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("query", "total"),
+    [
+        ("user=bob", 1),
+        ("user=carol", 0),
+        ("account=physics", 2),
+        ("state=FAILED", 1),
+        ("search=other", 1),
+        (f"since={START // SECOND + 1000}", 0),
+        ("limit=1", 2),
+    ],
+)
+def test_questions_to_the_list(client: TestClient, query: str, total: int) -> None:
+    found = client.get(f"/api/v1/jobs?{query}").json()
+    assert found["total"] == total
+    assert len(found["jobs"]) == min(total, found["limit"])
+
+
+@pytest.mark.parametrize("run", ["12", "alpha:12", "alpha:12:20261115T043312Z"])
+def test_the_report(client: TestClient, run: str) -> None:
+    answer = client.get(f"/api/v1/jobs/{run}")
+    report = msgspec.json.decode(answer.content, type=JobReport)
+    assert report.display_id == "12"
+    assert report.cpu.share == pytest.approx(0.5)
+    assert [row.path for row in report.executables] == [r"/usr/bin/\xff<b>", "not attributed"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/api/v1/jobs/99", 404, "99"),
+        ("/api/v1/jobs/99/series", 404, "99"),
+        ("/api/v1/jobs/abc", 400, "'abc' does not name a run"),
+        ("/api/v1/jobs/a:1:20269999T999999Z", 400, "20269999T999999Z"),
+        ("/api/v1/jobs?limit=0", 422, "limit: "),
+        ("/api/v1/jobs?since=x", 422, "since: "),
+        ("/api/v1/nothing", 404, "not found"),
+    ],
+)
+def test_mistakes_are_answered_with_a_sentence(
+    client: TestClient, path: str, status: int, words: str
+) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]
+
+
+def test_curves(client: TestClient) -> None:
+    made = client.get("/api/v1/jobs/12/series?metrics=cpu.time,memory.used,io.read_bytes").json()
+    (node,) = made["nodes"]
+    assert node["node"] == "n1"
+    assert node["times"][0] == START / SECOND
+    assert node["metrics"]["cpu.time"]["unit"] == "cores"
+    assert node["metrics"]["cpu.time"]["mean"] == [None] + [1] * 10
+    assert node["metrics"]["memory.used"]["maximum"][-1] == 10 * 2**20
+    assert made["absent"] == ["io.read_bytes"]
+    begin = START // SECOND
+    few = client.get(f"/api/v1/jobs/12/series?points=2&since={begin + 2}&until={begin + 8}").json()
+    assert len(few["nodes"][0]["times"]) == 2
+
+
+def test_the_table_of_metrics(client: TestClient) -> None:
+    rows = client.get("/api/v1/metrics").json()["metrics"]
+    assert [row["name"] for row in rows] == list(METRICS)
+
+
+def test_a_batch_is_stored_once(client: TestClient) -> None:
+    data = wire.encode(batch(14))
+    first, second = (client.post("/api/v1/batches", content=data) for _ in range(2))
+    assert (first.status_code, first.json()) == (200, {"status": "stored"})
+    assert (second.status_code, second.json()) == (200, {"status": "duplicate"})
+    assert client.get("/api/v1/jobs/14").json()["cpu"]["time"] == 10 * SECOND
+
+
+def test_batches_that_are_none(client: TestClient) -> None:
+    answer = client.post("/api/v1/batches", content=b"nonsense")
+    assert answer.status_code == 400
+    assert "not a jobsight batch" in answer.json()["error"]
+    cut = client.post("/api/v1/batches", content=wire.encode(batch(15))[:-5])
+    assert cut.status_code == 400
+
+
+def test_a_batch_too_large_is_not_read_to_its_end(client: TestClient) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(1000):
+            sent += 10_000
+            yield b"x" * 10_000
+
+    for content in (b"x" * 200_000, endless()):
+        answer = client.post("/api/v1/batches", content=content)
+        assert answer.status_code == 413
+        assert "100000 bytes" in answer.json()["error"]
+
+
+class _Failing:
+    """A store that cannot take a batch."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def write(self, batch: Any) -> bool:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(BatchError("the times go backwards"), 422), (StoreError("the disk is full"), 503)],
+)
+def test_what_the_store_refuses(error: Exception, status: int) -> None:
+    store: Any = _Failing(error)
+    client = TestClient(create_app(store, TOKEN), base_url="http://localhost")
+    answer = client.post(
+        "/api/v1/batches",
+        content=wire.encode(batch()),
+        headers={"Authorization": f"Bearer {TOKEN}"},
+    )
+    assert (answer.status_code, answer.json()) == (status, {"error": str(error)})
+    assert ("Retry-After" in answer.headers) is (status == 503)
+
+
+def test_the_description_names_every_reply(client: TestClient) -> None:
+    described = client.get("/api/v1/openapi.json").json()
+    assert set(described["paths"]) == {
+        "/api/v1/jobs",
+        "/api/v1/jobs/{run}",
+        "/api/v1/jobs/{run}/series",
+        "/api/v1/metrics",
+        "/api/v1/batches",
+    }
+    references = set()
+
+    def walk(part: Any) -> None:
+        if isinstance(part, dict):
+            references.update(value for key, value in part.items() if key == "$ref")
+            for value in part.values():
+                walk(value)
+        elif isinstance(part, list):
+            for value in part:
+                walk(value)
+
+    walk(described)
+    known = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    assert references <= known
+
+
+def test_unexpected_faults_tell_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise RuntimeError("the inner works")
+
+    monkeypatch.setattr(store, "runs", fail, raising=False)
+    app = create_app(store, TOKEN)
+    client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+    answer = client.get("/api/v1/jobs", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 500
+    assert "inner works" not in answer.text
