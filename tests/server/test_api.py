@@ -64,6 +64,8 @@ def test_the_report(client: TestClient, run: str) -> None:
         ("/api/v1/jobs/a:1:20269999T999999Z", 400, "20269999T999999Z"),
         ("/api/v1/jobs?limit=0", 422, "limit: "),
         ("/api/v1/jobs?since=x", 422, "since: "),
+        ("/api/v1/jobs?usr=bob", 422, "did you mean user?"),
+        ("/api/v1/jobs?user=a&user=b", 422, "user is given twice"),
         ("/api/v1/nothing", 404, "not found"),
     ],
 )

@@ -5,12 +5,13 @@ Replies are msgspec structs, encoded once; their schemas stand in the OpenAPI de
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -69,6 +70,11 @@ RunText = Annotated[
     Path(
         max_length=300,
         description="A job id such as 12 (its latest run), 62_3, 88+1, or cluster:12:start",
+        # Described but not checked here: what is wrong is said better where it is read.
+        json_schema_extra={
+            "pattern": r"^([^:\s]+:)?[0-9]{1,18}([_+][0-9]{1,9})?(:[0-9]{8}T[0-9]{6}Z)?$",
+            "examples": ["12"],
+        },
     ),
 ]
 
@@ -77,7 +83,7 @@ def create_router(
     store: Store, *, body_limit: int = BODY_LIMIT, clock: Callable[[], int] = time.time_ns
 ) -> APIRouter:
     """The routes under /api/v1."""
-    router = APIRouter(prefix="/api/v1")
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
     receiver = Receiver(store)
 
     # Plain functions: FastAPI runs them in threads, so the store never blocks the event loop.
@@ -137,7 +143,7 @@ def create_router(
         )
         return _json(curves.reply(str(stored.run), found, names, points))
 
-    @router.get("/metrics", tags=["metrics"], responses=_replies(MetricList))
+    @router.get("/metrics", tags=["metrics"], responses=_replies(MetricList, 422))
     def metrics() -> Response:
         """Say what each metric means."""
         rows = [
@@ -166,6 +172,22 @@ def create_router(
             raise HTTPException(400, str(error)) from None
 
     return router
+
+
+def check_parameters(request: Request) -> None:
+    """Refuse parameters that are unknown or given twice: ?usr=bob must not list everybody."""
+    route: Any = request.scope["route"]
+    known = [field.alias for field in route.dependant.query_params]
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = (
+                f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
+            )
+            raise HTTPException(422, f"unknown parameter {name[:80]!r}; {hint}")
+        if given.count(name) > 1:
+            raise HTTPException(422, f"the parameter {name} is given twice")
 
 
 def find_run(store: Store, text: str) -> StoredRun:

@@ -33,19 +33,21 @@ def load_token(file: Path) -> str:
 def read_token(file: Path) -> str:
     """Read the token of an existing file, which nobody but its owner may be able to read."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise TokenError(f"the token file {file} cannot be read: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as opened:
-        status = os.fstat(opened.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise TokenError(f"the token file {file} is not a regular file")
         if status.st_mode & 0o077:
             raise TokenError(
                 f"the token file {file} can be used by others (mode {status.st_mode & 0o777:04o}); "
-                f"delete it and start again, or take a new token and set the mode to 0600"
+                "delete it, and the server will make a new one that only you can read"
             )
-        token = opened.read(4096).strip()
+        token = os.read(descriptor, 4096).strip()
+    finally:
+        os.close(descriptor)
     if len(token) < _LEAST:
         raise TokenError(
             f"the token file {file} holds {'nothing' if not token else 'too short a token'}; "
