@@ -5,7 +5,8 @@
 The header names each column with its method (:mod:`jobsight.store.transforms`). The words of a
 column lie transposed: the lowest byte of every row, then the next; planes of zeros only are left
 out, so a constant column is its header alone. The place of each column follows from the header,
-hence one can be read without the others. The checksum of the zstd frame tells damage.
+hence one can be read without the others. Columns of a part that has just arrived lie there as they
+came. The checksum of the zstd frame tells damage.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -22,8 +24,12 @@ import zstandard
 
 from jobsight.errors import StoreError
 from jobsight.store.transforms import (
+    FEW_ROWS,
+    MAX_DECIMALS,
+    MAX_RATE,
     METHODS,
     MISSING_FLOAT,
+    PLAIN,
     Floats,
     Integers,
     Packed,
@@ -37,6 +43,8 @@ VERSION = 1
 #: For parts as they arrive, and for chunks that stay.
 ARRIVING_LEVEL = 3
 LASTING_LEVEL = 12
+#: A part of so many rows is packed well at once.
+MANY_ROWS = 1000
 #: No chunk of ours unpacks to more; it bounds the memory that damaged bytes can ask for.
 MAX_UNPACKED = 1 << 30
 MAX_ROWS = 1 << 27
@@ -75,9 +83,11 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Header)
 
 
-def encode(times: Integers, columns: Mapping[str, Values], level: int = ARRIVING_LEVEL) -> bytes:
-    """Pack one stretch of curves; every column must be as long as ``times``."""
+def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_LEVEL) -> bytes:
+    """Pack one stretch of curves to stay; every column must be as long as ``times``."""
     rows = len(times)
+    if rows < FEW_ROWS:
+        return encode_plain(times, columns, level)
     elapsed = _elapsed(times)
     header = _Header(rows, [])
     blocks: list[bytes] = []
@@ -100,6 +110,30 @@ def encode(times: Integers, columns: Mapping[str, Values], level: int = ARRIVING
     packed_header = _ENCODER.encode(header)
     body = b"".join([_LENGTH.pack(len(packed_header)), packed_header, *blocks])
     return bytes((VERSION,)) + _compressor(level).compress(body)
+
+
+def encode_plain(
+    times: Integers, columns: Mapping[str, Values], level: int = ARRIVING_LEVEL
+) -> bytes:
+    """Pack a part as it arrives: it is joined with others soon, so the search for the best
+    method would cost more than it saves."""
+    kinds = tuple((name, values.dtype.kind) for name, values in columns.items())
+    header = _plain_header(len(times), kinds)
+    blocks = [times.astype("<i8", copy=False).tobytes()]
+    for name, values in columns.items():
+        if len(values) != len(times):
+            raise ValueError(f"column {name!r} has {len(values)} rows, not {len(times)}")
+        blocks.append(values.astype(f"<{values.dtype.kind}8", copy=False).tobytes())
+    body = b"".join([_LENGTH.pack(len(header)), header, *blocks])
+    return bytes((VERSION,)) + _compressor(level).compress(body)
+
+
+# An agent sends the same metrics again and again.
+@lru_cache(maxsize=1024)
+def _plain_header(rows: int, kinds: tuple[tuple[str, str], ...]) -> bytes:
+    columns = [_Column("", "q", PLAIN, 255)]
+    columns += [_Column(name, "q" if kind == "i" else "d", PLAIN, 255) for name, kind in kinds]
+    return _ENCODER.encode(_Header(rows, columns))
 
 
 def decode(
@@ -173,6 +207,10 @@ def _add(
 def _decode_column(
     column: _Column, rows: int, block: npt.NDArray[np.uint8], mask_size: int, elapsed: Floats
 ) -> Values:
+    if column.method == PLAIN:
+        kind = "<i8" if column.kind == "q" else "<f8"
+        plain = block.view(kind)
+        return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
     missing = None
     if column.missing:
         missing = np.unpackbits(block[:mask_size], count=rows).astype(np.bool_)
@@ -199,21 +237,38 @@ def _read_header(body: bytes) -> tuple[_Header, int]:
         raise ChunkError("a chunk of a series ends before its header")
     (length,) = _LENGTH.unpack_from(body)
     position = _LENGTH.size + length
+    header, size = _parse_header(body[_LENGTH.size : position])
+    if position + size != len(body):
+        raise ChunkError(f"a chunk has {len(body)} bytes, its header announces {position + size}")
+    return header, position
+
+
+@lru_cache(maxsize=256)
+def _parse_header(packed: bytes) -> tuple[_Header, int]:
     try:
-        header = _DECODER.decode(memoryview(body)[_LENGTH.size : position])
+        header = _DECODER.decode(packed)
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
         raise ChunkError(f"the header of a chunk cannot be read: {error}") from None
     if not 0 <= header.rows <= MAX_ROWS or not header.columns or header.columns[0].kind != "q":
         raise ChunkError("the header of a chunk makes no sense: no rows or no times")
-    announced = position
+    announced = 0
     for column in header.columns:
-        if column.method not in METHODS or not 0 <= column.planes < 256:
+        if not _makes_sense(column):
             raise ChunkError(f"the column {column.name!r} of a chunk is written in an unknown way")
         announced += ((header.rows + 7) // 8) * column.missing
         announced += header.rows * column.planes.bit_count()
-    if announced != len(body):
-        raise ChunkError(f"a chunk has {len(body)} bytes, its header announces {announced}")
-    return header, position
+    return header, announced
+
+
+def _makes_sense(column: _Column) -> bool:
+    if column.method == PLAIN:
+        return column.planes == 255 and not column.missing
+    return (
+        column.method in METHODS
+        and 0 <= column.planes < 256
+        and abs(column.rate) < MAX_RATE
+        and (column.decimals is None or 0 <= column.decimals <= MAX_DECIMALS)
+    )
 
 
 def _decompress(data: bytes) -> bytes:

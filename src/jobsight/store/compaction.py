@@ -58,6 +58,6 @@ def _row(run_node_id: int, level: int, curves: Curves) -> dict[str, object]:
         "last": int(curves.times[-1]),
         "rows": len(curves.times),
         "level": level,
-        "data": chunks.encode(curves.times, curves.columns, chunks.LASTING_LEVEL),
+        "data": chunks.encode(curves.times, curves.columns),
         "summary": chunks.compress(_encode(summarise(curves))),
     }

@@ -12,7 +12,7 @@ from jobsight.store.chunks import Values
 from jobsight.store.transforms import Integers
 
 
-class RunNotFound(StoreError):  # noqa: N818 - the word people use
+class RunNotFound(StoreError):
     """The store holds no such run."""
 
 

@@ -28,7 +28,7 @@ DELTA_OF_DELTA = 2
 LINEAR = 3
 #: Bits that differ from those of the value before, for floating point.
 XOR = 4
-#: The words as they are: too few rows for anything else to pay.
+#: As it is, not even transposed: there is nothing to undo.
 PLAIN = 5
 
 METHODS = frozenset((OFFSET, DELTA, DELTA_OF_DELTA, LINEAR, XOR, PLAIN))
@@ -36,8 +36,11 @@ METHODS = frozenset((OFFSET, DELTA, DELTA_OF_DELTA, LINEAR, XOR, PLAIN))
 #: The bits of the NaN that stands for a reading that failed; other NaNs are kept as they are.
 MISSING_FLOAT = np.uint64(0x7FF8000000000000)
 
-#: Below this many rows the search for a method costs more than it saves; such chunks are joined
-#: with others soon.
+MAX_DECIMALS = 4
+#: No counter moves faster; the line through time is then far from the ends of int64.
+MAX_RATE = 2.0**62
+
+#: Below this many rows no method pays.
 FEW_ROWS = 8
 
 #: Rows looked at when the methods are compared.
@@ -63,8 +66,6 @@ class Packed(NamedTuple):
 
 def pack_integers(values: Integers, elapsed: Floats) -> Packed:
     """Choose the best method for a column of integers; ``elapsed`` are the gaps in time."""
-    if len(values) < FEW_ROWS:
-        return Packed(values.view(np.uint64), PLAIN)
     values, missing = _fill(values, values == MISSING)
     return _pack(values, elapsed)._replace(missing=missing)
 
@@ -72,8 +73,6 @@ def pack_integers(values: Integers, elapsed: Floats) -> Packed:
 def pack_floats(values: Floats, elapsed: Floats) -> Packed:
     """Choose the best method for a column of floating-point numbers."""
     bits = values.view(np.int64)
-    if len(values) < FEW_ROWS:
-        return Packed(bits.view(np.uint64), PLAIN)
     bits, missing = _fill(bits, bits.view(np.uint64) == MISSING_FLOAT)
     decimal = _as_decimals(bits)
     if decimal is not None:
@@ -92,8 +91,6 @@ def pack_floats(values: Floats, elapsed: Floats) -> Packed:
 def unpack(packed: Packed, elapsed: Floats, *, floating: bool) -> Words:
     """Undo :func:`pack_integers` or :func:`pack_floats`; the result is the column's bits."""
     words = packed.words
-    if packed.method == PLAIN:
-        return words
     if packed.method == XOR:
         words = words.copy()
         words[:1] = _word(packed.base)
@@ -164,7 +161,7 @@ def _rate(changes: Integers, elapsed: Floats) -> float:
     rate = float(np.median(changes[moving] / elapsed[moving]))
     # The line must stay far from the ends of int64, where the conversion is not defined.
     furthest = float(np.abs(elapsed).max()) * abs(rate)
-    return rate if furthest < _SAFE else 0.0
+    return rate if furthest < _SAFE and abs(rate) < MAX_RATE else 0.0
 
 
 def _line(elapsed: Floats, rate: float) -> Integers:
@@ -175,7 +172,7 @@ def _line(elapsed: Floats, rate: float) -> Integers:
 def _as_decimals(bits: Integers) -> tuple[Integers, int] | None:
     """The column as integers over a power of ten, where that gives the same bits back."""
     values = bits.view(np.float64)
-    for decimals in range(5):
+    for decimals in range(MAX_DECIMALS + 1):
         power = 10.0**decimals
         for part, part_bits in ((values[:16], bits[:16]), (values, bits)):
             with np.errstate(all="ignore"):

@@ -64,8 +64,10 @@ def _pack(series: Series | None) -> _Chunk | None:
             columns[name] = np.frombuffer(column, np.int64)
         else:
             columns[name] = np.frombuffer(column, np.float64)
-    data = chunks.encode(times, columns)
-    return _Chunk(int(times.min()), int(times.max()), len(times), data)
+    rows = len(times)
+    encode = chunks.encode_plain if rows < chunks.MANY_ROWS else chunks.encode
+    data = encode(times, columns, chunks.ARRIVING_LEVEL)
+    return _Chunk(int(times.min()), int(times.max()), rows, data)
 
 
 def _paths(transaction: Transaction, batch: Batch) -> dict[bytes, int]:

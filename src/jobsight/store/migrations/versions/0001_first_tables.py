@@ -102,7 +102,7 @@ def upgrade() -> None:
         sa.Column("coverage", sa.LargeBinary()),
         sa.Column("first_sample", sa.BigInteger()),
         sa.Column("last_sample", sa.BigInteger()),
-        sa.Column("final", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("final", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("open_chunks", sa.Integer(), server_default="0", nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_nodes_run_id_runs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_run_nodes")),

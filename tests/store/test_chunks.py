@@ -1,0 +1,182 @@
+"""The codec: what goes in comes out bit for bit, and damage is told."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from jobsight.model import MISSING
+from jobsight.store import chunks, transforms
+from jobsight.store.chunks import ChunkError, Values
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+#: Any 64 bits as a float: all NaNs, infinities, both zeros, denormals.
+BITS = st.integers(0, 2**64 - 1)
+
+ints = st.one_of(
+    INT64,
+    st.integers(-3, 3),
+    st.sampled_from([MISSING, 2**63 - 1, 0, 4096, 10**18]),
+    st.integers(0, 1000).map(lambda pages: pages * 4096),
+)
+floats = st.one_of(
+    BITS,
+    st.sampled_from([0.0, -0.0, np.inf, -np.inf, np.nan, 1.5, 250.1, 1e-300, 2.0**53]).map(
+        lambda value: int(np.float64(value).view(np.uint64))
+    ),
+    st.integers(0, 5000).map(lambda value: int(np.float64(value / 10).view(np.uint64))),
+)
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> tuple[transforms.Integers, dict[str, Values]]:
+    rows = draw(st.one_of(st.integers(0, 12), st.integers(0, 80)))
+    names = draw(st.lists(st.text(max_size=8), unique=True, max_size=4))
+    times = draw(arrays.arrays(np.int64, rows, elements=ints))
+    if draw(st.booleans()):
+        steps = draw(arrays.arrays(np.int64, rows, elements=st.integers(1, 30 * 10**9)))
+        times = 1_790_000_000 * 10**9 + np.cumsum(steps)
+    columns: dict[str, Values] = {}
+    for name in names:
+        if draw(st.booleans()):
+            columns[name] = draw(arrays.arrays(np.int64, rows, elements=ints))
+            if draw(st.booleans()):
+                columns[name] = np.cumsum(columns[name].view(np.uint64)).view(np.int64)
+        else:
+            words = draw(arrays.arrays(np.uint64, rows, elements=floats))
+            columns[name] = words.view(np.float64)
+    return times, columns
+
+
+def same(one: Values, other: Values) -> bool:
+    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+@settings(max_examples=400, deadline=None)
+@given(curves())
+def test_what_goes_in_comes_out(given: tuple[transforms.Integers, dict[str, Values]]) -> None:
+    times, columns = given
+    for encode in (chunks.encode, chunks.encode_plain):
+        found_times, found = chunks.decode(encode(times, columns))
+        assert same(found_times, times)
+        assert list(found) == list(columns)
+        assert all(same(found[name], columns[name]) for name in columns)
+
+
+@settings(max_examples=100, deadline=None)
+@given(curves(), st.data())
+def test_one_column_alone(
+    given: tuple[transforms.Integers, dict[str, Values]], data: st.DataObject
+) -> None:
+    times, columns = given
+    wanted = data.draw(st.sets(st.sampled_from([*columns, "none of these"])))
+    _, found = chunks.decode(chunks.encode(times, columns), wanted)
+    assert found.keys() == columns.keys() & wanted
+    assert all(same(found[name], columns[name]) for name in found)
+
+
+@settings(max_examples=400, deadline=None)
+@given(curves(), st.data())
+def test_damage_is_told(
+    given: tuple[transforms.Integers, dict[str, Values]], data: st.DataObject
+) -> None:
+    times, columns = given
+    packed = bytearray(chunks.encode(times, columns))
+    how = data.draw(st.sampled_from(["flip", "cut", "add", "noise"]))
+    place = data.draw(st.integers(0, len(packed) - 1))
+    if how == "flip":
+        packed[place] ^= 1 << data.draw(st.integers(0, 7))
+    elif how == "cut":
+        del packed[place:]
+    elif how == "add":
+        packed += data.draw(st.binary(min_size=1, max_size=8))
+    else:
+        packed[place : place + 8] = data.draw(st.binary(min_size=8, max_size=8))
+    try:
+        found_times, found = chunks.decode(bytes(packed))
+    except ChunkError:
+        return
+    assert same(found_times, times)
+    assert all(same(found[name], columns[name]) for name in columns)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200), st.booleans())
+def test_noise_is_no_chunk(noise: bytes, framed: bool) -> None:
+    if framed:
+        # The frame and its checksum are right, what is in it is not.
+        noise = bytes((chunks.VERSION,)) + chunks.compress(noise)
+    with pytest.raises(ChunkError):
+        chunks.decode(noise)
+
+
+def test_another_version_is_named() -> None:
+    packed = chunks.encode(np.arange(20), {"a": np.arange(20)})
+    with pytest.raises(ChunkError, match="starts with 2; this jobsight reads version 1"):
+        chunks.decode(b"\x02" + packed[1:])
+
+
+def test_columns_must_be_equally_long() -> None:
+    for rows in (3, 30):
+        with pytest.raises(ValueError, match="'a' has 2 rows"):
+            chunks.encode(np.arange(rows), {"a": np.arange(2)})
+
+
+def test_constant_columns_cost_almost_nothing() -> None:
+    times = 1_790_000_000 * 10**9 + np.arange(2880) * 10**10
+    one = len(chunks.encode(times, {"m0": np.full(2880, 12345)}))
+    many = len(chunks.encode(times, {f"m{n}": np.full(2880, 12345) for n in range(51)}))
+    assert (many - one) / 50 < 12
+    missing = {f"m{n}": np.full(2880, np.nan) for n in range(51)}
+    assert len(chunks.encode(times, missing)) < 51 * 24
+
+
+def typical_job(rows: int) -> tuple[transforms.Integers, dict[str, Values]]:
+    """Four busy cores, memory in pages, some reading and writing, by an agent with jitter."""
+    random = np.random.default_rng(1)
+    gaps = np.concatenate([np.full(60, 1), np.full(354, 10), np.full(rows, 30)])[:rows]
+    times = (1_790_000_000 + np.cumsum(gaps)) * 10**9 + random.integers(0, 400_000, rows)
+    elapsed = np.diff(times, prepend=times[0] - 10**9)
+    busy = np.clip(3.9 + random.normal(0, 0.05, rows), 0, 4)
+    user = np.cumsum((busy * 0.97 * elapsed).astype(np.int64)) // 1000 * 1000
+    system = np.cumsum((busy * 0.03 * elapsed).astype(np.int64)) // 1000 * 1000
+    anonymous = np.cumsum(random.poisson(3, rows) * (random.random(rows) < 0.3)) * 4096 + 2**31
+    file = np.cumsum(random.integers(0, 100, rows) * (random.random(rows) < 0.5)) * 4096
+    read = np.cumsum(random.integers(0, 10**7, rows) * (random.random(rows) < 0.5))
+    written = np.cumsum(random.integers(0, 10**6, rows))
+    return times, {
+        "cpu.time": user + system,
+        "cpu.user": user,
+        "cpu.system": system,
+        "memory.used": anonymous,
+        "memory.current": anonymous + file,
+        "memory.file": file,
+        "memory.swap": np.zeros(rows, np.int64),
+        "io.read_characters": read,
+        "io.written_characters": written,
+        "io.written_bytes": written // 4096 * 4096,
+        "io.read_calls": read // 65536,
+        "tasks.processes": 5 + (random.random(rows) < 0.02).astype(np.int64),
+        "gpu.power": np.round(250 + random.normal(0, 5, rows), 1),
+    }
+
+
+def test_a_typical_job_takes_less_than_two_bytes_a_value() -> None:
+    times, columns = typical_job(2880)
+    began = time.perf_counter()
+    packed = chunks.encode(times, columns)
+    assert time.perf_counter() - began < 2
+    assert len(packed) / (2880 * len(columns)) < 2.0
+
+
+def test_a_fully_busy_core_is_cheaper_than_its_clock() -> None:
+    """CPU time follows the jitter of the sampling times, which are stored anyway."""
+    random = np.random.default_rng(2)
+    times = 1_790_000_000 * 10**9 + np.arange(1000) * 10**10 + random.integers(0, 10**7, 1000)
+    busy = 4 * (times - times[0]) + random.integers(0, 200, 1000)
+    alone = len(chunks.encode(times, {}))
+    both = len(chunks.encode(times, {"cpu.time": busy}))
+    assert (both - alone) / 1000 < 1.5
