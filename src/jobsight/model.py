@@ -47,16 +47,20 @@ class RunReference(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> RunReference:
         """Read ``12``, ``62_3``, ``88+1``, ``cluster:12`` or ``cluster:12:20261115T043312Z``."""
         match = _REFERENCE.fullmatch(text.strip())
-        if match is None:
+        try:
+            if match is None:
+                raise ValueError
+            start = parse_start(match["start"]) if match["start"] else None
+        except ValueError:
             raise ValueError(
                 f"{text!r} does not name a run; right would be a job id such as 12, an array "
                 "task 62_3, a component 88+1, or the full form cluster:12:20261115T043312Z"
-            )
-        task, offset, start = match["task"], match["offset"], match["start"]
+            ) from None
+        task, offset = match["task"], match["offset"]
         return cls(
             job_id=int(match["job"]),
             cluster=match["cluster"],
-            start=parse_start(start) if start else None,
+            start=start,
             array_task_id=int(task) if task else None,
             het_offset=int(offset) if offset else None,
         )

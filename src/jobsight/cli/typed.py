@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-import click
 import typer
+
+from jobsight.errors import JobsightError
 
 ConfigOption = Annotated[
     str | None,
@@ -18,18 +20,37 @@ StoreOption = Annotated[
 ]
 
 
-def run_typed(function: Callable[..., Any], name: str, arguments: Sequence[str]) -> int:
-    """Parse the arguments for a function and call it; gives the exit code."""
+def run_typed(
+    function: Callable[..., Any],
+    name: str,
+    arguments: Sequence[str],
+    *,
+    takes_command: bool = False,
+) -> int:
+    """Parse the arguments for a function and call it; gives the exit code.
+
+    Where the arguments are a command, what follows its first word belongs to the command.
+    """
+    code = 0
+    caught: BaseException | None = None
+
+    # typer has answers of its own to these errors; ours are given in one place, for all commands.
+    @functools.wraps(function)
+    def call(*positional: Any, **named: Any) -> None:
+        nonlocal code, caught
+        try:
+            code = int(function(*positional, **named) or 0)
+        except (JobsightError, KeyboardInterrupt, BrokenPipeError) as error:
+            caught = error
+
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(function)
-    command = typer.main.get_command(app)
+    app.command(context_settings={"allow_interspersed_args": not takes_command})(call)
     try:
-        result = command.main(list(arguments), prog_name=f"jobsight {name}", standalone_mode=False)
-    except click.exceptions.Abort:
-        raise KeyboardInterrupt from None
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    return int(result or 0)
+        app(list(arguments), prog_name=f"jobsight {name}")
+    except SystemExit as ended:
+        # Wrong options and --help end here as well, with a code that is not the function's.
+        if ended.code:
+            return ended.code if isinstance(ended.code, int) else 1
+    if caught is not None:
+        raise caught
+    return code

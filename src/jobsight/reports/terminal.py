@@ -46,7 +46,15 @@ def print_report(
 ) -> None:
     """Print a report; colours and block characters only where the console is a terminal."""
     console = console or Console(highlight=False)
-    console.print(render_report(report, console, all_rows=all_rows), highlight=False)
+    made = render_report(report, console, all_rows=all_rows)
+    if console.is_terminal:
+        console.print(made, highlight=False)
+        return
+    # Spaces that fill the lines of a table are of no use in a file.
+    with console.capture() as captured:
+        console.print(made, highlight=False)
+    for line in captured.get().splitlines():
+        console.file.write(f"{line.rstrip()}\n")
 
 
 def render_report(report: JobReport, console: Console, *, all_rows: bool = False) -> RenderableType:
@@ -68,10 +76,9 @@ def render_report(report: JobReport, console: Console, *, all_rows: bool = False
 
 def report_text(report: JobReport, width: int = 80) -> str:
     """The report as plain text, as in a pipe."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        print_report(report, console)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+    file = io.StringIO()
+    print_report(report, Console(file=file, width=width, color_system=None, force_terminal=False))
+    return file.getvalue()
 
 
 def report_svg(report: JobReport, title: str = "jobsight report", width: int = 88) -> str:

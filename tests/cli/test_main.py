@@ -1,0 +1,72 @@
+import subprocess
+import sys
+
+import pytest
+
+import jobsight
+from jobsight.cli import main as command
+from jobsight.errors import ConfigError
+
+
+def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jobsight {jobsight.__version__}\n"
+    assert command.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in command.COMMANDS)
+    assert command.main([]) == 2
+
+
+def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["serv"]) == 2
+    assert capsys.readouterr().err == (
+        "jobsight: there is no command 'serv'; did you mean `jobsight serve`?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ConfigError("no good"), 2, "jobsight: no good\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_are_one_line(
+    error: BaseException,
+    code: int,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("jobsight.config.load_settings", fail)
+    monkeypatch.setattr("jobsight.cli.report.load_settings", fail)
+    assert command.main(["report"]) == code
+    assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize("name", ["report", "serve"])
+def test_help_and_wrong_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([name, "--help"]) == 0
+    assert f"jobsight {name}" in capsys.readouterr().out
+    assert command.main([name, "--nothing"]) == 2
+    assert "--nothing" in capsys.readouterr().err
+
+
+def test_nothing_heavy_before_the_command_is_known() -> None:
+    code = (
+        "import sys; from jobsight.cli.main import main; main(['--version']);"
+        "print([name for name in ('typer', 'rich', 'numpy', 'fastapi', 'sqlalchemy') "
+        "if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_no_trace() -> None:
+    script = f"{sys.executable} -m jobsight.cli.main --help | true"
+    for _ in range(3):
+        ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+        assert ended.stderr == ""
