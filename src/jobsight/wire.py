@@ -133,7 +133,7 @@ class _Reader:
         self.body = body
         self.position = 0
 
-    def take(self, rows: int, kind: str) -> memoryview:
+    def take(self, rows: int, kind: str) -> Column:
         end = self.position + rows * 8
         if end > len(self.body):
             raise WireError(
@@ -145,7 +145,7 @@ class _Reader:
             swapped = array(kind, view.tobytes())
             swapped.byteswap()
             return memoryview(swapped)
-        return view.cast(kind)
+        return view.cast("q") if kind == "q" else view.cast("d")
 
 
 def decode(data: bytes) -> Batch:

@@ -49,36 +49,58 @@ class Gone(Exception):
 class LiveProcess:
     """The open descriptors of one process."""
 
-    __slots__ = ("_folder", "_io", "_stat", "_whole", "pid", "start_ticks")
+    __slots__ = (
+        "_folder",
+        "_io",
+        "_io_data",
+        "_io_parsed",
+        "_stat",
+        "_stat_data",
+        "_vitals",
+        "_whole",
+        "pid",
+        "start_ticks",
+    )
 
     def __init__(self, proc: bytes, pid: int) -> None:
         self.pid = pid
         self._folder = b"%s/%d" % (proc, pid)
         self._io = -1
         self._whole = False
+        # A process that did nothing says the same bytes again, which need no parsing.
+        self._stat_data = self._io_data = b""
+        self._vitals = Vitals(0, 0, 0, 0)
+        self._io_parsed = NOTHING
         try:
             self._stat = os.open(self._folder + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone from None
         self.start_ticks = int(self._fields()[19])
 
-    def _fields(self) -> list[bytes]:
+    def _read_stat(self) -> bytes:
         try:
             data = os.pread(self._stat, 1024, 0)
         except ProcessLookupError:
             raise Gone from None
         if not data:
             raise Gone
-        # The command may hold blanks and brackets; nothing behind its last bracket does.
-        return data[data.rindex(b")") + 2 :].split(b" ", 22)
+        return data
+
+    def _fields(self) -> list[bytes]:
+        return _split(self._read_stat())
 
     def vitals(self) -> Vitals:
-        fields = self._fields()
+        data = self._read_stat()
+        if data == self._stat_data:
+            return self._vitals
+        fields = _split(data)
         if fields[0] == b"Z":
             raise Gone
-        return Vitals(
+        self._stat_data = data
+        self._vitals = Vitals(
             int(fields[11]) * TICK, int(fields[12]) * TICK, int(fields[17]), int(fields[21]) * PAGE
         )
+        return self._vitals
 
     def waited_for(self) -> tuple[int, int]:
         """User and system time of the children it has waited for."""
@@ -113,12 +135,16 @@ class LiveProcess:
             whole = threads > 1
             if self._io < 0 or whole != self._whole:
                 self._open_io(whole)
-            found = _parse_io(os.pread(self._io, 512, 0))
+            data = os.pread(self._io, 512, 0)
+            if data != self._io_data:
+                self._io_data, self._io_parsed = data, _parse_io(data)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone from None
         except PermissionError:
             return None
-        return found if whole or ended is NOTHING else add(found, ended)
+        if whole or ended is NOTHING:
+            return self._io_parsed
+        return add(self._io_parsed, ended)
 
     def _open_io(self, whole: bool) -> None:
         if self._io >= 0:
@@ -142,6 +168,11 @@ class LiveProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self._stat = self._io = -1
+
+
+def _split(data: bytes) -> list[bytes]:
+    # The command may hold blanks and brackets; nothing behind its last bracket does.
+    return data[data.rindex(b")") + 2 :].split(b" ", 22)
 
 
 def _parse_io(data: bytes) -> InputOutput:

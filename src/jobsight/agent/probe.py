@@ -16,6 +16,9 @@ Row = dict[str, int]
 #: A process that is no longer in the cgroup and whose exit event has not come by then is lost.
 MISSING_LIMIT: Final = 1_000_000_000
 
+#: With events, the list of the cgroup is only a second look for processes that were moved in.
+STRANGERS_EVERY: Final = 20
+
 IO_METRICS: Final = (
     "io.read_characters",
     "io.written_characters",
@@ -52,10 +55,12 @@ class CgroupProbe:
         self._swap_peak: int | None = None
         self._io: InputOutput = NOTHING
         self._io_hidden = False
+        self._round = 0
 
     def sample(self) -> Row:
         """One round: the job's counters and a look at each of its processes."""
         row: Row = {}
+        self._round += 1
         self._sample_counters(row)
         self._sample_processes(row)
         return row
@@ -93,39 +98,45 @@ class CgroupProbe:
         self.errors[group] = f"{error.strerror}: {error.filename}" if error.filename else str(error)
 
     def _sample_processes(self, row: Row) -> None:
-        self._adopt_strangers()
+        if not self.events or self._round % STRANGERS_EVERY == 1:
+            self._adopt_strangers()
+        odd = self._round % 2 == 1
         threads = 0
-        sums = [0, 0, 0, 0, 0, 0]
         for process in list(self.usage.members.values()):
-            try:
-                threads += self._look(process)
-            except Gone:
-                if not self.events:
-                    self.tracker.lose(process.tgid)
-                    continue
-            io = process.vitals_io
-            if process.base_io is NOTHING:
-                sums = [one + other for one, other in zip(sums, io, strict=True)]
-            else:
-                sums = [
-                    one + other - base
-                    for one, other, base in zip(sums, io, process.base_io, strict=True)
-                ]
+            # The kernel adds up the threads at each read, so those with several are read by turns.
+            if process.threads < 2 or odd:
+                try:
+                    self._look(process)
+                except Gone:
+                    if not self.events:
+                        self.tracker.lose(process.tgid)
+                        continue
+            threads += process.threads
         row["tasks.processes"] = len(self.usage.members)
         row["tasks.threads"] = threads
-        ended = self.usage.ended_io
-        self._io = InputOutput(*(one + other for one, other in zip(sums, ended, strict=True)))
+        self._io = self._sum_io()
         for name, value in zip(IO_METRICS, self._io, strict=True):
             row[name] = MISSING if self._io_hidden else value
 
-    def _look(self, process: Process) -> int:
-        """Read one live process; returns its number of threads."""
+    def _sum_io(self) -> InputOutput:
+        """What has ended plus what the live processes say, less what was there before us."""
+        members = self.usage.members.values()
+        live = [process.vitals_io for process in members]
+        base = [process.base_io for process in members if process.base_io is not NOTHING]
+        sums = [sum(column) for column in zip(self.usage.ended_io, *live, strict=True)]
+        for before in base:
+            sums = [one - other for one, other in zip(sums, before, strict=True)]
+        return InputOutput(*sums)
+
+    def _look(self, process: Process) -> None:
+        """Read one live process."""
         live = process.live
         if live is None:
             live = process.live = LiveProcess(self._proc, process.tgid)
         vitals = live.vitals()
         process.vitals_cpu = vitals.cpu_user + vitals.cpu_system
         process.vitals_user = vitals.cpu_user
+        process.threads = vitals.threads
         if vitals.resident > process.vitals_peak:
             process.vitals_peak = vitals.resident
         io = live.input_output(vitals.threads, process.io, had_children=process.had_children)
@@ -135,7 +146,6 @@ class CgroupProbe:
             process.vitals_io = io
         if not self.events:
             self.tracker.look_for_exec(process)
-        return vitals.threads
 
     def _adopt_strangers(self) -> None:
         """Take in processes that no fork event told of: they were there before us, or moved in."""
@@ -146,7 +156,7 @@ class CgroupProbe:
                 continue
             try:
                 live = LiveProcess(self._proc, pid)
-                process = self.tracker.adopt(live, self.usage)
+                process = self.tracker.adopt(live, self.usage, polled=not self.events)
                 if live.start_ticks < self._epoch_ticks - 1:
                     self._look(process)
                     process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io

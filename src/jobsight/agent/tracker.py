@@ -56,6 +56,7 @@ class Process:
         "stretches",
         "system",
         "tgid",
+        "threads",
         "usage",
         "user",
         "vitals_cpu",
@@ -80,6 +81,7 @@ class Process:
         # The last look at it while alive.
         self.live: LiveProcess | None = None
         self.missing_since: int | None = None
+        self.threads = 1
         self.vitals_cpu = self.vitals_user = 0
         self.vitals_io: InputOutput = NOTHING
         self.vitals_peak = 0
@@ -98,9 +100,10 @@ class ProcessTracker:
         self._held: dict[int, deque[ExitRecord]] = {}
         self._held_count = 0
 
-    def adopt(self, live: LiveProcess, usage: JobUsage) -> Process:
-        """Follow a process that is already alive."""
-        stretch = Stretch(self.names.by_link(live.pid), time.monotonic_ns(), executed=False)
+    def adopt(self, live: LiveProcess, usage: JobUsage, *, polled: bool = False) -> Process:
+        """Follow a process that is already alive. Where nothing but polling tells of processes,
+        each one seen stands for an execution."""
+        stretch = Stretch(self.names.by_link(live.pid), time.monotonic_ns(), executed=polled)
         process = self._follow(Process(live.pid, usage, stretch))
         process.live = live
         _count(usage, stretch)

@@ -102,7 +102,7 @@ class TreeProbe:
     def _process(self, pid: int) -> Process:
         process = self.usage.members.get(pid)
         if process is None:
-            process = self.tracker.adopt(LiveProcess(self._proc, pid), self.usage)
+            process = self.tracker.adopt(LiveProcess(self._proc, pid), self.usage, polled=True)
         return process
 
     def _whole_io(self, live: LiveProcess) -> InputOutput:

@@ -1,0 +1,82 @@
+"""Where the batches of `jobsight run` go: the server that runs here, else the store's own file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobsight import places
+from jobsight.agent.delivery import Delivery, EmbeddedTarget, HttpTarget, Target
+from jobsight.agent.spool import Spool, SpoolError
+from jobsight.config import Settings
+from jobsight.errors import JobsightError
+from jobsight.server.receiver import Receiver
+from jobsight.server.record import read_record
+from jobsight.server.tokens import read_token
+from jobsight.store import Store
+
+
+@contextmanager
+def open_target(settings: Settings, location: str) -> Iterator[Target]:
+    """The receiver to use; opening it before the job starts shows what is wrong in time."""
+    if settings.server.url:
+        file = settings.server.token_file or str(places.token_file(location))
+        yield HttpTarget(settings.server.url, read_token(Path(file).expanduser()))
+        return
+    record = read_record(places.server_file(location))
+    if record is not None:
+        yield HttpTarget(record.url, read_token(Path(record.token_file)))
+        return
+    if "://" not in location:
+        places.private_folder(places.folder_of_store(location))
+    store = Store.open(location)
+    try:
+        yield EmbeddedTarget(Receiver(store))
+    finally:
+        store.close()
+
+
+def next_job_id(folder: Path) -> int:
+    """Count the jobs that were started from this folder; several may start at once."""
+    file = folder / "last-job-id"
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JobsightError(f"the counter {file} cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor, "r+") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        text = opened.read().strip()
+        number = (int(text) if text.isdigit() else 0) + 1
+        opened.seek(0)
+        opened.truncate()
+        opened.write(f"{number}\n")
+    return number
+
+
+def deliver_left_overs(folder: Path, target: Target) -> int:
+    """Deliver what earlier jobs could not; spools in use by a running job are left alone."""
+    delivered = 0
+    for place in sorted(folder.glob("run-*")):
+        try:
+            spool = Spool(place)
+        except SpoolError:
+            continue
+        waiting = len(spool)
+        Delivery(spool, target).deliver()
+        delivered += waiting - len(spool)
+        close_spool(spool)
+    return delivered
+
+
+def close_spool(spool: Spool) -> bool:
+    """Close a spool and remove its folder when nothing is left in it; True when removed."""
+    empty = len(spool) == 0 and not spool.refused
+    spool.close()
+    if empty:
+        for file in spool.folder.iterdir():
+            file.unlink()
+        spool.folder.rmdir()
+    return empty

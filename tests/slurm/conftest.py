@@ -1,0 +1,47 @@
+"""A real Slurm for the tests below: one cluster for all of them, brought up when first needed."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bed import BedUnavailableError, Cluster, packages
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist sorts the tests by their groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = os.path.dirname(__file__) + os.sep
+    for item in items:
+        if not str(item.path).startswith(here):
+            continue
+        item.add_marker(pytest.mark.slurm)
+        # With --dist loadgroup one worker gets them all and there is one cluster. Without it
+        # every worker brings up its own, under another name, and the tests still pass.
+        item.add_marker(pytest.mark.xdist_group("slurm"))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))  # installing the packages is part of it
+
+
+@pytest.fixture(scope="session")
+def slurm_packages() -> None:
+    """Skip with the reason where this machine cannot have a Slurm."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for the cgroups and the test users of a real Slurm")
+    try:
+        packages.install(packages.wanted())
+    except BedUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def cluster(slurm_packages: None) -> Iterator[Cluster]:
+    """Three nodes, jobsight-alice (account alpha) and jobsight-bob (beta)."""
+    bed = Cluster.unused("t")
+    try:
+        bed.__enter__()
+    except BedUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        yield bed
+    finally:
+        bed.__exit__(None, None, None)

@@ -1,0 +1,147 @@
+"""The bed comes and goes, and leaves nothing behind, whatever happens to it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bed import BedError, Cluster, process
+from tests.slurm import leftovers
+
+PROJECT = Path(__file__).resolve().parents[2]
+ALICE = "jobsight-alice"
+
+
+@pytest.fixture
+def bed(slurm_packages: None) -> Iterator[Cluster]:
+    """A bed that is not up, beside the one that the other tests share."""
+    cluster = Cluster(name=f"jsl{os.getpid()}")
+    assert leftovers.of(cluster.settings) == []
+    yield cluster
+    cluster.down()
+    assert leftovers.of(cluster.settings) == []
+
+
+def command(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.bed", *arguments, f"--name={cluster.settings.name}"],
+        cwd=PROJECT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_until(process_: subprocess.Popen[str], step: str) -> None:
+    assert process_.stderr is not None
+    for line in process_.stderr:
+        if line.startswith(step):
+            return
+    raise AssertionError(f"the bed ended before {step!r}")
+
+
+def test_up_twice_and_down_leave_the_machine_as_it_was(bed: Cluster) -> None:
+    mounts = leftovers.mounts()
+    for said in ("up, in all", "is up already"):
+        first = command(bed, "up")
+        assert said in first.communicate()[1]
+        assert first.returncode == 0
+    with pytest.raises(BedError, match="up with other settings"):
+        Cluster(name=bed.settings.name, nodes=2).up()
+    with pytest.raises(BedError, match=f"the name {bed.settings.name} is taken"):
+        Cluster(name=bed.settings.name, folder=f"{bed.settings.folder}-b").up()
+    assert bed.running()
+    # A process that ignores the polite signal, and one that left its session.
+    job = bed.submit(ALICE, "trap '' TERM; setsid sleep 1000 & sleep 1000 & wait", "--nodes=2")
+    bed.wait(job, "RUNNING")
+    assert len(leftovers.processes(bed.settings)) > 8
+    assert "end processes" in command(bed, "down").communicate()[1]
+    assert leftovers.of(bed.settings) == []
+    assert leftovers.mounts() == mounts
+    assert "There is no bed" in command(bed, "down").communicate()[1]
+
+
+@pytest.mark.parametrize("step", ["folder, users", "mariadb: new data", "slurmctld"])
+def test_up_after_kill_9_in_the_middle_of_up(bed: Cluster, step: str) -> None:
+    first = command(bed, "up")
+    read_until(first, step)
+    first.kill()
+    first.communicate()
+    assert Path(bed.settings.folder).exists()
+    second = command(bed, "up")
+    assert "left of an earlier bed" in second.communicate()[1]
+    assert second.returncode == 0
+    assert bed.running()
+    assert bed.srun(ALICE, "id", "-un").stdout.strip() == ALICE
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_the_middle_of_up(bed: Cluster, number: signal.Signals) -> None:
+    starting = command(bed, "up")
+    read_until(starting, "mariadb  ")
+    starting.send_signal(number)
+    starting.communicate()
+    assert starting.returncode == 130
+    assert leftovers.of(bed.settings) == []
+
+
+def test_a_daemon_that_does_not_start(bed: Cluster) -> None:
+    broken = Cluster(name=bed.settings.name, extra=("SelectType=select/none_such",))
+    with pytest.raises(BedError, match="slurmctld ended while starting") as caught:
+        broken.up()
+    assert re.search(r"--- slurmctld .*\n(.*\n)*.*none_such", str(caught.value))
+    assert leftovers.of(bed.settings) == []
+
+
+def test_an_owner_killed_with_9_is_cleaned_up_after(bed: Cluster) -> None:
+    name = bed.settings.name
+    code = f"from tests.bed import Cluster\nwith Cluster(name={name!r}): print('up'); input()"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=PROJECT, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "up\n"
+    assert bed.running()
+    owner.kill()
+    owner.communicate()
+    deadline = time.monotonic() + 20
+    while leftovers.of(bed.settings) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert leftovers.of(bed.settings) == []
+
+
+def test_only_own_processes_and_folders_are_touched(bed: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BedError, match="was not made by a bed"):
+        Cluster(name=bed.settings.name, folder=str(tmp_path)).up()
+    assert (tmp_path / "file").exists()
+
+    # A pid that was given to somebody else since the bed wrote it down.
+    bed.up()
+    stranger = subprocess.Popen(["sleep", "1000"])
+    try:
+        began = process.start_time(stranger.pid)
+        assert began is not None
+        stale = bed.settings.path("run", "stale.pid")
+        stale.write_text(f"{stranger.pid} {began - 1} {process.boot_id()}\n")
+        bed.down()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_ten_times_in_a_row(bed: Cluster) -> None:
+    for _ in range(10):
+        bed.up()
+        assert bed.srun(ALICE, "--nodes=3", "true").returncode == 0
+        bed.down()
+        assert leftovers.of(bed.settings) == []
