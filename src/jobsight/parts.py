@@ -12,8 +12,14 @@ from jobsight.errors import ConfigError
 
 #: Kind of part -> short name -> import string.
 PARTS: dict[str, dict[str, str]] = {
-    "output": {},
-    "sampler": {},
+    "output": {
+        "embedded": "jobsight.agent.delivery:EmbeddedTarget",
+        "server": "jobsight.agent.delivery:HttpTarget",
+    },
+    "sampler": {
+        "cgroup": "jobsight.agent.probe:CgroupProbe",
+        "process-tree": "jobsight.agent.tree:TreeProbe",
+    },
 }
 
 

@@ -117,7 +117,7 @@ def test_a_clock_that_stepped_back() -> None:
 
 def test_wide_jobs_get_fewer_points() -> None:
     assert curves.points_allowed(600, 20) == 600
-    assert curves.points_allowed(600, 64 * 20) == 312
+    assert curves.points_allowed(600, 64 * 20) == 156
     assert curves.points_allowed(600, 1_000_000) == 50
     assert curves.points_allowed(10, 1_000_000) == 10
 

@@ -20,7 +20,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
 #: A reply never holds more values than this; the points per series give way.
-MAX_VALUES = 1_200_000
+MAX_VALUES = 600_000
 MIN_POINTS = 50
 
 
