@@ -33,7 +33,7 @@ def run_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None
     for test in (_same_sluid, _same_restart, _in_time):
         found = [row for row in fitting if test(row, sighting)]
         if found:
-            return max(found, key=lambda row: row.start)
+            return max(found, key=lambda row: (not row.provisional, row.start))
     return None
 
 
@@ -52,17 +52,16 @@ def provisional_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRo
 def run_of_info(rows: Sequence[RunRow], info: JobInfo) -> RunRow | None:
     """The stored run that a record of the scheduler speaks of."""
     fitting = [row for row in rows if not _contradict(row.info, info)]
-    if info.sluid is not None:
-        for row in fitting:
-            if row.info.sluid == info.sluid:
-                return row
     booked = [row for row in fitting if not row.provisional]
-    if info.start is None:
-        return _run_without_start(fitting, info)
     for row in booked:
         # Schedulers book whole seconds, launchers are finer.
-        if row.start // SECOND == info.start // SECOND:
+        if info.start is not None and row.start // SECOND == info.start // SECOND:
             return row
+    for row in (*booked, *fitting):
+        if info.sluid is not None and row.info.sluid == info.sluid:
+            return row
+    if info.start is None:
+        return _run_without_start(fitting, info)
     for row in booked:
         same_restart = info.restart_count is not None
         same_restart &= row.info.restart_count == info.restart_count

@@ -43,13 +43,13 @@ class Bookings:
             self._insert(info)
             moved = info.start is not None
         else:
-            before = (row.start, row.provisional, row.info.end)
+            before = _interval(row)
             row.info = merge(row.info, info)
             if row.info.start is not None:
                 row.provisional = False
                 row.start = self._free_start(rows, row.info.start, row)
             self._update(row)
-            moved = before != (row.start, row.provisional, row.info.end)
+            moved = before != _interval(row)
         if moved:
             self._bind_anew(info.cluster, info.job_id)
 
@@ -195,6 +195,11 @@ class Bookings:
         job = {"cluster": cluster, "job_id": job_id}
         found = self._transaction.execute(statements.RUNS_OF_JOB, job).fetchall()
         return [_row(cluster, job_id, *values) for values in found]
+
+
+def _interval(row: RunRow) -> tuple[object, ...]:
+    """What decides which sightings belong to a run."""
+    return row.start, row.provisional, row.info.end, row.info.sluid, row.info.restart_count
 
 
 def of_node(rows: list[Any]) -> tuple[int | None, int | None, int | None]:

@@ -130,6 +130,16 @@ class Database:
                         connection.execute("ROLLBACK")
                     raise
 
+    def choose_journal(self) -> None:
+        """Let readers and the writer work side by side; the choice stays in the file."""
+        if self.postgresql:
+            return
+        # Write-ahead logging needs memory shared by all users of the file, which a network file
+        # system does not give.
+        mode = "DELETE" if is_network(file_system(Path(self.where))) else "WAL"
+        with self._explained(), self._raw() as connection:
+            connection.execute(f"PRAGMA journal_mode = {mode}")
+
     def close(self) -> None:
         """Give up all connections."""
         self.engine.dispose()
@@ -194,7 +204,6 @@ def _open_postgresql(text: str) -> Database:
 
 def _open_sqlite(path: Path) -> Database:
     _check_file(path)
-    remote = is_network(file_system(path))
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         pool_size=8,
@@ -208,9 +217,6 @@ def _open_sqlite(path: Path) -> Database:
         # The driver must not open transactions of its own: ours begin in a way of their own.
         connection.isolation_level = None
         connection.execute("PRAGMA foreign_keys = ON")
-        # Write-ahead logging needs memory shared by all users of the file, which a network file
-        # system does not give.
-        connection.execute(f"PRAGMA journal_mode = {'DELETE' if remote else 'WAL'}")
         # A batch is acknowledged once it is stored, so it has to outlive a power cut.
         connection.execute("PRAGMA synchronous = FULL")
 
@@ -227,7 +233,7 @@ def _check_file(path: Path) -> None:
     try:
         if path.is_dir():
             raise StoreError(f"the store {path} is a folder; right would be the path of a file")
-        if not path.parent.is_dir():
+        if not path.parent.exists():
             path.parent.mkdir(mode=0o700, parents=True)
         # Jobs are their users' own business: nobody else reads the file.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

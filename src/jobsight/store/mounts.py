@@ -15,10 +15,10 @@ _NETWORK = frozenset(
 )
 
 
-def file_system(path: Path, mountinfo: Path = MOUNTINFO) -> str | None:
+def file_system(path: Path, mountinfo: Path | None = None) -> str | None:
     """The type of the file system that holds ``path``, or None where that cannot be told."""
     try:
-        text = mountinfo.read_bytes()
+        text = (mountinfo or MOUNTINFO).read_bytes()
     except OSError:
         return None
     place = os.fsencode(os.path.realpath(path))

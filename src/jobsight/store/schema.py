@@ -10,7 +10,7 @@ from jobsight.errors import StoreError
 from jobsight.store.database import Database
 from jobsight.store.tables import VERSION
 
-_MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def prepare(database: Database) -> None:
@@ -18,6 +18,8 @@ def prepare(database: Database) -> None:
     with database.read() as connection:
         found = version(connection)
         _check(connection, found, database.where)
+    # Only now: what is not ours must not be touched.
+    database.choose_journal()
     if found != VERSION:
         _migrate(database)
 
@@ -50,7 +52,7 @@ def _migrate(database: Database) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     with database.migration() as connection:
         # Another process may have been faster; Alembic looks again, behind the lock.
         config.attributes["connection"] = connection
