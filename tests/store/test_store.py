@@ -176,6 +176,17 @@ def test_chunks_are_joined_and_compacted(store: Store) -> None:
     assert store.series(run.id, since=START + 1000 * SECOND) == []
 
 
+def test_the_last_part_may_bring_no_samples(store: Store) -> None:
+    for second in range(128):
+        assert store.write(batch(part(series=series([second]))))
+    assert store.info().chunks == 2
+    assert store.write(batch(part(final=True)))
+    assert store.info().chunks == 1
+    assert seconds(store, find(store).id) == list(range(128))
+    assert store.write(batch(part(sighting(8), final=True)))
+    assert store.series(find(store, "8").id) == []
+
+
 def test_columns_are_united_and_equal_times_become_one_row(store: Store) -> None:
     def send(second: int, columns: dict[str, Column], **more: bool) -> None:
         times = array("q", [START + second * SECOND])

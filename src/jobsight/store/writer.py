@@ -119,8 +119,10 @@ class _Part:
             open_chunks += 1
             first_sample = min(chunk.first, first_sample or chunk.first)
             last_sample = max(chunk.last, last_sample or chunk.last)
+        ends = part.final and not final
         final = bool(final) or part.final
-        if open_chunks and (final or open_chunks >= OPEN_CHUNKS):
+        # A part that comes after the end is late; the whole is made anew with it.
+        if ends or (open_chunks and (final or open_chunks >= OPEN_CHUNKS)):
             join_chunks(self._transaction, run_node_id, whole=final)
             open_chunks = 0
         self._transaction.execute(
