@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,13 +117,17 @@ def test_an_owner_killed_with_9_is_cleaned_up_after(bed: Cluster) -> None:
     assert leftovers.of(bed.settings) == []
 
 
-def test_only_own_processes_and_folders_are_touched(bed: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(BedError, match="was not made by a bed"):
-        Cluster(name=bed.settings.name, folder=str(tmp_path)).up()
-    assert (tmp_path / "file").exists()
+def test_a_folder_of_somebody_else_is_not_touched(bed: Cluster) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "file").touch()
+        foreign = Cluster(name=bed.settings.name, folder=folder)
+        for act in (foreign.up, foreign.down):
+            with pytest.raises(BedError, match="was not made by a bed"):
+                act()
+        assert Path(folder, "file").exists()
 
-    # A pid that was given to somebody else since the bed wrote it down.
+
+def test_a_pid_that_now_belongs_to_somebody_else_is_not_ended(bed: Cluster) -> None:
     bed.up()
     stranger = subprocess.Popen(["sleep", "1000"])
     try:
