@@ -187,7 +187,7 @@ class JobTotals(msgspec.Struct, kw_only=True):
     executions: int | None = None
 
 
-Column: TypeAlias = "array[int] | array[float] | memoryview[int] | memoryview[float]"
+Column: TypeAlias = "array[int] | array[float] | memoryview"
 
 
 class Series(msgspec.Struct):

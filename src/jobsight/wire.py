@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import zstandard
@@ -145,7 +145,7 @@ class _Reader:
             swapped = array(kind, view.tobytes())
             swapped.byteswap()
             return memoryview(swapped)
-        return view.cast("q") if kind == "q" else view.cast("d")
+        return cast(memoryview, view.cast("q") if kind == "q" else view.cast("d"))
 
 
 def decode(data: bytes) -> Batch:
