@@ -100,6 +100,8 @@ class CgroupV1:
         if not folders:
             raise ValueError("a job needs a folder in at least one hierarchy")
         self._process_folder = folders[0]
+        named = (("cpuacct", cpuacct), ("memory", memory))
+        self.folders: dict[str, Path] = {name: folder for name, folder in named if folder}
 
     def cpu(self) -> CpuReading | None:
         if self._cpuacct is None:
@@ -155,6 +157,7 @@ class CgroupV2:
 
     def __init__(self, folder: Path) -> None:
         self._files = _Files(folder)
+        self.folders: dict[str, Path] = {"unified": folder}
         self._has_memory = (folder / "memory.current").exists()
 
     def cpu(self) -> CpuReading | None:
