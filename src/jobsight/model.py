@@ -187,6 +187,22 @@ class JobTotals(msgspec.Struct, kw_only=True):
     executions: int | None = None
 
 
+class StepUse(msgspec.Struct, kw_only=True):
+    """One step of a job on one node, cumulative; kept at its last reading when it has ended."""
+
+    #: As Slurm names it: "batch", "extern", "interactive", "0", "1" ...
+    step: str
+    tasks: int = 0
+    cpu_time: int | None = None
+    #: The share of slurmstepd.
+    cpu_overhead: int | None = None
+    memory_peak: int | None = None
+    oom_kills: int | None = None
+    first_seen: int = 0
+    last_seen: int = 0
+    ended: bool = False
+
+
 Column: TypeAlias = "array[int] | array[float] | memoryview"
 
 
@@ -213,6 +229,7 @@ class JobPart(msgspec.Struct, kw_only=True):
     series: Series | None = None
     totals: JobTotals | None = None
     executables: list[ExecutableUse] = msgspec.field(default_factory=list)
+    steps: list[StepUse] = msgspec.field(default_factory=list)
     #: By group of figures: "cpu", "memory", "io", "executables".
     coverage: dict[str, Coverage] = msgspec.field(default_factory=dict)
     #: The job has ended on this node; nothing follows.

@@ -27,6 +27,7 @@ from jobsight.model import (
     JobTotals,
     Series,
     Sighting,
+    StepUse,
 )
 
 MAGIC = b"JSB1"
@@ -54,6 +55,7 @@ class _Part(msgspec.Struct, kw_only=True):
     shape: _Shape | None = None
     totals: JobTotals | None = None
     executables: list[ExecutableUse] = []
+    steps: list[StepUse] = []
     coverage: dict[str, Coverage] = {}
     final: bool = False
 
@@ -110,6 +112,7 @@ def _shape_part(part: JobPart, columns: list[bytes]) -> _Part:
         shape=shape,
         totals=part.totals,
         executables=part.executables,
+        steps=part.steps,
         coverage=part.coverage,
         final=part.final,
     )
@@ -213,6 +216,7 @@ def _read_part(part: _Part, reader: _Reader) -> JobPart:
         series=series,
         totals=part.totals,
         executables=part.executables,
+        steps=part.steps,
         coverage=part.coverage,
         final=part.final,
     )

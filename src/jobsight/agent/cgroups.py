@@ -42,7 +42,7 @@ class CgroupGone(OSError):
     """The cgroup was removed between two reads."""
 
 
-class _Files:
+class CgroupFiles:
     """Kept descriptors of the files of one folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,6 +80,70 @@ class _Files:
         self._descriptors.clear()
 
 
+def cpu_v1(files: CgroupFiles) -> CpuReading:
+    """The CPU counters of a folder of the cpuacct hierarchy and all below it."""
+    total = int(files.read("cpuacct.usage", 64))
+    split = files.table("cpuacct.stat")
+    return _scaled(total, split.get(b"user", 0), split.get(b"system", 0))
+
+
+def cpu_v2(files: CgroupFiles) -> CpuReading:
+    """The CPU counters of a folder of the unified hierarchy and all below it."""
+    table = files.table("cpu.stat")
+    total = table.get(b"usage_usec", 0) * 1000
+    return _scaled(total, table.get(b"user_usec", 0), table.get(b"system_usec", 0))
+
+
+def memory_v1(files: CgroupFiles) -> MemoryReading:
+    """The memory counters of a folder of the memory hierarchy and all below it."""
+    current = files.number("memory.usage_in_bytes") or 0
+    table = files.table("memory.stat")
+    shared = table.get(b"total_shmem", 0)
+    return MemoryReading(
+        current,
+        table.get(b"total_rss", 0),
+        max(0, table.get(b"total_cache", 0) - shared),
+        shared,
+        table.get(b"total_swap", 0),
+    )
+
+
+def memory_v2(files: CgroupFiles) -> MemoryReading:
+    """The memory counters of a folder of the unified hierarchy and all below it."""
+    current = files.number("memory.current") or 0
+    table = files.table("memory.stat")
+    shared = table.get(b"shmem", 0)
+    return MemoryReading(
+        current,
+        table.get(b"anon", 0),
+        max(0, table.get(b"file", 0) - shared),
+        shared,
+        files.number("memory.swap.current") or 0,
+    )
+
+
+def marks_v1(files: CgroupFiles) -> MemoryMarks:
+    try:
+        kills = files.table("memory.oom_control").get(b"oom_kill")
+    except FileNotFoundError:
+        kills = None
+    return MemoryMarks(
+        files.number("memory.max_usage_in_bytes"),
+        files.number("memory.limit_in_bytes"),
+        None,
+        kills,
+    )
+
+
+def marks_v2(files: CgroupFiles) -> MemoryMarks:
+    return MemoryMarks(
+        files.number("memory.peak"),
+        files.number("memory.max"),
+        files.number("memory.swap.peak"),
+        files.table("memory.events").get(b"oom_kill"),
+    )
+
+
 def _scaled(total: int, user: int, system: int) -> CpuReading:
     """Split an exact total in the proportion of two coarse counters."""
     parts = user + system
@@ -88,61 +152,34 @@ def _scaled(total: int, user: int, system: int) -> CpuReading:
     return CpuReading(total, exact_user, total - exact_user)
 
 
+NO_MARKS: Final = MemoryMarks(None, None, None, None)
+
+
 class CgroupV1:
     """One job's folders in the v1 hierarchies; a controller that is not there is None."""
 
     version: Final = "cgroup v1"
 
     def __init__(self, cpuacct: Path | None, memory: Path | None) -> None:
-        self._cpuacct = _Files(cpuacct) if cpuacct else None
-        self._memory = _Files(memory) if memory else None
-        folders = [files.folder for files in (self._cpuacct, self._memory) if files]
-        if not folders:
-            raise ValueError("a job needs a folder in at least one hierarchy")
-        self._process_folder = folders[0]
+        self._cpuacct = CgroupFiles(cpuacct) if cpuacct else None
+        self._memory = CgroupFiles(memory) if memory else None
         named = (("cpuacct", cpuacct), ("memory", memory))
         self.folders: dict[str, Path] = {name: folder for name, folder in named if folder}
+        if not self.folders:
+            raise ValueError("a job needs a folder in at least one hierarchy")
+        self._process_folder = next(iter(self.folders.values()))
 
     def cpu(self) -> CpuReading | None:
-        if self._cpuacct is None:
-            return None
-        total = int(self._cpuacct.read("cpuacct.usage", 64))
-        split = self._cpuacct.table("cpuacct.stat")
-        return _scaled(total, split.get(b"user", 0), split.get(b"system", 0))
+        return cpu_v1(self._cpuacct) if self._cpuacct is not None else None
 
     def memory(self) -> MemoryReading | None:
-        if self._memory is None:
-            return None
-        current = self._memory.number("memory.usage_in_bytes") or 0
-        table = self._memory.table("memory.stat")
-        shared = table.get(b"total_shmem", 0)
-        return MemoryReading(
-            current,
-            table.get(b"total_rss", 0),
-            max(0, table.get(b"total_cache", 0) - shared),
-            shared,
-            table.get(b"total_swap", 0),
-        )
+        return memory_v1(self._memory) if self._memory is not None else None
 
     def marks(self) -> MemoryMarks:
-        if self._memory is None:
-            return MemoryMarks(None, None, None, None)
-        try:
-            kills = self._memory.table("memory.oom_control").get(b"oom_kill")
-        except FileNotFoundError:
-            kills = None
-        return MemoryMarks(
-            self._memory.number("memory.max_usage_in_bytes"),
-            self._memory.number("memory.limit_in_bytes"),
-            None,
-            kills,
-        )
+        return marks_v1(self._memory) if self._memory is not None else NO_MARKS
 
     def processes(self) -> list[int]:
-        return _processes_below(self._process_folder)
-
-    def birth(self) -> int:
-        return self._process_folder.stat().st_ctime_ns
+        return processes_below(self._process_folder)
 
     def close(self) -> None:
         for files in (self._cpuacct, self._memory):
@@ -156,47 +193,21 @@ class CgroupV2:
     version: Final = "cgroup v2"
 
     def __init__(self, folder: Path) -> None:
-        self._files = _Files(folder)
+        self._files = CgroupFiles(folder)
         self.folders: dict[str, Path] = {"unified": folder}
         self._has_memory = (folder / "memory.current").exists()
 
     def cpu(self) -> CpuReading | None:
-        table = self._files.table("cpu.stat")
-        total = table.get(b"usage_usec")
-        if total is None:
-            return None
-        user, system = table.get(b"user_usec", 0), table.get(b"system_usec", 0)
-        return _scaled(total * 1000, user, system)
+        return cpu_v2(self._files)
 
     def memory(self) -> MemoryReading | None:
-        if not self._has_memory:
-            return None
-        current = self._files.number("memory.current") or 0
-        table = self._files.table("memory.stat")
-        shared = table.get(b"shmem", 0)
-        return MemoryReading(
-            current,
-            table.get(b"anon", 0),
-            max(0, table.get(b"file", 0) - shared),
-            shared,
-            self._files.number("memory.swap.current") or 0,
-        )
+        return memory_v2(self._files) if self._has_memory else None
 
     def marks(self) -> MemoryMarks:
-        if not self._has_memory:
-            return MemoryMarks(None, None, None, None)
-        return MemoryMarks(
-            self._files.number("memory.peak"),
-            self._files.number("memory.max"),
-            self._files.number("memory.swap.peak"),
-            self._files.table("memory.events").get(b"oom_kill"),
-        )
+        return marks_v2(self._files) if self._has_memory else NO_MARKS
 
     def processes(self) -> list[int]:
-        return _processes_below(self._files.folder)
-
-    def birth(self) -> int:
-        return self._files.folder.stat().st_ctime_ns
+        return processes_below(self._files.folder)
 
     def close(self) -> None:
         self._files.close()
@@ -205,7 +216,7 @@ class CgroupV2:
 JobCgroup = CgroupV1 | CgroupV2
 
 
-def _processes_below(folder: Path) -> list[int]:
+def processes_below(folder: Path) -> list[int]:
     """The process ids of a cgroup and all below it."""
     found: list[int] = []
     for place, _, names in os.walk(folder):

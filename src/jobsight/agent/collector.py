@@ -78,19 +78,43 @@ class Collector:
         self._next_flush = time.monotonic_ns() + self._flush_interval
         self._last_drain = 0
         self._stop = threading.Event()
+        self._closed_overruns = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._watched: dict[int, Callable[[], None]] = {}
 
     def open_events(self) -> bool:
         """Ask the kernel for process events; the reason stays where it refuses."""
-        try:
-            self.events = EventSources()
-        except EventsUnavailable as error:
-            self.events_reason = str(error.strerror)
-        return self.events is not None
+        if self.events is None:
+            try:
+                self.events = EventSources()
+            except EventsUnavailable as error:
+                self.events_reason = str(error.strerror)
+                return False
+            self._poll.register(self.events.connector.fileno(), select.POLLIN)
+        return True
+
+    def close_events(self) -> None:
+        """A node without jobs has no use for them, and they would cost."""
+        if self.events is not None:
+            self._poll.unregister(self.events.connector.fileno())
+            self._closed_overruns += self.events.overruns
+            self.events.close()
+            self.events = None
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call back from the loop whenever there is something to read."""
+        self._poll.register(descriptor, select.POLLIN)
+        self._watched[descriptor] = callback
+
+    def unwatch(self, descriptor: int) -> None:
+        if self._watched.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
 
     @property
     def overruns(self) -> int:
-        return self.events.overruns if self.events else 0
+        return self._closed_overruns + (self.events.overruns if self.events else 0)
 
     def follow(self, job: FollowedJob) -> None:
         self.jobs.append(job)
@@ -112,15 +136,13 @@ class Collector:
 
     def run(self) -> None:
         """The loop: sleep until something is due or the kernel has something to say."""
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
-        if self.events is not None:
-            poll.register(self.events.connector.fileno(), select.POLLIN)
         while not self._stop.is_set():
-            ready = poll.poll(self._timeout() / 1_000_000)
-            if any(descriptor == self._wake_read for descriptor, _ in ready):
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._timeout() / 1_000_000)}
+            if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
-            if self.events is not None and len(ready) > 0:
+            for descriptor in ready & self._watched.keys():
+                self._watched[descriptor]()
+            if self.events is not None and self.events.connector.fileno() in ready:
                 self._join()
                 self.drain()
             self._do_what_is_due()
@@ -143,6 +165,8 @@ class Collector:
         self._last_drain = time.monotonic_ns()
         events = self.events.connector.drain()
         self.tracker.apply(events, self.events.taskstats.drain())
+        for job in self.jobs:
+            job.probe.settle()
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic_ns()
@@ -191,8 +215,6 @@ class Collector:
             self._after_flush()
 
     def close(self) -> None:
-        if self.events is not None:
-            self.events.close()
-            self.events = None
+        self.close_events()
         os.close(self._wake_read)
         os.close(self._wake_write)

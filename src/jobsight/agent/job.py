@@ -15,6 +15,7 @@ from jobsight.model import (
     JobTotals,
     Series,
     Sighting,
+    StepUse,
 )
 
 
@@ -22,6 +23,8 @@ class Probe(Protocol):
     """Measures one job. A cgroup, a tree of processes or a recorded folder may stand behind it."""
 
     def sample(self) -> Row: ...
+    def settle(self) -> None: ...
+    def steps(self) -> list[StepUse]: ...
     def executables(self) -> list[ExecutableUse]: ...
     def totals(self) -> JobTotals: ...
     def coverage(self, lost: int) -> dict[str, Coverage]: ...
@@ -88,6 +91,7 @@ class FollowedJob:
             series=series,
             totals=self.probe.totals(),
             executables=self.probe.executables(),
+            steps=self.probe.steps(),
             coverage=self.probe.coverage(overruns - self._overruns_at_start),
             final=final,
         )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
-from jobsight.agent.cgroups import CgroupGone, CpuReading, JobCgroup, MemoryMarks, MemoryReading
+from jobsight.agent.cgroups import NO_MARKS, CgroupGone, CpuReading, MemoryReading
 from jobsight.agent.live import NOTHING, TICK, Gone, InputOutput, LiveProcess
 from jobsight.agent.tracker import Process, ProcessTracker
 from jobsight.agent.usage import JobUsage
-from jobsight.model import MISSING, Coverage, ExecutableUse, JobTotals
+from jobsight.model import MISSING, Coverage, ExecutableUse, JobTotals, StepUse
+
+if TYPE_CHECKING:
+    from jobsight.agent.view import Counters
 
 Row = dict[str, int]
 
@@ -34,7 +38,7 @@ class CgroupProbe:
 
     def __init__(
         self,
-        cgroup: JobCgroup,
+        cgroup: Counters,
         tracker: ProcessTracker,
         *,
         events: bool,
@@ -50,12 +54,14 @@ class CgroupProbe:
         self._proc = proc
         self._epoch_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK
         self._cpu: CpuReading | None = None
-        self._marks = MemoryMarks(None, None, None, None)
+        self._marks = NO_MARKS
         self._used_peak: int | None = None
         self._swap_peak: int | None = None
         self._io: InputOutput = NOTHING
         self._io_hidden = False
         self._round = 0
+        #: Counter and processes' own account at the last full round.
+        self._full = (0, 0)
 
     def sample(self) -> Row:
         """One round: the job's counters and a look at each of its processes."""
@@ -63,7 +69,19 @@ class CgroupProbe:
         self._round += 1
         self._sample_counters(row)
         self._sample_processes(row)
+        if self._cpu is not None:
+            self._full = (self._cpu.time, self.usage.cpu_seen())
         return row
+
+    def settle(self) -> None:
+        """A step has lost its last process: read the counters before they are removed."""
+        if not self.usage.emptied:
+            return
+        self.usage.emptied.clear()
+        try:
+            self._sample_counters({})
+        except CgroupGone:
+            pass
 
     def _sample_counters(self, row: Row) -> None:
         try:
@@ -150,21 +168,14 @@ class CgroupProbe:
     def _adopt_strangers(self) -> None:
         """Take in processes that no fork event told of: they were there before us, or moved in."""
         members = self.usage.members
-        pids = self.cgroup.processes()
-        for pid in pids:
-            if pid in members:
-                continue
-            try:
-                live = LiveProcess(self._proc, pid)
-                process = self.tracker.adopt(live, self.usage, polled=not self.events)
-                if live.start_ticks < self._epoch_ticks - 1:
-                    self._look(process)
-                    process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
-            except Gone:
-                continue
-        if self.events and len(pids) == len(members):
+        present: set[int] = set()
+        for step, pids in self._listed():
+            present.update(pids)
+            for pid in pids:
+                if pid not in members:
+                    self._adopt(pid, step, self.usage)
+        if self.events and len(present) == len(members):
             return
-        present = set(pids)
         for pid in [pid for pid in members if pid not in present]:
             process = members[pid]
             if process.missing_since is None:
@@ -173,12 +184,46 @@ class CgroupProbe:
             elif time.monotonic_ns() - process.missing_since > MISSING_LIMIT or not self.events:
                 self.tracker.lose(pid)
 
+    def _listed(self) -> Iterable[tuple[str, list[int]]]:
+        """The job's processes as the cgroups list them, by step."""
+        return [("", self.cgroup.processes())]
+
+    def _adopt(self, pid: int, step: str, usage: JobUsage) -> None:
+        known = self.tracker.processes.get(pid)
+        if known is not None and known.usage is not usage:
+            # A daemon's child that was booked with its parent's job already.
+            return
+        try:
+            live = LiveProcess(self._proc, pid)
+            process = self.tracker.adopt(live, usage, step=step, polled=not self.events)
+            if live.start_ticks < self._epoch_ticks - 1:
+                # Older than this agent: what it has used so far is another epoch's.
+                self._look(process)
+                process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
+        except Gone:
+            return
+
     def executables(self) -> list[ExecutableUse]:
         """The books so far: what has ended, and the live processes as last seen."""
         return self.usage.snapshot(estimated=not self.events)
 
+    def steps(self) -> list[StepUse]:
+        return []
+
+    def _completed_cpu(self) -> CpuReading | None:
+        """The counter's last reading, completed by exit records that came after it."""
+        cpu = self._cpu
+        if cpu is None:
+            return None
+        counter, seen = self._full
+        missing = counter + self.usage.cpu_seen() - seen - cpu.time
+        if missing <= 0:
+            return cpu
+        user = round(missing * cpu.user / cpu.time) if cpu.time else missing // 2
+        return CpuReading(cpu.time + missing, cpu.user + user, cpu.system + missing - user)
+
     def totals(self) -> JobTotals:
-        cpu, marks = self._cpu, self._marks
+        cpu, marks = self._completed_cpu(), self._marks
         io: tuple[int | None, ...] = (None,) * 6 if self._io_hidden else self._io
         return JobTotals(
             time=time.time_ns(),

@@ -53,6 +53,7 @@ class Process:
         "live",
         "missing_since",
         "peak",
+        "step",
         "stretches",
         "system",
         "tgid",
@@ -65,8 +66,9 @@ class Process:
         "vitals_user",
     )
 
-    def __init__(self, tgid: int, usage: JobUsage, first: Stretch) -> None:
+    def __init__(self, tgid: int, usage: JobUsage, first: Stretch, step: str = "") -> None:
         self.tgid = tgid
+        self.step = step
         self.usage = usage
         self.stretches = [first]
         first.used = 0
@@ -100,11 +102,13 @@ class ProcessTracker:
         self._held: dict[int, deque[ExitRecord]] = {}
         self._held_count = 0
 
-    def adopt(self, live: LiveProcess, usage: JobUsage, *, polled: bool = False) -> Process:
+    def adopt(
+        self, live: LiveProcess, usage: JobUsage, *, step: str = "", polled: bool = False
+    ) -> Process:
         """Follow a process that is already alive. Where nothing but polling tells of processes,
         each one seen stands for an execution."""
         stretch = Stretch(self.names.by_link(live.pid), time.monotonic_ns(), executed=polled)
-        process = self._follow(Process(live.pid, usage, stretch))
+        process = self._follow(Process(live.pid, usage, stretch, step))
         process.live = live
         _count(usage, stretch)
         return process
@@ -119,8 +123,7 @@ class ProcessTracker:
 
     def _follow(self, process: Process) -> Process:
         self.processes[process.tgid] = process
-        process.usage.members[process.tgid] = process
-        process.usage.processes += 1
+        process.usage.join(process)
         return process
 
     def apply(self, events: Iterable[ProcessEvent], records: Iterable[ExitRecord]) -> None:
@@ -169,8 +172,9 @@ class ProcessTracker:
         if parent is None:
             return
         stretch = Stretch(parent.name, event.time, executed=False)
-        self._follow(Process(child, parent.usage, stretch))
-        _count(parent.usage, stretch)
+        usage = parent.usage.children
+        self._follow(Process(child, usage, stretch, parent.step))
+        _count(usage, stretch)
 
     def _exec(self, event: ProcessEvent) -> None:
         process = self.processes.get(event.tgid)
@@ -286,7 +290,7 @@ class ProcessTracker:
 
     def _forget(self, process: Process, parent: int) -> None:
         del self.processes[process.tgid]
-        del process.usage.members[process.tgid]
+        process.usage.leave(process)
         if process.live is not None:
             process.live.close()
         mother = self.processes.get(parent)

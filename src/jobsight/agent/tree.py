@@ -16,7 +16,7 @@ from jobsight.agent.live import NOTHING, Gone, InputOutput, LiveProcess, add
 from jobsight.agent.probe import IO_METRICS, Row
 from jobsight.agent.tracker import Process, ProcessTracker
 from jobsight.agent.usage import JobUsage
-from jobsight.model import SECOND, Coverage, ExecutableUse, JobTotals
+from jobsight.model import SECOND, Coverage, ExecutableUse, JobTotals, StepUse
 
 BLOCK = 512
 REASON = "split by polling; process events need root"
@@ -126,6 +126,12 @@ class TreeProbe:
             self.tracker.lose(pid)
         self._ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._cpu = self._waited_for()
+
+    def settle(self) -> None:
+        """There are no counters that could be removed."""
+
+    def steps(self) -> list[StepUse]:
+        return []
 
     def executables(self) -> list[ExecutableUse]:
         return self.usage.snapshot(estimated=True)

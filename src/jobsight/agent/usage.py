@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,15 +18,40 @@ if TYPE_CHECKING:
 class JobUsage:
     """The books of one job: finished use by executable, and the sums of what has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, children: JobUsage | None = None) -> None:
+        #: Where children are booked: those of Slurm's daemon are the user's, not the daemon's.
+        self.children = children or self
         self.executables: dict[Name, ExecutableUse] = {}
         #: The live processes by their id.
         self.members: dict[int, Process] = {}
         self.ended_io: InputOutput = NOTHING
         self.processes = 0
         self.executions = 0
+        #: CPU time of all that has ended.
+        self.ended_cpu = 0
+        #: Live processes by step, and the steps that have just lost their last one.
+        self.step_members: Counter[str] = Counter()
+        self.emptied: set[str] = set()
         #: Processes whose end the kernel could not tell us about.
         self.records_lost = 0
+
+    def join(self, process: Process) -> None:
+        """A process has come to life."""
+        self.members[process.tgid] = process
+        self.step_members[process.step] += 1
+        self.processes += 1
+
+    def leave(self, process: Process) -> None:
+        """A process has ended."""
+        del self.members[process.tgid]
+        self.step_members[process.step] -= 1
+        if self.step_members[process.step] == 0:
+            self.emptied.add(process.step)
+
+    def cpu_seen(self) -> int:
+        """What the processes have used by their own account, ended and live."""
+        live = sum(process.vitals_cpu - process.base_cpu for process in self.members.values())
+        return self.ended_cpu + live
 
     def of(self, name: Name) -> ExecutableUse:
         use = self.executables.get(name)
@@ -48,6 +74,7 @@ class JobUsage:
         """Add what one process used while it ran this executable."""
         use = self.of(name)
         use.cpu_time += cpu_time
+        self.ended_cpu += cpu_time
         user = round(cpu_time * user_share)
         use.cpu_user += user
         use.cpu_system += cpu_time - user

@@ -1,0 +1,168 @@
+"""Finds the jobs of Slurm on this node by their cgroups, and notices at once when one comes.
+
+Nothing is polled: the kernel tells through inotify when a folder is made or removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from jobsight.agent.inotify import Inotify
+from jobsight.agent.slurm_cgroup import V1_CONTROLLERS
+
+#: v1: "slurm", or "slurm_<node>" where several slurmd may run on one machine.
+DEFAULT_V1_ROOTS: Final = (r"slurm(?:_(?P<node>.+))?",)
+#: v2: "slurmstepd.scope", or "<node>_slurmstepd.scope".
+DEFAULT_SCOPES: Final = (r"(?:(?P<node>.+)_)?slurmstepd\.scope",)
+#: job_<id>, or from Slurm 26.05 on a SLUID: "s" and 13 base-32 characters.
+_JOB: Final = re.compile(r"job_(?P<id>\d+)|(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13})", re.IGNORECASE)
+_USER: Final = re.compile(r"uid_(?P<uid>\d+)")
+_TITLE: Final = re.compile(rb"slurmstepd: \[(\d+)\.")
+#: The hierarchies in which v1 jobs are looked for, the most telling first.
+_DISCOVERY: Final = ("cpuacct", "memory", "freezer", "cpuset")
+
+
+class JobPlace(NamedTuple):
+    """A job's folders on this node. The inode tells a job from an earlier one of its name."""
+
+    folder: Path
+    inode: int
+    #: None for a SLUID whose job id is not known yet.
+    job_id: int | None
+    sluid: str | None
+    #: The node's name in the folder, where several slurmd share a machine.
+    node: str | None
+    uid: int | None
+    folders: dict[str, Path]
+
+
+class Finder:
+    """The jobs that there are now, kept current by the kernel's word."""
+
+    def __init__(
+        self,
+        mount: Path = Path("/sys/fs/cgroup"),
+        *,
+        v1_roots: Iterable[str] = DEFAULT_V1_ROOTS,
+        scopes: Iterable[str] = DEFAULT_SCOPES,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self.mount = mount
+        self._v1_roots = [re.compile(pattern) for pattern in v1_roots]
+        self._scopes = [re.compile(pattern) for pattern in scopes]
+        self._proc = proc
+        self._inotify = Inotify()
+
+    def fileno(self) -> int:
+        return self._inotify.fileno()
+
+    def changed(self) -> bool:
+        """Take in what the kernel said; True when it said anything."""
+        return len(list(self._inotify.read())) > 0
+
+    def jobs(self) -> list[JobPlace]:
+        """All jobs of this moment; what is found is watched from now on."""
+        found = list(self._find_v2())
+        found += self._find_v1()
+        return found
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """The folders in a folder, which is watched before it is read so that none is missed."""
+        try:
+            if not self._inotify.watch(folder):
+                return []
+            with os.scandir(folder) as entries:
+                return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
+                return []
+            raise
+
+    def _find_v2(self) -> Iterator[JobPlace]:
+        # On a hybrid machine v2 is mounted below; its jobs are then those of v1.
+        if not (self.mount / "cgroup.controllers").exists():
+            return
+        for place in (self.mount / "system.slice", self.mount):
+            for entry in self._entries(place):
+                node = _match(self._scopes, entry.name)
+                if node is None:
+                    continue
+                for job in self._entries(Path(entry.path)):
+                    yield from self._job(job, node["node"], None, {"unified": Path(job.path)})
+
+    def _find_v1(self) -> Iterator[JobPlace]:
+        seen: set[tuple[str, str, str]] = set()
+        for controller in _DISCOVERY:
+            for root in self._entries(self.mount / controller):
+                node = _match(self._v1_roots, root.name)
+                if node is None:
+                    continue
+                for user in self._entries(Path(root.path)):
+                    uid = _USER.fullmatch(user.name)
+                    if uid is None:
+                        continue
+                    for job in self._entries(Path(user.path)):
+                        key = (root.name, user.name, job.name)
+                        if key in seen:
+                            continue
+                        seen.add(key)
+                        folders = {
+                            other: self.mount / other / root.name / user.name / job.name
+                            for other in V1_CONTROLLERS
+                        }
+                        yield from self._job(job, node["node"], int(uid["uid"]), folders)
+
+    def _job(
+        self,
+        entry: os.DirEntry[str],
+        node: str | None,
+        uid: int | None,
+        folders: dict[str, Path],
+    ) -> Iterator[JobPlace]:
+        match = _JOB.fullmatch(entry.name)
+        if match is None:
+            return
+        self._watch_steps(folders)
+        number = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
+        try:
+            inode = entry.stat(follow_symlinks=False).st_ino
+        except OSError:
+            return
+        sluid = match["sluid"].upper() if match["sluid"] else None
+        yield JobPlace(Path(entry.path), inode, number, sluid, node, uid, folders)
+
+    def _watch_steps(self, folders: dict[str, Path]) -> None:
+        for controller in ("unified", "cpuacct", "memory"):
+            if controller in folders:
+                for step in self._entries(folders[controller]):
+                    if step.name.startswith("step_"):
+                        self._inotify.watch(Path(step.path))
+
+    def _id_from_title(self, folder: Path) -> int | None:
+        """A SLUID folder does not say the job's id; the title of its slurmstepd does."""
+        for place in folder.glob("step_*/slurm/cgroup.procs"):
+            try:
+                for pid in place.read_text().split():
+                    title = (self._proc / pid / "cmdline").read_bytes()
+                    match = _TITLE.match(title)
+                    if match is not None:
+                        return int(match[1])
+            except OSError:
+                continue
+        return None
+
+    def close(self) -> None:
+        self._inotify.close()
+
+
+def _match(patterns: list[re.Pattern[str]], name: str) -> dict[str, str | None] | None:
+    for pattern in patterns:
+        match = pattern.fullmatch(name)
+        if match is not None:
+            return {"node": match.groupdict().get("node")}
+    return None

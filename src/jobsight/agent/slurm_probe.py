@@ -1,0 +1,53 @@
+"""Measures one job of Slurm: its steps come and go, and slurmstepd's share is kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jobsight.agent.probe import CgroupProbe
+from jobsight.agent.slurm_cgroup import SlurmCounters
+from jobsight.agent.tracker import ProcessTracker
+from jobsight.agent.usage import JobUsage
+from jobsight.model import JobTotals, StepUse
+
+
+class SlurmProbe(CgroupProbe):
+    """A job whose cgroups Slurm made."""
+
+    def __init__(
+        self,
+        counters: SlurmCounters,
+        tracker: ProcessTracker,
+        *,
+        events: bool,
+        reason: str = "",
+        proc: bytes = b"/proc",
+    ) -> None:
+        super().__init__(counters, tracker, events=events, reason=reason, proc=proc)
+        self.counters = counters
+        #: Slurm's own processes. What they fork is the user's, from the fork on.
+        self.daemon_usage = JobUsage(children=self.usage)
+
+    def refresh(self) -> None:
+        """Folders have come or gone: look for steps, and for processes in them."""
+        self.counters.refresh()
+        self._adopt_strangers()
+
+    def _listed(self) -> Iterable[tuple[str, list[int]]]:
+        for step, pid in self.counters.daemons():
+            if pid not in self.tracker.processes:
+                self._adopt(pid, step, self.daemon_usage)
+        return self.counters.processes_by_step()
+
+    def steps(self) -> list[StepUse]:
+        return self.counters.steps()
+
+    def totals(self) -> JobTotals:
+        totals = super().totals()
+        totals.cpu_overhead = self.counters.overhead
+        return totals
+
+    def close(self) -> None:
+        for process in list(self.daemon_usage.members.values()):
+            self.tracker.lose(process.tgid)
+        super().close()
