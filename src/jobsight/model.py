@@ -68,7 +68,8 @@ class RunReference(msgspec.Struct, frozen=True):
 
 _REFERENCE = re.compile(
     r"(?:(?P<cluster>[^:\s]+):)?(?P<job>\d{1,18})(?:_(?P<task>\d{1,9})|\+(?P<offset>\d{1,9}))?"
-    r"(?::(?P<start>\d{8}T\d{6}Z))?"
+    r"(?::(?P<start>\d{8}T\d{6}Z))?",
+    re.ASCII,
 )
 
 

@@ -8,7 +8,9 @@ from typing import Final
 from jobsight.errors import ConfigError
 
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_SIZE: Final = re.compile(
+    r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE | re.ASCII
+)
 
 
 def parse_size(text: str, where: str) -> int:

@@ -33,6 +33,8 @@ from jobsight.model import (
 MAGIC = b"JSB1"
 #: A batch larger than this once unpacked is refused: no agent writes one.
 MAX_UNPACKED = 64 * 2**20
+#: Records in memory are up to twenty times as large as in the header, so that has its own bound.
+MAX_HEADER = 16 * 2**20
 MAX_ROWS = 1_000_000
 MAX_COLUMNS = 4096
 
@@ -103,7 +105,11 @@ def _shape_part(part: JobPart, columns: list[bytes]) -> _Part:
         names: list[tuple[str, Literal["q", "d"]]] = []
         columns.append(_column_bytes(part.series.times))
         for name, column in part.series.columns.items():
-            names.append((name, "q" if _kind(column) == "q" else "d"))
+            if len(column) != len(part.series):
+                raise WireError(
+                    f"the column {name} has {len(column)} values for {len(part.series)} times"
+                )
+            names.append((name, _kind(column)))
             columns.append(_column_bytes(column))
         shape = _Shape(len(part.series), names)
     return _Part(
@@ -118,8 +124,11 @@ def _shape_part(part: JobPart, columns: list[bytes]) -> _Part:
     )
 
 
-def _kind(column: Column) -> str:
-    return column.format if isinstance(column, memoryview) else column.typecode
+def _kind(column: Column) -> Literal["q", "d"]:
+    kind = column.format if isinstance(column, memoryview) else column.typecode
+    if kind not in ("q", "d"):
+        raise WireError(f"a column of type {kind!r} cannot be sent; it must be int64 or float64")
+    return "q" if kind == "q" else "d"
 
 
 def _column_bytes(column: Column) -> bytes:
@@ -159,9 +168,11 @@ def decode(data: bytes) -> Batch:
     (length,) = _LENGTH.unpack_from(body)
     if length > len(body) - _LENGTH.size:
         raise WireError(f"the header should have {length} bytes but the batch ends before")
+    if length > MAX_HEADER:
+        raise WireError(f"the header has {length} bytes; {MAX_HEADER} are allowed")
     try:
         header = _DECODER.decode(body[_LENGTH.size : _LENGTH.size + length])
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         raise WireError(f"the header cannot be read: {error}") from None
     reader = _Reader(body[_LENGTH.size + length :])
     parts = [_read_part(part, reader) for part in header.parts]
