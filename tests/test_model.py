@@ -1,0 +1,83 @@
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from jobsight.model import SECOND, Run, RunReference, format_start, parse_start
+
+START = 1_794_717_192 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("12", RunReference(12)),
+        (" 12\n", RunReference(12)),
+        ("62_3", RunReference(62, array_task_id=3)),
+        ("62_0", RunReference(62, array_task_id=0)),
+        ("88+1", RunReference(88, het_offset=1)),
+        ("88+0", RunReference(88, het_offset=0)),
+        ("alpha:12", RunReference(12, cluster="alpha")),
+        ("alpha:62_3", RunReference(62, cluster="alpha", array_task_id=3)),
+        (f"alpha:12:{format_start(START)}", RunReference(12, cluster="alpha", start=START)),
+        (f"12:{format_start(START)}", RunReference(12, start=START)),
+    ],
+)
+def test_what_people_type(text: str, expected: RunReference) -> None:
+    assert RunReference.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "twelve",
+        "-1",
+        "12.0",
+        "62_",
+        "62_3_4",
+        "62_3+1",
+        "alpha:",
+        ":12",
+        "alpha:12:",
+        "alpha:12:yesterday",
+        "alpha:12:20261345T000000Z",
+        "alpha:12:20261115T043312",
+        "1" * 30,
+        "12\n13",
+        "12; drop table runs",
+    ],
+)
+def test_what_names_no_run(text: str) -> None:
+    with pytest.raises(ValueError, match="does not name a run; right would be"):
+        RunReference.parse(text)
+
+
+@pytest.mark.parametrize("digits", ["\u0661\u0662", "\uff11\uff12", "\u00b2"])
+def test_only_the_digits_of_ascii_are_numbers(digits: str) -> None:
+    with pytest.raises(ValueError, match="does not name a run"):
+        RunReference.parse(digits)
+
+
+@given(some.text(max_size=30))
+def test_any_text_is_a_reference_or_an_error(text: str) -> None:
+    with suppress(ValueError):
+        assert RunReference.parse(text).job_id >= 0
+
+
+@given(
+    some.integers(0, 2**53),
+    some.integers(0, 4_000_000_000),
+    some.from_regex(r"[a-z][a-z0-9_.-]{0,20}", fullmatch=True),
+)
+def test_the_text_form_leads_back(job_id: int, seconds: int, cluster: str) -> None:
+    run = Run(cluster, job_id, seconds * SECOND)
+    found = RunReference.parse(str(run))
+    assert Run(found.cluster or "", found.job_id, found.start or 0) == run
+
+
+def test_the_text_form_is_to_the_second() -> None:
+    run = Run("alpha", 12, START + 999_999_999)
+    assert str(run) == "alpha:12:20261115T043312Z"
+    assert parse_start("20261115T043312Z") == START

@@ -1,0 +1,310 @@
+"""A batch on the wire: what goes in comes out, and nothing else comes out as anything else."""
+
+import math
+import struct
+import tracemalloc
+from array import array
+from contextlib import suppress
+from typing import Any, get_args, get_origin
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from jobsight import wire
+from jobsight.model import (
+    MISSING,
+    Batch,
+    Column,
+    Coverage,
+    ExecutableUse,
+    JobInfo,
+    JobPart,
+    JobTotals,
+    Series,
+    Sighting,
+)
+from jobsight.wire import WireError, decode, encode
+
+WORD = some.text(max_size=20)
+COUNT = some.integers(0, 2**63 - 1)
+VALUE = some.integers(MISSING, 2**63 - 1)
+
+
+def optional(strategy: some.SearchStrategy[Any]) -> some.SearchStrategy[Any]:
+    return some.none() | strategy
+
+
+def of_struct(
+    kind: type[msgspec.Struct], **given: some.SearchStrategy[Any]
+) -> some.SearchStrategy[Any]:
+    """Every field of a record by its type, so that a new field is tested from its first day."""
+    by_type: dict[Any, some.SearchStrategy[Any]] = {
+        int: COUNT,
+        str: WORD,
+        bytes: some.binary(max_size=40),
+        bool: some.booleans(),
+        int | None: optional(COUNT),
+        str | None: optional(WORD),
+        float | None: optional(some.floats(0, 1)),
+        tuple[str, ...] | None: optional(some.lists(WORD, max_size=3).map(tuple)),
+    }
+
+    def of_type(wanted: Any) -> some.SearchStrategy[Any]:
+        if wanted in by_type:
+            return by_type[wanted]
+        if get_origin(wanted) is list:
+            return some.lists(of_type(get_args(wanted)[0]), max_size=3)
+        return of_struct(wanted)
+
+    fields = {
+        field.name: given[field.name] if field.name in given else of_type(field.type)
+        for field in msgspec.structs.fields(kind)
+    }
+    return some.builds(kind, **fields)
+
+
+COVERAGE = of_struct(
+    Coverage, quality=some.sampled_from(["exact", "estimate", "failed", "missing"])
+)
+
+
+@some.composite
+def series(draw: some.DrawFn) -> Series:
+    rows = draw(some.integers(0, 12))
+
+    def column(kind: str) -> some.SearchStrategy[Column]:
+        values = VALUE if kind == "q" else some.floats()
+        return some.lists(values, min_size=rows, max_size=rows).map(
+            lambda items: array(kind, items)
+        )
+
+    columns = some.dictionaries(WORD, some.sampled_from("qd").flatmap(column), max_size=4)
+    return Series(draw(column("q")), draw(columns))
+
+
+PART = of_struct(
+    JobPart,
+    series=optional(series()),
+    totals=optional(of_struct(JobTotals)),
+    coverage=some.dictionaries(WORD, COVERAGE, max_size=3),
+)
+BATCH = of_struct(Batch, parts=some.lists(PART, max_size=3))
+
+
+def plain(batch: Batch) -> Any:
+    """A batch for comparing: columns by their type and their bits, since NaN equals nothing."""
+
+    def column(values: Column) -> tuple[str, bytes]:
+        kind = values.format if isinstance(values, memoryview) else values.typecode
+        return kind, values.tobytes()
+
+    parts = [
+        (
+            msgspec.structs.replace(part, series=None),
+            part.series
+            and (
+                column(part.series.times),
+                {name: column(values) for name, values in part.series.columns.items()},
+            ),
+        )
+        for part in batch.parts
+    ]
+    return msgspec.structs.replace(batch, parts=[]), parts
+
+
+def small_batch() -> Batch:
+    part = JobPart(
+        sighting=Sighting("alpha", 12, "n1", "boot", 1),
+        epoch="one",
+        series=Series(
+            array("q", [1, 2, 3]),
+            {"a": array("q", [1, MISSING, 3]), "b": array("d", [0.5, math.nan, -0.0])},
+        ),
+        totals=JobTotals(time=3, cpu_source="cgroup v2", cpu_time=5),
+        executables=[ExecutableUse(path=b"/opt/\xff\x00\n%s{}'\"")],
+        coverage={"cpu": Coverage(quality="exact")},
+    )
+    return Batch(
+        cluster="alpha",
+        node="n1",
+        spool="s",
+        sequence=1,
+        written=1,
+        monotonic=1,
+        agent="test",
+        jobs=[JobInfo(cluster="alpha", job_id=12, source="test")],
+        parts=[part],
+    )
+
+
+def sealed(body: bytes) -> bytes:
+    return wire.MAGIC + zstandard.ZstdCompressor(write_content_size=True).compress(body)
+
+
+def opened(batch: Batch) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(encode(batch)[4:])
+
+
+def with_header(header: object, columns: bytes = b"") -> bytes:
+    packed = msgspec.msgpack.encode(header)
+    return sealed(struct.pack("<I", len(packed)) + packed + columns)
+
+
+def header(**changes: object) -> dict[str, object]:
+    return {
+        "cluster": "alpha",
+        "node": "n1",
+        "spool": "s",
+        "sequence": 1,
+        "written": 1,
+        "monotonic": 1,
+        "agent": "test",
+        **changes,
+    }
+
+
+def part_with(rows: int, columns: list[list[str]]) -> dict[str, object]:
+    sighting = {"cluster": "a", "job_id": 1, "node": "n", "boot_id": "b", "birth": 1}
+    return {"sighting": sighting, "epoch": "e", "shape": [rows, columns]}
+
+
+@given(BATCH)
+@settings(max_examples=200, deadline=None)
+def test_what_goes_in_comes_out_bit_for_bit(batch: Batch) -> None:
+    assert plain(decode(encode(batch))) == plain(batch)
+
+
+def test_a_view_of_a_column_is_a_column() -> None:
+    batch = small_batch()
+    again = decode(encode(decode(encode(batch))))
+    assert plain(again) == plain(batch)
+
+
+def test_every_truncation_is_refused() -> None:
+    data = encode(small_batch())
+    for length in range(len(data)):
+        with pytest.raises(WireError, match=r"^the "):
+            decode(data[:length])
+
+
+def test_every_truncation_of_what_is_packed_is_refused() -> None:
+    body = opened(small_batch())
+    for length in range(len(body)):
+        with pytest.raises(WireError, match=r"^the "):
+            decode(sealed(body[:length]))
+
+
+def test_every_flipped_bit_is_a_wire_error_or_a_batch() -> None:
+    data = encode(small_batch())
+    for position in range(len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            with suppress(WireError):
+                decode(bytes(damaged))
+
+
+@given(some.data())
+@settings(max_examples=300, deadline=None)
+def test_damage_below_the_compression_is_a_wire_error_or_a_batch(data: some.DataObject) -> None:
+    body = bytearray(opened(small_batch()))
+    for _ in range(data.draw(some.integers(1, 4))):
+        body[data.draw(some.integers(0, len(body) - 1))] = data.draw(some.integers(0, 255))
+    with suppress(WireError):
+        decode(sealed(bytes(body)))
+
+
+@given(some.binary(max_size=200))
+def test_any_bytes_are_a_wire_error(data: bytes) -> None:
+    for bytes_given in (data, wire.MAGIC + data, sealed(data)):
+        with pytest.raises(WireError):
+            decode(bytes_given)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "does not start with JSB1"),
+        (b"JSB2" + encode(small_batch())[4:], "does not start with JSB1"),
+        (encode(small_batch()) + b"x", "cannot be unpacked"),
+        (encode(small_batch()) + encode(small_batch())[4:], "cannot be unpacked"),
+        (sealed(opened(small_batch()) + b"x"), "1 bytes follow the last column"),
+        (sealed(b"\x01"), "has no header"),
+        (with_header(header(sequence="one")), "header cannot be read"),
+        (with_header(header(cluster=b"\xff")), "header cannot be read"),
+        (with_header(header(parts=[part_with(-1, [])])), "-1 rows"),
+        (with_header(header(parts=[part_with(10**7, [])])), "rows"),
+        (with_header(header(parts=[part_with(0, [["a", "q"]] * 5000)])), "5000 columns"),
+        (with_header(header(parts=[part_with(0, [["a", "q"]] * 2)])), "same metric twice"),
+        (with_header(header(parts=[part_with(0, [["a", "x"]])])), "header cannot be read"),
+        (with_header(header(parts=[part_with(2, [])]), b"\0" * 8), "cut short"),
+        (
+            wire.MAGIC + zstandard.ZstdCompressor(write_content_size=False).compress(b"a" * 9),
+            "does not announce",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(data: bytes, sentence: str) -> None:
+    with pytest.raises(WireError, match=sentence):
+        decode(data)
+
+
+def test_a_deeply_nested_header_is_refused() -> None:
+    nested = b"\x91" * 100_000 + b"\xc0"
+    packed = msgspec.msgpack.encode(header())
+    # One more entry in the map, whose value nests without end.
+    packed = bytes([packed[0] + 1]) + packed[1:] + b"\xa1x" + nested
+    with pytest.raises(WireError):
+        decode(sealed(struct.pack("<I", len(packed)) + packed))
+
+
+def test_a_bomb_is_refused_before_it_unpacks() -> None:
+    bomb = sealed(b"\0" * (wire.MAX_UNPACKED + 1))
+    assert len(bomb) < 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="would unpack to"):
+            decode(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_that_lies_about_its_size_is_refused() -> None:
+    data = bytearray(sealed(b"\0" * 300))
+    # The two bytes of the content size stand behind the frame's magic and descriptor.
+    position = data.index((300 - 256).to_bytes(2, "little"), 4)
+    data[position : position + 2] = (10).to_bytes(2, "little")
+    with pytest.raises(WireError, match="cannot be unpacked"):
+        decode(bytes(data))
+
+
+def test_a_header_of_small_things_cannot_fill_the_memory() -> None:
+    # Eight bytes on the wire become a record of more than a hundred in memory.
+    tiny = [{"path": b""}] * 3_000_000
+    data = with_header(header(parts=[{**part_with(0, []), "executables": tiny}]))
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="header"):
+            decode(data)
+        assert tracemalloc.get_traced_memory()[1] < 2 * wire.MAX_UNPACKED
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("column", [array("l", [1]), array("f", [1.0]), memoryview(b"1")])
+def test_a_column_of_another_type_is_refused_by_the_writer(column: Column) -> None:
+    batch = small_batch()
+    batch.parts[0].series = Series(array("q", [1]), {"a": column})
+    with pytest.raises(WireError, match="int64 or float64"):
+        encode(batch)
+
+
+def test_columns_of_unequal_length_are_refused_by_the_writer() -> None:
+    batch = small_batch()
+    batch.parts[0].series = Series(array("q", [1]), {"a": array("q", [1, 2])})
+    with pytest.raises(WireError, match="2 values for 1 times"):
+        encode(batch)
