@@ -93,7 +93,7 @@ def executables_note(
     )
     if coverage.quality == "exact":
         estimated = (
-            f", {format_share(estimated_share)} of it estimated for processes without a record"
+            f" ({format_share(estimated_share)} of it divided between programs by estimate)"
             if estimated_share is not None and estimated_share >= 0.001
             else ""
         )
