@@ -292,7 +292,7 @@ def batches(extra: int = 0) -> Iterator[Batch]:
 def fill(store: Store, extra: int = 0) -> None:
     """Write the sample runs into a store."""
     for batch in batches(extra):
-        store.write(batch)
+        store.write(batch, received=batch.written)
 
 
 if __name__ == "__main__":

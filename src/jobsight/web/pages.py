@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import fmean
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -12,11 +13,11 @@ from fastapi import APIRouter, HTTPException, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobsight.metrics import METRICS
+from jobsight.metrics import METRICS, Metric
 from jobsight.model import RunReference
 from jobsight.reports.listing import JobRow, job_row
 from jobsight.reports.report import JobReport
-from jobsight.store import Store, StoredRun
+from jobsight.store import MetricSummary, Store, StoredRun
 from jobsight.web.templating import render
 
 ROWS = 50
@@ -73,16 +74,19 @@ class RunsPage(msgspec.Struct, kw_only=True):
 
 
 class CurveSummary(msgspec.Struct):
-    """One curve in four numbers, for a browser that cannot draw it."""
+    """A metric in numbers, for a browser that cannot draw it.
 
-    node: str
+    A counter's own least and mean say nothing: of it only the total is given.
+    """
+
     title: str
     help: str
     unit: str
-    minimum: float | None
-    mean: float | None
-    maximum: float | None
-    last: float | None
+    minimum: float | None = None
+    mean: float | None = None
+    maximum: float | None = None
+    last: float | None = None
+    total: float | None = None
 
 
 def create_router(
@@ -137,30 +141,23 @@ def create_router(
 
 
 def curve_summaries(store: Store, run_id: int) -> list[CurveSummary]:
-    """The curves in numbers, in the order of the table of metrics.
+    """The curves in numbers over all nodes, in the order of the table of metrics."""
+    found: dict[str, list[MetricSummary]] = {}
+    for row in store.summaries(run_id):
+        found.setdefault(row.metric, []).append(row)
+    return [_summary(metric, found[name]) for name, metric in METRICS.items() if name in found]
 
-    A counter's own least and mean say nothing: of it only the last value, the total, is shown.
-    """
-    order = {name: place for place, name in enumerate(METRICS)}
-    rows = []
-    for row in sorted(
-        store.summaries(run_id), key=lambda row: (order.get(row.metric, len(order)), row.node)
-    ):
-        metric = METRICS.get(row.metric)
-        gauge = metric is None or metric.kind == "gauge"
-        rows.append(
-            CurveSummary(
-                node=row.node,
-                title=metric.title if metric else row.metric,
-                help=metric.help if metric else "",
-                unit=metric.unit if metric else "",
-                minimum=row.minimum if gauge else None,
-                mean=row.mean if gauge else None,
-                maximum=row.maximum if gauge else None,
-                last=row.last,
-            )
-        )
-    return rows
+
+def _summary(metric: Metric, rows: list[MetricSummary]) -> CurveSummary:
+    made = CurveSummary(metric.title, metric.help, metric.unit)
+    if metric.kind == "counter":
+        made.total = sum(row.last for row in rows)
+    else:
+        made.minimum = min(row.minimum for row in rows)
+        made.mean = fmean(row.mean for row in rows)
+        made.maximum = max(row.maximum for row in rows)
+        made.last = fmean(row.last for row in rows)
+    return made
 
 
 def _answer(request: Request, template: str, **context: Any) -> HTMLResponse:

@@ -14,7 +14,7 @@ const PLOTS = [
     asked: "cpus",
     lines: [
       { metric: "cpu.time", label: "used", colour: "accent", dash: "solid", band: true },
-      { metric: "cpu.system", label: "of it in the kernel", colour: "second", dash: "solid", thin: true },
+      { metric: "cpu.system", label: "in the kernel", colour: "second", dash: "solid", thin: true },
     ],
   },
   {

@@ -1,8 +1,9 @@
 // One plot: a panel with a title, a legend that shows the values under the cursor, and a uPlot.
 
-import { KINDS, TIME_STEPS, elapsed, tick } from "./units.js";
+import { KINDS, TIME_STEPS, digits, elapsed, tick } from "./units.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+const POINT = 6;
 const DASHES = { solid: [], dashed: [5, 3], limit: [2, 3] };
 
 export function colour(name) {
@@ -22,6 +23,16 @@ function lonely(u, index) {
     if (column[at] != null && column[at - 1] == null && column[at + 1] == null) found.push(at);
   }
   return found.length ? found : null;
+}
+
+// The mark on a line under the cursor; the edges of a band and what was asked have none.
+function cursorPoint(line, index) {
+  if (!line || line.fixed !== undefined || line.group || index !== line.index) return null;
+  const mark = document.createElement("div");
+  mark.style.width = mark.style.height = `${POINT}px`;
+  mark.style.marginLeft = mark.style.marginTop = `${-POINT / 2}px`;
+  mark.style.background = colour(line.colour);
+  return mark;
 }
 
 function element(name, className, ...children) {
@@ -47,8 +58,8 @@ function sample(line) {
 // A line is {label, colour, dash, values, minimum?, maximum?}; several lines may share one entry of
 // the legend (the nodes of a job), then only the nearest to the cursor is named.
 export class Plot {
-  constructor(parent, { title, kind, height, start, onCursor, onZoom }) {
-    Object.assign(this, { title, kind: KINDS[kind], height, start, onCursor, onZoom });
+  constructor(parent, { title, kind, height, onCursor, onZoom }) {
+    Object.assign(this, { title, kind: KINDS[kind], height, onCursor, onZoom });
     this.unit = element("span", "unit");
     this.legend = element("div", "legend");
     this.legend.setAttribute("role", "group");
@@ -56,6 +67,7 @@ export class Plot {
     this.area = element("div", "plot-area");
     this.area.tabIndex = 0;
     this.area.setAttribute("role", "img");
+    this.stepped = kind === "cores" || kind === "rate";
     const head = element("div", "plot-head", element("h3", "", title, " ", this.unit), this.legend);
     parent.append(element("figure", "panel plot", head, this.area));
     this.hidden = new Set();
@@ -115,12 +127,15 @@ export class Plot {
     for (const line of this.lines) {
       const show = !this.hidden.has(line.group ?? line.label);
       const thin = line.dash !== "solid" || line.thin;
-      const stroke = line.faint ? translucent(line.colour, 0.45) : colour(line.colour);
+      const stroke = line.faint ? translucent(line.colour, 0.65) : colour(line.colour);
       const points = { show: false, filter: lonely };
+      // A rate stands for the time since the sample before it, so it is drawn as a step.
+      const paths = this.stepped ? uPlot.paths.stepped({ align: -1 }) : undefined;
+      line.index = this.owners.length;
       this.owners.push(line);
-      series.push({ stroke, width: thin ? 1 : 1.75, dash: DASHES[line.dash], show, points });
+      series.push({ stroke, paths, width: thin ? 1 : 1.75, dash: DASHES[line.dash], show, points });
       if (!line.minimum) continue;
-      const edge = { width: 0, show, points: { show: false } };
+      const edge = { width: 0, show, paths, points: { show: false } };
       series.push(edge, { ...edge });
       this.owners.push(line, line);
       bands.push({
@@ -132,15 +147,15 @@ export class Plot {
       width: Math.max(this.area.clientWidth, 100),
       height: this.height,
       legend: { show: false },
-      padding: [10, 14, 0, 0],
+      padding: [10, 24, 0, 0],
       cursor: {
         sync: { key: "run", setSeries: false, scales: ["x", null] },
         focus: { prox: 24 },
-        points: { size: 5 },
+        points: { show: (u, index) => cursorPoint(this.owners[index], index) },
         drag: { x: true, y: false },
         y: false,
       },
-      focus: { alpha: this.lines.length > 8 ? 0.3 : 1 },
+      focus: { alpha: this.lines.length > 8 ? 0.45 : 1 },
       scales: {
         x: { time: false },
         y: { range: (u, least, most) => [0, most > 0 ? most * 1.06 : 1] },
@@ -158,7 +173,7 @@ export class Plot {
         {
           ...axis,
           size: 48,
-          space: 34,
+          space: 28,
           incrs: this.kind.steps,
           values: (u, splits) => {
             const { unit, divisor } = this.kind.scale(splits.at(-1) ?? 0);
@@ -182,12 +197,17 @@ export class Plot {
     return min != null && (min > times[0] || max < times.at(-1));
   }
 
+  // With few lines there is room in the legend for the range beside the value.
+  get roomy() {
+    return this.lines.length < 4;
+  }
+
   fillLegend() {
     this.entries = new Map();
     for (const line of this.lines) {
       const name = line.group ?? line.label;
       if (this.entries.has(name)) continue;
-      const value = element("b", line.minimum ? "with-range" : "");
+      const value = element("b", line.minimum && this.roomy ? "with-range" : "");
       const button = element("button", "", sample(line), name, value);
       button.type = "button";
       button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
@@ -233,9 +253,13 @@ export class Plot {
     if (value == null) return "no value";
     const text = this.kind.text(value);
     if (line.group) return `${line.label} ${text}`;
-    if (!line.minimum) return text;
+    if (!line.minimum || !this.roomy) return text;
     const [least, most] = [this.u.data[index + 1][at], this.u.data[index + 2][at]];
-    return least === most ? text : `${text} (${this.kind.text(least)} to ${this.kind.text(most)})`;
+    if (least === most) return text;
+    const { unit, divisor } = this.kind.scale(most);
+    if (divisor === 1) return `${text} (${this.kind.text(least)} to ${this.kind.text(most)})`;
+    const [middle, low, high] = [value, least, most].map((each) => digits(each / divisor));
+    return `${middle} (${low} to ${high}) ${unit}`;
   }
 
   describe() {

@@ -17,7 +17,7 @@ export const TIME_STEPS = [
   30 * MINUTE, HOUR, 2 * HOUR, 4 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY,
 ];
 
-function digits(value) {
+export function digits(value) {
   const size = Math.abs(value);
   if (size >= 99.95 || value === 0) return value.toFixed(0);
   return value.toFixed(size >= 9.995 ? 1 : 2);
@@ -37,7 +37,7 @@ export const KINDS = {
   cores: {
     steps: DECIMAL_STEPS,
     scale: () => ({ unit: "cores", divisor: 1 }),
-    text: digits,
+    text: (value) => (Number.isInteger(value) ? String(value) : digits(value)),
   },
   bytes: {
     steps: BINARY_STEPS,

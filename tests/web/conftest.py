@@ -1,0 +1,89 @@
+"""A store with the sample runs and a real server before it, once for all tests of the pages."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from jobsight.model import Run
+from jobsight.server.app import create_app
+from jobsight.store import Store
+from tests.web import sample
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+TOKEN = "a-token-for-the-tests-of-the-pages"
+CHROMIUM = "/usr/bin/chromium"
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store.open(tmp_path_factory.mktemp("web") / "store.db") as opened:
+        sample.fill(opened, extra=50)
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def runs(store: Store) -> dict[str, Run]:
+    """The sample runs by name."""
+    return {stored.info.name or "": stored.run for stored in store.runs(limit=100)}
+
+
+@pytest.fixture
+def client(store: Store) -> TestClient:
+    made = TestClient(create_app(store, TOKEN, delay=0), base_url="http://127.0.0.1:8080")
+    made.headers["Authorization"] = f"Bearer {TOKEN}"
+    return made
+
+
+@contextmanager
+def served(store: Store) -> Iterator[str]:
+    """A server that browsers can ask; gives its address."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(store, TOKEN, delay=0), host="127.0.0.1", port=0, log_level="warning"
+        )
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 10
+        while not server.started and time.monotonic() < deadline:
+            time.sleep(0.02)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        # A browser keeps its connections open; the server is not to wait for it.
+        server.should_exit = server.force_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def address(store: Store) -> Iterator[str]:
+    with served(store) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not os.access(CHROMIUM, os.X_OK):
+        pytest.skip(f"no browser at {CHROMIUM}; apt-get install chromium fonts-dejavu-core")
+    from playwright.sync_api import sync_playwright
+
+    options = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    options += " disable-component-update disable-sync"
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[f"--{option}" for option in options.split()]
+        )
+        yield made
+        made.close()

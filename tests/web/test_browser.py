@@ -1,0 +1,273 @@
+"""The pages in a real browser: drawn, alive, quiet, and with nothing from elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from jobsight.model import SECOND, Run
+from jobsight.store import Store
+from tests.web import sample
+from tests.web.conftest import TOKEN, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+#: How many pixels of each canvas are painted, and how many values each uPlot holds.
+PLOTS = """() => [...document.querySelectorAll('.plot-area')].map((area) => {
+  const canvas = area.querySelector('canvas');
+  const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let painted = 0;
+  for (let at = 3; at < pixels.length; at += 4) if (pixels[at]) painted += 1;
+  const values = area.uplot.data.slice(1).flat().filter((value) => value !== null).length;
+  return { painted, values, times: area.uplot.data[0].length };
+})"""
+
+
+def drawn(page: Page) -> None:
+    page.locator(".plot-area canvas").nth(3).wait_for(timeout=10_000)
+
+
+def until(page: Page, expression: str, timeout: float = 10) -> None:
+    """Wait for an expression; the browser may not do so itself, as its policy forbids eval."""
+    deadline = time.monotonic() + timeout
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, f"still not: {expression}"
+        time.sleep(0.05)
+
+
+@contextmanager
+def opened(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
+    """A page of a browser that is signed in; it fails where anything was complained of."""
+    context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    # What was still under way when the page was left is aborted, which nobody complains of.
+    page.on(
+        "requestfailed",
+        lambda request: (
+            request.failure == "net::ERR_ABORTED" or complaints.append(f"failed: {request.url}")
+        ),
+    )
+    page.on(
+        "request",
+        lambda request: request.url.startswith(address) or complaints.append(request.url),
+    )
+    page.add_init_script(
+        "document.addEventListener('securitypolicyviolation',"
+        " (event) => console.error(`policy: ${event.violatedDirective}`))"
+    )
+    page.goto(f"{address}/?token={TOKEN}")
+    assert TOKEN not in page.url
+    try:
+        yield page
+        assert complaints == []
+    finally:
+        context.close()
+
+
+def test_curves_are_drawn(browser: Browser, address: str, runs: dict[str, Run]) -> None:
+    with opened(browser, address) as page:
+        page.get_by_role("link", name=str(runs["train-model"].job_id), exact=True).click()
+        drawn(page)
+        for plot in page.evaluate(PLOTS):
+            assert plot["painted"] > 2000
+            assert plot["values"] > plot["times"]
+            assert plot["times"] > 60
+        # What was asked for is a line of its own in the plots of CPU and memory.
+        last = "document.querySelectorAll('.plot-area')[0].uplot.data.at(-1)[5]"
+        assert page.evaluate(last) == 4
+
+
+@pytest.mark.parametrize("name", ["files", "unit-tests", "lammps-melt", sample.HOSTILE])
+def test_every_kind_of_run_is_quiet(
+    browser: Browser, address: str, runs: dict[str, Run], name: str
+) -> None:
+    with opened(browser, address) as page:
+        page.goto(f"{address}/jobs/{runs[name]}")
+        drawn(page)
+        assert page.locator("main script, main img, h1 script").count() == 0
+
+
+def test_cursor_zoom_and_legend(browser: Browser, address: str, runs: dict[str, Run]) -> None:
+    with opened(browser, address) as page:
+        page.goto(f"{address}/jobs/{runs['storm']}")
+        drawn(page)
+        first = page.locator(".plot-area").first
+        first.focus()
+        page.keyboard.press("Home")
+        for _ in range(5):
+            page.keyboard.press("ArrowRight")
+        assert page.locator("#curves-note").inner_text() == "5 s after the start, 02:34:07 UTC"
+        # All plots follow one cursor, and the legends read out what is under it.
+        shown = page.locator(".legend button b").all_inner_texts()
+        assert all(shown)
+        positions = (
+            "[...document.querySelectorAll('.plot-area')].map((area) => area.uplot.cursor.idx)"
+        )
+        assert page.evaluate(positions) == [5, 5, 5, 5]
+
+        box = first.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 200, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 350, box["y"] + 60, steps=3)
+        page.mouse.up()
+        width = "(() => { const x = document.querySelectorAll('.plot-area')[3].uplot.scales.x;"
+        width += " return x.max - x.min; })()"
+        assert page.evaluate(width) < 8
+        page.get_by_role("button", name="Whole time").click()
+        assert page.evaluate(width) == 14
+        assert page.locator("#whole-time").is_hidden()
+
+        asked = page.get_by_role("button", name="asked").first
+        asked.click()
+        assert asked.get_attribute("aria-pressed") == "false"
+        assert page.evaluate("document.querySelector('.plot-area').uplot.scales.y.max") < 2
+
+
+def test_many_nodes_as_mean_as_lines_and_one_by_one(
+    browser: Browser, address: str, runs: dict[str, Run]
+) -> None:
+    def series(page: Page) -> int:
+        found = page.evaluate("document.querySelector('.plot-area').uplot.data.length")
+        assert isinstance(found, int)
+        return found
+
+    with opened(browser, address) as page:
+        page.goto(f"{address}/jobs/{runs['lammps-melt']}")
+        drawn(page)
+        chooser = page.get_by_label("Nodes").and_(page.locator("select"))
+        assert len(chooser.locator("option").all()) == 10
+        # Times, mean, least, greatest, time in the kernel, asked.
+        assert series(page) == 6
+        chooser.select_option("each")
+        assert series(page) == 10
+        chooser.select_option("node03")
+        assert series(page) <= 6
+        memory = page.evaluate("document.querySelectorAll('.plot-area')[1].uplot.data[1]")
+        assert memory.count(None) > 10
+
+
+def test_nodes_are_brought_onto_one_row_of_times(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        joined = page.evaluate(
+            """async () => {
+              const { alignNodes, meanOfNodes } = await import('/static/nodes.js');
+              const node = (name, times, mean) => ({ node: name, times, metrics: {
+                m: { unit: 'cores', mean, minimum: mean, maximum: mean } } });
+              const aligned = alignNodes([
+                node('a', [0, 10, 20, 30], [1, 1, null, 1]),
+                node('b', [5, 15, 45], [2, 4, 4]),
+                node('c', [], []),
+              ]);
+              const lonely = alignNodes([node('a', [0, 10, 20, 300, 310], [1, 1, 1, 2, 2])]);
+              return { times: aligned.times, all: meanOfNodes(aligned).metrics.m,
+                       gap: lonely.nodes[0].metrics.m.mean };
+            }"""
+        )
+    assert joined["times"] == [0, 10, 20, 30, 45]
+    assert joined["all"]["mean"] == [1, 2, 4, 2.5, 4]
+    assert joined["all"]["minimum"] == [1, 1, 4, 1, 4]
+    assert joined["gap"] == [1, 1, 1, None, 2, 2]
+
+
+def test_a_running_job_grows_until_it_ends(browser: Browser, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store, served(store) as address:
+        _watch(browser, address, store)
+
+
+def _watch(browser: Browser, address: str, store: Store) -> None:
+    make = sample.Maker("grows")
+    (first,) = make.job(
+        lambda share: (1.0, 2**28, 0.0), length=20, ago=20, name="grows", running=True
+    )
+    store.write(first, received=first.written)
+    run = Run("grows", 1, sample.NOW - 20 * SECOND)
+    with opened(browser, address) as page:
+        page.clock.install()
+        page.goto(f"{address}/jobs/{run}")
+        drawn(page)
+        page.locator(".command, h1").first.focus()
+        count = "document.querySelector('.plot-area').uplot.data[0].length"
+        before = page.evaluate(count)
+
+        (second,) = sample.Maker("grows").job(
+            lambda share: (1.0, 2**28, 0.0), length=50, ago=20, name="grows"
+        )
+        store.write(msgspec.structs.replace(second, sequence=2), received=second.written)
+        page.clock.run_for(3500)
+        until(page, f"{count} > {before}")
+        assert page.locator("#head .state").inner_text() == "Completed"
+        assert "50.0 s" in page.locator("#figures").inner_text()
+
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.clock.run_for(60_000)
+        assert asked == []
+
+
+def test_light_and_dark_differ_and_the_curves_follow(
+    browser: Browser, address: str, runs: dict[str, Run]
+) -> None:
+    stroke = "document.querySelector('.plot-area').uplot.series[1].stroke()"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    with opened(browser, address, color_scheme="light") as page:
+        page.goto(f"{address}/jobs/{runs['storm']}")
+        drawn(page)
+        light = [page.evaluate(paper), page.evaluate(stroke), page.screenshot()]
+        page.emulate_media(color_scheme="dark")
+        until(page, f"{stroke} !== {light[1]!r}")
+        dark = [page.evaluate(paper), page.evaluate(stroke), page.screenshot()]
+        assert all(one != other for one, other in zip(light, dark, strict=True))
+        # On paper both are drawn in the colours of paper.
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(stroke) == light[1]
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(stroke) == dark[1]
+
+
+@pytest.mark.parametrize("width", [320, 390, 760, 1024, 1920])
+def test_no_page_scrolls_sideways(
+    browser: Browser, address: str, runs: dict[str, Run], width: int
+) -> None:
+    with opened(browser, address, viewport={"width": width, "height": 800}) as page:
+        for path in ("/", f"/jobs/{runs[sample.HOSTILE]}", f"/jobs/{runs['lammps-melt']}"):
+            page.goto(address + path)
+            if path != "/":
+                drawn(page)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, path
+
+
+def test_readable_without_javascript(browser: Browser, address: str, runs: dict[str, Run]) -> None:
+    with opened(browser, address, java_script_enabled=False) as page:
+        assert "59 runs" in page.locator("main").inner_text()
+        page.goto(f"{address}/jobs/{runs['storm']}")
+        text = page.locator("main").inner_text()
+        for wanted in ("The curves need JavaScript", "Memory used", "3,000", "not attributed"):
+            assert wanted in text
+        assert page.locator(".curves-tools").is_hidden()
+
+
+def test_sign_in_by_the_form(browser: Browser, address: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(address)
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    assert page.get_by_role("alert").inner_text() == "This is not the token of this server."
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("table.runs")
+    context.close()

@@ -1,0 +1,215 @@
+"""The page of one run, as the server renders it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from jobsight.model import SECOND, Coverage, Run
+from jobsight.reports import units
+from jobsight.reports.report import (
+    CpuUse,
+    ExecutableRow,
+    IoUse,
+    JobReport,
+    MemoryUse,
+    NodeRow,
+    TimeUse,
+)
+from jobsight.web.templating import metric_value, path_pieces, percent, render, state_of
+from tests.web.document import Document
+from tests.web.sample import HOSTILE
+
+MIB = 2**20
+
+
+def executable(**changes: Any) -> ExecutableRow:
+    fields: dict[str, Any] = {
+        "kind": "executable", "path": "/usr/bin/solver", "executions": 1201, "processes": 1302,
+        "cpu_time": 403 * SECOND, "cpu_user": 304 * SECOND, "cpu_system": 205 * SECOND,
+        "cpu_estimated": 106 * SECOND, "cpu_share": 0.617, "read_bytes": 71 * MIB,
+        "written_bytes": 72 * MIB, "peak_memory": 73 * MIB, "failures": 1703,
+    }  # fmt: skip
+    return ExecutableRow(**(fields | changes))
+
+
+def report(**changes: Any) -> JobReport:
+    """A report in which every figure is another one, so that each can be found."""
+    start = 1_794_717_192 * SECOND
+    fields: dict[str, Any] = {
+        "run": "alpha:12:20261115T043312Z", "cluster": "alpha", "job_id": 12, "display_id": "62_3",
+        "name": "melt", "user": "ada", "account": "physics", "partition": "long",
+        "command": "srun solve \\\n  --fast", "state": "FAILED", "exit_code": 7, "exit_signal": 11,
+        "submit": start - 60 * SECOND, "start": start, "end": start + 61 * SECOND,
+        "source": "slurm", "nodes": ["n1", "n2"],
+        "cpu": CpuUse(asked=8, time=1001 * SECOND, user=902 * SECOND, system=93 * SECOND,
+                      overhead=4 * SECOND, cores_mean=5.43, share=0.678, source="cgroup v2"),
+        "memory": MemoryUse(asked=501 * MIB, used_peak=402 * MIB, kernel_peak=453 * MIB,
+                            swap_peak=14 * MIB, oom_kills=3, share=0.802),
+        "time": TimeUse(asked=7205 * SECOND, elapsed=5106 * SECOND, share=0.709),
+        "io": IoUse(read_characters=21 * MIB, written_characters=22 * MIB, read_bytes=23 * MIB,
+                    written_bytes=24 * MIB, read_calls=2501, write_calls=2602),
+        "executables": [
+            executable(),
+            executable(kind="path unknown", path="worker", cpu_share=0.111),
+            executable(kind="remainder", path="not attributed", cpu_share=0.272, executions=None,
+                       processes=None, cpu_user=None, cpu_system=None, cpu_estimated=0,
+                       read_bytes=None, written_bytes=None, peak_memory=None, failures=None),
+        ],
+        "node_rows": [NodeRow(node="n1", cpu_time=601 * SECOND, memory_used_peak=61 * MIB,
+                              memory_peak=62 * MIB, read_characters=63 * MIB,
+                              written_characters=64 * MIB, final=False, clock_skew=65 * 10**6)],
+        "coverage": {"cpu": Coverage(quality="exact", time_share=0.981, cpu_share=0.982),
+                     "memory": Coverage(quality="estimate", reason="why & how", events_lost=83),
+                     "io": Coverage(quality="failed"), "executables": Coverage(quality="missing")},
+        "coverage_notes": ["CPU time: exact, as a <test> says."],
+        "state_text": "failed with exit code 7", "running": False, "as_of": start + 59 * SECOND,
+    }  # fmt: skip
+    return JobReport(**(fields | changes))
+
+
+def show(shown: JobReport) -> Document:
+    return Document(render("run.html", report=shown, summaries=[]))
+
+
+def expected(value: object, name: str) -> str:
+    """How a figure stands on the page, by the name of its field."""
+    if isinstance(value, float):
+        return units.format_cores(value) if name == "cores_mean" else units.format_share(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return str(value)
+    if name in ("submit", "start", "end", "as_of"):
+        return units.format_time(value)
+    if value % MIB == 0 and value:
+        return units.format_bytes(value)
+    if value >= 10**6:
+        return units.format_duration(value)
+    return units.format_count(value)
+
+
+def figures(value: object, name: str = "") -> list[str]:
+    """Every figure and word of a report, found by walking through it."""
+    if isinstance(value, msgspec.Struct):
+        return [
+            text
+            for field in value.__struct_fields__
+            if field not in ("state", "job_id", "kind", "final", "running", "state_text", "command")
+            for text in figures(getattr(value, field), field)
+        ]
+    if isinstance(value, list):
+        return [text for each in value for text in figures(each, name)]
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in figures(each, name)]
+    return [] if value is None or value == "" else [expected(value, name)]
+
+
+def test_every_figure_of_the_report_is_on_the_page() -> None:
+    document = show(report())
+    wanted = [*figures(report()), "Failed with exit code 7", "path unknown", "still open"]
+    assert len(wanted) > 70
+    # A path is split into folder and file, and the parser sees words: compare without spaces.
+    seen = document.text.replace(" ", "")
+    assert [text for text in wanted if text.replace(" ", "") not in seen] == []
+
+
+def test_a_figure_that_is_not_known_is_never_a_zero() -> None:
+    nothing = dict.fromkeys(CpuUse.__struct_fields__)
+    document = show(
+        report(
+            cpu=CpuUse(**nothing),
+            memory=MemoryUse(**dict.fromkeys(MemoryUse.__struct_fields__)),
+            time=TimeUse(asked=None, elapsed=None, share=None),
+            io=IoUse(**dict.fromkeys(IoUse.__struct_fields__)),
+            executables=[], node_rows=[], nodes=[], name=None, user=None, start=None, end=None,
+            coverage={"io": Coverage(quality="failed", reason="denied")}, coverage_notes=[],
+        )
+    )  # fmt: skip
+    assert "not known" in document.text
+    assert document.text.count("failed") >= 6
+    assert re.search(r"\b0 (B|s|%)", document.text) is None
+    assert "No executable was seen." in document.text
+
+
+def test_each_quality_is_a_word() -> None:
+    text = show(report()).text
+    for quality in ("exact", "estimate", "failed", "missing"):
+        assert quality in text
+
+
+def test_bars_stay_within_their_width() -> None:
+    assert [percent(share) for share in (None, 0.0, 0.5, 7.0, float("nan"), -1.0)] == [
+        "0", "0", "50.00", "100.00", "0", "0",
+    ]  # fmt: skip
+    over = show(report(time=TimeUse(asked=1, elapsed=2, share=2.0)))
+    assert "bar-over" in [each.get("class") for each in over.all("rect")]
+
+
+@pytest.mark.parametrize("name", ["storm", "lammps-melt", "unit-tests", "train-model", HOSTILE])
+def test_nothing_inline_and_nothing_from_elsewhere(
+    client: TestClient, runs: dict[str, Run], name: str
+) -> None:
+    answer = client.get(f"/jobs/{runs[name]}")
+    assert answer.status_code == 200
+    document = Document(answer.text)
+    for tag, attributes in document.elements:
+        assert tag != "style"
+        assert "style" not in attributes
+        assert not [each for each in attributes if each.startswith("on")]
+        for value in (attributes.get("src"), attributes.get("href"), attributes.get("action")):
+            assert value is None or value.startswith(("/", "#", "?")), value
+    scripts = document.all("script")
+    assert len(scripts) == 3
+    assert all(script.get("src", "") for script in scripts)
+
+
+def test_hostile_names_are_text(client: TestClient, runs: dict[str, Run]) -> None:
+    html = client.get(f"/jobs/{runs[HOSTILE]}").text
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+    assert "\u202e" not in html
+    text = Document(html).text
+    assert "{{ 7 * 7 }}" in text
+    assert "\\xff\\x0a%d" in text
+    assert "</table>" in text.replace(" ", "")
+    assert "y" * 4096 in text
+
+
+def test_a_copied_command_is_the_command() -> None:
+    command = "printf 'a\\n' \\\n  | sort"
+    html = render("run.html", report=report(command=command), summaries=[])
+    assert "printf &#39;a\\n&#39; \\\n  | sort" in html
+
+
+def test_without_javascript_the_curves_are_a_table(
+    client: TestClient, runs: dict[str, Run]
+) -> None:
+    html = client.get(f"/jobs/{runs['lammps-melt']}").text
+    inside = html[html.index("<noscript>") : html.index("</noscript>")]
+    text = Document(inside.removeprefix("<noscript>")).text
+    assert "The curves need JavaScript" in text
+    for metric in ("CPU", "Memory used", "Read from storage", "Threads", "Greatest"):
+        assert metric in text
+
+
+def test_a_run_that_is_not_there(client: TestClient) -> None:
+    for address in ("/jobs/999999", "/jobs/%3Cscript%3Ealert(1)%3C/script%3E", "/jobs/x%0Ay"):
+        answer = client.get(address)
+        assert answer.status_code == 404
+        assert "<script>" not in answer.text
+        Document(answer.text)
+
+
+def test_small_pieces() -> None:
+    assert path_pieces("/usr/bin/true") == ("/usr/bin/", "true")
+    assert path_pieces("worker") == ("", "worker")
+    assert state_of("COMPLETED") == ("Completed", "good")
+    assert state_of("NEW_STATE").tone == "idle"
+    assert metric_value(1.5, "count per second") == "1.50/s"
+    assert metric_value(None, "bytes") == units.UNKNOWN
+    assert metric_value(2.0e9, "nanoseconds") == "2.00 s"
+    assert metric_value(2.0**20, "bytes per second") == "1.00 MiB/s"
+    assert metric_value(3.25, "cores") == "3.25"
