@@ -48,10 +48,10 @@ def client(store: Store) -> TestClient:
 @contextmanager
 def served(store: Store) -> Iterator[str]:
     """A server that browsers can ask; gives its address."""
+    app = create_app(store, TOKEN, delay=0)
+    # The application has no lifespan of its own, and cancelling one would be logged as an error.
     server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(store, TOKEN, delay=0), host="127.0.0.1", port=0, log_level="warning"
-        )
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
