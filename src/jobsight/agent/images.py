@@ -20,11 +20,17 @@ STANDARD_FOLDERS: Final = (
     b"/usr/local/sbin",
 )
 _DELETED: Final = b" (deleted)"
+#: The kernel cuts a command's name here.
+_COMMAND_LENGTH: Final = 15
+#: A search asks the file system once per folder, so only the latest are remembered.
+_FOLDERS_LIMIT: Final = 64
 
 
 class Name(NamedTuple):
     path: bytes
     known: bool
+    #: Where only the command's name is known: the file that a later look may still name.
+    executable: tuple[int, int] | None = None
 
 
 #: A program that its own exec of the next one replaced before anybody could look.
@@ -45,7 +51,7 @@ class ImageNames:
         self._limit = limit
         self._by_inode: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._known_paths: dict[bytes, tuple[int, int]] = {}
-        self._folders: dict[bytes, None] = dict.fromkeys(STANDARD_FOLDERS)
+        self._folders: OrderedDict[bytes, None] = OrderedDict()
 
     def by_link(self, pid: int) -> Name | None:
         """Read the link of a live process; None when it is gone or has no file."""
@@ -64,10 +70,25 @@ class ImageNames:
     def _learn(self, inode: tuple[int, int], path: bytes) -> None:
         self._by_inode[inode] = path
         self._known_paths[path] = inode
-        self._folders[os.path.dirname(path)] = None
+        folder = os.path.dirname(path)
+        if folder not in STANDARD_FOLDERS:
+            self._folders[folder] = None
+            self._folders.move_to_end(folder)
+            if len(self._folders) > _FOLDERS_LIMIT:
+                self._folders.popitem(last=False)
         if len(self._by_inode) > self._limit:
             _, forgotten = self._by_inode.popitem(last=False)
             self._known_paths.pop(forgotten, None)
+
+    def learn(self, executable: tuple[int, int] | None, name: Name) -> None:
+        """Take the inode of an exit record for a process whose link was read: on some file
+        systems (overlay, btrfs) it is not the one that stat gives."""
+        if executable is not None and name.known and executable not in self._by_inode:
+            self._learn(executable, name.path)
+
+    def of_inode(self, executable: tuple[int, int]) -> bytes | None:
+        """The path of a file that was met before."""
+        return self._by_inode.get(executable)
 
     def by_record(self, executable: tuple[int, int] | None, command: bytes) -> Name:
         """Name an ended process from its exit record."""
@@ -77,14 +98,13 @@ class ImageNames:
                 path = self._search(executable, command)
             if path is not None:
                 return Name(path, known=True)
-        return Name(command, known=False)
+        return Name(command, known=False, executable=executable)
 
     def _search(self, executable: tuple[int, int], command: bytes) -> bytes | None:
         """Find the file by its name, and believe it only if device and inode are the record's."""
         if not command or b"/" in command:
             return None
-        for folder in list(self._folders):
-            candidate = os.path.join(folder, command)
+        for candidate in self._candidates(command):
             try:
                 found = os.stat(candidate)
             except OSError:
@@ -94,3 +114,16 @@ class ImageNames:
                 self._learn(executable, path)
                 return path
         return None
+
+    def _candidates(self, command: bytes) -> list[bytes]:
+        folders = [*reversed(self._folders), *STANDARD_FOLDERS]
+        if len(command) < _COMMAND_LENGTH:
+            return [os.path.join(folder, command) for folder in folders]
+        found: list[bytes] = []
+        for folder in folders:
+            try:
+                names = os.listdir(folder)
+            except OSError:
+                continue
+            found += [os.path.join(folder, name) for name in names if name.startswith(command)]
+        return found

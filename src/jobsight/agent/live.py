@@ -75,7 +75,11 @@ class LiveProcess:
             self._stat = os.open(self._folder + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone from None
-        self.start_ticks = int(self._fields()[19])
+        try:
+            self.start_ticks = int(self._fields()[19])
+        except Gone:
+            self.close()
+            raise
 
     def _read_stat(self) -> bytes:
         try:

@@ -30,6 +30,9 @@ RECEIVE_BUFFER: Final = 32 * 2**20
 
 _LARGEST_MESSAGE: Final = 16384
 
+#: The slowest kernels tick a hundred times a second.
+_LONGEST_TICK: Final = 10_000_000
+
 
 class EventsUnavailable(OSError):
     """The kernel does not give process events here; the text says why."""
@@ -148,8 +151,12 @@ class Connector(_Source):
     def __init__(self) -> None:
         try:
             self.connection = _open(NETLINK_CONNECTOR, 1)
-            _attach_filter(self.connection)
-            self._subscribe(listen=True)
+            try:
+                _attach_filter(self.connection)
+                self._subscribe(listen=True)
+            except OSError:
+                self.connection.close()
+                raise
         except OSError as error:
             raise EventsUnavailable(
                 error.errno, f"process connector: {os.strerror(error.errno or 0)}"
@@ -199,10 +206,14 @@ class Taskstats(_Source):
     def __init__(self, processors: Path = Path("/sys/devices/system/cpu/possible")) -> None:
         try:
             self.connection = _open(NETLINK_GENERIC, 0)
-            self.family = self._find_family()
-            mask = processors.read_bytes().strip() + b"\0"
-            self._command(self.family, 1, 3, mask, acknowledge=True)
-            self._expect_acknowledgement()
+            try:
+                self.family = self._find_family()
+                mask = processors.read_bytes().strip() + b"\0"
+                self._command(self.family, 1, 3, mask, acknowledge=True)
+                self._expect_acknowledgement()
+            except OSError:
+                self.connection.close()
+                raise
         except OSError as error:
             raise EventsUnavailable(error.errno, f"taskstats: {error.strerror or error}") from None
 
@@ -282,8 +293,10 @@ def parse_record(data: bytes) -> ExitRecord | None:
     if voluntary_switches == 0 and turns:
         # The record's own sum is as old as the scheduler's last tick, up to 4 ms, which is all of
         # a short program's life. A thread that never slept ran whenever it did not wait for a
-        # CPU, and both of these times are taken to the microsecond.
-        cpu_time = max(cpu_time, elapsed * 1000 - waited)
+        # CPU, and both of these times are taken to the microsecond. More than a tick cannot be
+        # missing: what goes beyond was time without a CPU (throttled, or taken by a hypervisor).
+        ran = min(elapsed * 1000 - waited, cpu_time + _LONGEST_TICK)
+        cpu_time = max(cpu_time, ran)
     tgid, executable = 0, None
     if version >= 12 and len(data) >= 400:
         tgid, _group_elapsed, device, inode = Taskstats._GROUP.unpack_from(data, 368)

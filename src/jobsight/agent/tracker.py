@@ -9,6 +9,7 @@ event of its thread, and by then every earlier event of that thread has been app
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -22,6 +23,10 @@ from jobsight.agent.usage import JobUsage
 #: became; only a program that ran longer than this before an exec gets a part of its own.
 SPLIT_FLOOR: Final = 10_000_000
 _HELD_RECORDS_LIMIT: Final = 200_000
+#: How long a process of an older kernel, whose records do not say which thread is the last, is
+#: kept after its first thread has ended: the others end at the same moment or soon after.
+LINGER: Final = 100_000_000
+_UNNAMED_LIMIT: Final = 1_000
 
 
 class Stretch:
@@ -48,6 +53,9 @@ class Process:
         "base_cpu",
         "base_io",
         "cpu",
+        "ended",
+        "expected",
+        "failed",
         "had_children",
         "io",
         "live",
@@ -80,6 +88,11 @@ class Process:
         self.base_cpu = 0
         self.base_io: InputOutput = NOTHING
         self.had_children = False
+        #: It waits to become a job's command, and what it uses until then is the launcher's.
+        self.expected = False
+        self.failed = False
+        #: The record and time of its first thread's end, where others may still be running.
+        self.ended: tuple[ExitRecord, int] | None = None
         # The last look at it while alive.
         self.live: LiveProcess | None = None
         self.missing_since: int | None = None
@@ -101,6 +114,9 @@ class ProcessTracker:
         self.processes: dict[int, Process] = {}
         self._held: dict[int, deque[ExitRecord]] = {}
         self._held_count = 0
+        self._ending: dict[int, Process] = {}
+        #: Books with rows of files that nobody could name yet.
+        self._unnamed: dict[tuple[int, int], list[tuple[weakref.ref[JobUsage], Name]]] = {}
 
     def adopt(
         self, live: LiveProcess, usage: JobUsage, *, step: str = "", polled: bool = False
@@ -119,6 +135,7 @@ class ProcessTracker:
             Process(live.pid, usage, Stretch(None, time.monotonic_ns(), executed=False))
         )
         process.live = live
+        process.expected = True
         return process
 
     def _follow(self, process: Process) -> Process:
@@ -137,6 +154,24 @@ class ProcessTracker:
                 self._exec(event)
             elif event.what == EXIT:
                 self._exit(event)
+        if self._ending:
+            self._end_lingering(time.monotonic_ns() - LINGER)
+        if self._unnamed:
+            self._name_the_unnamed()
+
+    def _end_lingering(self, before: int) -> None:
+        for process in list(self._ending.values()):
+            if process.ended is not None and process.ended[1] <= before:
+                self._finish(process, *process.ended)
+
+    def _name_the_unnamed(self) -> None:
+        for executable in list(self._unnamed):
+            path = self.names.of_inode(executable)
+            if path is not None:
+                for book, name in self._unnamed.pop(executable):
+                    usage = book()
+                    if usage is not None:
+                        usage.rename(name, Name(path, known=True))
 
     def _hold(self, record: ExitRecord) -> None:
         waiting = self._held.get(record.pid)
@@ -181,6 +216,10 @@ class ProcessTracker:
         if process is None:
             return
         process.usage.executions += 1
+        if process.ended is not None:
+            # Another thread called exec, which ends the first one and takes its place.
+            process.ended, process.failed = None, False
+            del self._ending[process.tgid]
         previous = process.stretches[-1]
         if previous.executed and previous.named_at >= event.time:
             # Its link was read after it had been replaced: that name is the next program's.
@@ -188,7 +227,8 @@ class ProcessTracker:
             previous.name = None
         stretch = Stretch(self.names.by_link(event.tgid), event.time, executed=True)
         stretch.named_at = time.monotonic_ns()
-        if previous.name is None and not previous.executed:
+        if process.expected:
+            process.expected = False
             self._split(process, stretch)
             process.base_cpu = stretch.used or 0
             stretch.used, stretch.io = 0, NOTHING
@@ -222,20 +262,21 @@ class ProcessTracker:
             return
         if record is not None:
             self._add_thread(process, record)
-        if event.pid == event.tgid and event.value:
-            self._count_failure(process, event.value)
-        ended = record.last_of_group if record is not None and record.tgid else False
-        if ended or (event.pid == event.tgid and (record is None or not record.tgid)):
-            if record is None:
+        first = event.pid == event.tgid
+        if record is None:
+            if first:
+                process.failed = event.value != 0
                 self.lose(event.tgid)
-            else:
+        elif record.tgid:
+            # The status is that of the last thread: a first one may end early, or be ended by an
+            # exec in another, and the process goes on.
+            if record.last_of_group:
+                process.failed = event.value != 0
                 self._finish(process, record, event.time)
-
-    @staticmethod
-    def _count_failure(process: Process, _status: int) -> None:
-        name = process.name
-        if name is not None:
-            process.usage.of(name).failures += 1
+        elif first:
+            process.failed = event.value != 0
+            process.ended = (record, event.time)
+            self._ending[process.tgid] = process
 
     @staticmethod
     def _add_thread(process: Process, record: ExitRecord) -> None:
@@ -257,10 +298,35 @@ class ProcessTracker:
 
     def _finish(self, process: Process, record: ExitRecord, ended: int) -> None:
         """Book an ended process on what it ran."""
-        if process.name is None:
-            process.stretches[-1].name = self.names.by_record(record.executable, record.command)
+        self._name_by_record(process, record, ended)
         self._book(process, ended, process.cpu, process.io, exact=True)
         self._forget(process, record.parent)
+
+    def _name_by_record(self, process: Process, record: ExitRecord, ended: int) -> None:
+        """The link names a process as long as it was read in time, else its record does."""
+        last = process.stretches[-1]
+        if last.name is not None:
+            if not last.executed:
+                return
+            if last.named_at < ended:
+                self.names.learn(record.executable, last.name)
+                return
+        found = self.names.by_record(record.executable, record.command)
+        if last.name is None:
+            last.name = found
+        elif found.known and found != last.name:
+            # Its number belonged to another process by the time the link was read.
+            _count(process.usage, last, -1)
+            last.name = found
+        if not found.known and found.executable is not None:
+            self._remember_unnamed(process.usage, found, found.executable)
+
+    def _remember_unnamed(self, usage: JobUsage, name: Name, executable: tuple[int, int]) -> None:
+        if name in usage.executables:
+            return
+        self._unnamed.setdefault(executable, []).append((weakref.ref(usage), name))
+        if len(self._unnamed) > _UNNAMED_LIMIT:
+            del self._unnamed[next(iter(self._unnamed))]
 
     def look_for_exec(self, process: Process) -> None:
         """Without events a change of the link is the only sign that a program was replaced."""
@@ -278,6 +344,9 @@ class ProcessTracker:
         process = self.processes.get(tgid)
         if process is None:
             return
+        if process.ended is not None:
+            self._finish(process, *process.ended)
+            return
         process.usage.records_lost += 1
         self._book(
             process,
@@ -290,6 +359,7 @@ class ProcessTracker:
 
     def _forget(self, process: Process, parent: int) -> None:
         del self.processes[process.tgid]
+        self._ending.pop(process.tgid, None)
         process.usage.leave(process)
         if process.live is not None:
             process.live.close()
@@ -320,6 +390,8 @@ class ProcessTracker:
                 else 0,
                 estimated=part if interpolated or not exact else 0,
             )
+        if process.failed and process.name is not None:
+            process.usage.of(process.name).failures += 1
 
 
 def _count(usage: JobUsage, stretch: Stretch, sign: int = 1) -> None:

@@ -34,6 +34,8 @@ class JobUsage:
         self.emptied: set[str] = set()
         #: Processes whose end the kernel could not tell us about.
         self.records_lost = 0
+        #: Path and whether it is known of every row that was handed out.
+        self._sent: set[tuple[bytes, bool]] = set()
 
     def join(self, process: Process) -> None:
         """A process has come to life."""
@@ -59,6 +61,17 @@ class JobUsage:
             use = ExecutableUse(path=name.path, path_known=name.known)
             self.executables[name] = use
         return use
+
+    def rename(self, old: Name, new: Name) -> None:
+        """A look at another process told what file an unnamed one ran."""
+        use = self.executables.pop(old, None)
+        if use is None:
+            return
+        whole = self.of(new)
+        _add(whole, use)
+        if (old.path, old.known) in self._sent:
+            # What was sent under the old name is taken back by sending it empty.
+            self.of(Name(old.path, old.known))
 
     def book(
         self,
@@ -101,9 +114,15 @@ class JobUsage:
 
     def snapshot(self, *, estimated: bool) -> list[ExecutableUse]:
         """What has ended plus the live processes as last seen."""
-        rows = {name: msgspec.structs.replace(use) for name, use in self.executables.items()}
+        rows: dict[tuple[bytes, bool], ExecutableUse] = {}
+        for name, use in self.executables.items():
+            row = rows.get(name[:2])
+            if row is None:
+                rows[name[:2]] = msgspec.structs.replace(use)
+            else:
+                _add(row, use)
         for process in self.members.values():
-            row = rows.get(process.name) if process.name is not None else None
+            row = rows.get(process.name[:2]) if process.name is not None else None
             if row is None:
                 continue
             last = process.stretches[-1]
@@ -117,4 +136,26 @@ class JobUsage:
             row.read_bytes += max(0, io.read_bytes)
             row.written_bytes += max(0, io.written_bytes)
             row.peak_memory = max(row.peak_memory, process.vitals_peak)
-        return list(rows.values())
+        # A row that was emptied again (a fork counted, then an exec) is only sent if it was before.
+        told = {key: row for key, row in rows.items() if key in self._sent or _is_any(row)}
+        self._sent |= told.keys()
+        return list(told.values())
+
+
+def _add(row: ExecutableUse, use: ExecutableUse) -> None:
+    row.executions += use.executions
+    row.processes += use.processes
+    row.cpu_time += use.cpu_time
+    row.cpu_user += use.cpu_user
+    row.cpu_system += use.cpu_system
+    row.cpu_estimated += use.cpu_estimated
+    row.read_bytes += use.read_bytes
+    row.written_bytes += use.written_bytes
+    row.failures += use.failures
+    row.peak_memory = max(row.peak_memory, use.peak_memory)
+    row.first_seen = min(row.first_seen or use.first_seen, use.first_seen)
+    row.last_seen = max(row.last_seen, use.last_seen)
+
+
+def _is_any(row: ExecutableUse) -> bool:
+    return bool(row.executions or row.processes or row.cpu_time or row.failures)
