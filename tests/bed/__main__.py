@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     up = command("up", "Bring the cluster up; nothing happens if it is.")
     up.add_argument("--nodes", type=int, default=defaults.nodes)
     up.add_argument("--cgroup", choices=["auto", "v1", "v2"], default=defaults.cgroup)
+    up.add_argument("--systemd", action="store_true", help="with v2: systemd makes the scopes")
     up.add_argument("--gather", default=defaults.gather, help="JobAcctGatherType")
     for hook in ("prolog", "epilog", "task-prolog", "task-epilog"):
         up.add_argument(f"--{hook}", default="", metavar="PATH")

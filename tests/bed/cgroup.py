@@ -36,10 +36,8 @@ def kind(wanted: str, root: Path = ROOT) -> str:
     return "v1"
 
 
-def prepare(version: str, nodes: list[str], root: Path = ROOT) -> None:
+def prepare(nodes: list[str], root: Path = ROOT) -> None:
     """Without systemd nobody makes the scopes of cgroup v2, so the bed does."""
-    if version == "v1":
-        return
     scopes = [root / "system.slice" / f"{node}_slurmstepd.scope" for node in nodes]
     for folder in [root, root / "system.slice", *scopes]:
         folder.mkdir(exist_ok=True)
@@ -48,15 +46,12 @@ def prepare(version: str, nodes: list[str], root: Path = ROOT) -> None:
                 (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
-def of_job(version: str, job_id: int, node: str, controller: str, root: Path = ROOT) -> Path:
+def of_job(version: str, job_id: int, node: str, hierarchy: str, root: Path = ROOT) -> Path | None:
     if version == "v2":
         pattern = f"system.slice/{node}_slurmstepd.scope/job_{job_id}"
     else:
-        pattern = f"{controller}/slurm_{node}/uid_*/job_{job_id}"
-    found = list(root.glob(pattern))
-    if not found:
-        raise BedError(f"job {job_id} has no cgroup on {node} ({root}/{pattern})")
-    return found[0]
+        pattern = f"{hierarchy}/slurm_{node}/uid_*/job_{job_id}"
+    return next(root.glob(pattern), None)
 
 
 def tops(node: re.Pattern[str], root: Path = ROOT) -> list[Path]:

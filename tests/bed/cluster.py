@@ -6,6 +6,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.bed import (
     database,
     guard,
     interrupts,
+    mounts,
     munge,
     node,
     packages,
@@ -204,7 +206,8 @@ class Cluster(Client):
         with step("slurmctld"):
             parts["slurmctld"].start()
         with step(f"{settings.nodes} slurmd"):
-            cgroup.prepare(version, settings.node_names)
+            if version == "v2" and not settings.systemd:
+                cgroup.prepare(settings.node_names)
             nodes = [parts[f"slurmd.{name}"] for name in settings.node_names]
             for daemon in nodes:
                 daemon.launch()
@@ -267,7 +270,7 @@ class Cluster(Client):
             if state is not None:
                 self._end_marked(state.mark)
         with step("remove folder, users"):
-            _unmount_below(settings.folder)
+            mounts.unmount_below(settings.folder)
             if settings.path().exists():
                 shutil.rmtree(settings.folder)
             with register.locked() as entries:
@@ -349,9 +352,19 @@ class Cluster(Client):
     def work_folder(self, user: str) -> Path:
         return self.settings.path("work", user)
 
-    def cgroup_of(self, job_id: int, name: str, controller_name: str = "memory") -> Path:
-        """A job's cgroup on a node; the controller matters with v1 only."""
-        return cgroup.of_job(self.cgroup_version, job_id, name, controller_name)
+    def cgroup_of(
+        self, job_id: int, name: str, hierarchy: str = "memory", timeout: float = 30.0
+    ) -> Path:
+        """A job's cgroup on a node; the hierarchy matters with v1 only. A job is called running
+        some moments before it has one."""
+        deadline = time.monotonic() + timeout
+        while True:
+            found = cgroup.of_job(self.cgroup_version, job_id, name, hierarchy)
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise BedError(f"job {job_id} has no cgroup on {name}\n{self.logs()}")
+            time.sleep(0.02)
 
     def logs(self, lines: int = 12) -> str:
         if self._state is None:
@@ -362,11 +375,3 @@ class Cluster(Client):
 def _require_root() -> None:
     if os.geteuid() != 0:
         raise BedUnavailableError("the test bed needs root, for cgroups and for the test users")
-
-
-def _unmount_below(folder: str) -> None:
-    """A test may have mounted a small file system here; removing files must not cross it."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    points = [point.encode().decode("unicode_escape") for point in points]
-    for point in sorted((p for p in points if p.startswith(folder + "/")), reverse=True):
-        subprocess.run(["umount", point], check=True, start_new_session=True)

@@ -131,7 +131,7 @@ class Configuration:
             "CgroupPlugin": f"cgroup/{self.cgroup_version}",
             "CgroupMountpoint": "/sys/fs/cgroup",
             "CgroupAutomount": "no",  # the machine's mounts are not the bed's to change
-            "IgnoreSystemd": "yes",
+            "IgnoreSystemd": "no" if self.settings.systemd else "yes",
             "ConstrainCores": "yes",
             "ConstrainRAMSpace": "yes",
             "ConstrainSwapSpace": "yes",

@@ -27,6 +27,7 @@ class Settings:
     memory_per_node: int = 4096
     gpus_per_node: int = 2
     cgroup: str = "auto"
+    systemd: bool = False  # with v2: let systemd make the scopes of the nodes
     gather: str = "jobacct_gather/cgroup"
     gather_seconds: int = 2
     prolog: str = ""

@@ -1,12 +1,20 @@
 """The bed runs jobs."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.bed import BedError, Cluster
 
 ALICE, BOB = "jobsight-alice", "jobsight-bob"
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert condition()
 
 
 def test_srun_on_every_node(cluster: Cluster) -> None:
@@ -45,13 +53,10 @@ def test_cgroup_of_a_running_job(cluster: Cluster) -> None:
     cluster.wait(job, "RUNNING")
     folder = cluster.cgroup_of(job, cluster.nodes[2])
     limit = "memory.limit_in_bytes" if cluster.cgroup_version == "v1" else "memory.max"
-    assert int((folder / limit).read_text()) == 64 << 20
+    eventually(lambda: (folder / limit).read_text() == f"{64 << 20}\n")
     cluster.cancel(job, user=ALICE)
     cluster.wait(job, "CANCELLED")
-    deadline = time.monotonic() + 10
-    while folder.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not folder.exists()
+    eventually(lambda: not folder.exists())
 
 
 def test_requeued_job_runs_again_without_the_two_minutes(cluster: Cluster) -> None:
