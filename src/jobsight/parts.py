@@ -8,13 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from jobsight.agent.outputs import LISTENERS, OUTPUTS
 from jobsight.errors import ConfigError
 
 #: Kind of part -> short name -> import string.
 PARTS: dict[str, dict[str, str]] = {
+    "listener": dict(LISTENERS),
     "output": {
         "embedded": "jobsight.agent.delivery:EmbeddedTarget",
         "server": "jobsight.agent.delivery:HttpTarget",
+        **OUTPUTS,
     },
     "sampler": {
         "cgroup": "jobsight.agent.probe:CgroupProbe",

@@ -31,6 +31,7 @@ COMMANDS = {
     "report": Command("jobsight.cli.report:main", "Report what a job asked for and used"),
     "serve": Command("jobsight.cli.serve:main", "Serve the pages and the API"),
     "demo": Command("jobsight.cli.demo:main", "Run four sample jobs and show their pages"),
+    "agent": Command("jobsight.cli.agent:main", "Follow the jobs of this node"),
     "doctor": Command("jobsight.cli.doctor:main", "Say what this machine lets us measure"),
 }
 

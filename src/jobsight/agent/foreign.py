@@ -1,0 +1,101 @@
+"""A site's own SAMS modules: classes made for SAMS's threads, driven by our engine.
+
+They were written against SAMS's base classes (``Sampler(id, outQueue, config)``,
+``Output(id, config)``), so SAMS itself is installed where they are used.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping
+from typing import Any
+
+from jobsight.agent.probe import Row
+from jobsight.agent.view import Document, JobView
+
+
+def is_foreign(part: Any) -> bool:
+    """Whether a class comes from SAMS's own base classes."""
+    return any(base.__module__ == "sams.base" for base in getattr(part, "__mro__", ()))
+
+
+class ForeignConfig:
+    """What SAMS hands its modules: values by section and key. Here a value of 0 is a value."""
+
+    def __init__(self, sections: Mapping[str, Any], view: JobView) -> None:
+        options = {"jobid": view.sighting.job_id, "node": view.sighting.node}
+        self._sections: dict[str, Any] = {**sections, "options": options}
+
+    def get(self, items: list[str], default: Any = None) -> Any:
+        value: Any = self._sections
+        for item in items:
+            if not isinstance(value, Mapping) or value.get(item) is None:
+                return default
+            value = value[item]
+        return value
+
+
+class ForeignSampler:
+    """Calls a SAMS sampler when it is due, instead of giving it a thread."""
+
+    def __init__(self, part: Any, name: str, interval: float, config: ForeignConfig) -> None:
+        self.name = name
+        self.interval = interval
+        self._messages: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._part = part(name, self._messages, config)
+        self._seen: set[int] = set()
+        self._ready = False
+
+    def columns(self, view: JobView) -> Row:
+        return {}
+
+    def document(self, view: JobView) -> Document | None:
+        if not self._ready:
+            self._ready = True
+            self._part.init()
+        new = [pid for pid in view.usage.members if pid not in self._seen]
+        self._seen.update(new)
+        self._part.pids.extend(new)
+        if self._part.do_sample():
+            self._part.sample()
+        return self._said()
+
+    def _said(self) -> Document | None:
+        """What it has put into its queue; several messages (one a GPU) are one document."""
+        said: Document | None = None
+        while not self._messages.empty():
+            message = self._messages.get()
+            self._messages.task_done()
+            said = (said or {}) | message["data"]
+        return said
+
+    def final(self, view: JobView) -> Document:
+        return dict(self._part.final_data() or {})
+
+    def close(self) -> None:
+        pass
+
+
+class ForeignOutput:
+    """Calls a SAMS output from our thread."""
+
+    def __init__(self, part: Any, name: str, config: ForeignConfig) -> None:
+        self.name = name
+        self._part = part(name, config)
+        self._told = False
+
+    def store(self, view: JobView, sampler: str, document: Document) -> None:
+        self._part.store({sampler: document})
+
+    def write(self, view: JobView, documents: dict[str, Document]) -> None:
+        if not self._told:
+            self._told = True
+            for sampler, document in documents.items():
+                self._part.store({sampler: document})
+                self._part.final({sampler: document})
+        if self._part.write() is False:
+            # SAMS takes this for success and loses the record.
+            raise OSError(f"{self.name} could not write")
+
+    def close(self) -> None:
+        pass

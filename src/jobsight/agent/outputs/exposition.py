@@ -1,0 +1,109 @@
+"""Series in Prometheus's text format, made from the mapping language's templates."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from jobsight.agent.outputs.mapping import Mapper, MappingOptions, Value, fill
+from jobsight.agent.view import Document, JobView
+from jobsight.errors import ConfigError
+
+_HELP: Final = "Job Usage Metrics"
+_LABEL: Final = re.compile(
+    r'\s*(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"(?P<value>(?:[^"\\\n]|\\.)*)"\s*(?P<next>,|$)'
+)
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_RIGHT: Final = 'right: name{label="%(name)s"}'
+
+
+class SeriesTemplate(NamedTuple):
+    """A template taken apart, so that each label's value can be escaped by itself."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+
+
+def parse_series(where: str, template: str) -> SeriesTemplate:
+    """Take ``name{label="value", ...}`` apart; the error says what is wrong."""
+    text = template.strip()
+    name, brace, rest = text.partition("{")
+    name = name.strip()
+    if not _NAME.fullmatch(re.sub(r"%\([^()]*\)[a-z]", "x", name)):
+        raise ConfigError(f"{where}: {name!r} is no name of a Prometheus metric; {_RIGHT}")
+    if not brace:
+        return SeriesTemplate(name, ())
+    if not rest.endswith("}"):
+        raise ConfigError(f"{where}: {template!r} does not end with a brace; {_RIGHT}")
+    inner, position = rest[:-1].strip(), 0
+    labels: list[tuple[str, str]] = []
+    while position < len(inner):
+        match = _LABEL.match(inner, position)
+        if match is None:
+            raise ConfigError(f"{where}: no label can be read at {inner[position:]!r}; {_RIGHT}")
+        if match["name"] in dict(labels):
+            raise ConfigError(f"{where}: the label {match['name']} stands there twice")
+        labels.append((match["name"], match["value"]))
+        position = match.end()
+    return SeriesTemplate(name, tuple(labels))
+
+
+def escape_label(text: str) -> str:
+    r"""Escape a label's value. Bytes that are no UTF-8 are written as ``\xNN``."""
+    plain = text.encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace")
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _metric_name(text: str) -> str:
+    cleaned = re.sub(r"[^a-zA-Z0-9_:]", "_", text)
+    return cleaned if not cleaned[:1].isdigit() else f"_{cleaned}"
+
+
+class ExpositionOptions(MappingOptions, kw_only=True):
+    def __post_init__(self) -> None:
+        Exposition(self)
+
+
+class Exposition:
+    """The newest value of every series of one job."""
+
+    def __init__(self, options: MappingOptions) -> None:
+        self.mapper = Mapper(options)
+        self._templates = {
+            rule.template: parse_series(f"metrics.{rule.expression.pattern}", rule.template)
+            for rule in self.mapper.rules
+        }
+        self._families: dict[str, dict[str, int | float]] = {}
+        self._by_sampler: dict[str, list[tuple[str, str]]] = {}
+
+    def update(self, view: JobView, sampler: str, document: Document) -> bool:
+        """Take in a sample; False when it changed nothing. A series that is no longer in the
+        sampler's document (a GPU, a mount point) goes."""
+        values = self.mapper.values(view, sampler, document)
+        before = self._by_sampler.pop(sampler, [])
+        for name, labels in before:
+            family = self._families[name]
+            family.pop(labels, None)
+            if not family:
+                del self._families[name]
+        now = self._by_sampler[sampler] = []
+        for value in values:
+            name, labels = self._series(value)
+            self._families.setdefault(name, {})[labels] = value.number
+            now.append((name, labels))
+        return bool(before or now)
+
+    def _series(self, value: Value) -> tuple[str, str]:
+        template = self._templates[value.template]
+        name = _metric_name(fill(template.name, value.fields, _metric_name))
+        labels = ",".join(
+            f'{label}="{fill(text, value.fields, escape_label)}"' for label, text in template.labels
+        )
+        return name, f"{{{labels}}}" if labels else ""
+
+    def text(self) -> str:
+        lines = []
+        for name, series in sorted(self._families.items()):
+            lines += [f"# HELP {name} {_HELP}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{labels} {number!r}" for labels, number in sorted(series.items())]
+        return "".join(line + "\n" for line in lines)

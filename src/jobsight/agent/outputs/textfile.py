@@ -1,0 +1,126 @@
+"""``sams.output.Prometheus``: a job's newest figures as a file that node_exporter picks up."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import re
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+
+from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
+from jobsight.agent.outputs.mapping import check_template
+from jobsight.agent.outputs.place import temporary_name
+from jobsight.agent.outputs.record import safe_part
+from jobsight.agent.view import Document, JobView
+from jobsight.errors import ConfigError
+
+#: The first line of our files: nothing else is ever removed.
+_MARK: Final = b"# jobsight: the job runs as long as this file is locked\n"
+
+
+class TextfileOptions(ExpositionOptions, kw_only=True):
+    path: str = "/var/lib/prometheus/node-exporter/slurm_%(jobid)s.prom"
+    #: node_exporter is another user, so the umask does not apply here.
+    mode: str = "0644"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_template("path", self.path, {"jobid": 1, "node": "n"})
+        try:
+            self.permissions()
+        except ValueError:
+            raise ConfigError(f"mode: {self.mode!r} is no octal number; right: '0644'") from None
+
+    def permissions(self) -> int:
+        mode = int(self.mode, 8)
+        if not 0 <= mode <= 0o777:
+            raise ValueError
+        return mode
+
+
+class TextfileOutput:
+    """Rewrites the file at every sample and removes it at the job's end.
+
+    The file that is in place is kept locked. After a crash it is not, which is how the next
+    start knows whose job has gone.
+    """
+
+    Options: ClassVar[type[msgspec.Struct]] = TextfileOptions
+
+    def __init__(
+        self, options: TextfileOptions, view: JobView, name: str = "sams.output.Prometheus"
+    ) -> None:
+        self.name = name
+        self._exposition = Exposition(options)
+        self._mode = options.permissions()
+        names = {"jobid": view.sighting.job_id, "node": safe_part(view.sighting.node)}
+        self.path = Path(options.path % names)
+        self._lock: int | None = None
+        remove_stale(options.path)
+
+    def store(self, view: JobView, sampler: str, document: Document) -> None:
+        if self._exposition.update(view, sampler, document):
+            self._publish(_MARK + self._exposition.text().encode())
+
+    def _publish(self, data: bytes) -> None:
+        temporary = temporary_name(self.path)
+        temporary.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fchmod(descriptor, self._mode)
+            # No fsync: after a power failure the job is gone and the file with it.
+            os.replace(temporary, self.path)
+        except OSError:
+            os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+            raise
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = descriptor
+
+    def write(self, view: JobView, documents: dict[str, Document]) -> None:
+        """The job has ended: its series go."""
+        self.close()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+
+def remove_stale(pattern: str) -> list[Path]:
+    """Remove the files of collectors that were killed; those of others are left alone."""
+    wild = re.sub(r"%\([a-z]+\)[-+ #0-9.]*[a-z]", "*", glob.escape(pattern)).replace("%%", "%")
+    removed = []
+    for name in glob.glob(wild):
+        if _is_stale(name):
+            Path(name).unlink(missing_ok=True)
+            removed.append(Path(name))
+    return removed
+
+
+def _is_stale(name: str) -> bool:
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.read(descriptor, len(_MARK)) != _MARK:
+            return False
+        # A live collector may have put a newer file in place between the opening and the lock.
+        return os.path.samestat(os.fstat(descriptor), os.stat(name))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)

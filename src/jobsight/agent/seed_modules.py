@@ -1,0 +1,210 @@
+"""The modules that a seed's settings name: found, given their section, and checked at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from jobsight.agent.foreign import ForeignConfig, ForeignOutput, ForeignSampler, is_foreign
+from jobsight.agent.outputs import LISTENERS, OUTPUTS
+from jobsight.agent.outputs.worker import OutputPlan
+from jobsight.agent.samplers import SAMPLERS
+from jobsight.agent.sampling import SamplerPlan
+from jobsight.agent.view import JobView, Output, Sampler
+from jobsight.errors import ConfigError
+from jobsight.parts import PartError, import_from_string
+
+_TABLES: Final = {"sampler": SAMPLERS, "output": OUTPUTS, "listener": LISTENERS}
+#: The class that a module of a site's own must hold.
+_CLASSES: Final = {"sampler": "Sampler", "output": "Output", "listener": "Listener"}
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class _SamplerKeys(msgspec.Struct, kw_only=True):
+    sampler_interval: Annotated[float, msgspec.Meta(ge=0, le=10**9)] = 60.0
+
+
+class _OutputKeys(msgspec.Struct, kw_only=True):
+    #: Attempts to write a record; 0 and 1 both mean that it is tried once.
+    retry_count: Annotated[int, msgspec.Meta(ge=0)] = 3
+    retry_sleep: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 3.0
+
+
+class Sections:
+    """The sections of one file, and what was noticed while they were read."""
+
+    def __init__(self, file: str, tree: Mapping[str, Any]) -> None:
+        self.file = file
+        self.tree = tree
+        self.used: set[str] = set()
+        self.warnings: list[str] = []
+
+    def warn(self, sentence: str) -> None:
+        self.warnings.append(f"{self.file}: {sentence}")
+
+    def of(self, name: str) -> dict[str, Any]:
+        """A section as it stands; one that is empty or not there has no keys."""
+        self.used.add(name)
+        section = self.tree.get(name)
+        if section is None:
+            return {}
+        if not isinstance(section, Mapping):
+            raise ConfigError(
+                f"{self.file}: {name}: expected keys and values, got `{type(section).__name__}`"
+            )
+        return {str(key): value for key, value in section.items()}
+
+    def read(self, name: str, struct: type[_Struct]) -> _Struct:
+        """Read a section; each value is checked by itself, so that an error names it."""
+        return self.convert(name, self.of(name), struct)
+
+    def convert(
+        self, name: str, section: dict[str, Any], struct: type[_Struct], also: tuple[str, ...] = ()
+    ) -> _Struct:
+        fields = {field.name: field for field in msgspec.structs.fields(struct)}
+        values = {}
+        for key, value in section.items():
+            if key in fields:
+                # A key without a value is one that was left out.
+                if value is not None:
+                    values[key] = self._value(f"{name}.{key}", value, fields[key].type)
+            elif key not in also:
+                self._unknown(name, key, [*fields, *also])
+        for key, field in fields.items():
+            if field.required and key not in values:
+                raise ConfigError(f"{self.file}: {name}.{key}: is missing")
+        try:
+            return struct(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{self.file}: {name}.{error}") from None
+
+    def _value(self, path: str, value: Any, wanted: Any) -> Any:
+        try:
+            # Not strict: a number in quotes is the number.
+            return msgspec.convert(value, wanted, strict=False)
+        except msgspec.ValidationError as error:
+            reason = re.sub(r" - at `\$(.*)`$", r" (at \1)", str(error))
+            reason = reason[:1].lower() + reason[1:]
+            hint = ""
+            if "expected `str" in reason and isinstance(value, int | float):
+                hint = f"; right: the value in quotes, '{value}'"
+            raise ConfigError(f"{self.file}: {path}: {reason}{hint}") from None
+
+    def _unknown(self, name: str, key: str, known: list[str]) -> None:
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        self.warn(f"{name}.{key}: unknown key; {hint}")
+
+    @staticmethod
+    def modules() -> list[str]:
+        return [name for table in _TABLES.values() for name in table]
+
+    def is_module(self, name: str) -> bool:
+        return any(name in table for table in _TABLES.values()) or name == "sams.pidfinder.Slurm"
+
+
+def find(sections: Sections, kind: str, name: str) -> Any:
+    """The class behind a name: one of ours, or a module of the site's."""
+    table = _TABLES[kind]
+    if name in table:
+        return import_from_string(kind, table[name])
+    own = name if ":" in name else f"{name}:{_CLASSES[kind]}"
+    try:
+        return import_from_string(kind, own)
+    except PartError as error:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        seeds = ", ".join(sorted(known for known in table if "." in known))
+        raise ConfigError(
+            f"{sections.file}: there is no {kind} named {name!r}; {hint}valid names: {seeds}; "
+            f"a module of your own needs a class {_CLASSES[kind]} ({error})"
+        ) from None
+    except ImportError as error:
+        raise ConfigError(f"{sections.file}: {kind} {name!r} cannot be loaded: {error}") from None
+
+
+def load_sampler(sections: Sections, name: str) -> SamplerPlan:
+    """A sampler with its section. One is made and closed at once, so that it can object now."""
+    part = find(sections, "sampler", name)
+    section = sections.of(name)
+    if is_foreign(part):
+        keys = sections.convert(name, section, _SamplerKeys, tuple(section))
+        return SamplerPlan(
+            name,
+            lambda view: ForeignSampler(
+                part, name, keys.sampler_interval, ForeignConfig(sections.tree, view)
+            ),
+            keys.sampler_interval,
+        )
+    known = tuple(_keywords(part))
+    keys = sections.convert(name, section, _SamplerKeys, known if known else tuple(section))
+    options = {key: value for key, value in section.items() if not known or key in known}
+    options = {key: value for key, value in options.items() if value is not None}
+    options["sampler_interval"] = keys.sampler_interval
+
+    def make(view: JobView | None = None) -> Sampler:
+        sampler: Sampler = part(**options)
+        return sampler
+
+    try:
+        make().close()
+    except (ConfigError, TypeError, ValueError) as error:
+        raise ConfigError(f"{sections.file}: {name}: {_without(name, str(error))}") from None
+    return SamplerPlan(name, make, keys.sampler_interval)
+
+
+def load_output(sections: Sections, kind: str, name: str) -> OutputPlan:
+    """An output or a listener with its section."""
+    part = find(sections, kind, name)
+    section = sections.of(name)
+    extra = tuple(field.name for field in msgspec.structs.fields(_OutputKeys))
+    make: Callable[[JobView], Output]
+    if is_foreign(part):
+        if kind == "listener":
+            raise ConfigError(
+                f"{sections.file}: {name}: SAMS's listeners take its own samplers; "
+                "right: sams.listener.Prometheus, or a class that takes documents"
+            )
+        keys = sections.convert(name, section, _OutputKeys, tuple(section))
+
+        def make(view: JobView) -> Output:
+            return ForeignOutput(part, name, ForeignConfig(sections.tree, view))
+
+    elif hasattr(part, "Options"):
+        options = sections.convert(name, section, part.Options, extra)
+        own = {key: value for key, value in section.items() if key in extra}
+        keys = sections.convert(name, own, _OutputKeys)
+
+        def make(view: JobView) -> Output:
+            output: Output = part(options, view, name)
+            return output
+
+    else:
+        keys = sections.convert(name, section, _OutputKeys, tuple(section))
+
+        def make(view: JobView) -> Output:
+            output: Output = part(section, view)
+            return output
+
+    return OutputPlan(name, make, keys.retry_count, keys.retry_sleep)
+
+
+def _keywords(part: Any) -> list[str]:
+    """The settings that a sampler takes: the keyword arguments of its constructors."""
+    names: dict[str, None] = {}
+    for base in getattr(part, "__mro__", ()):
+        code = getattr(vars(base).get("__init__"), "__code__", None)
+        if code is not None:
+            first = code.co_argcount
+            names.update(dict.fromkeys(code.co_varnames[first : first + code.co_kwonlyargcount]))
+    names.pop("node", None)
+    return list(names)
+
+
+def _without(name: str, text: str) -> str:
+    return text.removeprefix(f"{name}: ")

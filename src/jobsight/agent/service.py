@@ -1,0 +1,157 @@
+"""What makes a program a service: the background, the pid file, the signals, the log."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+from jobsight.errors import JobsightError
+
+#: All of them mean the same: the job is over, write down what there is.
+STOPPING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+class AlreadyRunning(JobsightError):
+    """Somebody else holds the lock."""
+
+
+class Background:
+    """The child of a double fork. Its parent waits in the foreground until it says how it went,
+    so that a mistake in the settings is seen where the command was typed."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def report(self, code: int, text: str = "") -> None:
+        """Let the parent print the text and exit with the code; after 0 we are on our own."""
+        if self._pipe >= 0:
+            try:
+                os.write(self._pipe, bytes([code]) + text.encode("utf-8", "replace")[:60000])
+            except BrokenPipeError:
+                pass
+            os.close(self._pipe)
+            self._pipe = -1
+
+
+def go_to_background() -> Background:
+    """Fork twice and let go of the terminal; only the grandchild returns."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        _wait_for_report(reader)
+    os.setsid()
+    if os.fork():
+        # Not the leader of a session any more: no terminal can ever become ours.
+        os._exit(0)
+    os.chdir("/")
+    _close_descriptors(keep=writer)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    if null > 2:
+        os.close(null)
+    return Background(writer)
+
+
+def _wait_for_report(reader: int) -> NoReturn:
+    report = b""
+    while data := os.read(reader, 65536):
+        report += data
+    code, text = (report[0], report[1:]) if report else (1, b"ended before it was ready\n")
+    sys.stderr.write(text.decode("utf-8", "replace"))
+    sys.stderr.flush()
+    # _exit: what the parent has open belongs to the child now.
+    os._exit(code)
+
+
+def _close_descriptors(keep: int) -> None:
+    """Close what is open, which /proc knows; counting up to the limit can take seconds."""
+    try:
+        opened = sorted(int(name) for name in os.listdir("/proc/self/fd"))
+    except OSError:
+        opened = list(range(1024))
+    for descriptor in opened:
+        if descriptor != keep:
+            os.closerange(descriptor, descriptor + 1)
+
+
+class LockFile:
+    """A file with our pid that is locked as long as we live, whatever way we die."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        while True:
+            self._descriptor = self._locked(path, what)
+            # The one before us may have removed the name between the opening and the lock.
+            try:
+                if os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
+                    break
+            except FileNotFoundError:
+                pass
+            os.close(self._descriptor)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    @staticmethod
+    def _locked(path: Path, what: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise JobsightError(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise AlreadyRunning(
+                f"{what} runs already" + (f" as process {holder}" if holder.isdigit() else "")
+            ) from None
+        return descriptor
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+@contextmanager
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Turn the signals into one call. Further ones change nothing: the end is bounded anyway."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start_logging(file: str | None, level: str, form: str, *, stderr: bool) -> None:
+    """Log into a file, else to standard error where there is one."""
+    handler: logging.Handler
+    if file:
+        try:
+            handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise JobsightError(f"the log {file} cannot be written: {error.strerror}") from None
+    else:
+        handler = logging.StreamHandler() if stderr else logging.NullHandler()
+    handler.setFormatter(logging.Formatter(form))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)

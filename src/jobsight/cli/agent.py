@@ -1,0 +1,147 @@
+"""``jobsight agent``: all jobs of this node in one process; with ``--jobid`` one of them.
+
+argparse and not typer: this runs on every compute node, where memory counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobsight import places
+from jobsight.agent.service import (
+    Background,
+    LockFile,
+    go_to_background,
+    start_logging,
+    stopping_on_signals,
+)
+from jobsight.cli.collector import add_options, collect, follow, make_absolute, prepare_log
+from jobsight.config import Settings, load_settings
+from jobsight.errors import ConfigError, JobsightError
+
+if TYPE_CHECKING:
+    from jobsight.agent.spool import Spool
+
+logger = logging.getLogger("jobsight.agent")
+
+_FORMAT = "%(asctime)s %(name)s:%(levelname)s %(message)s"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="jobsight agent",
+        description="Follow the jobs of this node until told to stop.",
+        allow_abbrev=False,
+    )
+    add_options(parser)
+    options = parser.parse_args(list(arguments))
+    if options.jobid is not None:
+        return collect(options)
+    if options.test_output:
+        raise ConfigError("--test-output: needs --jobid, the id that the outputs see")
+    make_absolute(options)
+    background = go_to_background() if options.daemon else None
+    try:
+        return _run(options, background)
+    except JobsightError as error:
+        if background is None:
+            raise
+        logger.error("%s", error)
+        background.report(error.exit_code, f"jobsight: {error}\n")
+        return error.exit_code
+    except Exception:
+        logger.exception("ended by a fault")
+        if background is not None:
+            background.report(1, "jobsight: ended by a fault before it was ready\n")
+        raise
+
+
+def _run(options: argparse.Namespace, background: Background | None) -> int:
+    """A file of a seed's gives its samplers and outputs to every job; ours sends to the server."""
+    from jobsight.agent.seeds import is_seed_tree, parse_level, read_tree, settings_of
+
+    with ExitStack() as stack:
+        file = Path(options.config) if options.config else None
+        tree = read_tree(file) if file and file.suffix in (".yaml", ".yml") else {}
+        if file and is_seed_tree(tree):
+            seed = settings_of(tree, str(file))
+            own = load_settings()
+            node = options.node or own.agent.node
+            prepare_log(options, seed, job_id="agent", node=node, background=background)
+            _take_pidfile(options, stack)
+            return follow(seed, None, node, background)
+        settings = load_settings(file)
+        level = parse_level("--loglevel", options.loglevel) if options.loglevel else "WARNING"
+        start_logging(options.logfile, level, _FORMAT, stderr=background is None)
+        _take_pidfile(options, stack)
+        return _serve(options, settings, background)
+
+
+def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
+    if options.pidfile:
+        stack.callback(LockFile(Path(options.pidfile), "an agent with this pid file").close)
+
+
+def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
+    from jobsight.agent.daemon import NodeAgent
+    from jobsight.agent.spool import Spool
+
+    spool = Spool(Path(settings.agent.spool), settings.agent.spool_limit)
+    sampling = settings.agent.sampling
+    try:
+        with _delivered(spool, settings) as after_flush:
+            agent = NodeAgent(
+                cluster=settings.cluster,
+                node=options.node or settings.agent.node,
+                spool=spool,
+                ignore_uids=settings.agent.ignore_uids,
+                intervals=(
+                    (60, sampling.first_minute),
+                    (3600, sampling.first_hour),
+                    (None, sampling.later),
+                ),
+                flush_interval=settings.agent.send_every,
+                run_folder=places.private_folder(places.run_folder()),
+                after_flush=after_flush,
+            )
+            with stopping_on_signals(agent.stop):
+                if background is not None:
+                    background.report(0)
+                agent.run()
+    finally:
+        spool.close()
+    return 0
+
+
+@contextmanager
+def _delivered(spool: Spool, settings: Settings) -> Iterator[Callable[[], None] | None]:
+    """Deliver beside the loop, and once more at the end. Without a server the spool fills up to
+    its limit; what has to be dropped is counted."""
+    from jobsight.agent.delivery import Delivery, DeliveryThread, HttpTarget
+    from jobsight.server.record import read_record
+    from jobsight.server.tokens import read_token
+
+    location = settings.store.location
+    url, token_file = settings.server.url, settings.server.token_file
+    record = None if url else read_record(places.server_file(location))
+    if record is not None:
+        url, token_file = record.url, record.token_file
+    if url is None:
+        logger.warning("no server is known (server.url): batches are kept in %s", spool.folder)
+        yield None
+        return
+    token = read_token(Path(token_file or str(places.token_file(location))).expanduser())
+    delivery = Delivery(spool, HttpTarget(url, token))
+    thread = DeliveryThread(delivery)
+    thread.start()
+    try:
+        yield thread.notify
+    finally:
+        thread.end()
+        if not delivery.deliver() and delivery.reason:
+            logger.warning("%s", delivery.reason)

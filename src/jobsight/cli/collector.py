@@ -1,0 +1,212 @@
+"""``sams-collector.py``: one job of this node, started by a prolog, the way SAMS documents it.
+
+argparse and not typer: this runs on every compute node, where memory counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from jobsight import __version__, places
+from jobsight.agent.service import (
+    Background,
+    LockFile,
+    go_to_background,
+    start_logging,
+    stopping_on_signals,
+)
+from jobsight.config import short_host_name
+from jobsight.errors import ConfigError, JobsightError
+
+if TYPE_CHECKING:
+    from jobsight.agent.seeds import SeedSettings
+
+logger = logging.getLogger("jobsight.collector")
+
+DEFAULT_CONFIG: Final = "/etc/sams/sams-collector.yaml"
+#: Seconds for the outputs to write when the job is over; systemd waits 90 before it kills.
+END_TIMEOUT: Final = 30.0
+
+
+def parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Follow one job on this node and write its record when it ends.",
+        allow_abbrev=False,
+    )
+    add_options(parser)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", help=f"settings as SAMS has them (default: {DEFAULT_CONFIG})"
+    )
+    parser.add_argument("--jobid", metavar="N", help="the raw job id (JobIDRaw)")
+    parser.add_argument("--node", metavar="NAME", help="the node's name (default: the host's)")
+    parser.add_argument("--daemon", action="store_true", help="go to the background")
+    parser.add_argument("--pidfile", metavar="FILE", help="write the process id, locked, into FILE")
+    parser.add_argument("--logfile", metavar="FILE", help="log into FILE")
+    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: ERROR)")
+    parser.add_argument(
+        "--test-output", metavar="FILE.json", help="feed this document to every output and exit"
+    )
+    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command's entry; errors are one line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    program = "sams-collector"
+    options = parser(program).parse_args(given)
+    if options.jobid is None:
+        parser(program).print_help()
+        return 1
+    try:
+        return collect(options)
+    except JobsightError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def collect(options: argparse.Namespace) -> int:
+    """Follow the job that the options name."""
+    job_id = parse_job_id(options.jobid)
+    make_absolute(options)
+    background = go_to_background() if options.daemon and not options.test_output else None
+    try:
+        return _collect(options, job_id, background)
+    except JobsightError as error:
+        if background is None:
+            raise
+        # After the report nobody listens on the pipe; the log has it then.
+        logger.error("%s", error)
+        background.report(error.exit_code, f"sams-collector: {error}\n")
+        return error.exit_code
+    except Exception:
+        logger.exception("ended by a fault")
+        if background is not None:
+            background.report(1, "sams-collector: ended by a fault before it was ready\n")
+        raise
+
+
+def make_absolute(options: argparse.Namespace) -> None:
+    """In the background the working folder is another."""
+    for name in ("config", "pidfile", "logfile", "test_output"):
+        value = getattr(options, name, None)
+        if value:
+            setattr(options, name, os.path.abspath(value))
+
+
+def _collect(options: argparse.Namespace, job_id: int, background: Background | None) -> int:
+    # Imported after the fork: nothing of the samplers' libraries must be shared with the parent.
+    from jobsight.agent.seeds import load_seed_settings
+
+    node = options.node or short_host_name()
+    settings = load_seed_settings(options.config or DEFAULT_CONFIG)
+    prepare_log(options, settings, job_id=str(job_id), node=node, background=background)
+    if options.test_output:
+        from jobsight.cli.trial import try_outputs
+
+        return try_outputs(settings.outputs, Path(options.test_output), job_id, node)
+    with ExitStack() as stack:
+        folder = places.private_folder(places.run_folder())
+        what = f"a collector for job {job_id} on {node}"
+        lock = LockFile(folder / f"collector-{job_id}@{_file_name(node)}.lock", what)
+        stack.callback(lock.close)
+        if options.pidfile:
+            stack.callback(LockFile(Path(options.pidfile), what).close)
+        return follow(settings, job_id, node, background)
+
+
+def follow(
+    settings: SeedSettings, job_id: int | None, node: str, background: Background | None
+) -> int:
+    """Run the engine with the settings' samplers and outputs until the end."""
+    from jobsight.agent.daemon import NodeAgent
+    from jobsight.agent.outputs.worker import OutputWorker, end_all
+
+    workers = [OutputWorker(plan) for plan in settings.outputs]
+    agent = NodeAgent(
+        cluster=short_host_name(),
+        node=node,
+        spool=None,
+        samplers=settings.samplers,
+        outputs=[worker.job for worker in workers],
+        job_id=job_id,
+        grace_period=settings.grace_period if job_id is not None else None,
+    )
+    with stopping_on_signals(agent.stop):
+        if background is not None:
+            background.report(0, _warnings(settings))
+        try:
+            agent.run()
+        finally:
+            written = end_all(workers, END_TIMEOUT)
+    return 0 if written else 1
+
+
+def prepare_log(
+    options: argparse.Namespace,
+    settings: SeedSettings,
+    *,
+    job_id: str,
+    node: str,
+    background: Background | None,
+) -> None:
+    """Set umask and log; what was noticed in the settings is said now."""
+    from jobsight.agent.seeds import parse_level
+
+    if background is not None:
+        os.umask(settings.umask)
+    level = parse_level("--loglevel", options.loglevel) if options.loglevel else settings.loglevel
+    start_logging(
+        _log_file(options.logfile or settings.logfile, job_id, node),
+        level,
+        settings.logformat,
+        stderr=background is None,
+    )
+    if background is None:
+        sys.stderr.write(_warnings(settings))
+    for sentence in settings.warnings:
+        logger.warning("%s", sentence)
+
+
+def _warnings(settings: SeedSettings) -> str:
+    return "".join(f"sams-collector: warning: {sentence}\n" for sentence in settings.warnings)
+
+
+def _log_file(pattern: str | None, job_id: str, node: str) -> str | None:
+    from jobsight.agent.outputs.mapping import check_template
+
+    if not pattern:
+        return None
+    names = {"jobid": job_id, "node": _file_name(node)}
+    check_template("logfile", pattern, names)
+    return pattern % names
+
+
+def _file_name(node: str) -> str:
+    from jobsight.agent.outputs.record import safe_part
+
+    return safe_part(node)
+
+
+def parse_job_id(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**63:
+        raise ConfigError(
+            f"--jobid: {text!r} is not a raw job id; right: a number as in SLURM_JOB_ID "
+            "(JobIDRaw, not the 12_3 of an array)"
+        )
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
