@@ -9,7 +9,9 @@ class Metric(NamedTuple):
     name: str
     #: A counter only grows, so its rate is what people want to see; a gauge is shown as it is.
     kind: Literal["counter", "gauge"]
-    unit: Literal["nanoseconds", "bytes", "count"]
+    unit: Literal[
+        "nanoseconds", "bytes", "count", "percent", "celsius", "hertz", "microwatts", "microjoules"
+    ]
     title: str
     help: str
 
@@ -18,6 +20,8 @@ class Metric(NamedTuple):
         """The unit of what a page draws: the rate of a counter, the value of a gauge."""
         if self.kind == "gauge":
             return self.unit
+        if self.unit == "microjoules":
+            return "microwatts"
         return "cores" if self.unit == "nanoseconds" else f"{self.unit} per second"
 
 
@@ -36,7 +40,13 @@ _TABLE = (
     Metric("memory.anonymous", "gauge", "bytes", "Anonymous memory", "Heap and stack pages"),
     Metric("memory.file", "gauge", "bytes", "Page cache", "Cached file pages, shared memory apart"),
     Metric("memory.shared", "gauge", "bytes", "Shared memory", "tmpfs and System V shared memory"),
+    Metric("memory.kernel", "gauge", "bytes", "Kernel memory", "Pages of the kernel for the job"),
     Metric("memory.swap", "gauge", "bytes", "Swap", "Memory moved out to swap"),
+    Metric(
+        "memory.peak", "gauge", "bytes", "Memory peak", "The kernel's mark, page cache included"
+    ),
+    Metric("memory.limit", "gauge", "bytes", "Memory limit", "Where the kernel kills"),
+    Metric("memory.oom_kills", "counter", "count", "Killed for memory", "Processes killed"),
     Metric(
         "io.read_characters",
         "counter",
@@ -57,6 +67,104 @@ _TABLE = (
     Metric("io.write_calls", "counter", "count", "Write calls", "Calls of write and its like"),
     Metric("tasks.processes", "gauge", "count", "Processes", "Live processes of the job"),
     Metric("tasks.threads", "gauge", "count", "Threads", "Live threads of the job"),
+    Metric("tasks.running", "gauge", "count", "Threads running", "Threads that run or could run"),
+    Metric("tasks.blocked", "gauge", "count", "Threads blocked", "Threads that wait for a device"),
+    Metric("cores.*.time", "counter", "nanoseconds", "CPU of a core", "CPU time on one core"),
+    Metric("device.*.read_bytes", "counter", "bytes", "Device read", "Bytes read from a device"),
+    Metric("device.*.written_bytes", "counter", "bytes", "Device written", "Bytes written to it"),
+    Metric("device.*.reads", "counter", "count", "Device reads", "Reads that a device completed"),
+    Metric("device.*.writes", "counter", "count", "Device writes", "Writes that it completed"),
+    Metric(
+        "device.*.busy", "counter", "nanoseconds", "Device busy", "Time with requests in flight"
+    ),
+    Metric(
+        "energy.cpu",
+        "counter",
+        "microjoules",
+        "Energy, CPU",
+        "Energy of processors and memory, shared over jobs by CPU time",
+    ),
+    Metric(
+        "energy.node",
+        "counter",
+        "microjoules",
+        "Energy, node",
+        "Energy of the whole node, shared over jobs by CPU time",
+    ),
+    Metric("files.open", "gauge", "count", "Open files", "Open descriptors of all processes"),
+    Metric("files.scratch", "gauge", "count", "Scratch files", "Distinct open files on scratch"),
+    Metric("filesystem.*.size", "gauge", "bytes", "File system", "Size of a file system"),
+    Metric("filesystem.*.free", "gauge", "bytes", "File system, free", "What may still be written"),
+    Metric("filesystem.*.used", "gauge", "bytes", "File system, used", "What is written"),
+    Metric("gpu.held", "gauge", "count", "GPUs", "GPUs that belong to the job"),
+    Metric("gpu.idle", "gauge", "count", "GPUs idle", "GPUs of the job that do nothing now"),
+    Metric("gpu.*.utilization", "gauge", "percent", "GPU", "Time in which a kernel ran"),
+    Metric(
+        "gpu.*.memory_utilization",
+        "gauge",
+        "percent",
+        "GPU memory access",
+        "Time in which the GPU's memory was read or written",
+    ),
+    Metric("gpu.*.memory_used", "gauge", "bytes", "GPU memory", "Memory in use on a GPU"),
+    Metric("gpu.*.power", "gauge", "microwatts", "GPU power", "Power that a GPU draws"),
+    Metric("gpu.*.energy", "counter", "microjoules", "GPU energy", "Its power, added up over time"),
+    Metric("gpu.*.temperature", "gauge", "celsius", "GPU temperature", "Temperature of a GPU"),
+    Metric("gpu.*.clock", "gauge", "hertz", "GPU clock", "Clock of the multiprocessors"),
+    Metric("network.*.received_bytes", "counter", "bytes", "Received", "Bytes the node received"),
+    Metric("network.*.sent_bytes", "counter", "bytes", "Sent", "Bytes the node sent"),
+    Metric("network.*.received_packets", "counter", "count", "Packets received", "Of the node"),
+    Metric("network.*.sent_packets", "counter", "count", "Packets sent", "Of the node"),
+    Metric("network.*.errors", "counter", "count", "Network errors", "Faulty packets received"),
+    Metric(
+        "pressure.cpu",
+        "counter",
+        "nanoseconds",
+        "Waiting for CPU",
+        "Time in which at least one process waited for a CPU",
+    ),
+    Metric(
+        "pressure.memory",
+        "counter",
+        "nanoseconds",
+        "Waiting for memory",
+        "Time in which at least one process waited for memory",
+    ),
+    Metric(
+        "pressure.memory_full",
+        "counter",
+        "nanoseconds",
+        "Stopped for memory",
+        "Time in which all processes waited for memory",
+    ),
+    Metric(
+        "pressure.io",
+        "counter",
+        "nanoseconds",
+        "Waiting for I/O",
+        "Time in which at least one process waited for I/O",
+    ),
+    Metric(
+        "pressure.io_full",
+        "counter",
+        "nanoseconds",
+        "Stopped for I/O",
+        "Time in which all processes waited for I/O",
+    ),
 )
 
+#: By name. A star stands for one of several things of a kind: ``gpu.*.power`` for ``gpu.0.power``.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}
+
+
+def find_metric(name: str) -> Metric | None:
+    """The metric that the name of a curve means, also of one GPU, core, device or link.
+
+    The thing's own name stands between the first point and the last and may hold points itself.
+    """
+    found = METRICS.get(name)
+    if found is not None:
+        return found
+    group, _, rest = name.partition(".")
+    thing, _, figure = rest.rpartition(".")
+    return METRICS.get(f"{group}.*.{figure}") if thing else None

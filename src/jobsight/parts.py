@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 from jobsight.agent.outputs import LISTENERS, OUTPUTS
+from jobsight.agent.samplers import SAMPLERS
 from jobsight.errors import ConfigError
 
 #: Kind of part -> short name -> import string.
@@ -19,10 +20,11 @@ PARTS: dict[str, dict[str, str]] = {
         "server": "jobsight.agent.delivery:HttpTarget",
         **OUTPUTS,
     },
-    "sampler": {
+    "probe": {
         "cgroup": "jobsight.agent.probe:CgroupProbe",
         "process-tree": "jobsight.agent.tree:TreeProbe",
     },
+    "sampler": SAMPLERS,
 }
 
 
