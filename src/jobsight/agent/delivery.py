@@ -7,6 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+import msgspec
+
 from jobsight.agent.spool import Spool
 from jobsight.errors import JobsightError, StoreError
 from jobsight.wire import WireError
@@ -27,6 +29,10 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
+class _Receipt(msgspec.Struct):
+    status: str
+
+
 class Target(Protocol):
     """Takes encoded batches."""
 
@@ -37,8 +43,13 @@ class HttpTarget:
     """A receiver behind HTTP."""
 
     def __init__(self, url: str, token: str, timeout: float = 10.0) -> None:
-        self._parts = urlsplit(url)
-        if self._parts.scheme not in ("http", "https") or not self._parts.hostname:
+        try:
+            self._parts = urlsplit(url)
+            named = bool(self._parts.hostname) and self._parts.port != 0
+            right = named and self._parts.scheme in ("http", "https")
+        except ValueError:
+            right = False
+        if not right:
             raise JobsightError(f"{url!r} is not the address of a server; right: http://HOST:PORT")
         self._token = token
         self._timeout = timeout
@@ -63,11 +74,21 @@ class HttpTarget:
             return Answer(stored=False, reason=f"the server does not answer: {error}")
         finally:
             connection.close()
-        if response.status < 300:
-            return Answer(stored=True)
+        if response.status == 200:
+            if _is_receipt(body):
+                return Answer(stored=True)
+            # A reply that was cut, or the page of some proxy: only a receipt says it is stored.
+            return Answer(stored=False, reason="the server answered 200 without a receipt")
         reason = f"the server answered {response.status}: {body.decode(errors='replace')[:200]}"
         final = 400 <= response.status < 500 and response.status not in _TRY_LATER
         return Answer(stored=False, refused=final, reason=reason)
+
+
+def _is_receipt(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_Receipt).status in ("stored", "duplicate")
+    except msgspec.MsgspecError:
+        return False
 
 
 class EmbeddedTarget:
@@ -92,7 +113,9 @@ class Delivery:
     def __init__(self, spool: Spool, target: Target) -> None:
         self.spool = spool
         self.target = target
+        #: Why batches wait, and why others were refused.
         self.reason = ""
+        self.refusal = ""
 
     def deliver(self) -> bool:
         """Send all that waits; False as soon as the target cannot take more now."""
@@ -101,7 +124,7 @@ class Delivery:
             if answer.stored:
                 self.spool.done(name)
             elif answer.refused:
-                self.reason = answer.reason
+                self.refusal = answer.reason
                 self.spool.refuse(name)
             else:
                 self.reason = answer.reason

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,17 +39,24 @@ class Spool:
     def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.folder = folder
         self.limit = limit
+        #: Why the last batch that was dropped was dropped.
+        self.problem = ""
+        # The sampling loop puts in what another thread delivers.
+        self._mutex = threading.RLock()
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = _lock(folder)
+            try:
+                for half in folder.glob(".*.new"):
+                    half.unlink(missing_ok=True)
+                self._state = self._load()
+                self._sizes = {path.name: path.stat().st_size for path in self._files()}
+            except OSError:
+                os.close(self._lock)
+                raise
         except BlockingIOError:
-            os.close(self._lock)
             raise SpoolError(f"the spool {folder} is in use by another agent") from None
         except OSError as error:
             raise SpoolError(f"the spool {folder} cannot be used: {error.strerror}") from None
-        self._state = self._load()
-        self._sizes = {path.name: path.stat().st_size for path in self._files()}
         if self._sizes:
             # The counter's file may be older than the last batch when the power went.
             last = max(int(name.removesuffix(_SUFFIX)) for name in self._sizes)
@@ -75,7 +82,11 @@ class Spool:
         return len(self._sizes)
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*" + _SUFFIX))
+        return sorted(
+            path
+            for path in self.folder.glob("*" + _SUFFIX)
+            if path.stem.isascii() and path.stem.isdigit()
+        )
 
     def _load(self) -> _State:
         try:
@@ -93,14 +104,33 @@ class Spool:
         temporary = self.folder / f".{name}.new"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, data)
+            rest = memoryview(data)
+            while rest:
+                # A disk that is almost full takes a part and refuses the next.
+                rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         finally:
             os.close(descriptor)
         os.replace(temporary, self.folder / name)
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        """Without this a power loss may take the new name of a file whose content is safe."""
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def put(self, batch: Batch) -> bool:
-        """Number the batch and keep it; False when there was no room even after dropping."""
+        """Number the batch and keep it; False when it could not be written, which is counted."""
+        with self._mutex:
+            return self._put(batch)
+
+    def _put(self, batch: Batch) -> bool:
         batch.spool = self._state.uuid
         batch.sequence = self._state.next
         self._state.next += 1
@@ -110,10 +140,9 @@ class Spool:
             self._make_room(len(data))
             self._write(name, data)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                raise
+            # A full disk, one gone read-only, a folder that was removed: the job goes on.
+            self.problem = f"a batch could not be written to {self.folder}: {error.strerror}"
             self._state.dropped += 1
-            (self.folder / f".{name}.new").unlink(missing_ok=True)
             return False
         self._sizes[name] = len(data)
         self._save()
@@ -130,27 +159,39 @@ class Spool:
         while self._sizes and self.size + size > self.limit:
             self._remove(min(self._sizes))
             self._state.dropped += 1
+            self.problem = f"the spool {self.folder} was full; the oldest batches were dropped"
 
     def pending(self) -> Iterator[tuple[str, bytes]]:
         """The batches that wait, the oldest first."""
-        for name in sorted(self._sizes):
+        with self._mutex:
+            names = sorted(self._sizes)
+        for name in names:
             try:
-                yield name, (self.folder / name).read_bytes()
+                data = (self.folder / name).read_bytes()
             except FileNotFoundError:
+                # Dropped in the meantime to make room.
                 self._sizes.pop(name, None)
+                continue
+            yield name, data
 
     def done(self, name: str) -> None:
         """The server has it."""
-        self._remove(name)
+        with self._mutex:
+            self._remove(name)
 
     def refuse(self, name: str) -> None:
         """The server will never take it: put it aside, where a person can look at it."""
         aside = self.folder / "refused"
-        aside.mkdir(mode=0o700, exist_ok=True)
-        os.replace(self.folder / name, aside / name)
-        self._sizes.pop(name, None)
-        self._state.refused += 1
-        self._save()
+        with self._mutex:
+            self._sizes.pop(name, None)
+            self._state.refused += 1
+            try:
+                aside.mkdir(mode=0o700, exist_ok=True)
+                os.replace(self.folder / name, aside / name)
+            except OSError:
+                # Dropped in the meantime, or the disk is full: it must not stand in the way.
+                (self.folder / name).unlink(missing_ok=True)
+            self._save()
 
     def _remove(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
@@ -158,3 +199,37 @@ class Spool:
 
     def close(self) -> None:
         os.close(self._lock)
+
+    def remove(self) -> bool:
+        """Close the spool and remove its folder, unless something is left in it."""
+        with self._mutex:
+            empty = not self._sizes and not (self.folder / "refused").exists()
+            try:
+                # The lock goes last: whoever takes it up then sees that its file is gone.
+                if empty:
+                    for name in ("spool.json", "lock"):
+                        (self.folder / name).unlink(missing_ok=True)
+                    self.folder.rmdir()
+            except OSError:
+                empty = False
+            self.close()
+            return empty
+
+
+def _lock(folder: Path) -> int:
+    """Take the folder for ourselves; raises BlockingIOError where another agent has it."""
+    while True:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_nlink:
+                return lock
+        except OSError:
+            os.close(lock)
+            raise
+        # Its former owner removed the folder just before we got the lock.
+        os.close(lock)

@@ -65,18 +65,10 @@ def deliver_left_overs(folder: Path, target: Target) -> int:
         except SpoolError:
             continue
         waiting = len(spool)
-        Delivery(spool, target).deliver()
+        taken = Delivery(spool, target).deliver()
         delivered += waiting - len(spool)
-        close_spool(spool)
+        spool.remove()
+        if not taken:
+            # Each further attempt would keep the job that is about to start waiting.
+            break
     return delivered
-
-
-def close_spool(spool: Spool) -> bool:
-    """Close a spool and remove its folder when nothing is left in it; True when removed."""
-    empty = len(spool) == 0 and not spool.refused
-    spool.close()
-    if empty:
-        for file in spool.folder.iterdir():
-            file.unlink()
-        spool.folder.rmdir()
-    return empty

@@ -14,11 +14,11 @@ from jobsight.agent.collector import Collector
 from jobsight.agent.delivery import Delivery, DeliveryThread
 from jobsight.agent.launcher import Launcher, Outcome, Request
 from jobsight.agent.spool import Spool
-from jobsight.cli.destination import close_spool, deliver_left_overs, next_job_id, open_target
+from jobsight.cli.destination import deliver_left_overs, next_job_id, open_target
 from jobsight.cli.report import find_report
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config import Settings, load_settings
-from jobsight.errors import CommandError
+from jobsight.errors import CommandError, JobsightError
 from jobsight.reports.terminal import print_report
 from jobsight.sizes import parse_size
 
@@ -83,16 +83,31 @@ def run(
         try:
             outcome = _launch(request, settings, Delivery(spool, target))
         finally:
-            waiting, kept = len(spool), spool.folder
-            close_spool(spool)
-        if waiting:
-            _say(f"{waiting} batches are kept in {kept}; the next jobsight run delivers them")
+            waiting = _close(spool)
     if outcome.left_overs:
-        _say(f"{outcome.left_overs} processes outlived the command and were ended with the job")
+        _say(
+            "1 process outlived the command and was ended with the job"
+            if outcome.left_overs == 1
+            else f"{outcome.left_overs} processes outlived the command and were ended with the job"
+        )
     if not quiet and not waiting:
-        report = find_report(location, str(outcome.run))
-        print_report(report, Console(stderr=True))
+        try:
+            print_report(find_report(location, str(outcome.run)), Console(stderr=True))
+        except (JobsightError, OSError) as error:
+            # The command has ended as it has, whatever becomes of the report.
+            _say(f"the report cannot be shown: {error}")
     return outcome.status
+
+
+def _close(spool: Spool) -> int:
+    """Close the spool and say what stays in it; gives the number of batches that wait."""
+    waiting = len(spool)
+    if waiting:
+        _say(f"{waiting} batches are kept in {spool.folder}; the next jobsight run delivers them")
+    if spool.dropped:
+        _say(f"{spool.dropped} batches were dropped: {spool.problem}")
+    spool.remove()
+    return waiting
 
 
 def _launch(request: Request, settings: Settings, delivery: Delivery) -> Outcome:
@@ -112,6 +127,9 @@ def _launch(request: Request, settings: Settings, delivery: Delivery) -> Outcome
         thread.end()
         if not delivery.deliver() and delivery.reason:
             _say(delivery.reason)
+        if delivery.refusal:
+            refused = delivery.spool.folder / "refused"
+            _say(f"a batch was refused and put aside in {refused}: {delivery.refusal}")
 
 
 def _say(sentence: str) -> None:
