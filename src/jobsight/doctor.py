@@ -54,7 +54,7 @@ def examine() -> list[Check]:
 def summary(checks: list[Check]) -> list[str]:
     """What will be exact, polled or missing, for `jobsight run` and the agent on this machine."""
     found = {check.name: check.verdict for check in checks}
-    events = found["process connector"] == "good" and found["exit records"] == "good"
+    events = found["process connector"] == "good" and found["exit records"] != "missing"
     cgroup = found["own cgroup"]
     return [
         "CPU time of a job: "
@@ -224,10 +224,13 @@ def _slurm() -> Check:
     found = [name for name in _SLURM_COMMANDS if shutil.which(name)]
     if not found:
         return Check("Slurm", "missing", "no Slurm commands on PATH", "`jobsight run` makes jobs")
-    answer = subprocess.run(
-        [found[0], "--version"], capture_output=True, text=True, timeout=10, check=False
-    )
-    if answer.returncode:
+    try:
+        answer = subprocess.run(
+            [found[0], "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        answer = None
+    if answer is None or answer.returncode:
         return Check(
             "Slurm",
             "partly",

@@ -52,15 +52,19 @@ class Command:
             os.close(self._go_write)
             if os.read(self._go_read, 1) != b"g":
                 os._exit(125)
+            try:
+                before()
+            except Exception as error:
+                os.write(self._error_write, b"!" + str(error).encode(errors="replace")[:2000])
+                os._exit(127)
             for number in _RESTORED:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-            before()
             os.execvpe(self.arguments[0], list(self.arguments), environment)
         except OSError as error:
             os.write(self._error_write, str(error.errno or 0).encode())
-        except BaseException:
-            os.write(self._error_write, b"0")
+        except BaseException as error:
+            os.write(self._error_write, b"!" + str(error).encode(errors="replace")[:2000])
         os._exit(127)
 
     def start(self) -> None:
@@ -71,6 +75,9 @@ class Command:
             failure = pipe.read()
         if failure:
             os.waitpid(self.pid, 0)
+            if failure.startswith(b"!"):
+                reason = failure[1:].decode(errors="replace")
+                raise CommandError(f"the job's process could not be prepared: {reason}", 125)
             raise _explain(self.arguments[0], int(failure))
 
     def abandon(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import signal
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from jobsight.agent.collector import Collector, boot_id
 from jobsight.agent.command import Command, become_subreaper
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
 from jobsight.agent.live import Gone, LiveProcess
-from jobsight.agent.ownership import KILL_WAIT, OwnCgroup, make_cgroup
+from jobsight.agent.ownership import KILL_WAIT, OwnCgroup, make_cgroup, sweep
 from jobsight.agent.probe import CgroupProbe
 from jobsight.agent.tree import REASON, TreeProbe
 from jobsight.errors import CommandError
@@ -77,8 +78,11 @@ class Launcher:
         self.collector = collector
         self._own: OwnCgroup | None = None
         self._tree: TreeProbe | None = None
+        self._pid = 0
         self._status: int | None = None
         self._cancelled = False
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._limits = (0, 0)
 
     def run(self) -> Outcome:
         """Start the command, follow it to its end and write its last batch."""
@@ -88,14 +92,30 @@ class Launcher:
             )
         self._refuse_too_many_cpus()
         become_subreaper()
+        sweep()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        self._handlers = {number: signal.signal(number, self._stray) for number in _HANDED_ON}
+        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Two descriptors are kept for each process of the job.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
         self._own = make_cgroup(f"jobsight-{self.request.job_id}-{os.getpid()}")
         try:
             return self._run({signal.Signals(number) for number in before})
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if self._own is not None:
                 self._own.remove()
+            self._restore()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _stray(self, number: int, _frame: object) -> None:
+        """A signal while nobody waits for one: some library's thread, which does not block it,
+        took it, and without this it would end us with the job still running."""
+        self._hand_on(number)
+
+    def _restore(self) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def _refuse_too_many_cpus(self) -> None:
         given = len(os.sched_getaffinity(0))
@@ -118,6 +138,7 @@ class Launcher:
             before=self._enter,
             signal_mask=mask,
         )
+        self._pid = command.pid
         try:
             job = self._follow(command.pid, start)
         except BaseException:
@@ -142,6 +163,11 @@ class Launcher:
 
     def _enter(self) -> None:
         """In the child: take the CPUs asked for and step into the cgroup, as the last thing."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+        for number, handler in self._handlers.items():
+            # What was ignored stays ignored (nohup); Python's own handler is none of the command's.
+            ignored = handler == signal.SIG_IGN
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         if self.request.cpus is not None:
             given = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, given[: self.request.cpus])
@@ -209,13 +235,18 @@ class Launcher:
             if received.si_signo == signal.SIGCHLD:
                 self._reap(pid)
                 continue
-            if received.si_signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-                self._cancelled = True
-            if received.si_code != _FROM_KERNEL:
-                try:
-                    os.kill(pid, received.si_signo)
-                except ProcessLookupError:
-                    pass
+            self._hand_on(received.si_signo, from_terminal=received.si_code == _FROM_KERNEL)
+
+    def _hand_on(self, number: int, *, from_terminal: bool = False) -> None:
+        if self._status is not None or not self._pid:
+            return
+        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            self._cancelled = True
+        if not from_terminal:
+            try:
+                os.kill(self._pid, number)
+            except ProcessLookupError:
+                pass
 
     def _reap(self, pid: int) -> None:
         while True:
@@ -242,8 +273,9 @@ class Launcher:
         seen: set[int] = set()
         while True:
             self._reap(-1)
-            pids = [pid for pid in _children_of_self() if pid not in (0,)]
-            if not pids:
+            pids = _children_of_self()
+            if not pids or time.monotonic() > deadline + KILL_WAIT:
+                # Those that are still there are another user's and cannot be ended.
                 return len(seen)
             seen.update(pids)
             number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL

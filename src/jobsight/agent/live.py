@@ -6,11 +6,14 @@ mistaken for the old process, and a read costs a third of an open.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Final, NamedTuple
 
 TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+#: A job with more processes than we may have descriptors must not end the agent.
+_CROWDED: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class Vitals(NamedTuple):
@@ -75,6 +78,10 @@ class LiveProcess:
             self._stat = os.open(self._folder + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone from None
+        except OSError as error:
+            if error.errno in _CROWDED:
+                raise Gone from None
+            raise
         try:
             self.start_ticks = int(self._fields()[19])
         except Gone:
@@ -146,6 +153,10 @@ class LiveProcess:
             raise Gone from None
         except PermissionError:
             return None
+        except OSError as error:
+            if error.errno in _CROWDED:
+                return None
+            raise
         if whole or ended is NOTHING:
             return self._io_parsed
         return add(self._io_parsed, ended)

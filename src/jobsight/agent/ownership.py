@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,6 +13,7 @@ from jobsight.agent.cgroups import CgroupV1, CgroupV2, JobCgroup
 
 #: A process that does not heed SIGTERM gets SIGKILL after this many seconds.
 KILL_WAIT: Final = 5.0
+_OWN_NAME: Final = re.compile(r"jobsight-[a-z0-9]+-(\d+)")
 
 
 class Hierarchies(NamedTuple):
@@ -92,32 +93,64 @@ class OwnCgroup:
             for pid in remaining:
                 try:
                     os.kill(pid, sent)
-                except ProcessLookupError:
+                except (ProcessLookupError, PermissionError):
                     continue
             time.sleep(0.05)
             remaining = self.cgroup.processes()
             if time.monotonic() > deadline:
-                sent = signal.SIGKILL
+                if sent == signal.SIGKILL:
+                    # Stuck in the kernel, or another user's: nothing more can be done about it.
+                    break
+                sent, deadline = signal.SIGKILL, deadline + wait
         return len(left)
 
     def remove(self) -> None:
         self.cgroup.close()
         for folder in self.folders.values():
-            for place in sorted((path for path in _folders_below(folder)), reverse=True):
-                try:
-                    os.rmdir(place)
-                except OSError:
-                    # A zombie still stands in it; the kernel lets go of it in a moment.
-                    time.sleep(0.05)
-                    try:
-                        os.rmdir(place)
-                    except OSError:
-                        pass
+            _remove_tree(folder, patience=1.0)
 
 
-def _folders_below(folder: Path) -> Iterator[str]:
-    for place, _, _ in os.walk(folder):
-        yield place
+def _remove_tree(folder: Path, patience: float = 0.0) -> bool:
+    """Remove a cgroup and those below it; the kernel refuses where a process stands in one."""
+    deadline = time.monotonic() + patience
+    for place in sorted((place for place, _, _ in os.walk(folder)), reverse=True):
+        while True:
+            try:
+                os.rmdir(place)
+                break
+            except FileNotFoundError:
+                break
+            except OSError:
+                # A zombie still stands in it; the kernel lets go of it in a moment.
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(0.02)
+    return True
+
+
+def sweep(hierarchies: Hierarchies | None = None, older_than: float = 60.0) -> list[Path]:
+    """Remove what launchers that were killed left behind: empty cgroups of our own naming whose
+    process is gone. Young ones stay: their launcher may live in another pid namespace."""
+    found = hierarchies or find_hierarchies()
+    places = {found.v1[name] for name in ("cpuacct", "memory") if name in found.v1}
+    place = found.v2
+    while place is not None and found.v2_mount is not None:
+        places.add(place)
+        place = place.parent if place != found.v2_mount else None
+    removed: list[Path] = []
+    for folder in (folder for place in places for folder in place.glob("jobsight-*-*")):
+        match = _OWN_NAME.fullmatch(folder.name)
+        try:
+            old = time.time() - folder.stat().st_ctime >= older_than
+        except OSError:
+            continue
+        if match and old and not _is_alive(int(match[1])) and _remove_tree(folder):
+            removed.append(folder)
+    return removed
+
+
+def _is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
 
 
 def make_cgroup(name: str, hierarchies: Hierarchies | None = None) -> OwnCgroup | None:

@@ -81,7 +81,8 @@ class TreeProbe:
 
     def _descendants(self) -> list[int]:
         found: list[int] = []
-        waiting = [self.root]
+        # What its parent left behind has become ours, who are a subreaper.
+        waiting = list({self.root, *self._children(os.getpid())})
         while waiting:
             pid = waiting.pop()
             found.append(pid)
