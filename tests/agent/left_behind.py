@@ -1,0 +1,83 @@
+"""What the tests could leave on the machine: processes, cgroups, users, mounts, descriptors."""
+
+import os
+import pwd
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.ownership import find_hierarchies
+
+#: In the environment of every process that a test starts, so that strays are known.
+MARK = "TESTED_BY"
+USER_PREFIX = "sighttest"
+
+
+def processes(mark: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) == os.getpid():
+            continue
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(f"{folder.name} {(folder / 'cmdline').read_bytes()!r}")
+        except OSError:
+            continue
+    return found
+
+
+def cgroups() -> list[str]:
+    """Those of our naming whose launcher is gone; of others a test may still be running."""
+    hierarchies = find_hierarchies()
+    places = {*hierarchies.v1.values(), *([hierarchies.v2] if hierarchies.v2 else [])}
+    folders = [folder for place in places for folder in place.glob("jobsight-*")]
+    return [
+        str(folder)
+        for folder in folders
+        if not os.path.exists(f"/proc/{folder.name.rpartition('-')[2]}")
+    ]
+
+
+def users() -> list[str]:
+    return [
+        entry.pw_name for entry in pwd.getpwall() if entry.pw_name == f"{USER_PREFIX}{os.getpid()}"
+    ]
+
+
+def mounts() -> set[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {line.split()[4] for line in lines if "jobsight" in line.split()[4]}
+
+
+def zombies() -> list[str]:
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split():
+            try:
+                stat = Path(f"/proc/{pid}/stat").read_text()
+            except OSError:
+                continue
+            if stat.rpartition(")")[2].split()[0] == "Z":
+                found.append(pid)
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    mark = uuid.uuid4().hex
+    os.environ[MARK] = mark
+    mounted = mounts()
+    yield
+    del os.environ[MARK]
+    left: list[str] = []
+    # Another worker may just be ending a job of its own.
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        left = processes(mark) + cgroups() + users() + zombies() + sorted(mounts() - mounted)
+        if not left:
+            return
+        time.sleep(0.1)
+    assert left == []

@@ -1,0 +1,29 @@
+"""A job that is only a name: outputs read who it is and nothing else."""
+
+import msgspec
+import pytest
+
+from jobsight.agent.view import JobView
+from jobsight.cli.trial import view_of
+from jobsight.model import parse_start
+
+HOSTILE = [
+    "100%",
+    "%(jobid)s %s %%",
+    'say "hello"',
+    "{brace}",
+    "two\nlines",
+    "tab\tnul\x00",
+    "back\\slash",
+    b"\xff\xfe.x".decode("utf-8", "surrogateescape"),
+    "\N{RIGHT-TO-LEFT OVERRIDE}",
+    "a b/../../c",
+    "x" * 4096,
+]
+
+
+@pytest.fixture
+def view() -> JobView:
+    view = view_of(1234, "n1")
+    view.sighting = msgspec.structs.replace(view.sighting, birth=parse_start("20261115T043312Z"))
+    return view

@@ -1,0 +1,84 @@
+"""Readings that jobs share, descriptors that stay open, work beside the loop."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.samplers.background import Background, run
+from jobsight.agent.samplers.node import KeptFiles
+from jobsight.model import SECOND
+from tests.agent.samplers.jobs import Job
+
+
+def test_one_reading_serves_all_jobs_of_a_round(job: Job) -> None:
+    read = 0
+
+    def count() -> int:
+        nonlocal read
+        read += 1
+        return read
+
+    assert job.node.reading("x", count) == (1000 * SECOND, 1)
+    job.clock.go(0.4)
+    assert job.node.reading("x", count).value == 1
+    assert job.node.reading("y", count).value == 2
+    job.clock.go(0.2)
+    assert job.node.reading("x", count) == (1000 * SECOND + 6 * SECOND // 10, 3)
+
+
+def test_a_reading_that_failed_is_tried_again(job: Job) -> None:
+    def fail() -> int:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        job.node.reading("x", fail)
+    assert job.node.reading("x", lambda: 5).value == 5
+
+
+def test_shared_things_are_made_once_and_closed(job: Job) -> None:
+    files = job.node.shared("f", KeptFiles)
+    assert job.node.shared("f", KeptFiles) is files
+    job.node.close()
+    assert job.node.shared("f", KeptFiles) is not files
+
+
+def test_kept_files_are_whole_and_bounded(tmp_path: Path) -> None:
+    files = KeptFiles(limit=2)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(name.encode() * 200_000)
+        assert files.read(tmp_path / name) == name.encode() * 200_000
+    assert len(files._descriptors) == 2
+    assert files.read(Path("/proc/self/mountinfo")) == Path("/proc/self/mountinfo").read_bytes()
+    with pytest.raises(FileNotFoundError):
+        files.read(tmp_path / "none")
+    files.close()
+    assert files._descriptors == {}
+
+
+def test_background_gives_results_errors_and_patience() -> None:
+    work: Background[int] = Background("test", patience=5)
+    assert work.ask(lambda: 3) == 3
+    with pytest.raises(OSError, match="no"):
+        work.ask(lambda: (_ for _ in ()).throw(OSError("no")))
+    gate = threading.Event()
+    started = time.monotonic()
+    assert work.ask(lambda: gate.wait(10) and 4, patience=0.01) is None
+    # While one hangs nothing else is begun and nobody waits.
+    assert work.ask(lambda: 5) is None
+    assert work.busy
+    assert time.monotonic() - started < 2
+    gate.set()
+    assert work.ask(lambda: 6, patience=5) == 4
+    assert work.ask(lambda: 6) == 6
+
+
+def test_a_command_is_stopped_and_its_failure_told() -> None:
+    assert run(["/bin/echo", "a b"], 5) == "a b\n"
+    with pytest.raises(OSError, match=r"gave no answer in 0\.1 s"):
+        run(["/bin/sleep", "5"], 0.1)
+    with pytest.raises(OSError, match="ended with 1"):
+        run(["/bin/false"], 5)
+    with pytest.raises(FileNotFoundError):
+        run(["/no/such/command"], 5)

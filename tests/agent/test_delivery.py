@@ -1,0 +1,236 @@
+"""Delivery to a real HTTP server that answers in every way a server can."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.delivery import (
+    Answer,
+    Delivery,
+    DeliveryThread,
+    EmbeddedTarget,
+    HttpTarget,
+)
+from jobsight.agent.spool import Spool
+from jobsight.errors import JobsightError
+from jobsight.model import Batch
+from jobsight.server.receiver import Receiver
+from jobsight.store import Store
+from jobsight.wire import decode
+from tests.agent.test_spool import batch, sequences
+from tests.server.batches import batch as whole_batch
+
+TOKEN = "a-token-of-the-delivery-tests"
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each batch as the test says: a status, "close" (in the middle), "hang", "page"."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[int | str] = []
+        self.received: list[Batch] = []
+        self.asked: list[tuple[str, str | None, str | None]] = []
+        self.ended = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(
+            (self.path, self.headers["Authorization"], self.headers["Content-Type"])
+        )
+        answer = self.server.answers.pop(0) if self.server.answers else 200
+        if answer == "hang":
+            self.server.ended.wait(10)
+        elif answer == "page":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n<html>Please sign in</html>")
+        elif answer == "close":
+            self.wfile.write(b"HTTP/1.1 200 O")
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            assert isinstance(answer, int)
+            if answer == 200:
+                self.server.received.append(decode(data))
+            body = b'{"status": "stored"}' if answer == 200 else b'{"error": "as the test says"}'
+            self.send_response(answer)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.ended.set()
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    opened = Spool(tmp_path / "spool")
+    for _ in range(3):
+        opened.put(batch())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def delivery(server: Server, spool: Spool) -> Delivery:
+    return Delivery(spool, HttpTarget(server.url, TOKEN, timeout=0.3))
+
+
+def received(server: Server) -> list[int]:
+    return [taken.sequence for taken in server.received]
+
+
+def test_everything_goes_in_order(server: Server, delivery: Delivery) -> None:
+    assert delivery.deliver()
+    assert received(server) == [1, 2, 3]
+    assert len(delivery.spool) == 0
+    assert delivery.reason == ""
+
+
+def test_how_it_is_sent(server: Server, delivery: Delivery) -> None:
+    delivery.deliver()
+    assert server.asked[0] == (
+        "/api/v1/batches",
+        f"Bearer {TOKEN}",
+        "application/vnd.jobsight.batch",
+    )
+
+
+def test_a_server_below_a_path(server: Server, spool: Spool) -> None:
+    assert Delivery(spool, HttpTarget(f"{server.url}/jobsight/", TOKEN)).deliver()
+    assert server.asked[0][0] == "/jobsight/api/v1/batches"
+
+
+@pytest.mark.parametrize(
+    "answer", [401, 403, 404, 408, 429, 500, 502, 503, 301, "close", "hang", "page"]
+)
+def test_what_may_pass_is_tried_again_and_nothing_overtakes(
+    server: Server, delivery: Delivery, answer: int | str
+) -> None:
+    server.answers = [200, answer]
+    assert not delivery.deliver()
+    assert delivery.reason.startswith("the server ")
+    assert sequences(delivery.spool) == [2, 3]
+    assert delivery.deliver()
+    assert received(server) == [1, 2, 3]
+    assert delivery.spool.refused == 0
+
+
+@pytest.mark.parametrize("answer", [400, 413, 422])
+def test_what_is_refused_is_put_aside_and_the_rest_goes_on(
+    server: Server, delivery: Delivery, answer: int
+) -> None:
+    server.answers = [200, answer]
+    assert delivery.deliver()
+    assert received(server) == [1, 3]
+    assert (len(delivery.spool), delivery.spool.refused) == (0, 1)
+    assert delivery.refusal == f'the server answered {answer}: {{"error": "as the test says"}}'
+
+
+def test_nobody_there(spool: Spool) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    delivery = Delivery(spool, HttpTarget(url, TOKEN))
+    assert not delivery.deliver()
+    assert "does not answer" in delivery.reason
+    assert len(spool) == 3
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8080", "ftp://host", "http://", "http://host:99999", "http://[::1", "x"]
+)
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(JobsightError, match="is not the address of a server; right: http://"):
+        HttpTarget(url, TOKEN)
+
+
+def test_into_a_store_of_this_process(tmp_path: Path, spool: Spool) -> None:
+    spool.put(whole_batch())
+    store = Store.open(tmp_path / "store.db")
+    target = EmbeddedTarget(Receiver(store))
+    *_, (_, data) = spool.pending()
+    assert target.send(data) == Answer(stored=True)
+    assert target.send(data) == Answer(stored=True)
+    answer = target.send(data[:-1])
+    assert answer.refused
+    assert answer.reason.startswith("the batch cannot be unpacked")
+    store.close()
+
+
+def test_a_damaged_batch_does_not_stop_the_others(tmp_path: Path, spool: Spool) -> None:
+    spool.put(whole_batch())
+    for name, _ in list(spool.pending())[1:3]:
+        spool.done(name)
+    first = sorted(spool.folder.glob("*.batch"))[0]
+    first.write_bytes(b"JSB1 and then nothing")
+    store = Store.open(tmp_path / "store.db")
+    assert Delivery(spool, EmbeddedTarget(Receiver(store))).deliver()
+    assert (len(spool), spool.refused) == (0, 1)
+    store.close()
+
+
+def test_the_thread_delivers_what_it_is_told_of(server: Server, delivery: Delivery) -> None:
+    thread = DeliveryThread(delivery)
+    thread.start()
+    thread.notify()
+    wait_until(lambda: received(server) == [1, 2, 3])
+    delivery.spool.put(batch())
+    thread.notify()
+    wait_until(lambda: received(server) == [1, 2, 3, 4])
+    thread.end()
+    assert not thread.is_alive()
+
+
+def test_the_thread_tries_again_by_itself(server: Server, delivery: Delivery) -> None:
+    server.answers = [503]
+    thread = DeliveryThread(delivery)
+    thread.start()
+    thread.notify()
+    wait_until(lambda: received(server) == [1, 2, 3])
+    thread.end()
+
+
+def test_the_thread_ends_while_it_waits(server: Server, delivery: Delivery) -> None:
+    server.answers = [503]
+    thread = DeliveryThread(delivery)
+    thread.start()
+    thread.notify()
+    wait_until(lambda: delivery.reason != "")
+    thread.end()
+    assert sequences(delivery.spool) == [1, 2, 3]
+
+
+def wait_until(done: object, limit: float = 10.0) -> None:
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        if done():  # type: ignore[operator]
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")

@@ -1,0 +1,188 @@
+"""A live process read through kept descriptors: real ones, and recorded folders for the rest."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.live import NOTHING, Gone, InputOutput, LiveProcess, add, subtract
+
+ONE = InputOutput(1, 2, 3, 4, 5, 6)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["/bin/sleep", "60"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def recorded(folder: Path, pid: int, stat: str, io: str | None = None) -> LiveProcess:
+    place = folder / str(pid)
+    (place / "task" / str(pid)).mkdir(parents=True)
+    (place / "stat").write_text(stat)
+    if io is not None:
+        (place / "io").write_text(io)
+        (place / "task" / str(pid) / "io").write_text(io)
+    return LiveProcess(os.fsencode(folder), pid)
+
+
+def stat_line(command: str, state: str = "S", start: int = 77) -> str:
+    rest = [state, *map(str, range(4, 53))]
+    rest[22 - 3] = str(start)
+    return f"42 ({command}) {' '.join(rest)}\n"
+
+
+def test_a_real_process_counts_what_it_used() -> None:
+    live = LiveProcess(b"/proc", os.getpid())
+    before = live.vitals()
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    after = live.vitals()
+    live.close()
+    assert after.cpu_user + after.cpu_system - before.cpu_user - before.cpu_system >= 0.08e9
+    assert after.resident > 2**20
+    assert after.threads >= 1
+
+
+def test_the_running_time_of_the_first_thread() -> None:
+    live = LiveProcess(b"/proc", os.getpid())
+    # The kernel brings its own account up to date at its ticks.
+    used = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
+    assert live.runtime() == pytest.approx(used, abs=50_000_000)
+    live.close()
+
+
+def test_input_and_output_of_a_real_process(tmp_path: Path) -> None:
+    script = f"""
+import sys
+open({str(tmp_path / "out")!r}, "wb").write(bytes(100_000))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        live = LiveProcess(b"/proc", child.pid)
+        found = live.input_output(1, NOTHING, had_children=False)
+        whole = live.whole_input_output()
+        child.communicate()
+    live.close()
+    assert found is not None
+    assert 100_000 <= found.written_characters < 110_000
+    assert found == whole
+
+
+@pytest.mark.parametrize(
+    "command", ["sleep", "a b", "a) R 1 (b", ")))", "new\nline", "(", ") S 9 9 9"]
+)
+def test_any_command_name_is_read_over(tmp_path: Path, command: str) -> None:
+    live = recorded(tmp_path, 42, stat_line(command))
+    assert live.start_ticks == 77
+    assert live.vitals().threads == 20
+    live.close()
+
+
+def test_an_ended_process_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    live = LiveProcess(b"/proc", sleeper.pid)
+    assert live.input_output(1, NOTHING, had_children=False) is not None
+    sleeper.kill()
+    sleeper.wait()
+    with pytest.raises(Gone):
+        live.vitals()
+    with pytest.raises(Gone):
+        live.input_output(1, NOTHING, had_children=False)
+    assert live.runtime() is None
+    live.close()
+
+
+def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    live = LiveProcess(b"/proc", sleeper.pid)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(Gone):
+        live.vitals()
+    live.close()
+
+
+def test_a_process_that_is_not_there_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = descriptors()
+    with pytest.raises(Gone):
+        LiveProcess(b"/proc", 2**22 + 1)
+    (tmp_path / "7").mkdir()
+    # It ended between the opening and the reading: the file is empty.
+    (tmp_path / "7" / "stat").write_text("")
+    with pytest.raises(Gone):
+        LiveProcess(os.fsencode(tmp_path), 7)
+    assert descriptors() == before
+
+
+def test_without_a_free_descriptor_nothing_breaks(sleeper: subprocess.Popen[bytes]) -> None:
+    live = LiveProcess(b"/proc", sleeper.pid)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    filler = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest + 2)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(filler) + 1, hard))
+    try:
+        with pytest.raises(Gone):
+            LiveProcess(b"/proc", sleeper.pid)
+        assert live.input_output(1, NOTHING, had_children=False) is None
+        assert live.vitals().threads == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in filler:
+            os.close(descriptor)
+        live.close()
+
+
+def test_ended_threads_are_added_where_the_file_does_not_hold_them(tmp_path: Path) -> None:
+    io = "rchar: 10\nwchar: 20\nsyscr: 30\nsyscw: 40\nread_bytes: 50\nwrite_bytes: 60\n"
+    live = recorded(tmp_path, 42, stat_line("a"), io)
+    own = InputOutput(10, 20, 30, 40, 50, 60)
+    assert live.input_output(1, NOTHING, had_children=False) == own
+    assert live.input_output(1, ONE, had_children=False) == add(own, ONE)
+    # The file of the whole process includes its ended threads.
+    assert live.input_output(2, ONE, had_children=False) == own
+    # It also includes children that were waited for, so the threads are summed one by one.
+    assert live.input_output(2, ONE, had_children=True) == add(own, ONE)
+    live.close()
+
+
+def test_children_that_were_waited_for_are_not_counted_twice() -> None:
+    script = """
+import subprocess, sys, threading, time
+thread = threading.Thread(target=sys.stdin.read); thread.start()
+subprocess.run(["/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=1000000", "count=5"], stderr=-3)
+print("ready", flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        live = LiveProcess(b"/proc", child.pid)
+        threads = live.vitals().threads
+        own = live.input_output(threads, NOTHING, had_children=True)
+        whole = live.whole_input_output()
+        child.communicate()
+    live.close()
+    assert own is not None
+    assert whole is not None
+    assert whole.written_characters >= 5_000_000 > own.written_characters
+
+
+def test_sums() -> None:
+    assert subtract(add(ONE, ONE), ONE) == ONE
