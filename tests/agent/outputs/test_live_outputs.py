@@ -216,7 +216,7 @@ def test_collectd_gets_values_quoted(view: JobView, collectd: Any) -> None:
         'PUTVAL "n1/sams \\"x\\"/gauge-a_b" interval=30 1700000000:1\n',
         'PUTVAL "n1/sams \\"x\\"/gauge-after" interval=30 1700000000:2\n',
     ]
-    with pytest.raises(CollectdRefused, match="collectd refused .*Parsing"):
+    with pytest.raises(CollectdRefused, match=r"collectd refused .*Parsing"):
         output.store(view, "sams.x", {"refuse": 1, "fine": 2})
     assert collectd.lines[-1].endswith(":2\n")
     assert output.refused == 1

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from jobsight.agent.outputs.place import write_durably
-from jobsight.agent.outputs.record import is_requeued, run_start
+from jobsight.agent.outputs.record import is_requeued, run_start, whole_text
 from jobsight.agent.view import JobView
 from jobsight.errors import JobsightError
 
@@ -36,7 +36,7 @@ def address_of(view: JobView) -> Address:
     sighting = view.sighting
     return Address(
         job_id=sighting.job_id,
-        node=sighting.node,
+        node=whole_text(sighting.node),
         start=run_start(view),
         requeued=is_requeued(view),
     )

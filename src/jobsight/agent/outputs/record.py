@@ -48,7 +48,7 @@ def _plain(value: Any) -> Any:
     lone surrogate, and with it the whole record)."""
     match value:
         case str():
-            return _LONE.sub(_escaped, value) if not value.isascii() else value
+            return whole_text(value)
         case bytes():
             return readable_path(value)
         case float():
@@ -60,6 +60,11 @@ def _plain(value: Any) -> Any:
         case bool() | int() | None:
             return value
     return str(value)
+
+
+def whole_text(text: str) -> str:
+    """Text without half characters."""
+    return text if text.isascii() else _LONE.sub(_escaped, text)
 
 
 def _key(key: Any) -> str:

@@ -13,10 +13,10 @@ class OutputThread:
         self.view = view
         self.name = output.name
         self.worker: OutputWorker | None = None
+        self._output: Output = output
         if not isinstance(output, JobOutput):
             self.worker = OutputWorker(OutputPlan(output.name, lambda view: output))
-            output = self.worker.job(view)
-        self._output: Output = output
+            self._output = self.worker.job(view)
 
     def store(self, sampler: str, document: Document) -> None:
         """Hand over a sample."""
