@@ -34,6 +34,9 @@ class Alive:
         self.closed = False
         self._runtime = runtime
 
+    def parent(self) -> int:
+        return 100
+
     def runtime(self) -> int | None:
         return self._runtime
 

@@ -261,9 +261,9 @@ def test_a_process_met_in_the_cgroup_before_its_fork_event(kernel: Kernel) -> No
     usage = kernel.job()
     events = (kernel.fork(100, 7), kernel.execute(7))
     kernel.names.links[7] = TRUE
-    kernel.tracker.adopt(Alive(7), usage)  # type: ignore[arg-type]
+    kernel.tracker.adopt(Alive(7), usage, new=True)  # type: ignore[arg-type]
     kernel.tell(*events)
-    assert usage.processes == 2
+    assert (usage.processes, usage.executions) == (2, 1)
     kernel.tell(kernel.exit(7), record(7, 5))
     assert figures(usage) == {SHELL: (0, 1, 0), TRUE: (1, 1, 5)}
 

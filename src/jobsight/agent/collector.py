@@ -57,7 +57,7 @@ class Collector:
 
     def __init__(
         self,
-        spool: Spool,
+        spool: Spool | None,
         *,
         cluster: str,
         node: str,
@@ -83,6 +83,10 @@ class Collector:
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
         self._watched: dict[int, Callable[[], None]] = {}
+        #: Called when a sampling round finds a job's cgroup removed.
+        self.on_gone: Callable[[FollowedJob], None] = self.finish
+        #: Due time, interval or None, and what to do.
+        self._timers: list[tuple[int, int | None, Callable[[], None]]] = []
 
     def open_events(self) -> bool:
         """Ask the kernel for process events; the reason stays where it refuses."""
@@ -107,6 +111,15 @@ class Collector:
         """Call back from the loop whenever there is something to read."""
         self._poll.register(descriptor, select.POLLIN)
         self._watched[descriptor] = callback
+
+    def at(self, due: int, action: Callable[[], None]) -> None:
+        """Do something once, from the loop, at a time of the monotonic clock."""
+        self._timers.append((due, None, action))
+
+    def every(self, interval: float, action: Callable[[], None]) -> None:
+        """Do something again and again, from the loop."""
+        step = round(interval * SECOND)
+        self._timers.append((time.monotonic_ns() + step, step, action))
 
     def unwatch(self, descriptor: int) -> None:
         if self._watched.pop(descriptor, None) is not None:
@@ -149,7 +162,13 @@ class Collector:
 
     def _timeout(self) -> float:
         now = time.monotonic_ns()
-        due = min([self._next_flush, *(job.next_sample for job in self.jobs)])
+        due = min(
+            [
+                self._next_flush,
+                *(job.next_sample for job in self.jobs),
+                *(timer[0] for timer in self._timers),
+            ]
+        )
         return max(0, due - now)
 
     def _join(self) -> None:
@@ -175,13 +194,19 @@ class Collector:
                 self.sample(job)
         if self._next_flush <= now:
             self.flush()
+        for timer in [timer for timer in self._timers if timer[0] <= now]:
+            self._timers.remove(timer)
+            _, interval, action = timer
+            if interval is not None:
+                self._timers.append((now + interval, interval, action))
+            action()
 
     def sample(self, job: FollowedJob) -> None:
         self.drain()
         try:
             job.sample(time.time_ns(), time.monotonic_ns())
         except CgroupGone:
-            self.finish(job)
+            self.on_gone(job)
 
     def flush(self) -> None:
         """Write what has gathered as one batch."""
@@ -196,7 +221,7 @@ class Collector:
 
     def _put(self, parts: list[JobPart]) -> None:
         infos, self._infos = self._infos, []
-        if not parts and not infos:
+        if self.spool is None or (not parts and not infos):
             return
         self.spool.put(
             Batch(

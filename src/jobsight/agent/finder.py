@@ -28,10 +28,13 @@ _DISCOVERY: Final = ("cpuacct", "memory", "freezer", "cpuset")
 
 
 class JobPlace(NamedTuple):
-    """A job's folders on this node. The inode tells a job from an earlier one of its name."""
+    """A job's folders on this node."""
 
+    #: The same in every hierarchy.
+    key: str
     folder: Path
-    inode: int
+    #: By controller, for those that are there; they tell a job from an earlier one of its name.
+    inodes: dict[str, int]
     #: None for a SLUID whose job id is not known yet.
     job_id: int | None
     sluid: str | None
@@ -93,10 +96,12 @@ class Finder:
                 if node is None:
                     continue
                 for job in self._entries(Path(entry.path)):
-                    yield from self._job(job, node["node"], None, {"unified": Path(job.path)})
+                    key = f"{entry.name}/{job.name}"
+                    folders = {"unified": Path(job.path)}
+                    yield from self._job(job, key, node["node"], None, folders)
 
     def _find_v1(self) -> Iterator[JobPlace]:
-        seen: set[tuple[str, str, str]] = set()
+        seen: set[str] = set()
         for controller in _DISCOVERY:
             for root in self._entries(self.mount / controller):
                 node = _match(self._v1_roots, root.name)
@@ -107,19 +112,17 @@ class Finder:
                     if uid is None:
                         continue
                     for job in self._entries(Path(user.path)):
-                        key = (root.name, user.name, job.name)
+                        key = f"{root.name}/{user.name}/{job.name}"
                         if key in seen:
                             continue
                         seen.add(key)
-                        folders = {
-                            other: self.mount / other / root.name / user.name / job.name
-                            for other in V1_CONTROLLERS
-                        }
-                        yield from self._job(job, node["node"], int(uid["uid"]), folders)
+                        folders = {other: self.mount / other / key for other in V1_CONTROLLERS}
+                        yield from self._job(job, key, node["node"], int(uid["uid"]), folders)
 
     def _job(
         self,
         entry: os.DirEntry[str],
+        key: str,
         node: str | None,
         uid: int | None,
         folders: dict[str, Path],
@@ -129,12 +132,10 @@ class Finder:
             return
         self._watch_steps(folders)
         number = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
-        try:
-            inode = entry.stat(follow_symlinks=False).st_ino
-        except OSError:
-            return
+        inodes = _inodes(folders)
         sluid = match["sluid"].upper() if match["sluid"] else None
-        yield JobPlace(Path(entry.path), inode, number, sluid, node, uid, folders)
+        if inodes:
+            yield JobPlace(key, Path(entry.path), inodes, number, sluid, node, uid, folders)
 
     def _watch_steps(self, folders: dict[str, Path]) -> None:
         for controller in ("unified", "cpuacct", "memory"):
@@ -158,6 +159,16 @@ class Finder:
 
     def close(self) -> None:
         self._inotify.close()
+
+
+def _inodes(folders: dict[str, Path]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for controller, folder in folders.items():
+        try:
+            found[controller] = folder.stat().st_ino
+        except OSError:
+            continue
+    return found
 
 
 def _match(patterns: list[re.Pattern[str]], name: str) -> dict[str, str | None] | None:

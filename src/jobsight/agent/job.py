@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from jobsight.agent.probe import Row
@@ -50,6 +51,8 @@ class FollowedJob:
         self.probe = probe
         self.epoch = epoch
         self.next_sample = 0
+        #: Adds further curves to each row.
+        self.extra: Callable[[Row], None] | None = None
         self._intervals = intervals
         self._times: array[int] = array("q")
         self._columns: dict[str, array[int]] = {}
@@ -58,7 +61,10 @@ class FollowedJob:
     def sample(self, wall: int, monotonic: int) -> None:
         """Take one round and plan the next."""
         self.next_sample = monotonic + self._interval(wall)
-        self._append(wall, self.probe.sample())
+        row = self.probe.sample()
+        if self.extra is not None:
+            self.extra(row)
+        self._append(wall, row)
 
     def _interval(self, wall: int) -> int:
         age = (wall - self.sighting.birth) / SECOND

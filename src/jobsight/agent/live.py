@@ -113,6 +113,10 @@ class LiveProcess:
         )
         return self._vitals
 
+    def parent(self) -> int:
+        """Its parent's id; 0 where that is outside of what can be seen."""
+        return int(self._fields()[1])
+
     def waited_for(self) -> tuple[int, int]:
         """User and system time of the children it has waited for."""
         fields = self._fields()

@@ -73,11 +73,19 @@ class CgroupProbe:
             self._full = (self._cpu.time, self.usage.cpu_seen())
         return row
 
+    def count_from_birth(self) -> None:
+        """No agent has followed the job before: what its processes have used so far is ours."""
+        self._epoch_ticks = 0
+
     def settle(self) -> None:
         """A step has lost its last process: read the counters before they are removed."""
         if not self.usage.emptied:
             return
         self.usage.emptied.clear()
+        self.read_counters()
+
+    def read_counters(self) -> None:
+        """Take the counters alone, if they are still there."""
         try:
             self._sample_counters({})
         except CgroupGone:
@@ -195,8 +203,9 @@ class CgroupProbe:
             return
         try:
             live = LiveProcess(self._proc, pid)
-            process = self.tracker.adopt(live, usage, step=step, polled=not self.events)
-            if live.start_ticks < self._epoch_ticks - 1:
+            new = live.start_ticks >= self._epoch_ticks - 1
+            process = self.tracker.adopt(live, usage, step=step, new=new)
+            if not new:
                 # Older than this agent: what it has used so far is another epoch's.
                 self._look(process)
                 process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
@@ -214,7 +223,8 @@ class CgroupProbe:
         """The counter's last reading, completed by exit records that came after it."""
         cpu = self._cpu
         if cpu is None:
-            return None
+            # It was over before its counters could be read; its processes have told.
+            return self.usage.cpu_by_records() if self.events else None
         counter, seen = self._full
         missing = counter + self.usage.cpu_seen() - seen - cpu.time
         if missing <= 0:
@@ -227,7 +237,7 @@ class CgroupProbe:
         io: tuple[int | None, ...] = (None,) * 6 if self._io_hidden else self._io
         return JobTotals(
             time=time.time_ns(),
-            cpu_source=self.cgroup.version,
+            cpu_source=self.cgroup.version if self._cpu else "exit records",
             cpu_time=cpu.time if cpu else None,
             cpu_user=cpu.user if cpu else None,
             cpu_system=cpu.system if cpu else None,
@@ -264,11 +274,17 @@ class CgroupProbe:
         else:
             split = Coverage(quality="exact", cpu_share=share)
         return {
-            "cpu": self._group("cpu", self._cpu is not None),
+            "cpu": self._cpu_coverage(),
             "memory": self._group("memory", self._used_peak is not None),
             "io": self._io_coverage(split),
             "executables": split,
         }
+
+    def _cpu_coverage(self) -> Coverage:
+        if self._cpu is None and self.events and self.usage.processes:
+            reason = "the sum of the exit records; its cgroup was gone before it could be read"
+            return Coverage(quality="estimate", reason=reason)
+        return self._group("cpu", self._cpu is not None)
 
     def _group(self, group: str, there: bool) -> Coverage:
         error = self.errors.get(group)

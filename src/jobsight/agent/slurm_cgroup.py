@@ -30,6 +30,7 @@ from jobsight.agent.cgroups import (
 from jobsight.model import StepUse
 
 V1_CONTROLLERS: Final = ("cpuacct", "memory", "cpuset", "freezer", "devices")
+_WHOLE_STEP: Final = ("freezer", "memory", "cpuset", "cpuacct")
 #: The process that Slurm's own daemon is, where it shares a folder with the user's.
 DAEMON: Final = b"slurmstepd"
 
@@ -115,7 +116,8 @@ class StepCgroup:
         return [pid for pid in self._all() if _is_daemon(pid)]
 
     def _all(self) -> list[int]:
-        for controller in V1_CONTROLLERS:
+        """Everything in the step. slurmstepd stays out of the cpuacct hierarchy."""
+        for controller in _WHOLE_STEP:
             if controller in self.folders:
                 return processes_below(self.folders[controller])
         return []

@@ -30,6 +30,8 @@ class SlurmProbe(CgroupProbe):
 
     def refresh(self) -> None:
         """Folders have come or gone: look for steps, and for processes in them."""
+        # A step that has just gone is still in the job's own counters.
+        self.read_counters()
         self.counters.refresh()
         self._adopt_strangers()
 
@@ -40,7 +42,13 @@ class SlurmProbe(CgroupProbe):
         return self.counters.processes_by_step()
 
     def steps(self) -> list[StepUse]:
-        return self.counters.steps()
+        found = self.counters.steps()
+        for step in found:
+            # A step that went before its last reading is completed from its exit records.
+            booked = self.usage.step_cpu[step.step]
+            if step.ended:
+                step.cpu_time = max(step.cpu_time or 0, booked)
+        return found
 
     def totals(self) -> JobTotals:
         totals = super().totals()

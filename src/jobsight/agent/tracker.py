@@ -50,6 +50,7 @@ class Process:
     """A live process of a job."""
 
     __slots__ = (
+        "adopted",
         "base_cpu",
         "base_io",
         "cpu",
@@ -88,6 +89,8 @@ class Process:
         self.base_cpu = 0
         self.base_io: InputOutput = NOTHING
         self.had_children = False
+        #: It was met alive; its fork was not told.
+        self.adopted = False
         #: It waits to become a job's command, and what it uses until then is the launcher's.
         self.expected = False
         self.failed = False
@@ -119,13 +122,17 @@ class ProcessTracker:
         self._unnamed: dict[tuple[int, int], list[tuple[weakref.ref[JobUsage], Name]]] = {}
 
     def adopt(
-        self, live: LiveProcess, usage: JobUsage, *, step: str = "", polled: bool = False
+        self, live: LiveProcess, usage: JobUsage, *, step: str = "", new: bool = False
     ) -> Process:
-        """Follow a process that is already alive. Where nothing but polling tells of processes,
-        each one seen stands for an execution."""
-        stretch = Stretch(self.names.by_link(live.pid), time.monotonic_ns(), executed=polled)
+        """Follow a process that is already alive. A new one counts as an execution of its
+        program, unless it runs the same as its parent and so is most likely a mere fork."""
+        name = self.names.by_link(live.pid)
+        executed = new and name != self.names.by_link(live.parent())
+        stretch = Stretch(name, time.monotonic_ns(), executed=executed)
         process = self._follow(Process(live.pid, usage, stretch, step))
+        process.adopted = True
         process.live = live
+        usage.executions += executed
         _count(usage, stretch)
         return process
 
@@ -206,15 +213,22 @@ class ProcessTracker:
         parent = self.processes.get(event.tgid)
         if parent is None:
             return
-        stretch = Stretch(parent.name, event.time, executed=False)
         usage = parent.usage.children
-        self._follow(Process(child, usage, stretch, parent.step))
+        # A daemon's child is nothing of the job's before it executes a program.
+        expected = usage is not parent.usage
+        stretch = Stretch(None if expected else parent.name, event.time, executed=False)
+        self._follow(Process(child, usage, stretch, parent.step)).expected = expected
         _count(usage, stretch)
 
     def _exec(self, event: ProcessEvent) -> None:
         process = self.processes.get(event.tgid)
         if process is None:
             return
+        if process.adopted and event.time < process.stretches[0].start:
+            # It was met after this exec, and counted then.
+            return
+        if process.usage.children is not process.usage:
+            self._hand_over(process)
         process.usage.executions += 1
         if process.ended is not None:
             # Another thread called exec, which ends the first one and takes its place.
@@ -241,6 +255,15 @@ class ProcessTracker:
             stretch.used, stretch.io = previous.used, previous.io
             process.stretches[-1] = stretch
         _count(process.usage, stretch)
+
+    @staticmethod
+    def _hand_over(process: Process) -> None:
+        """A daemon's child that was taken for the daemon executes the user's program."""
+        process.usage.leave(process)
+        process.usage = process.usage.children
+        process.usage.join(process)
+        process.stretches[-1].counted = False
+        process.expected = True
 
     def _split(self, process: Process, stretch: Stretch) -> None:
         """Find out what the process had used at the exec; it ran on for a moment since."""
@@ -378,6 +401,7 @@ class ProcessTracker:
             if stretch.name is None:
                 stretch.name = UNKNOWN
             _count(process.usage, stretch)
+            process.usage.step_cpu[process.step] += part
             process.usage.book(
                 stretch.name,
                 now=now,

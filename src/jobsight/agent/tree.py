@@ -103,7 +103,7 @@ class TreeProbe:
     def _process(self, pid: int) -> Process:
         process = self.usage.members.get(pid)
         if process is None:
-            process = self.tracker.adopt(LiveProcess(self._proc, pid), self.usage, polled=True)
+            process = self.tracker.adopt(LiveProcess(self._proc, pid), self.usage, new=True)
         return process
 
     def _whole_io(self, live: LiveProcess) -> InputOutput:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from jobsight.agent.cgroups import CpuReading
 from jobsight.agent.images import Name
 from jobsight.agent.live import NOTHING, InputOutput, add, subtract
 from jobsight.model import ExecutableUse
@@ -32,6 +33,8 @@ class JobUsage:
         #: Live processes by step, and the steps that have just lost their last one.
         self.step_members: Counter[str] = Counter()
         self.emptied: set[str] = set()
+        #: CPU time of what has ended, by step.
+        self.step_cpu: Counter[str] = Counter()
         #: Processes whose end the kernel could not tell us about.
         self.records_lost = 0
         #: Path and whether it is known of every row that was handed out.
@@ -54,6 +57,12 @@ class JobUsage:
         """What the processes have used by their own account, ended and live."""
         live = sum(process.vitals_cpu - process.base_cpu for process in self.members.values())
         return self.ended_cpu + live
+
+    def cpu_by_records(self) -> CpuReading:
+        """What the books say in all, where no counter could be read."""
+        rows = self.snapshot(estimated=False)
+        user = sum(row.cpu_user for row in rows)
+        return CpuReading(sum(row.cpu_time for row in rows), user, sum(r.cpu_system for r in rows))
 
     def of(self, name: Name) -> ExecutableUse:
         use = self.executables.get(name)

@@ -1,0 +1,250 @@
+"""The agent of a node: one process for all jobs, or the same engine for one of them."""
+
+from __future__ import annotations
+
+import logging
+import pwd
+import resource
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from jobsight.agent.cgroups import CgroupGone
+from jobsight.agent.collector import Collector, boot_id
+from jobsight.agent.finder import Finder, JobPlace
+from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
+from jobsight.agent.sampling import SampledJob, SamplerPlan
+from jobsight.agent.sightings import Births, same_folders
+from jobsight.agent.slurm_cgroup import SlurmCounters
+from jobsight.agent.slurm_probe import SlurmProbe
+from jobsight.agent.spool import Spool
+from jobsight.agent.view import JobView, Output
+from jobsight.model import JobInfo, Sighting
+
+logger = logging.getLogger("jobsight.agent")
+
+Intervals = tuple[tuple[int | None, float], ...]
+#: A step's folder is made before its processes are moved in; the second look finds them.
+_SECOND_LOOK: Final = 200_000_000
+
+
+class NodeAgent:
+    """Follows the jobs that Slurm has on this node until it is told to stop."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        node: str,
+        spool: Spool | None,
+        samplers: Sequence[SamplerPlan] = (),
+        outputs: Sequence[Callable[[JobView], Output]] = (),
+        job_id: int | None = None,
+        grace_period: float | None = None,
+        only_node: bool = False,
+        ignore_uids: Iterable[int] = (),
+        intervals: Intervals = DEFAULT_INTERVALS,
+        flush_interval: float = 10.0,
+        finder: Finder | None = None,
+        run_folder: Path | None = None,
+        after_flush: Callable[[], None] | None = None,
+    ) -> None:
+        _raise_descriptor_limit()
+        self.collector = Collector(
+            spool,
+            cluster=cluster,
+            node=node,
+            flush_interval=flush_interval,
+            after_flush=after_flush,
+        )
+        self.finder = finder or Finder()
+        self.job_id = job_id
+        self.grace_period = grace_period
+        self.node = node
+        self._only_node = only_node
+        self._samplers = samplers
+        self._outputs = outputs
+        self._ignored = frozenset(ignore_uids)
+        self._intervals = intervals
+        self._births = Births(run_folder)
+        self._jobs: dict[str, SampledJob] = {}
+        self._boot_id = boot_id()
+        self._infos: dict[int, JobInfo] = {}
+        self._last_seen = time.monotonic()
+        self.collector.watch(self.finder.fileno(), self._folders_changed)
+        self.collector.every(1.0, self._tick)
+        self.collector.on_gone = self._gone
+
+    def run(self) -> None:
+        """Follow jobs until :meth:`stop`, then take a last sample of each and send it."""
+        try:
+            self._look()
+            self.collector.run()
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        self.collector.stop()
+
+    def tell(self, info: JobInfo) -> None:
+        """Somebody (a prolog, the scheduler) says who a job is."""
+        self._infos[info.job_id] = info
+        for job in self._jobs.values():
+            if job.view.info.job_id == info.job_id:
+                _fill(job.view.info, info)
+        self.collector.tell(info)
+
+    @property
+    def jobs(self) -> list[SampledJob]:
+        return list(self._jobs.values())
+
+    def _folders_changed(self) -> None:
+        if self.finder.changed():
+            self._look()
+            self.collector.at(time.monotonic_ns() + _SECOND_LOOK, self._look)
+
+    def _look(self) -> None:
+        """Compare what there is with what is followed."""
+        places = {place.key: place for place in self.finder.jobs() if self._wanted(place)}
+        for key, job in list(self._jobs.items()):
+            place = places.get(key)
+            if place is None or not same_folders(job.place.inodes, place.inodes):
+                self._finish(key)
+        if places:
+            self.collector.open_events()
+        for key, place in places.items():
+            known = self._jobs.get(key)
+            if known is None:
+                self._begin(place)
+            else:
+                known.place = place
+                self._guarded(key, known.probe.refresh)
+        if not self._jobs:
+            self.collector.close_events()
+
+    def _wanted(self, place: JobPlace) -> bool:
+        if place.job_id is None or (place.uid is not None and place.uid in self._ignored):
+            return False
+        if self.job_id is not None and place.job_id != self.job_id:
+            return False
+        return not self._only_node or place.node in (None, self.node)
+
+    def _begin(self, place: JobPlace) -> None:
+        assert place.job_id is not None
+        events = self.collector.events is not None
+        counters = SlurmCounters(place.folders)
+        probe = SlurmProbe(
+            counters,
+            self.collector.tracker,
+            events=events,
+            reason=f"split by polling; {self.collector.events_reason}",
+        )
+        new = not self._births.known(place)
+        daemons = [pid for _, pid in counters.daemons()]
+        sighting = Sighting(
+            cluster=self.collector.cluster,
+            job_id=place.job_id,
+            node=place.node or self.node,
+            boot_id=self._boot_id,
+            birth=self._births.of(place, [*daemons, *counters.processes()]),
+            sluid=place.sluid,
+        )
+        if new:
+            probe.count_from_birth()
+        info = self._who(place)
+        self.collector.tell(info)
+        followed = FollowedJob(sighting, probe, self.collector.epoch, self._intervals)
+        view = JobView(
+            sighting=sighting, info=info, probe=probe, usage=probe.usage, counters=counters
+        )
+        job = SampledJob(place, followed, view, probe, self._samplers, self._outputs)
+        self._jobs[place.key] = job
+        followed.extra = job.columns
+        self.collector.follow(followed)
+        logger.info("job %d: following", place.job_id, extra={"action": "follow"})
+        self._guarded(place.key, probe.refresh)
+        if place.key in self._jobs:
+            self.collector.sample(followed)
+
+    def _who(self, place: JobPlace) -> JobInfo:
+        """What the node itself knows: Slurm says the rest."""
+        assert place.job_id is not None
+        known = self._infos.pop(place.job_id, None)
+        if known is not None:
+            return known
+        user = None
+        if place.uid is not None:
+            try:
+                user = pwd.getpwuid(place.uid).pw_name
+            except KeyError:
+                user = str(place.uid)
+        return JobInfo(
+            cluster=self.collector.cluster,
+            job_id=place.job_id,
+            source="cgroup",
+            sluid=place.sluid,
+            user=user,
+            uid=place.uid,
+        )
+
+    def _guarded(self, key: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except CgroupGone:
+            self._finish(key)
+
+    def _gone(self, followed: FollowedJob) -> None:
+        """A sampling round found the job's cgroup removed."""
+        for key, job in list(self._jobs.items()):
+            if job.followed is followed:
+                self._finish(key)
+
+    def _finish(self, key: str) -> None:
+        job = self._jobs.pop(key, None)
+        if job is None:
+            return
+        self.collector.drain()
+        self._births.forget(job.place)
+        self.collector.finish(job.followed)
+        job.finish()
+        logger.info("job %d: ended", job.view.sighting.job_id, extra={"action": "finish"})
+
+    def _tick(self) -> None:
+        """Once a second: samplers that are due, and whether a single job has gone for good."""
+        now = time.monotonic()
+        for job in self._jobs.values():
+            job.tick(now)
+        if any(job.view.usage.members for job in self._jobs.values()):
+            self._last_seen = now
+        if self.grace_period is not None and now - self._last_seen > self.grace_period:
+            logger.info("no process for %.0f s: ending", self.grace_period)
+            self.stop()
+
+    def _end(self) -> None:
+        """Take a last sample of every job; those that go on are followed by the next agent."""
+        for job in list(self._jobs.values()):
+            try:
+                job.followed.sample(time.time_ns(), time.monotonic_ns())
+            except CgroupGone:
+                continue
+        self.collector.flush()
+        for job in self._jobs.values():
+            job.finish()
+        self._jobs.clear()
+        self.collector.close()
+        self.finder.close()
+
+
+def _fill(known: JobInfo, said: JobInfo) -> None:
+    """Take over what was not known; nothing is forgotten."""
+    for name in said.__struct_fields__:
+        value = getattr(said, name)
+        if value is not None:
+            setattr(known, name, value)
+
+
+def _raise_descriptor_limit() -> None:
+    """Two descriptors a process: take what the administrator allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

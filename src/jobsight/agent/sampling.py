@@ -1,0 +1,99 @@
+"""The samplers and outputs of one job: each looks when it is due, and no one stops another."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jobsight.agent.finder import JobPlace
+from jobsight.agent.job import FollowedJob
+from jobsight.agent.outputs.thread import OutputThread
+from jobsight.agent.probe import Row
+from jobsight.agent.slurm_probe import SlurmProbe
+from jobsight.agent.view import Document, JobView, Output, Sampler
+
+logger = logging.getLogger("jobsight.agent")
+
+
+class SamplerPlan(NamedTuple):
+    """A sampler that every job gets one of."""
+
+    name: str
+    make: Callable[[JobView], Sampler]
+    interval: float
+
+
+class SampledJob:
+    """A followed job with its samplers and outputs."""
+
+    def __init__(
+        self,
+        place: JobPlace,
+        followed: FollowedJob,
+        view: JobView,
+        probe: SlurmProbe,
+        samplers: Sequence[SamplerPlan],
+        outputs: Sequence[Callable[[JobView], Output]],
+    ) -> None:
+        self.place = place
+        self.followed = followed
+        self.view = view
+        self.probe = probe
+        self.errors: Counter[str] = Counter()
+        self._samplers: list[tuple[Sampler, float]] = []
+        self._due: dict[str, float] = {}
+        self._outputs = [OutputThread(make(view), view) for make in outputs]
+        for plan in samplers:
+            try:
+                self._samplers.append((plan.make(view), plan.interval))
+            except Exception as error:
+                self._failed(plan.name, error)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """One line per cause: a sampler that fails every second must not fill the log."""
+        cause = f"{name}: {type(error).__name__}: {error}"
+        self.errors[cause] += 1
+        if self.errors[cause] == 1:
+            logger.error("job %d: sampler %s", self.view.sighting.job_id, cause)
+
+    def columns(self, row: Row) -> None:
+        """Add the samplers' curves to a row of the engine's."""
+        self.view.row = row
+        for sampler, _ in self._samplers:
+            try:
+                row.update(sampler.columns(self.view))
+            except Exception as error:
+                self._failed(sampler.name, error)
+
+    def tick(self, now: float) -> None:
+        """Give the outputs what the samplers that are due have to say."""
+        for sampler, interval in self._samplers:
+            due = self._due.setdefault(sampler.name, now + interval)
+            if now < due:
+                continue
+            self._due[sampler.name] = now + interval
+            try:
+                document = sampler.document(self.view)
+            except Exception as error:
+                self._failed(sampler.name, error)
+                continue
+            if document is not None:
+                self._store(sampler.name, document)
+
+    def _store(self, name: str, document: Document) -> None:
+        for output in self._outputs:
+            output.store(name, document)
+
+    def finish(self) -> None:
+        """The last word of every sampler to every output."""
+        documents: dict[str, Document] = {}
+        for sampler, _ in self._samplers:
+            try:
+                documents[sampler.name] = sampler.final(self.view)
+                sampler.close()
+            except Exception as error:
+                self._failed(sampler.name, error)
+        for output in self._outputs:
+            output.finish(documents)
