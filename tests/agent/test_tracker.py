@@ -407,7 +407,7 @@ def test_everything_is_booked_once_and_on_its_own_job(
     usages = {root: kernel.job(root) for root in (100, 200)}
     for process in kernel.tracker.processes.values():
         # The history was told on another clock; both jobs were there before it.
-        process.stretches[0].start = 0
+        process.stretches[0].start = -(10**18)
     for pid in linked:
         kernel.names.links[pid] = OTHER
     events: list[ProcessEvent] = []
