@@ -15,11 +15,15 @@ def prepare(configuration: Configuration, environment: Mapping[str, str]) -> Non
     settings, mysql = configuration.settings, pwd.getpwnam("mysql")
     folder = settings.path("mysql")
     folder.mkdir(mode=0o750)
-    os.chown(folder, mysql.pw_uid, mysql.pw_gid)
+    (folder / "tmp").mkdir(mode=0o700)
+    for path in (folder, folder / "tmp"):
+        os.chown(path, mysql.pw_uid, mysql.pw_gid)
     # Root without a password, but only through the socket: the port is open to everybody here.
     answer = subprocess.run(
         ["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
-         "--auth-root-authentication-method=socket", "--skip-test-db", "--skip-name-resolve"],
+         "--auth-root-authentication-method=socket", "--skip-test-db", "--skip-name-resolve",
+         # A mariadbd that starts removes the temporary tables of all others in the same folder.
+         f"--tmpdir={folder}/tmp"],
         env=dict(environment), capture_output=True, text=True, check=False,
         start_new_session=True,
     )  # fmt: skip
@@ -47,6 +51,7 @@ def daemon(settings: Settings, port: int, environment: Mapping[str, str]) -> Dae
         settings,
         ["mariadbd", "--no-defaults", f"--datadir={folder}/data", f"--socket={folder}/socket",
          f"--pid-file={folder}/mariadbd.pid", f"--init-file={folder}/init.sql",
+         f"--tmpdir={folder}/tmp",
          "--bind-address=127.0.0.1", f"--port={port}", "--skip-name-resolve", "--skip-log-bin",
          # Without defaults it would be latin1, and job names outside it become question marks.
          "--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci",

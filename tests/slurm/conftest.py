@@ -1,4 +1,7 @@
-"""A real Slurm for the tests below: one cluster for all of them, brought up when first needed."""
+"""A real Slurm for the tests below: one cluster for all of them, brought up when first needed.
+
+Under xdist a worker that gets any of them brings up a cluster of its own, under another name.
+"""
 
 import os
 from collections.abc import Iterator
@@ -8,16 +11,12 @@ import pytest
 from tests.bed import BedUnavailableError, Cluster, packages
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist sorts the tests by their groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = os.path.dirname(__file__) + os.sep
     for item in items:
         if not str(item.path).startswith(here):
             continue
         item.add_marker(pytest.mark.slurm)
-        # With --dist loadgroup one worker gets them all and there is one cluster. Without it
-        # every worker brings up its own, under another name, and the tests still pass.
-        item.add_marker(pytest.mark.xdist_group("slurm"))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))  # installing the packages is part of it
 

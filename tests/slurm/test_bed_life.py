@@ -40,10 +40,12 @@ def command(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
 
 def read_until(process_: subprocess.Popen[str], step: str) -> None:
     assert process_.stderr is not None
+    said = ""
     for line in process_.stderr:
         if line.startswith(step):
             return
-    raise AssertionError(f"the bed ended before {step!r}")
+        said += line
+    raise AssertionError(f"the bed ended before {step!r}: {said}")
 
 
 def test_up_twice_and_down_leave_the_machine_as_it_was(bed: Cluster) -> None:
@@ -75,8 +77,9 @@ def test_up_after_kill_9_in_the_middle_of_up(bed: Cluster, step: str) -> None:
     first.communicate()
     assert Path(bed.settings.folder).exists()
     second = command(bed, "up")
-    assert "left of an earlier bed" in second.communicate()[1]
-    assert second.returncode == 0
+    said = second.communicate()[1]
+    assert "left of an earlier bed" in said
+    assert second.returncode == 0, said
     assert bed.running()
     assert bed.srun(ALICE, "id", "-un").stdout.strip() == ALICE
 
