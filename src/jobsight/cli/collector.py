@@ -132,6 +132,7 @@ def follow(
     """Run the engine with the settings' samplers and outputs until the end."""
     from jobsight.agent.daemon import NodeAgent
     from jobsight.agent.outputs.worker import OutputWorker, end_all
+    from jobsight.agent.prolog import info_from_prolog
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
     agent = NodeAgent(
@@ -143,6 +144,9 @@ def follow(
         job_id=job_id,
         grace_period=settings.grace_period if job_id is not None else None,
     )
+    info = info_from_prolog(os.environ, short_host_name(), job_id) if job_id is not None else None
+    if info is not None:
+        agent.tell(info)
     with stopping_on_signals(agent.stop):
         if background is not None:
             background.report(0, _warnings(settings))
