@@ -1,6 +1,5 @@
 """The cluster as a whole: up, down, and its parts while it runs."""
 
-import json
 import os
 import pwd
 import secrets
@@ -8,7 +7,6 @@ import shutil
 import subprocess
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,33 +32,10 @@ from tests.bed.configuration import Configuration
 from tests.bed.daemon import Daemon
 from tests.bed.errors import BedError, BedUnavailableError
 from tests.bed.settings import Settings, write_file
+from tests.bed.state import State
 from tests.bed.steps import Steps
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@dataclass
-class State:
-    """What is fixed when a bed comes up and needed to find it again; kept as `bed.json`."""
-
-    settings: Settings
-    mark: str
-    port_base: int = 0
-    cgroup_version: str = ""
-    ready: bool = False
-
-    def save(self) -> None:
-        text = json.dumps({**vars(self), "settings": json.loads(self.settings.to_json())}, indent=2)
-        write_file(self.settings.path("bed.json"), text, mode=0o600)
-
-    @classmethod
-    def load(cls, folder: str) -> "State | None":
-        try:
-            entries = json.loads(Path(folder, "bed.json").read_text())
-        except FileNotFoundError:
-            return None
-        settings = Settings.from_json(json.dumps(entries.pop("settings")))
-        return cls(settings=settings, **entries)
 
 
 class Cluster(Client):
