@@ -71,7 +71,7 @@ class Cores(JobSampler):
         }
 
     def document(self, view: JobView) -> Document | None:
-        return self._document() if self._look(view) else None
+        return (self._document() if self._look(view) else None) or None
 
     def final(self, view: JobView) -> Document:
         self._look(view)

@@ -104,7 +104,7 @@ def _find_meters(node: Node, chips: Sequence[str]) -> list[str]:
             # An average over the chip's own interval is better than a momentary value.
             for kind in ("average", "input"):
                 path = chip / f"power{number}_{kind}"
-                if path.exists():
+                if os.path.exists(path):
                     found.append(str(path))
                     break
     return found

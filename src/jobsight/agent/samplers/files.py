@@ -30,9 +30,9 @@ class Files(JobSampler):
         scratch_prefixes: Sequence[str] = SCRATCH,
         scratch_types: Sequence[str] = (),
         every: int = 5,
-        links_every: int = 10,
+        links_every: int = 20,
         max_processes: int = 1000,
-        max_links: int = 2000,
+        max_links: int = 500,
         sampler_interval: float = 60.0,
         node: Node | None = None,
     ) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -99,8 +98,6 @@ class NvidiaSMI(JobSampler):
         nvidia_smi_metrics: Sequence[str] = _METRICS,
         metrics_to_average: Sequence[str] = _AVERAGES,
         timeout: float = 10.0,
-        environment: Mapping[str, str] | None = None,
-        source: GpuSource | None = None,
         sampler_interval: float = 60.0,
         node: Node | None = None,
     ) -> None:
@@ -111,10 +108,7 @@ class NvidiaSMI(JobSampler):
         self._gpus = self.node.shared(
             "gpus", lambda: NodeGpus(self.node, nvidia_smi_command, limit)
         )
-        if source is not None:
-            self._gpus.use(source)
         self._variable = gpu_index_environment
-        self._environment = os.environ if environment is None else environment
         self._held: dict[str, _Held] = {}
         self._estimated = False
         self._unknown: list[str] = []
@@ -161,9 +155,10 @@ class NvidiaSMI(JobSampler):
 
     def _from_environment(self, view: JobView) -> tuple[str, ...] | None:
         """The collector of one job inherits the prolog's variables; a daemon's are of no job."""
-        if self._environment.get("SLURM_JOB_ID") != str(view.sighting.job_id):
+        environment = self.node.environment
+        if environment.get("SLURM_JOB_ID") != str(view.sighting.job_id):
             return None
-        text = self._environment.get(self._variable)
+        text = environment.get(self._variable)
         return None if text is None else parse_gpu_list(text)
 
     def columns(self, view: JobView) -> Row:

@@ -120,8 +120,8 @@ class Network(JobSampler):
             if self._wanted:
                 known = any(fnmatch.fnmatchcase(link, pattern) for pattern in self._wanted)
             else:
-                hardware = self.node.sys / "class" / "net" / link / "device"
-                known = ":" in link or hardware.exists()
+                hardware = f"{self.node.sys}/class/net/{link}/device"
+                known = ":" in link or os.path.exists(hardware)
             self._links[link] = known
         return known
 

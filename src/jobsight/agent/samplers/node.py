@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -85,6 +85,7 @@ class Node:
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
         dev: Path = Path("/dev"),
+        environment: Mapping[str, str] = os.environ,
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], int] = time.time_ns,
         freshness: float = FRESHNESS,
@@ -92,6 +93,7 @@ class Node:
         self.proc = proc
         self.sys = sys
         self.dev = dev
+        self.environment = environment
         self.clock = clock
         self.wall = wall
         self.freshness = round(freshness * SECOND)

@@ -46,7 +46,7 @@ class NodeGpus:
     def _open(self) -> GpuSource | None:
         node = self._node
         signs = (node.dev / "nvidiactl", node.proc / "driver" / "nvidia" / "version")
-        if not any(sign.exists() for sign in signs):
+        if not any(map(os.path.exists, signs)):
             # Only now would anything be imported, so a node without a GPU pays no memory either.
             node.errors.note("GPU", "this node has no NVIDIA driver; GPUs are not looked at")
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -140,11 +142,11 @@ class Pressure(JobSampler):
                 # This kernel was built or booted without it, or the group is gone.
                 continue
             except (OSError, ValueError) as error:
-                if not folder.exists():
+                if _is_gone(folder):
                     break
                 failed.add(resource)
                 self.errors.note(f"{resource}.pressure", error)
-        if not folder.exists():
+        if _is_gone(folder):
             self._forget(folder)
         else:
             self._latest[folder] = self._latest.get(folder, {}) | read
@@ -168,12 +170,13 @@ class Pressure(JobSampler):
     def _find_groups(self, view: JobView) -> None:
         folder = view.counters.folders.get("unified") if view.counters else None
         if folder is not None:
-            if folder not in self._groups and folder.exists():
+            if folder not in self._groups and not _is_gone(folder):
                 self._groups[folder] = CgroupFiles(folder)
             return
         self._round += 1
         if self._round % self._every == 1 or self._every == 1:
-            for pid in list(view.usage.members)[:64]:
+            # Processes of a job stand together; a few of them show where.
+            for pid in list(view.usage.members)[:8]:
                 self._add_group_of(pid)
 
     def _add_group_of(self, pid: int) -> None:
@@ -193,7 +196,7 @@ class Pressure(JobSampler):
             if path == line or path == "/" or ".." in path.split("/"):
                 continue
             folder = base / path.lstrip("/")
-            if folder not in self._groups and folder.exists():
+            if folder not in self._groups and not _is_gone(folder):
                 self._groups[folder] = CgroupFiles(folder)
 
     def _find_mount(self) -> Path | None:
@@ -216,6 +219,17 @@ class Pressure(JobSampler):
         for files in self._groups.values():
             files.close()
         self._groups.clear()
+
+
+def _is_gone(folder: Path) -> bool:
+    """Gone for good: a folder that merely cannot be looked at keeps its place in the sum."""
+    try:
+        os.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError as error:
+        return error.errno == errno.ENODEV
+    return False
 
 
 def _highest(one: Stall, other: Stall, total: int) -> Stall:

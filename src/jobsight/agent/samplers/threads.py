@@ -56,13 +56,19 @@ class Threads(JobSampler):
 
     def programs(self, view: JobView) -> dict[str, dict[str, int]]:
         """Processes and threads by the program's name, those with most threads first."""
-        found: dict[str, dict[str, int]] = {}
+        counts: dict[bytes, list[int]] = {}
         for process in list(view.usage.members.values()):
-            path = process.name.path if process.name is not None else b"not known"
-            name = readable_path(os.path.basename(path) or path)
-            entry = found.setdefault(name, {"processes": 0, "threads": 0})
-            entry["processes"] += 1
-            entry["threads"] += process.threads
+            image = process.name
+            count = counts.setdefault(image.path if image is not None else b"not known", [0, 0])
+            count[0] += 1
+            count[1] += process.threads
+        found: dict[str, dict[str, int]] = {}
+        for path, (processes, threads) in counts.items():
+            entry = found.setdefault(
+                readable_path(os.path.basename(path) or path), {"processes": 0, "threads": 0}
+            )
+            entry["processes"] += processes
+            entry["threads"] += threads
         ranked = sorted(found.items(), key=lambda pair: (-pair[1]["threads"], pair[0]))
         kept = dict(ranked[: self._max_programs])
         for name, entry in kept.items():

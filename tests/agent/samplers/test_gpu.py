@@ -1,0 +1,390 @@
+"""GPUs: by name, by process, divided, idle, silent, absent."""
+
+import json
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobsight.agent.samplers.errors import Errors
+from jobsight.agent.samplers.gpu import NvidiaSMI, main
+from jobsight.agent.samplers.node_gpus import NodeGpus
+from jobsight.agent.samplers.nvml import Gpu, GpuReading, Nvml
+from jobsight.agent.samplers.nvml_recording import ReplayLibrary, plain, record
+from jobsight.model import MISSING
+from tests.agent.samplers.jobs import Job, write
+
+RECORDINGS = sorted((Path(__file__).parents[2] / "data" / "nvml").glob("*.json"))
+
+
+class Library:
+    """Speaks like pynvml for two GPUs, the second of them divided in two."""
+
+    NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 0, 1, 2, 0
+    nvmlMemory_v2 = 33554472  # noqa: N815
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            super().__init__(f"error {value}")
+            self.value = value
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failing: dict[str, int] = {}
+        self.use = 0
+        self.processes: dict[str, list[int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> Any:
+            self.asked.append(name)
+            if name in self.failing:
+                raise self.NVMLError(self.failing[name])
+            return getattr(self, f"do_{name[4:]}")(*arguments)
+
+        return call
+
+    def do_Init(self) -> None: ...  # noqa: N802
+    def do_Shutdown(self) -> None: ...  # noqa: N802
+    def do_SystemGetDriverVersion(self) -> bytes:  # noqa: N802
+        return b"580.1"
+
+    def do_DeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def do_DeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return f"h{index}"
+
+    def do_DeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return ("MIG-" if "m" in handle else "GPU-") + f"uuid-of-{handle}"
+
+    def do_DeviceGetName(self, handle: str) -> str:  # noqa: N802
+        return "NVIDIA H200"
+
+    def do_DeviceGetMinorNumber(self, handle: str) -> int:  # noqa: N802
+        return 5 - int(handle[1])
+
+    def do_DeviceGetMigMode(self, handle: str) -> list[int]:  # noqa: N802
+        if handle == "h0":
+            raise self.NVMLError(3)
+        return [1, 1]
+
+    def do_DeviceGetMaxMigDeviceCount(self, handle: str) -> int:  # noqa: N802
+        return 7
+
+    def do_DeviceGetMigDeviceHandleByIndex(self, handle: str, number: int) -> str:  # noqa: N802
+        if number > 1:
+            raise self.NVMLError(6)
+        return f"{handle}m{number}"
+
+    def do_DeviceGetGpuInstanceId(self, handle: str) -> int:  # noqa: N802
+        return 9
+
+    def do_DeviceGetComputeInstanceId(self, handle: str) -> int:  # noqa: N802
+        return 0
+
+    def do_DeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
+        return SimpleNamespace(gpu=self.use, memory=self.use // 2)
+
+    def do_DeviceGetMemoryInfo(self, handle: str, version: int = 0) -> Any:  # noqa: N802
+        return SimpleNamespace(total=2**37, used=2**30, free=2**36)
+
+    def do_DeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 70_500
+
+    def do_DeviceGetEnforcedPowerLimit(self, handle: str) -> int:  # noqa: N802
+        return 700_000
+
+    def do_DeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        return 33
+
+    def do_DeviceGetClockInfo(self, handle: str, clock: int) -> int:  # noqa: N802
+        return 1980 + clock
+
+    def do_DeviceGetApplicationsClock(self, handle: str, clock: int) -> int:  # noqa: N802
+        raise self.NVMLError(3)
+
+    def do_DeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+        pids = self.processes.get(handle, [])
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in pids]
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()
+
+
+def sampler(job: Job, library: Any, **settings: Any) -> NvidiaSMI:
+    gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, "/none", 1.0))
+    gpus.use(Nvml(library, job.node.errors))
+    return NvidiaSMI(node=job.node, **settings)
+
+
+def test_a_gpu_by_its_number_used_and_idle(job: Job, library: Library) -> None:
+    job.view.gpus = ("5",)
+    gpu = sampler(job, library)
+    row = gpu.columns(job.view)
+    assert row == {
+        "gpu.held": 1,
+        "gpu.idle": 1,
+        "gpu.0.utilization": 0,
+        "gpu.0.memory_utilization": 0,
+        "gpu.0.memory_used": 2**30,
+        "gpu.0.power": 70_500_000,
+        "gpu.0.temperature": 33,
+        "gpu.0.clock": 1_981_000_000,
+        "gpu.0.energy": 0,
+    }
+    assert gpu.final(job.view)["0"]["idle"] is True
+    job.clock.go(10)
+    library.use = 80
+    row = gpu.columns(job.view)
+    assert (row["gpu.idle"], row["gpu.0.utilization"]) == (0, 80)
+    assert row["gpu.0.energy"] == 705_000_000
+    assert gpu.document(job.view) == {
+        "0": {
+            "power_draw": "70.50",
+            "power_limit": "700.00",
+            "clocks_current_graphics": "1980",
+            "clocks_current_sm": "1981",
+            "utilization_gpu": "80",
+            "utilization_memory": "40",
+            "power_draw_average": 70.5,
+            "utilization_gpu_average": 40.0,
+            "utilization_memory_average": 20.0,
+            "elapsed_time": 10.0,
+        }
+    }
+    final = gpu.final(job.view)["0"]
+    assert (final["idle"], final["utilization_max"], final["power_max"]) == (False, 80, 70.5)
+    assert final["energy"] == pytest.approx(705.0)
+    assert gpu.coverage(job.view)["gpu"].quality == "exact"
+
+
+def test_what_a_gpu_does_not_support_is_asked_once(job: Job, library: Library) -> None:
+    job.view.gpus = ("5",)
+    gpu = sampler(job, library)
+    for _ in range(3):
+        gpu.columns(job.view)
+        job.clock.go(1)
+    assert library.asked.count("nvmlDeviceGetApplicationsClock") == 2
+    assert library.asked.count("nvmlDeviceGetPowerUsage") == 3
+    # Only the job's own GPU was asked, and the answers of a round serve all jobs.
+    assert job.node.errors.causes == {}
+    other = NvidiaSMI(node=job.node)
+    view = job.another(7)
+    view.gpus = ("5",)
+    before = len(library.asked)
+    other.columns(view)
+    again = len(library.asked) - before
+    gpu.columns(job.view)
+    assert len(library.asked) - before == again
+
+
+def test_an_instance_of_a_divided_gpu_has_memory_of_its_own_only(
+    job: Job, library: Library
+) -> None:
+    job.view.gpus = ("MIG-uuid-of-h1m1",)
+    gpu = sampler(job, library)
+    row = gpu.columns(job.view)
+    assert row == {"gpu.held": 1, "gpu.idle": 0, "gpu.1:1.memory_used": 2**30}
+    final = gpu.final(job.view)["1:1"]
+    assert final["name"] == "NVIDIA H200 MIG"
+    assert "idle" not in final
+    by_place = job.another(7)
+    by_place.gpus = ("1:0", "GPU-uuid-of-h1")
+    assert set(NvidiaSMI(node=job.node).final(by_place)) == {"1:0", "1"}
+
+
+def test_without_a_word_the_processes_show_it(job: Job, library: Library) -> None:
+    library.processes = {"h0": [77], "h1": [99], "h1m0": [99]}
+    gpu = sampler(job, library)
+    assert gpu.columns(job.view) == {}
+    job.process(99)
+    job.clock.go(5)
+    assert gpu.columns(job.view)["gpu.held"] == 1
+    assert gpu.gpus == {"1:0": True}
+    job.view.usage.members.clear()
+    job.clock.go(5)
+    # It stays the job's after the process has ended.
+    assert gpu.columns(job.view)["gpu.held"] == 1
+    assert gpu.coverage(job.view)["gpu"].quality == "estimate"
+
+
+def test_the_variable_counts_for_the_job_it_was_made_for(job: Job, library: Library) -> None:
+    job.environment |= {"SLURM_JOB_ID": "41", "SLURM_JOB_GPUS": "5"}
+    assert sampler(job, library).columns(job.view) == {}
+    job.environment["SLURM_JOB_ID"] = "42"
+    assert sampler(job, library).columns(job.view)["gpu.held"] == 1
+    job.environment["OTHER"] = ""
+    assert sampler(job, library, gpu_index_environment="OTHER").columns(job.view) == {}
+
+
+def test_a_gpu_that_is_not_there_is_a_failure(job: Job, library: Library) -> None:
+    job.view.gpus = ("5", "12")
+    gpu = sampler(job, library)
+    assert gpu.columns(job.view)["gpu.held"] == 1
+    coverage = gpu.coverage(job.view)["gpu"]
+    assert (coverage.quality, coverage.reason) == ("failed", "not found on the node: GPU 12")
+
+
+def test_a_gpu_that_is_lost_in_the_middle(job: Job, library: Library) -> None:
+    job.view.gpus = ("5",)
+    gpu = sampler(job, library)
+    gpu.columns(job.view)
+    for name in ("UtilizationRates", "PowerUsage", "MemoryInfo", "Temperature", "ClockInfo"):
+        library.failing[f"nvmlDeviceGet{name}"] = 15
+    job.clock.go(1)
+    row = gpu.columns(job.view)
+    assert row["gpu.0.utilization"] == row["gpu.0.power"] == row["gpu.0.memory_used"] == MISSING
+    assert "GPU 0: nvmlDeviceGetPowerUsage" in job.node.errors.causes
+    assert gpu.final(job.view)["0"]["utilization_gpu_average"] == 0.0
+
+
+def test_a_node_without_a_gpu_says_so_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, other = NvidiaSMI(node=job.node), NvidiaSMI(node=job.node)
+    for _ in range(5):
+        assert gpu.columns(job.view) == {}
+        assert gpu.document(job.view) is None
+        assert other.final(job.view) == {}
+        job.clock.go(1)
+    assert job.node.errors.count == 1
+    assert gpu.errors.causes == {}
+    assert gpu.coverage(job.view) == {}
+    job.view.gpus = ("0",)
+    assert gpu.coverage(job.view)["gpu"].quality == "missing"
+    # After some minutes it looks again: the driver may have been loaded since.
+    job.clock.go(400)
+    gpu.columns(job.view)
+    assert job.node.errors.count == 2
+
+
+def test_nvidia_smi_takes_over(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        "*applications*) echo 'Field \"clocks.applications.graphics\" is not valid' >&2; exit 2;;\n"
+        "*compute-apps*) echo '77, GPU-bb';;\n"
+        "*) echo '0, GPU-aa, NVIDIA A100, 5, 1, 100, 40960, 60.5, 400, 30, 1410, 1410, 1215'\n"
+        "   echo '1, GPU-bb, NVIDIA A100, [N/A], 1, 100, 40960, [N/A], 400, 30, 1, 1, 1';;\n"
+        "esac\n"
+    )
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    write(job.root, {"dev/nvidiactl": ""})
+    import pynvml
+
+    def refuse() -> None:
+        raise pynvml.NVMLError(9)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    job.view.gpus = ("0", "1")
+    gpu = NvidiaSMI(node=job.node, nvidia_smi_command=str(command))
+    source = gpu._gpus.source
+    assert source is not None
+    source._background.patience = 10  # type: ignore[attr-defined]
+    row = gpu.columns(job.view)
+    assert row["gpu.0.power"] == 60_500_000
+    assert row["gpu.0.memory_used"] == 100 * 2**20
+    assert row["gpu.held"] == 2
+    assert "gpu.1.utilization" not in row
+    found = gpu.document(job.view)
+    assert found is not None
+    assert found["1"]["utilization_memory"] == "1"
+    job.process(77)
+    assert gpu._gpus.of_processes(source, job.view.usage.members) == {"1"}
+    assert "is asked instead" in job.node.errors.causes["NVML"]
+    command.unlink()
+    job.clock.go(60)
+    assert gpu.columns(job.view)["gpu.0.power"] == MISSING
+
+
+def test_metrics_that_are_not_known_are_left_out_and_named(job: Job, library: Library) -> None:
+    job.view.gpus = ("5",)
+    gpu = sampler(job, library, nvidia_smi_metrics=["fan.speed", "temperature.gpu"])
+    found = gpu.document(job.view)
+    assert found is not None
+    assert found["0"]["temperature_gpu"] == "33"
+    assert list(gpu.errors.causes) == ["metric fan.speed"]
+
+
+def test_a_recording_is_replayed_word_by_word(library: Library, tmp_path: Path) -> None:
+    library.use = 50
+    found = json.loads(json.dumps(record(library, 2, 0)))
+    assert "uuid-of" not in json.dumps(found)
+    errors = Errors()
+    replayed = Nvml(ReplayLibrary(found), errors)
+    direct = Nvml(library, errors)
+    assert [gpu.key for gpu in replayed.gpus] == [gpu.key for gpu in direct.gpus]
+    for one, other in zip(replayed.gpus, direct.gpus, strict=True):
+        assert replayed.read(one) == direct.read(other)
+    assert replayed.processes() == {}
+    assert errors.causes == {}
+    replayed.read(Gpu("9", 9, "", ""))
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_what_real_gpus_said(job: Job, path: Path) -> None:
+    replay = ReplayLibrary.load(path)
+    errors = Errors()
+    source = Nvml(replay, errors)
+    assert source.gpus
+    for gpu in source.gpus:
+        assert gpu.uuid
+        reading = source.read(gpu)
+        assert reading != GpuReading()
+        if gpu.parent is None and reading.utilization is not None:
+            assert 0 <= reading.utilization <= 100
+    job.view.gpus = tuple(gpu.uuid for gpu in source.gpus)
+    sampled = sampler(job, ReplayLibrary.load(path))
+    for _ in range(5):
+        assert sampled.columns(job.view)["gpu.held"] == len(source.gpus)
+        job.clock.go(1)
+    json.dumps(sampled.final(job.view))
+
+
+def recording(name: str) -> ReplayLibrary:
+    return ReplayLibrary.load(Path(__file__).parents[2] / "data" / "nvml" / f"{name}.json")
+
+
+def test_a_real_gpu_that_was_held_and_not_used(job: Job) -> None:
+    job.view.gpus = ("0",)
+    gpu = sampler(job, recording("h200-idle"))
+    assert gpu.columns(job.view)["gpu.idle"] == 1
+    final = gpu.final(job.view)["0"]
+    assert (final["idle"], final["name"]) == (True, "NVIDIA H200")
+
+
+def test_a_real_gpu_that_worked_for_a_process_of_the_job(job: Job) -> None:
+    job.process(405)
+    gpu = sampler(job, recording("h200-busy"))
+    for _ in range(8):
+        row = gpu.columns(job.view)
+        job.clock.go(1)
+    assert (row["gpu.held"], row["gpu.idle"]) == (1, 0)
+    assert row["gpu.0.memory_used"] > 2**29
+    final = gpu.final(job.view)["0"]
+    # Eight seconds at 650 to 690 W, and less in the first moment.
+    assert 5000 < final["energy"] < 5600
+    assert final["utilization_gpu_average"] == 100.0
+    assert gpu.coverage(job.view)["gpu"].quality == "estimate"
+
+
+def test_the_recorder_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+    assert main(["--record", str(tmp_path / "x.json")]) == 1
+    assert "NVML does not answer" in capsys.readouterr().err
+
+
+def test_structures_of_c_become_plain() -> None:
+    import ctypes
+
+    class Pair(ctypes.Structure):
+        _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+    assert plain([Pair(1, 2), b"x", None]) == [{"gpu": 1, "memory": 2}, "x", None]
