@@ -22,6 +22,8 @@ from jobsight.model import SECOND, Batch, JobInfo, JobPart
 
 #: Events are taken in at most this often: joined wake-ups cost a fifth of single ones.
 JOIN: Final = 50_000_000
+#: After a pause this many wake-ups are not joined.
+_AT_ONCE: Final = 3
 
 
 def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
@@ -77,6 +79,7 @@ class Collector:
         self._infos: list[JobInfo] = []
         self._next_flush = time.monotonic_ns() + self._flush_interval
         self._last_drain = 0
+        self._at_once = 0
         self._stop = threading.Event()
         self._closed_overruns = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -85,6 +88,11 @@ class Collector:
         self._watched: dict[int, Callable[[], None]] = {}
         #: Called when a sampling round finds a job's cgroup removed.
         self.on_gone: Callable[[FollowedJob], None] = self.finish
+        #: Called with every batch, before it is numbered and spooled.
+        self.on_batch: Callable[[Batch], None] | None = None
+        #: Sampling rounds so far and the CPU time they took.
+        self.rounds = 0
+        self.rounds_cpu = 0
         #: Due time, interval or None, and what to do.
         self._timers: list[tuple[int, int | None, Callable[[], None]]] = []
 
@@ -174,7 +182,12 @@ class Collector:
     def _join(self) -> None:
         """The first event is taken in at once, to read its link; a stream of them is joined."""
         since = time.monotonic_ns() - self._last_drain
-        if since < JOIN:
+        if since >= JOIN:
+            self._at_once = _AT_ONCE
+        elif self._at_once:
+            # A fork is followed by its exec within a moment, and that is the one to see alive.
+            self._at_once -= 1
+        else:
             self._stop.wait((JOIN - since) / SECOND)
 
     def drain(self) -> None:
@@ -202,11 +215,15 @@ class Collector:
             action()
 
     def sample(self, job: FollowedJob) -> None:
+        """One round of one job, after all events that came before it."""
         self.drain()
+        before = time.thread_time_ns()
         try:
             job.sample(time.time_ns(), time.monotonic_ns())
         except CgroupGone:
             self.on_gone(job)
+        self.rounds += 1
+        self.rounds_cpu += time.thread_time_ns() - before
 
     def flush(self) -> None:
         """Write what has gathered as one batch."""
@@ -221,21 +238,23 @@ class Collector:
 
     def _put(self, parts: list[JobPart]) -> None:
         infos, self._infos = self._infos, []
-        if self.spool is None or (not parts and not infos):
+        if not parts and not infos:
             return
-        self.spool.put(
-            Batch(
-                cluster=self.cluster,
-                node=self.node,
-                spool="",
-                sequence=0,
-                written=time.time_ns(),
-                monotonic=time.monotonic_ns(),
-                agent=f"jobsight {__version__}",
-                jobs=infos,
-                parts=parts,
-            )
+        batch = Batch(
+            cluster=self.cluster,
+            node=self.node,
+            spool="",
+            sequence=0,
+            written=time.time_ns(),
+            monotonic=time.monotonic_ns(),
+            agent=f"jobsight {__version__}",
+            jobs=infos,
+            parts=parts,
         )
+        if self.on_batch is not None:
+            self.on_batch(batch)
+        if self.spool is not None:
+            self.spool.put(batch)
         if self._after_flush is not None:
             self._after_flush()
 

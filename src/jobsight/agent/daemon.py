@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import pwd
+import queue
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from jobsight.agent.cgroups import CgroupGone
 from jobsight.agent.collector import Collector, boot_id
+from jobsight.agent.control import Control, Reply, Request
 from jobsight.agent.finder import Finder, JobPlace
+from jobsight.agent.identity import Identity
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
 from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.agent.sightings import Births, same_folders
@@ -49,6 +53,8 @@ class NodeAgent:
         finder: Finder | None = None,
         run_folder: Path | None = None,
         after_flush: Callable[[], None] | None = None,
+        who: Callable[[], list[JobInfo]] | None = None,
+        listen: bool = False,
     ) -> None:
         _raise_descriptor_limit()
         self.collector = Collector(
@@ -71,6 +77,13 @@ class NodeAgent:
         self._jobs: dict[str, SampledJob] = {}
         self._boot_id = boot_id()
         self._infos: dict[int, JobInfo] = {}
+        self._gpus: dict[int, tuple[str, ...]] = {}
+        self._answers: queue.SimpleQueue[list[JobInfo]] = queue.SimpleQueue()
+        self._identity = Identity(who, self._answered) if who is not None else None
+        self._control: Control | None = None
+        if listen and run_folder is not None:
+            self._control = Control(run_folder, self.collector, self._answer)
+            self.collector.on_batch = self._control.publish
         self._last_seen = time.monotonic()
         self.collector.watch(self.finder.fileno(), self._folders_changed)
         self.collector.every(1.0, self._tick)
@@ -78,6 +91,8 @@ class NodeAgent:
 
     def run(self) -> None:
         """Follow jobs until :meth:`stop`, then take a last sample of each and send it."""
+        if self._identity is not None:
+            self._identity.start()
         try:
             self._look()
             self.collector.run()
@@ -89,11 +104,68 @@ class NodeAgent:
 
     def tell(self, info: JobInfo) -> None:
         """Somebody (a prolog, the scheduler) says who a job is."""
-        self._infos[info.job_id] = info
-        for job in self._jobs.values():
-            if job.view.info.job_id == info.job_id:
-                _fill(job.view.info, info)
+        followed = [job for job in self._jobs.values() if job.view.info.job_id == info.job_id]
+        for job in followed:
+            _fill(job.view.info, info)
+        if not followed:
+            # A prolog comes before the cgroup.
+            self._infos[info.job_id] = info
         self.collector.tell(info)
+
+    def _answered(self, infos: list[JobInfo]) -> None:
+        """From the thread that asked Slurm."""
+        self._answers.put(infos)
+        self.collector.wake()
+
+    def _take_answers(self) -> None:
+        here = {job.view.sighting.job_id for job in self._jobs.values()}
+        while not self._answers.empty():
+            for info in self._answers.get():
+                if info.job_id in here:
+                    self.tell(info)
+
+    def _answer(self, request: Request) -> Reply:
+        """What the socket on the node is told."""
+        if request.do == "status":
+            return Reply(True, status=self.status())
+        if request.do == "job":
+            if request.info is None:
+                return Reply(False, "a job needs its info")
+            if request.gpus is not None:
+                self._gpus[request.info.job_id] = tuple(request.gpus)
+            self.tell(request.info)
+            return Reply(True)
+        if not any(job.view.sighting.job_id == request.job_id for job in self._jobs.values()):
+            return Reply(False, f"job {request.job_id} is not followed on this node")
+        self.collector.at(time.monotonic_ns(), self.collector.flush)
+        return Reply(True)
+
+    def status(self) -> dict[str, object]:
+        """Figures about the agent itself."""
+        collector = self.collector
+        errors: Counter[str] = Counter()
+        for job in self._jobs.values():
+            errors.update(job.errors)
+        rounds = max(1, collector.rounds)
+        return {
+            "cluster": collector.cluster,
+            "node": self.node,
+            "epoch": collector.epoch,
+            "jobs": len(self._jobs),
+            "processes": len(collector.tracker.processes),
+            "rounds": collector.rounds,
+            "round_cpu_nanoseconds": collector.rounds_cpu // rounds,
+            "cpu_nanoseconds": time.process_time_ns(),
+            "events": collector.events is not None,
+            "events_reason": collector.events_reason,
+            "event_overruns": collector.overruns,
+            "spool_batches": len(collector.spool) if collector.spool is not None else 0,
+            "spool_bytes": collector.spool.size if collector.spool is not None else 0,
+            "spool_dropped": collector.spool.dropped if collector.spool is not None else 0,
+            "spool_refused": collector.spool.refused if collector.spool is not None else 0,
+            "sampler_errors": dict(errors),
+            "scheduler_failures": self._identity.failures if self._identity is not None else 0,
+        }
 
     @property
     def jobs(self) -> list[SampledJob]:
@@ -140,6 +212,7 @@ class NodeAgent:
             events=events,
             reason=f"split by polling; {self.collector.events_reason}",
         )
+        info = self._who(place)
         new = not self._births.known(place)
         daemons = [pid for _, pid in counters.daemons()]
         sighting = Sighting(
@@ -149,14 +222,19 @@ class NodeAgent:
             boot_id=self._boot_id,
             birth=self._births.of(place, [*daemons, *counters.processes()]),
             sluid=place.sluid,
+            restart_count=info.restart_count,
         )
         if new:
             probe.count_from_birth()
-        info = self._who(place)
         self.collector.tell(info)
         followed = FollowedJob(sighting, probe, self.collector.epoch, self._intervals)
         view = JobView(
-            sighting=sighting, info=info, probe=probe, usage=probe.usage, counters=counters
+            sighting=sighting,
+            info=info,
+            probe=probe,
+            usage=probe.usage,
+            counters=counters,
+            gpus=self._gpus.pop(place.job_id, None),
         )
         job = SampledJob(place, followed, view, probe, self._samplers, self._outputs)
         self._jobs[place.key] = job
@@ -173,6 +251,8 @@ class NodeAgent:
         known = self._infos.pop(place.job_id, None)
         if known is not None:
             return known
+        if self._identity is not None:
+            self._identity.want()
         user = None
         if place.uid is not None:
             try:
@@ -213,6 +293,7 @@ class NodeAgent:
     def _tick(self) -> None:
         """Once a second: samplers that are due, and whether a single job has gone for good."""
         now = time.monotonic()
+        self._take_answers()
         for job in self._jobs.values():
             job.tick(now)
         if any(job.view.usage.members for job in self._jobs.values()):
@@ -232,6 +313,10 @@ class NodeAgent:
         for job in self._jobs.values():
             job.finish()
         self._jobs.clear()
+        if self._control is not None:
+            self._control.close()
+        if self._identity is not None:
+            self._identity.end()
         self.collector.close()
         self.finder.close()
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jobsight.agent.finder import JobPlace
-from jobsight.agent.job import FollowedJob
+from jobsight.agent.job import FollowedJob, Probe
 from jobsight.agent.outputs.thread import OutputThread
 from jobsight.agent.probe import Row
-from jobsight.agent.slurm_probe import SlurmProbe
 from jobsight.agent.view import Document, JobView, Output, Sampler
 
 logger = logging.getLogger("jobsight.agent")
+
+
+class Refreshable(Probe, Protocol):
+    """A probe that can look again for what Slurm has made and removed."""
+
+    def refresh(self) -> None: ...
 
 
 class SamplerPlan(NamedTuple):
@@ -33,7 +38,7 @@ class SampledJob:
         place: JobPlace,
         followed: FollowedJob,
         view: JobView,
-        probe: SlurmProbe,
+        probe: Refreshable,
         samplers: Sequence[SamplerPlan],
         outputs: Sequence[Callable[[JobView], Output]],
     ) -> None:
