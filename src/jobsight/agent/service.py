@@ -127,9 +127,13 @@ class LockFile:
 @contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Turn the signals into one call. Further ones change nothing: the end is bounded anyway."""
+    asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        stop()
+        nonlocal asked
+        if not asked:
+            asked = True
+            stop()
 
     before = {number: signal.signal(number, handle) for number in STOPPING}
     try:

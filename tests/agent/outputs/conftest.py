@@ -1,5 +1,9 @@
 """A job that is only a name: outputs read who it is and nothing else."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -27,3 +31,10 @@ def view() -> JobView:
     view = view_of(1234, "n1")
     view.sighting = msgspec.structs.replace(view.sighting, birth=parse_start("20261115T043312Z"))
     return view
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """The path of a unix socket has 107 bytes, which a worker's folder can use up by itself."""
+    with tempfile.TemporaryDirectory(prefix="sight") as name:
+        yield Path(name)

@@ -219,6 +219,8 @@ def test_without_room_it_is_sent_all_the_same(
     ("more", "sentence"),
     [
         ({"uri": "ftp://x/%(jobid)s"}, "is no address; right: https://HOST"),
+        ({"uri": "http://x:many/"}, "is no address"),
+        ({"uri": "http://[::1/"}, "is no address"),
         ({"uri": "http://x/%(jobid_hash)d"}, "needs jobid_hash_size"),
         ({"uri": "http://x/%(user)s"}, "is not known"),
         ({"uri": "http://x", "username": "u"}, "username and password are given together"),

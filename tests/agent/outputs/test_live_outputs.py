@@ -77,9 +77,11 @@ def ask(path: Path) -> str:
         return b"".join(iter(lambda: client.recv(4096), b"")).decode()
 
 
-def test_the_socket_gives_the_newest_text_and_hangs_up(tmp_path: Path, view: JobView) -> None:
-    listener = PrometheusListener(ListenerOptions(socketdir=str(tmp_path / "s"), **METRICS), view)
-    path = tmp_path / "s" / "sams.listener.Prometheus_1234.socket"
+def test_the_socket_gives_the_newest_text_and_hangs_up(short_folder: Path, view: JobView) -> None:
+    listener = PrometheusListener(
+        ListenerOptions(socketdir=str(short_folder / "s"), **METRICS), view
+    )
+    path = short_folder / "s" / "sams.listener.Prometheus_1234.socket"
     assert ask(path) == ""
     listener.store(view, "sams.x", {"a": 0})
     listener.store(view, "sams.x", {"a": 5})
@@ -96,17 +98,17 @@ def test_the_socket_gives_the_newest_text_and_hangs_up(tmp_path: Path, view: Job
     assert not path.exists()
 
 
-def test_what_a_crash_left_is_replaced(tmp_path: Path, view: JobView) -> None:
-    path = tmp_path / "sams.listener.Prometheus_1234.socket"
+def test_what_a_crash_left_is_replaced(short_folder: Path, view: JobView) -> None:
+    path = short_folder / "sams.listener.Prometheus_1234.socket"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    PrometheusListener(ListenerOptions(socketdir=str(tmp_path)), view).close()
+    PrometheusListener(ListenerOptions(socketdir=str(short_folder)), view).close()
 
 
-def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, view: JobView) -> None:
-    tmp_path.chmod(0o777)
+def test_a_folder_that_others_can_write_is_refused(short_folder: Path, view: JobView) -> None:
+    short_folder.chmod(0o777)
     with pytest.raises(ListenerError, match="can be written by others"):
-        PrometheusListener(ListenerOptions(socketdir=str(tmp_path)), view)
+        PrometheusListener(ListenerOptions(socketdir=str(short_folder)), view)
 
 
 def carbon(**more: Any) -> CarbonOptions:
@@ -194,8 +196,8 @@ class Collectd(socketserver.StreamRequestHandler):
 
 
 @pytest.fixture
-def collectd(tmp_path: Path) -> Iterator[Any]:
-    path = str(tmp_path / "collectd")
+def collectd(short_folder: Path) -> Iterator[Any]:
+    path = str(short_folder / "collectd")
     with socketserver.ThreadingUnixStreamServer(path, Collectd) as server:
         server.daemon_threads = True
         server.lines = []  # type: ignore[attr-defined]

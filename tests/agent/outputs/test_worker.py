@@ -21,7 +21,7 @@ class Noting:
 
     name = "noting"
 
-    def __init__(self, errors: list[Exception] | None = None) -> None:
+    def __init__(self, errors: list[BaseException] | None = None) -> None:
         self.calls: list[str] = []
         self.errors = errors or []
 
@@ -69,7 +69,7 @@ def test_all_samples_are_stored_before_the_record(view: JobView) -> None:
 
 
 def test_write_is_tried_again_until_it_works(view: JobView) -> None:
-    output = Noting([OSError("no"), OSError("no")])
+    output = Noting([OSError("no"), SystemExit(1)])
     one = worker(output)
     one.job(view).write(view, {})
     assert one.end(5)

@@ -54,8 +54,7 @@ class HttpOptions(msgspec.Struct, kw_only=True):
         elif "jobid_hash" in placeholders("uri", self.uri):
             raise ConfigError("uri: %(jobid_hash)s needs jobid_hash_size, such as 1000")
         check_template("uri", self.uri, known)
-        parts = urlsplit(self.uri % known)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(self.uri % known):
             raise ConfigError(
                 f"uri: {self.uri!r} is no address; right: https://HOST/%(jobid)s/%(node)s.json"
             )
@@ -63,7 +62,7 @@ class HttpOptions(msgspec.Struct, kw_only=True):
             raise ConfigError("username and password are given together or not at all")
         if self.key_file and not self.cert_file:
             raise ConfigError("key_file: needs cert_file beside it")
-        if (self.cert_file or self.ca_file) and parts.scheme != "https":
+        if (self.cert_file or self.ca_file) and not self.uri.startswith("https:"):
             raise ConfigError("cert_file and ca_file: need an uri that starts with https://")
         for name in ("cert_file", "key_file", "ca_file"):
             file = getattr(self, name)
@@ -190,6 +189,14 @@ class HttpOutput:
 
     def close(self) -> None:
         pass
+
+
+def _is_address(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _hang_up(connection: http.client.HTTPConnection) -> None:

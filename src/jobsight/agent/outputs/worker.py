@@ -24,6 +24,8 @@ logger = logging.getLogger("jobsight.output")
 
 #: Samples that may wait; with 10 samplers and 60 s between samples that is well over an hour.
 DEFAULT_LIMIT: Final = 1000
+#: A site's own output may call sys.exit, which would end the thread without a word.
+_FAULTS: Final = (Exception, SystemExit)
 #: Causes that are told apart in the log; beyond it, a cause is only counted.
 _CAUSES: Final = 100
 
@@ -216,7 +218,7 @@ class OutputWorker:
     def _store(self, sample: _Sample) -> None:
         try:
             self._output(sample.job).store(sample.job.view, sample.sampler, sample.document)
-        except Exception as error:
+        except _FAULTS as error:
             self.counts.failed += 1
             self._complain(sample.job, error)
         else:
@@ -235,7 +237,7 @@ class OutputWorker:
         except Refused as error:
             self._complain(job, error)
             self.counts.refused += 1
-        except Exception as error:
+        except _FAULTS as error:
             self._complain(job, error)
             if job.attempts < self.plan.retry_count and not self._late:
                 job.due = self._clock() + self.plan.retry_sleep
@@ -252,7 +254,7 @@ class OutputWorker:
         try:
             keep = getattr(self._output(job), "keep", None)
             place = keep(job.view, job.documents or {}) if keep is not None else None
-        except Exception as error:
+        except _FAULTS as error:
             self._complain(job, error)
             place = None
         job_id = job.view.sighting.job_id
@@ -270,10 +272,10 @@ class OutputWorker:
         try:
             if job.output is not None:
                 job.output.close()
-        except Exception as error:
+        except _FAULTS as error:
             self._complain(job, error)
 
-    def _complain(self, job: _Job, error: Exception) -> None:
+    def _complain(self, job: _Job, error: BaseException) -> None:
         """Say each cause once; a dead server is not worth a line per sample."""
         text = readable_text(str(error))[:500]
         cause = f"{type(error).__name__}: {text}"

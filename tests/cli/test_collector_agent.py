@@ -1,0 +1,90 @@
+"""``jobsight agent``: one process for all jobs of the node, with a seed's settings or our own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.peers.job_tree import JobTree, wait_until
+
+AGENT = (sys.executable, "-m", "jobsight.cli.main", "agent")
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[JobTree]]:
+    first = 920_000_000 + os.getpid() * 10
+    trees = [JobTree(first), JobTree(first + 1)]
+    yield trees
+    for tree in trees:
+        tree.remove()
+
+
+def _ready(log: Path) -> bool:
+    return log.exists() and log.read_text().count("following") >= 2
+
+
+@pytest.mark.root
+def test_all_jobs_get_a_seeds_samplers_and_outputs(tmp_path: Path, jobs: list[JobTree]) -> None:
+    config = tmp_path / "sams.yaml"
+    config.write_text(
+        f"""
+sams-collector:
+  samplers: [sams.sampler.Core, sams.sampler.Software]
+  outputs: [sams.output.File]
+  logfile: {tmp_path}/%(jobid)s.log
+  loglevel: INFO
+sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
+"""
+    )
+    for job in jobs:
+        job.start("/bin/sleep", "60")
+    agent = subprocess.Popen([*AGENT, "--config", str(config), "--pidfile", f"{tmp_path}/pid"])
+    try:
+        wait_until(lambda: _ready(tmp_path / "agent.log"))
+        second = subprocess.run(
+            [*AGENT, "--config", str(config), "--pidfile", f"{tmp_path}/pid"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert f"runs already as process {agent.pid}" in second.stderr
+        # One ends by itself, the other with the agent.
+        jobs[0].remove()
+        ended = tmp_path / "data" / f"{jobs[0].job_id}.{jobs[0].node}.json"
+        wait_until(ended.exists)
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(40) == 0
+    for job in jobs:
+        document = json.loads((tmp_path / "data" / f"{job.job_id}.{job.node}.json").read_text())
+        assert any("sleep" in path for path in document["sams.sampler.Software"]["execs"])
+    assert not (tmp_path / "pid").exists()
+
+
+@pytest.mark.root
+def test_our_own_settings_fill_the_spool(tmp_path: Path, jobs: list[JobTree]) -> None:
+    config = tmp_path / "jobsight.toml"
+    config.write_text(
+        f"""
+[agent]
+spool = "{tmp_path}/spool"
+[store]
+location = "{tmp_path}/store.db"
+"""
+    )
+    jobs[0].start("/bin/sleep", "60")
+    command = [*AGENT, "--config", str(config), "--daemon", "--pidfile", f"{tmp_path}/pid"]
+    started = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (started.returncode, started.stderr) == (0, "")
+    pid = int((tmp_path / "pid").read_text())
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert list((tmp_path / "spool").glob("*.batch"))
