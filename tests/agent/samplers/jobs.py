@@ -35,6 +35,7 @@ class Books:
 
     def __init__(self) -> None:
         self.rows: list[ExecutableUse] = []
+        self.cpu: int | None = None
         self.user: int | None = None
         self.system: int | None = None
 
@@ -45,7 +46,13 @@ class Books:
         return self.rows
 
     def totals(self) -> JobTotals:
-        return JobTotals(time=0, cpu_source="test", cpu_user=self.user, cpu_system=self.system)
+        return JobTotals(
+            time=0,
+            cpu_source="test",
+            cpu_time=self.cpu,
+            cpu_user=self.user,
+            cpu_system=self.system,
+        )
 
     def coverage(self, lost: int) -> dict[str, Coverage]:
         return {}

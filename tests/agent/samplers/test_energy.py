@@ -44,6 +44,24 @@ def test_jobs_share_the_energy_by_cpu_time(job: Job) -> None:
     assert one.coverage(job.view)["energy"].quality == "estimate"
 
 
+def test_a_document_between_two_samples_shifts_nothing(job: Job) -> None:
+    rapl(job, 0)
+    energy = Energy(node=job.node)
+    job.view.row = {"cpu.time": 0}
+    energy.columns(job.view)
+    job.clock.go(5)
+    rapl(job, 50_000_000, busy=20)
+    assert energy.document(job.view) == {"cpu": {"energy": 0.0, "node_energy": 0.0}}
+    job.clock.go(5)
+    rapl(job, 100_000_000, busy=40)
+    job.view.row = {"cpu.time": 20 * SECOND}
+    assert energy.columns(job.view) == {"energy.cpu": 50_000_000}
+    job.clock.go(5)
+    rapl(job, 150_000_000, busy=60)
+    job.books.cpu = 30 * SECOND
+    assert energy.final(job.view)["cpu"]["energy"] == 75.0
+
+
 def test_the_counter_wraps(job: Job) -> None:
     rapl(job, RANGE - 1_000_000, busy=0)
     energy = Energy(node=job.node)
@@ -81,6 +99,7 @@ def test_a_failed_reading_is_missing_and_the_next_covers_its_time(job: Job) -> N
     assert energy.columns(job.view) == {"energy.cpu": MISSING}
     job.clock.go(1)
     (job.root / "proc/stat").write_text("")
+    job.view.row = {"cpu.time": SECOND}
     assert energy.columns(job.view) == {"energy.cpu": MISSING}
     job.clock.go(1)
     rapl(job, 20_000_000, busy=2)

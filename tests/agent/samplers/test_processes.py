@@ -223,9 +223,13 @@ def test_every_figure_of_the_seed(job: Job) -> None:
     for sampler in samplers:
         sampler.columns(job.view)
     job.clock.go(10)
-    job.view.row["cpu.time"] = 26 * SECOND
+    job.view.row = job.view.row | {"cpu.time": 26 * SECOND}
     for sampler in samplers:
         sampler.columns(job.view)
+    job.clock.go(5)
+    for sampler in samplers:
+        # A document between two samples must not read as a rate of nothing.
+        sampler.document(job.view)
     # A figure that could not be read (the count of writes) is left out.
     assert petricore_figures(job.view, samplers) == {
         "jobs_spawned_processes": 6,

@@ -52,6 +52,7 @@ class Cores(JobSampler):
         self._files: CgroupFiles | None = None
         self._round = 0
         self._last: tuple[int, int] | None = None
+        self._row: Row | None = None
         # For the estimate: CPU time that is not yet on a core, and what was seen of each process.
         self._pending = 0
         self._known_cpu: int | None = None
@@ -110,8 +111,10 @@ class Cores(JobSampler):
 
     def _measure_use(self, view: JobView) -> None:
         cpu = view.row.get("cpu.time", MISSING)
-        if cpu == MISSING:
+        if cpu == MISSING or view.row is self._row:
+            # A document may be asked for between two samples, when nothing new is known.
             return
+        self._row = view.row
         now = self.node.clock()
         if self._last is not None:
             then, before = self._last

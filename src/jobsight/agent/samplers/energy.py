@@ -142,23 +142,28 @@ class Energy(JobSampler):
         self._chips = chips
         self._last: NodeUse | None = None
         self._last_cpu: int | None = None
+        self._row: Row | None = None
         self._begun = self._ended = 0
         #: Microjoules, by source.
         self._shares: dict[str, float] = {}
         self._whole: dict[str, int] = {}
 
-    def _look(self, view: JobView) -> bool:
+    def _look(self, view: JobView, cpu: int | None = None) -> bool:
         """Book the job's part of what was used since its last sample; False where that failed."""
         if not self._source.there:
+            return False
+        if cpu is None:
+            if view.row is self._row:
+                # Between two samples the job's CPU time is not known; the next one covers it.
+                return self._last is not None
+            self._row = view.row
+            cpu = view.row.get("cpu.time", MISSING)
+        if cpu == MISSING:
             return False
         try:
             reading = self.node.reading(("energy", self._chips), self._source.read)
         except (OSError, ValueError) as error:
             self.errors.note("energy", error)
-            return False
-        cpu = view.row.get("cpu.time", MISSING)
-        if cpu == MISSING:
-            # The next sample covers this time too.
             return False
         now, last = reading.value, self._last
         if last is not None and self._last_cpu is not None:
@@ -190,7 +195,8 @@ class Energy(JobSampler):
         return self._document() or None
 
     def final(self, view: JobView) -> Document:
-        self._look(view)
+        # The job's last counter is newer than its last sample.
+        self._look(view, view.probe.totals().cpu_time)
         return self._document()
 
     def _document(self) -> Document:
