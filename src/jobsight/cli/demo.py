@@ -2,65 +2,148 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from jobsight import places
 from jobsight.cli.report import find_report
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.typed import ConfigOption, run_typed
 from jobsight.config import Settings, load_settings
 from jobsight.errors import JobsightError
 from jobsight.reports.terminal import print_report
 from jobsight.reports.units import format_bytes, format_cores
 from jobsight.samples import Sample, samples
+from jobsight.server.record import read_record
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store
+from jobsight.store import Store, StoredRun
+
+ACCOUNT = "samples"
+#: How long a sample job gets to end when the demo is ended.
+_END_LIMIT = 10.0
 
 
 def demo(
     once: Annotated[bool, typer.Option("--once", help="End when the jobs have ended")] = False,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port of the pages; 0 takes a free one"),
+        typer.Option(min=0, max=65535, metavar="N", help="Port of the pages; 0 takes a free one"),
     ] = None,
-    store: StoreOption = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="PATH",
+            help="The store's file; else one of the demo's own, never the site's",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
-) -> None:
+) -> int:
     """Run four sample jobs of some ten seconds each and show what they really did."""
     settings = load_settings(config)
-    if store is not None:
-        settings.store.location = store
+    settings.store.location = store or str(places.data_folder() / "demo" / "store.db")
     if port is not None:
         settings.server.port = port
     console = Console(highlight=False)
-    opened = _open(settings)
+    _refuse_a_second(settings.store.location)
     try:
-        with BackgroundServer(settings, opened) as server:
-            console.print(f"Pages: {server.address}", soft_wrap=True)
-            for number, sample in enumerate(samples(), start=1):
-                _run(sample, number, settings, opened, console)
-            console.print(f"\nPages: {server.address}", soft_wrap=True)
-            if not once:
-                _stay(console)
+        with _ended_by_signals(), _opened(settings.store.location) as opened:
+            _show(settings, opened, console, once=once)
+    except KeyboardInterrupt:
+        # Without --once this is how it ends.
+        console.print(f"\nEnded. The store stays: {settings.store.location}", markup=False)
+        return 130 if once else 0
+    return 0
+
+
+def _show(settings: Settings, opened: Store, console: Console, *, once: bool) -> None:
+    jobs = samples()
+    with BackgroundServer(settings, opened) as server:
+        console.print(
+            f"{len(jobs)} sample jobs of some ten seconds each, and what they really did."
+        )
+        console.print(f"Pages  {server.address}", soft_wrap=True, markup=False)
+        console.print(f"Store  {settings.store.location}", soft_wrap=True, markup=False)
+        for number, sample in enumerate(jobs, start=1):
+            console.print(
+                f"\n[bold]Sample {number} of {len(jobs)}, {sample.name}:[/] {sample.shows}"
+            )
+            _run(sample, settings, opened, console)
+        console.print()
+        if not once:
+            _stay(console, server.address, settings.store.location)
+
+
+def _stay(console: Console, address: str, location: str) -> None:
+    name, option = _own_name(), f"--store {shlex.quote(location)}"
+    console.print("[bold]Now your own[/], in another terminal:")
+    console.print(f"  {name} run {option} -- COMMAND", soft_wrap=True, markup=False)
+    console.print(f"  {name} report {option}\n", soft_wrap=True, markup=False)
+    console.print(f"Pages  {address}", soft_wrap=True, markup=False)
+    console.print("Ctrl-C ends; the store stays.")
+    while True:
+        time.sleep(3600)
+
+
+def _own_name() -> str:
+    """How the command was called, so that the lines above can be copied as they are."""
+    given = sys.argv[0]
+    if os.path.basename(given) != "jobsight" or shutil.which("jobsight") == os.path.abspath(given):
+        return "jobsight"
+    return given
+
+
+def _refuse_a_second(location: str) -> None:
+    other = read_record(places.server_file(location))
+    if other is not None:
+        raise JobsightError(
+            f"an earlier demo still runs: {other.url} (process {other.pid}); end it with Ctrl-C in "
+            "its terminal, or give this one a store and a port of its own "
+            "(--store PATH --port 0; make run STORE=PATH PORT=0)"
+        )
+
+
+@contextmanager
+def _opened(location: str) -> Iterator[Store]:
+    if "://" not in location:
+        places.private_folder(places.folder_of_store(location))
+    store = Store.open(location)
+    try:
+        yield store
     finally:
-        opened.close()
+        store.close()
 
 
-def _open(settings: Settings) -> Store:
-    from jobsight import places
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A closed terminal and a kill end the demo like Ctrl-C: its job, its server, its record."""
 
-    if "://" not in settings.store.location:
-        places.private_folder(places.folder_of_store(settings.store.location))
-    return Store.open(settings.store.location)
+    def end(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _run(sample: Sample, number: int, settings: Settings, store: Store, console: Console) -> None:
+def _run(sample: Sample, settings: Settings, store: Store, console: Console) -> None:
     """One sample through the real command, with a line that shows how far it is."""
     command = [
         sys.executable,
@@ -68,54 +151,76 @@ def _run(sample: Sample, number: int, settings: Settings, store: Store, console:
         "jobsight.cli.main",
         "run",
         "--quiet",
-        *("--store", settings.store.location, "--name", sample.name, "--account", "samples"),
+        *("--store", settings.store.location, "--name", sample.name, "--account", ACCOUNT),
         *sample.options,
         "--",
         *sample.command,
     ]
-    title = f"job {number} of 4, {sample.name}: {sample.shows}"
-    with (
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[now]}"),
-            console=console,
-            transient=True,
-        ) as progress,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL) as process,
-    ):
-        task = progress.add_task(title, total=sample.seconds, now="")
+    with tempfile.TemporaryFile() as said:
+        # A group of its own: Ctrl-C is for us, and the job is then ended without its complaints.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, process_group=0
+        )
+        try:
+            _watch(process, sample, store, console)
+        except KeyboardInterrupt:
+            _end(process)
+            raise
+        if process.returncode:
+            said.seek(0)
+            console.file.write(said.read().decode("utf-8", "replace"))
+            raise JobsightError(f"the sample job {sample.name} ended with {process.returncode}")
+    found = _latest(store, sample)
+    if found is None:
+        raise JobsightError(f"the sample job {sample.name} left nothing in the store")
+    console.print()
+    print_report(find_report(settings.store.location, str(found.run)), console)
+
+
+def _watch(
+    process: subprocess.Popen[bytes], sample: Sample, store: Store, console: Console
+) -> None:
+    with Progress(
+        TextColumn("running"),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}"),
+        console=console,
+        transient=True,
+        # In a pipe or a log a line that moves would be many lines.
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("", total=sample.seconds, now="")
         started = time.monotonic()
         while process.poll() is None:
             elapsed = min(time.monotonic() - started, sample.seconds)
             progress.update(task, completed=elapsed, now=_now(store, sample))
             time.sleep(0.25)
-    if process.returncode:
-        raise JobsightError(f"the sample job {sample.name} ended with {process.returncode}")
-    latest = store.runs(limit=1, search=sample.name)
-    console.print()
-    print_report(find_report(settings.store.location, str(latest[0].run)), console)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _latest(store: Store, sample: Sample, state: str | None = None) -> StoredRun | None:
+    """The latest run of a sample; somebody may already run jobs of their own beside it."""
+    found = store.runs(limit=10, search=sample.name, account=ACCOUNT, state=state)
+    return next((run for run in found if run.info.name == sample.name), None)
 
 
 def _now(store: Store, sample: Sample) -> str:
     """What the store already knows of the running job: it comes in while the job runs."""
-    found = store.runs(limit=1, search=sample.name, state="RUNNING")
-    if not found or found[0].cpu_time is None or found[0].last_seen is None:
+    run = _latest(store, sample, "RUNNING")
+    if run is None or run.cpu_time is None or run.last_seen is None:
         return ""
-    run = found[0]
-    elapsed = (run.last_seen or 0) - (run.info.start or 0)
-    cores = run.cpu_time / elapsed if run.cpu_time is not None and elapsed > 0 else None
-    return f"{format_cores(cores)} CPUs, {format_bytes(run.memory_used_peak)}"
-
-
-def _stay(console: Console) -> None:
-    console.print("Ctrl-C ends.")
-    try:
-        while True:
-            time.sleep(3600)
-    except KeyboardInterrupt:
-        console.print()
+    elapsed = run.last_seen - (run.info.start or 0)
+    cores = run.cpu_time / elapsed if elapsed > 0 else None
+    return f"{format_cores(cores)} CPUs busy, {format_bytes(run.memory_used_peak)}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,6 +16,8 @@ from jobsight.cli.typed import run_typed
 from jobsight.doctor import Check, examine, summary
 
 _MARKS = {"good": ("yes", "green"), "partly": ("part", "yellow"), "missing": ("no", "red")}
+#: Without these a machine is not the worse.
+_OPTIONAL = ("Slurm", "GPU")
 
 
 def doctor(
@@ -29,10 +31,10 @@ def doctor(
         return
     console = Console(highlight=False)
     console.print(_table(checks))
-    console.print()
+    console.print("\nTherefore, for jobs on this machine:")
     for sentence in summary(checks):
         title, _, rest = sentence.partition(":")
-        console.print(Text.assemble((title, "bold"), ":", rest))
+        console.print(Text.assemble("  ", (title, "bold"), ":", rest))
 
 
 def _table(checks: list[Check]) -> Table:
@@ -42,6 +44,8 @@ def _table(checks: list[Check]) -> Table:
     table.add_column(ratio=1)
     for check in checks:
         word, colour = _MARKS[check.verdict]
+        if check.verdict == "missing" and check.name in _OPTIONAL:
+            colour = "dim"
         table.add_row(
             Text(check.name, "bold"),
             Text(word, colour),

@@ -27,7 +27,7 @@ def report(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="12, 62_3, 88+1 or cluster:12:start; else the job of this shell, else your last",
             show_default=False,
         ),

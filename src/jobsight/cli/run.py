@@ -30,17 +30,22 @@ def run(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND [ARGUMENT]...",
+            metavar="COMMAND ARGUMENT",
             help="What to run, as a shell would",
             show_default=False,
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the job; else the command's", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the job; else the command's", show_default=False
+        ),
     ] = None,
     cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs asked for; the job is kept to them", show_default=False),
+        typer.Option(
+            min=1, metavar="N", help="CPUs asked for; the job is kept to them", show_default=False
+        ),
     ] = None,
     memory: Annotated[
         str | None,
@@ -51,7 +56,8 @@ def run(
         ),
     ] = None,
     account: Annotated[
-        str | None, typer.Option(help="Account to book the job on", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="Account to book the job on", show_default=False),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No report at the end")] = False,
     store: StoreOption = None,

@@ -14,14 +14,18 @@ from jobsight.config import load_settings
 
 def serve(
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on [default: 127.0.0.1]")
+        str | None, typer.Option(metavar="ADDRESS", help="Where to listen [default: 127.0.0.1]")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port; 0 takes a free one [default: 8080]")
+        int | None,
+        typer.Option(
+            min=0, max=65535, metavar="N", help="Port; 0 takes a free one [default: 8080]"
+        ),
     ] = None,
     store: StoreOption = None,
     token_file: Annotated[
-        str | None, typer.Option(help="Where the token is kept [default: beside the store]")
+        str | None,
+        typer.Option(metavar="FILE", help="Where the token is kept [default: beside the store]"),
     ] = None,
     config: ConfigOption = None,
 ) -> None:

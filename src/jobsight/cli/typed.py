@@ -43,7 +43,7 @@ def run_typed(
         except (JobsightError, KeyboardInterrupt, BrokenPipeError) as error:
             caught = error
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(context_settings={"allow_interspersed_args": not takes_command})(call)
     try:
         app(list(arguments), prog_name=f"jobsight {name}")

@@ -165,7 +165,7 @@ def open_listener(settings: Settings) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise JobsightError(
-                f"port {port} of {host} is in use; choose another with --port "
+                f"port {port} of {host} is in use; choose another with --port N or make run PORT=N "
                 "(0 takes any free one) or end the program that holds it"
             ) from None
         raise JobsightError(f"cannot listen on {host} port {port}: {error.strerror}") from None
