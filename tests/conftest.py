@@ -1,8 +1,21 @@
 """What every test shares: the markers' conditions and the closing list of what was skipped."""
 
 import os
+from typing import Any
 
 import pytest
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give all tests of the Slurm bed to one worker: they share one cluster."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SlurmOnOneWorker(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/slurm" if nodeid.startswith("tests/slurm/") else nodeid
+
+    return SlurmOnOneWorker(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -65,6 +65,14 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     #: Bytes; what does not fit any more is dropped, counted and shown.
     spool_limit: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20
     sampling: SamplingSettings = msgspec.field(default_factory=SamplingSettings)
+    #: What need not survive a reboot: the socket of the agent and the births of running jobs.
+    run_folder: str = msgspec.field(default_factory=lambda: str(places.run_folder()))
+    #: Follow only jobs of the node of that name, where several slurmd share a machine.
+    only_this_node: bool = False
+    #: Ask Slurm who the jobs are; prologs tell it, too.
+    ask_slurm: bool = True
+    #: Samplers besides the engine's own, by their short names.
+    samplers: list[str] = msgspec.field(default_factory=lambda: ["pressure", "gpu"])
     #: Seconds after which a batch is sent, full or not.
     send_every: Seconds = 10.0
     #: Users whose jobs are left alone.

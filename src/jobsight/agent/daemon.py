@@ -238,7 +238,7 @@ class NodeAgent:
         )
         job = SampledJob(place, followed, view, probe, self._samplers, self._outputs)
         self._jobs[place.key] = job
-        followed.extra = job.columns
+        followed.extra, followed.extra_coverage = job.columns, job.coverage
         self.collector.follow(followed)
         logger.info("job %d: following", place.job_id, extra={"action": "follow"})
         self._guarded(place.key, probe.refresh)

@@ -53,6 +53,8 @@ class FollowedJob:
         self.next_sample = 0
         #: Adds further curves to each row.
         self.extra: Callable[[Row], None] | None = None
+        #: Adds how sure those are.
+        self.extra_coverage: Callable[[], dict[str, Coverage]] | None = None
         self._intervals = intervals
         self._times: array[int] = array("q")
         self._columns: dict[str, array[int]] = {}
@@ -89,6 +91,9 @@ class FollowedJob:
         """What there is to send; the curves are handed over and start anew."""
         if self._overruns_at_start is None:
             self._overruns_at_start = overruns
+        coverage = self.probe.coverage(overruns - self._overruns_at_start)
+        if self.extra_coverage is not None:
+            coverage |= self.extra_coverage()
         series = Series(self._times, self._columns) if self._times else None
         self._times, self._columns = array("q"), {}
         return JobPart(
@@ -98,6 +103,6 @@ class FollowedJob:
             totals=self.probe.totals(),
             executables=self.probe.executables(),
             steps=self.probe.steps(),
-            coverage=self.probe.coverage(overruns - self._overruns_at_start),
+            coverage=coverage,
             final=final,
         )

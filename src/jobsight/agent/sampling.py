@@ -12,6 +12,7 @@ from jobsight.agent.job import FollowedJob, Probe
 from jobsight.agent.outputs.thread import OutputThread
 from jobsight.agent.probe import Row
 from jobsight.agent.view import Document, JobView, Output, Sampler
+from jobsight.model import Coverage
 
 logger = logging.getLogger("jobsight.agent")
 
@@ -71,6 +72,16 @@ class SampledJob:
                 row.update(sampler.columns(self.view))
             except Exception as error:
                 self._failed(sampler.name, error)
+
+    def coverage(self) -> dict[str, Coverage]:
+        """How sure the samplers' figures are, where they say so."""
+        found: dict[str, Coverage] = {}
+        for sampler, _ in self._samplers:
+            try:
+                found |= sampler.coverage(self.view)
+            except Exception as error:
+                self._failed(sampler.name, error)
+        return found
 
     def tick(self, now: float) -> None:
         """Give the outputs what the samplers that are due have to say."""

@@ -11,7 +11,7 @@ from jobsight.agent.cgroups import CpuReading, MemoryMarks, MemoryReading
 from jobsight.agent.job import Probe
 from jobsight.agent.probe import Row
 from jobsight.agent.usage import JobUsage
-from jobsight.model import JobInfo, Sighting
+from jobsight.model import Coverage, JobInfo, Sighting
 
 
 class Counters(Protocol):
@@ -57,7 +57,7 @@ class Sampler(Protocol):
 
     ``columns`` gives metrics for the job's curves (names of :mod:`jobsight.metrics`),
     ``document`` what the seed's sampler of the same name would have said now (None: nothing), and
-    ``final`` its last word. Either may be empty.
+    ``final`` its last word; ``coverage`` how sure they are. Each may be empty.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Sampler(Protocol):
     def columns(self, view: JobView) -> Row: ...
     def document(self, view: JobView) -> Document | None: ...
     def final(self, view: JobView) -> Document: ...
+    def coverage(self, view: JobView) -> dict[str, Coverage]: ...
     def close(self) -> None: ...
 
 

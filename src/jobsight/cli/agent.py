@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,9 +24,12 @@ from jobsight.agent.service import (
 from jobsight.cli.collector import add_options, collect, follow, make_absolute, prepare_log
 from jobsight.config import Settings, load_settings
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.parts import load_part
 
 if TYPE_CHECKING:
+    from jobsight.agent.sampling import SamplerPlan
     from jobsight.agent.spool import Spool
+    from jobsight.model import JobInfo
 
 logger = logging.getLogger("jobsight.agent")
 
@@ -93,12 +97,15 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
 
     spool = Spool(Path(settings.agent.spool), settings.agent.spool_limit)
     sampling = settings.agent.sampling
+    node = options.node or settings.agent.node
     try:
         with _delivered(spool, settings) as after_flush:
             agent = NodeAgent(
                 cluster=settings.cluster,
-                node=options.node or settings.agent.node,
+                node=node,
                 spool=spool,
+                samplers=_samplers(settings.agent.samplers),
+                only_node=settings.agent.only_this_node,
                 ignore_uids=settings.agent.ignore_uids,
                 intervals=(
                     (60, sampling.first_minute),
@@ -106,8 +113,10 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                     (None, sampling.later),
                 ),
                 flush_interval=settings.agent.send_every,
-                run_folder=places.private_folder(places.run_folder()),
+                run_folder=places.private_folder(Path(settings.agent.run_folder)),
                 after_flush=after_flush,
+                who=_question(settings, node),
+                listen=True,
             )
             with stopping_on_signals(agent.stop):
                 if background is not None:
@@ -116,6 +125,34 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     finally:
         spool.close()
     return 0
+
+
+def _samplers(names: list[str]) -> list[SamplerPlan]:
+    """The samplers of the settings; a name that does not exist is an error before any job."""
+    from jobsight.agent.sampling import SamplerPlan
+
+    def plan(name: str) -> SamplerPlan:
+        kind = load_part("sampler", name)
+        return SamplerPlan(name, lambda view: kind(), float("inf"))
+
+    return [plan(name) for name in names]
+
+
+def _question(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | None:
+    """How to ask Slurm who the jobs of this node are; None where it is not there to be asked."""
+    if not settings.agent.ask_slurm or shutil.which("squeue") is None:
+        return None
+    from jobsight.scheduler.node_query import jobs_of_node
+
+    def ask() -> list[JobInfo]:
+        answer = jobs_of_node(node)
+        if answer.reason:
+            raise JobsightError(answer.reason)
+        for info in answer.jobs:
+            info.cluster = settings.cluster
+        return answer.jobs
+
+    return ask
 
 
 @contextmanager

@@ -1,0 +1,164 @@
+"""A whole site on one machine: a Slurm cluster, an agent on each of its nodes, one server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.bed import Cluster
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HOOKS = REPOSITORY / "deploy" / "slurm"
+
+
+class Site:
+    """Starts and ends the real commands; asks the server as anybody would."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.store = folder / "server" / "store.db"
+        self.server: subprocess.Popen[bytes] | None = None
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Site:
+        self.start_server()
+        for node in self.cluster.nodes:
+            self.start_agent(node)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in list(self.agents):
+            self.stop_agent(node)
+        self.stop_server()
+
+    def _start(self, *arguments: str, log: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **self.cluster.environment()}
+        with (self.folder / f"{log}.log").open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "jobsight.cli.main", *arguments],
+                cwd=REPOSITORY,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+
+    def start_server(self, port: int = 0) -> None:
+        self.store.parent.mkdir(mode=0o700, exist_ok=True)
+        config = self.folder / "server.toml"
+        config.write_text(
+            f'cluster = "{self.cluster.name}"\n'
+            f'[store]\nlocation = "{self.store}"\n'
+            "[scheduler]\nevery = 2.0\n"
+        )
+        arguments = ("serve", "--config", str(config), "--port", str(port or self.port))
+        self.server = self._start(*arguments, log="server")
+        record = self.store.parent / "server.json"
+        wait_for(lambda: record.exists() and self._healthy(), 30, self.log("server"))
+
+    @property
+    def port(self) -> int:
+        """The server comes back where the agents look for it."""
+        file = self.folder / "port"
+        return int(file.read_text()) if file.exists() else 0
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=2):
+                (self.folder / "port").write_text(self.url.rpartition(":")[2])
+                return True
+        except OSError:
+            return False
+
+    @property
+    def url(self) -> str:
+        return str(json.loads((self.store.parent / "server.json").read_text())["url"])
+
+    @property
+    def token_file(self) -> Path:
+        return self.store.parent / "token"
+
+    def stop_server(self, number: int = signal.SIGTERM) -> None:
+        if self.server is not None:
+            self.server.send_signal(number)
+            self.server.wait(30)
+            self.server = None
+            (self.store.parent / "server.json").unlink(missing_ok=True)
+
+    def start_agent(self, node: str) -> None:
+        place = self.folder / node
+        place.mkdir(mode=0o700, exist_ok=True)
+        config = place / "agent.toml"
+        config.write_text(
+            f'cluster = "{self.cluster.name}"\n'
+            f'[server]\nurl = "{self.url}"\ntoken_file = "{self.token_file}"\n'
+            f'[agent]\nnode = "{node}"\nspool = "{place / "spool"}"\n'
+            f'run_folder = "{place / "run"}"\nonly_this_node = true\nsend_every = 1.0\n'
+        )
+        self.agents[node] = self._start("agent", "--config", str(config), log=f"agent-{node}")
+        socket = place / "run" / "agent.sock"
+        wait_for(socket.exists, 30, self.log(f"agent-{node}"))
+
+    def stop_agent(self, node: str, number: int = signal.SIGTERM) -> None:
+        agent = self.agents.pop(node)
+        agent.send_signal(number)
+        agent.wait(60)
+        if number == signal.SIGKILL:
+            (self.folder / node / "run" / "agent.sock").unlink(missing_ok=True)
+
+    def log(self, name: str) -> Callable[[], str]:
+        file = self.folder / f"{name}.log"
+        return lambda: file.read_text(errors="replace")[-2000:] if file.exists() else ""
+
+    def get(self, path: str) -> Any:
+        """Ask the server's API."""
+        request = urllib.request.Request(
+            f"{self.url}{path}",
+            headers={"Authorization": f"Bearer {self.token_file.read_text().strip()}"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return json.load(reply)
+
+    def report(self, reference: str | int) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self.get(f"/api/v1/jobs/{reference}")
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+        return found
+
+    def ended(self, reference: str | int, timeout: float = 60) -> dict[str, Any]:
+        """The report of a job once every node has said its last word and Slurm how it ended."""
+        seen: list[dict[str, Any]] = []
+
+        def complete() -> bool:
+            report = self.report(reference)
+            if report is None or report["end"] is None or not report["node_rows"]:
+                return False
+            seen.append(report)
+            return all(row["final"] for row in report["node_rows"])
+
+        wait_for(complete, timeout, lambda: f"{self.report(reference)}\n{self.log('server')()}")
+        return seen[-1]
+
+
+def wait_for(
+    condition: Callable[[], bool], timeout: float, explain: Callable[[], str] = lambda: ""
+) -> None:
+    """Wait until something is so, or fail with the reason."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:.0f} s: {explain()}")
+        time.sleep(0.2)
