@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import signal
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -142,6 +143,14 @@ class DeliveryThread(threading.Thread):
         self._longest_pause = longest_pause
         self._work = threading.Event()
         self._ended = threading.Event()
+
+    def start(self) -> None:
+        # Signals are for the main thread: one that this thread took would be lost to it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def notify(self) -> None:
         self._work.set()

@@ -36,6 +36,8 @@ _HANDED_ON: Final = (
     signal.SIGALRM,
 )
 _WATCHED: Final = {*_HANDED_ON, signal.SIGCHLD}
+#: Where a thread of some library took the signal of the command's end, it is found after this.
+_LOOK_EVERY: Final = 1.0
 #: The terminal sends a signal to the whole group; the kernel marks it so.
 _FROM_KERNEL: Final = 0x80
 #: Polling the tree is the only way to see short programs without privileges, so it is dense.
@@ -104,6 +106,9 @@ class Launcher:
         finally:
             if self._own is not None:
                 self._own.remove()
+            while signal.sigtimedwait(_WATCHED, 0) is not None:
+                # Meant for a command that had ended; it must not end us before its last batch.
+                pass
             self._restore()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -231,8 +236,8 @@ class Launcher:
     def _wait_for(self, pid: int) -> None:
         """Hand signals on until the command has ended; reap whatever else comes our way."""
         while self._status is None:
-            received = signal.sigwaitinfo(_WATCHED)
-            if received.si_signo == signal.SIGCHLD:
+            received = signal.sigtimedwait(_WATCHED, _LOOK_EVERY)
+            if received is None or received.si_signo == signal.SIGCHLD:
                 self._reap(pid)
                 continue
             self._hand_on(received.si_signo, from_terminal=received.si_code == _FROM_KERNEL)

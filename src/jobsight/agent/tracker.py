@@ -118,6 +118,8 @@ class ProcessTracker:
         self._held: dict[int, deque[ExitRecord]] = {}
         self._held_count = 0
         self._ending: dict[int, Process] = {}
+        #: By exec event of the present drain: the link, and when it was read.
+        self._links: dict[ProcessEvent, tuple[Name | None, int]] = {}
         #: Books with rows of files that nobody could name yet.
         self._unnamed: dict[tuple[int, int], list[tuple[weakref.ref[JobUsage], Name]]] = {}
 
@@ -152,6 +154,8 @@ class ProcessTracker:
 
     def apply(self, events: Iterable[ProcessEvent], records: Iterable[ExitRecord]) -> None:
         """Take in what both sockets gave; the records must have been drained after the events."""
+        events = list(events)
+        self._read_links(events)
         for record in records:
             self._hold(record)
         for event in events:
@@ -165,6 +169,25 @@ class ProcessTracker:
             self._end_lingering(time.monotonic_ns() - LINGER)
         if self._unnamed:
             self._name_the_unnamed()
+
+    def _read_links(self, events: list[ProcessEvent]) -> None:
+        """Read the links of those that may still live, the newest first: a program of a
+        millisecond is gone by the time all earlier events have been applied."""
+        self._links.clear()
+        ours: set[int] = set()
+        living: dict[int, ProcessEvent] = {}
+        for event in events:
+            if event.what == EXEC:
+                if event.tgid in ours or event.tgid in self.processes:
+                    living[event.tgid] = event
+            elif event.what == FORK:
+                if event.tgid in ours or event.tgid in self.processes:
+                    ours.add(event.value)
+            elif event.pid == event.tgid:
+                living.pop(event.tgid, None)
+        for event in reversed(living.values()):
+            name = self.names.by_link(event.tgid)
+            self._links[event] = (name, time.monotonic_ns())
 
     def _end_lingering(self, before: int) -> None:
         for process in list(self._ending.values()):
@@ -239,8 +262,10 @@ class ProcessTracker:
             # Its link was read after it had been replaced: that name is the next program's.
             _count(process.usage, previous, -1)
             previous.name = None
-        stretch = Stretch(self.names.by_link(event.tgid), event.time, executed=True)
-        stretch.named_at = time.monotonic_ns()
+        # One that was not looked at has ended or been replaced, and its record will name it.
+        name, looked = self._links.pop(event, (None, time.monotonic_ns()))
+        stretch = Stretch(name, event.time, executed=True)
+        stretch.named_at = looked
         if process.expected:
             process.expected = False
             self._split(process, stretch)

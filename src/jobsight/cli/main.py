@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -66,6 +67,9 @@ def _dispatch(given: list[str]) -> int:
     if name not in COMMANDS:
         raise _unknown(name)
     module_name, _, function = COMMANDS[name].target.partition(":")
+    # Libraries start threads as they are imported (numpy does). A signal meant for us must not be
+    # taken by one of those, and a thread begins with the mask of the one that started it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -75,6 +79,8 @@ def _dispatch(given: list[str]) -> int:
             f"`jobsight {name}` needs the package {error.name}: "
             "install jobsight with its server parts, jobsight[server]"
         ) from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return int(getattr(module, function)(rest) or 0)
 
 
