@@ -12,6 +12,7 @@ from typing import Any
 
 from jobsight.agent.probe import Row
 from jobsight.agent.view import Document, JobView
+from jobsight.model import Coverage
 
 
 def is_foreign(part: Any) -> bool:
@@ -71,6 +72,10 @@ class ForeignSampler:
 
     def final(self, view: JobView) -> Document:
         return dict(self._part.final_data() or {})
+
+    def coverage(self, view: JobView) -> dict[str, Coverage]:
+        """Its authors do not say how sure they are."""
+        return {}
 
     def close(self) -> None:
         pass

@@ -11,6 +11,7 @@ from jobsight.agent.finder import JobPlace
 from jobsight.agent.job import FollowedJob, Probe
 from jobsight.agent.outputs.thread import OutputThread
 from jobsight.agent.probe import Row
+from jobsight.agent.samplers.errors import Errors
 from jobsight.agent.view import Document, JobView, Output, Sampler
 from jobsight.model import Coverage
 
@@ -86,6 +87,7 @@ class SampledJob:
     def tick(self, now: float) -> None:
         """Give the outputs what the samplers that are due have to say."""
         for sampler, interval in self._samplers:
+            self._log_news(sampler)
             due = self._due.setdefault(sampler.name, now + interval)
             if now < due:
                 continue
@@ -98,6 +100,14 @@ class SampledJob:
             if document is not None:
                 self._store(sampler.name, document)
 
+    def _log_news(self, sampler: Sampler) -> None:
+        """Readings that failed inside a sampler, each cause once."""
+        errors = getattr(sampler, "errors", None)
+        if isinstance(errors, Errors):
+            for sentence in errors.news():
+                self.errors[f"{sampler.name}: {sentence}"] += 1
+                logger.warning("job %d: %s: %s", self.view.sighting.job_id, sampler.name, sentence)
+
     def _store(self, name: str, document: Document) -> None:
         for output in self._outputs:
             output.store(name, document)
@@ -107,7 +117,9 @@ class SampledJob:
         documents: dict[str, Document] = {}
         for sampler, _ in self._samplers:
             try:
-                documents[sampler.name] = sampler.final(self.view)
+                last = sampler.final(self.view)
+                if last:
+                    documents[sampler.name] = last
                 sampler.close()
             except Exception as error:
                 self._failed(sampler.name, error)

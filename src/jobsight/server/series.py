@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from jobsight.metrics import METRICS, Metric
+from jobsight.metrics import Metric, find_metric
 from jobsight.model import MISSING, SECOND
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -106,7 +106,7 @@ def node_curves(series: NodeSeries, grid: Grid) -> NodeCurves:
     values = np.full((len(names), len(times)), np.nan)
     spans = np.zeros((len(names), len(times)))
     for row, name in enumerate(names):
-        metric = METRICS.get(name)
+        metric = find_metric(name)
         if metric is not None and metric.kind == "counter":
             values[row], spans[row] = rates(times, columns[name], metric)
         else:
@@ -211,5 +211,5 @@ def _rounded(values: Floats) -> Floats:
 
 
 def _unit(name: str) -> str:
-    metric = METRICS.get(name)
+    metric = find_metric(name)
     return metric.rate_unit if metric else "not known"
