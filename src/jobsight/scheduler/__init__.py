@@ -1,0 +1,1 @@
+"""What the scheduler knows: Slurm of any release, read into one shape."""

@@ -1,0 +1,94 @@
+"""Slurm's lists of hosts: ``a[1-3,07-10]b,c`` is seven names and one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+#: What Slurm writes where there are no nodes.
+NO_NODES = frozenset({"", "(null)", "none", "none assigned", "n/a", "unknown"})
+#: More names than any cluster has; a list that says more is broken or hostile.
+LONGEST = 200_000
+
+_RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
+
+
+def expand_hosts(text: str, longest: int = LONGEST) -> tuple[str, ...]:
+    """Every name of the list in its order; ValueError where it is not a list of hosts."""
+    if text.strip().lower() in NO_NODES:
+        return ()
+    names: list[str] = []
+    for pattern in _split(text):
+        for name in _expand(pattern):
+            names.append(name)
+            if len(names) > longest:
+                raise ValueError(f"the host list {text[:60]!r} has more than {longest} names")
+    return tuple(names)
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts between those commas that stand outside of brackets."""
+    depth, begin = 0, 0
+    for place, character in enumerate(text):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+            if depth < 0:
+                raise _not_a_list(text)
+        elif character == "," and depth == 0:
+            yield _named(text[begin:place], text)
+            begin = place + 1
+    if depth:
+        raise _not_a_list(text)
+    yield _named(text[begin:], text)
+
+
+def _named(part: str, text: str) -> str:
+    part = part.strip()
+    if not part or any(character.isspace() or not character.isprintable() for character in part):
+        raise _not_a_list(text)
+    return part
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    """One pattern: text, then what the first brackets hold, then the rest of it."""
+    head, bracket, rest = pattern.partition("[")
+    if not bracket:
+        yield pattern
+        return
+    inside, tail = _inside(rest, pattern)
+    for choice in _split(inside):
+        for middle in _choices(choice):
+            for end in _expand(tail):
+                yield head + middle + end
+
+
+def _inside(rest: str, pattern: str) -> tuple[str, str]:
+    depth = 1
+    for place, character in enumerate(rest):
+        depth += (character == "[") - (character == "]")
+        if depth == 0:
+            return rest[:place], rest[place + 1 :]
+    raise _not_a_list(pattern)
+
+
+def _choices(choice: str) -> Iterator[str]:
+    if "[" in choice:
+        yield from _expand(choice)
+        return
+    match = _RANGE.fullmatch(choice)
+    if match is None:
+        yield choice
+        return
+    first, last = int(match[1]), int(match[2])
+    if last < first:
+        raise _not_a_list(choice)
+    # Leading zeros of the first number say how wide all of them are.
+    width = len(match[1])
+    for number in range(first, last + 1):
+        yield f"{number:0{width}d}"
+
+
+def _not_a_list(text: str) -> ValueError:
+    return ValueError(f"{text[:60]!r} is not a list of hosts")
