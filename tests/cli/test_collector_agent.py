@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,15 @@ import pytest
 from tests.peers.job_tree import JobTree, wait_until
 
 AGENT = (sys.executable, "-m", "jobsight.cli.main", "agent")
+COLLECTOR = (sys.executable, "-m", "jobsight.cli.collector")
+
+
+@pytest.fixture(autouse=True)
+def run_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One agent answers in a run folder, so each test has its own; a socket's path is short."""
+    with tempfile.TemporaryDirectory(prefix="sight") as name:
+        monkeypatch.setenv("JOBSIGHT_AGENT__RUN_FOLDER", name)
+        yield
 
 
 @pytest.fixture
@@ -69,12 +79,73 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
 
 
 @pytest.mark.root
+def test_a_collector_beside_an_agent_is_its_client(tmp_path: Path, jobs: list[JobTree]) -> None:
+    job = jobs[0]
+    config = tmp_path / "sams.yaml"
+    config.write_text(
+        f"""
+sams.collector:
+  samplers: [sams.sampler.Core, sams.sampler.Software, sams.sampler.SlurmInfo]
+  outputs: [sams.output.File]
+  loglevel: INFO
+sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
+"""
+    )
+    (tmp_path / "agent.yaml").write_text("sams.collector: {samplers: [], outputs: []}\n")
+    agent = subprocess.Popen([*AGENT, "--config", f"{tmp_path}/agent.yaml"])
+    wait_until(lambda: _holds_inotify(agent.pid))
+    environment = os.environ | {
+        "SLURM_JOB_ID": str(job.job_id),
+        "SLURM_JOB_USER": "root",
+        "SLURM_JOB_ACCOUNT": "staff",
+    }
+    collector = subprocess.Popen(
+        [
+            *COLLECTOR,
+            "--config",
+            config,
+            f"--jobid={job.job_id}",
+            "--logfile",
+            tmp_path / "log",
+        ],
+        env=environment,
+    )
+    try:
+        # As in a prolog: the job comes after its collector.
+        wait_until(lambda: (tmp_path / "log").exists())
+        time.sleep(1)
+        child = job.start("/bin/sh", "-c", "sleep 3; :")
+        wait_until(lambda: "through the node's agent" in (tmp_path / "log").read_text())
+        assert not _holds_inotify(collector.pid)
+        child.wait()
+        job.remove()
+        (file,) = wait_until(lambda: list((tmp_path / "data").glob(f"{job.job_id}.*.json")))
+        document = json.loads(file.read_text())
+    finally:
+        collector.send_signal(signal.SIGHUP)
+        assert collector.wait(40) == 0
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(40) == 0
+    assert any("sleep" in path for path in document["sams.sampler.Software"]["execs"])
+    assert document["sams.sampler.SlurmInfo"]["account"] == "staff"
+
+
+def _holds_inotify(pid: int) -> bool:
+    try:
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+    return any("inotify" in link for link in links)
+
+
+@pytest.mark.root
 def test_our_own_settings_fill_the_spool(tmp_path: Path, jobs: list[JobTree]) -> None:
     config = tmp_path / "jobsight.toml"
     config.write_text(
         f"""
 [agent]
 spool = "{tmp_path}/spool"
+ask_slurm = false
 [store]
 location = "{tmp_path}/store.db"
 """

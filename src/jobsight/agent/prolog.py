@@ -20,7 +20,9 @@ def info_from_prolog(environment: Mapping[str, str], cluster: str, job_id: int) 
         cluster=environment.get("SLURM_CLUSTER_NAME") or cluster,
         job_id=job_id,
         source="prolog",
-        restart_count=_number(environment, "SLURM_RESTART_COUNT"),
+        sluid=environment.get("SLURM_JOB_SLUID") or None,
+        restart_count=_number(environment, "SLURM_JOB_RESTART_COUNT", "SLURM_RESTART_COUNT"),
+        het_job_id=_number(environment, "SLURM_HET_JOB_ID"),
         array_job_id=_number(environment, "SLURM_ARRAY_JOB_ID"),
         array_task_id=_number(environment, "SLURM_ARRAY_TASK_ID"),
         user=environment.get("SLURM_JOB_USER") or None,
@@ -32,9 +34,13 @@ def info_from_prolog(environment: Mapping[str, str], cluster: str, job_id: int) 
     )
 
 
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+def _number(environment: Mapping[str, str], *names: str) -> int | None:
+    """The first of these that is a number."""
+    for name in names:
+        text = environment.get(name, "")
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
 
 
 def _nodes(text: str) -> tuple[str, ...] | None:

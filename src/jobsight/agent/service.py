@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,21 +127,35 @@ class LockFile:
 
 @contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Turn the signals into one call. Further ones change nothing: the end is bounded anyway."""
-    asked = False
+    """Turn the signals into one call. Further ones change nothing: the end is bounded anyway.
+
+    The handler only writes a byte. Python runs it between any two steps of the main thread, which
+    may just hold the lock that ``stop`` needs; so a thread makes the call.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ended = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if not asked:
-            asked = True
+        os.write(writer, b"!")
+
+    def wait() -> None:
+        os.read(reader, 1)
+        if not ended:
             stop()
 
+    thread = threading.Thread(target=wait, name="signals", daemon=True)
+    thread.start()
     before = {number: signal.signal(number, handle) for number in STOPPING}
     try:
         yield
     finally:
+        ended = True
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.write(writer, b".")
+        thread.join()
+        os.close(reader)
+        os.close(writer)
 
 
 def start_logging(file: str | None, level: str, form: str, *, stderr: bool) -> None:

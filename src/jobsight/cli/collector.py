@@ -22,7 +22,7 @@ from jobsight.agent.service import (
     start_logging,
     stopping_on_signals,
 )
-from jobsight.config import short_host_name
+from jobsight.config import load_settings, short_host_name
 from jobsight.errors import ConfigError, JobsightError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _collect(options: argparse.Namespace, job_id: int, background: Background | 
 
         return try_outputs(settings.outputs, Path(options.test_output), job_id, node)
     with ExitStack() as stack:
-        folder = places.private_folder(places.run_folder())
+        folder = run_folder()
         what = f"a collector for job {job_id} on {node}"
         lock = LockFile(folder / f"collector-{job_id}@{_file_name(node)}.lock", what)
         stack.callback(lock.close)
@@ -133,28 +133,45 @@ def follow(
     from jobsight.agent.daemon import NodeAgent
     from jobsight.agent.outputs.worker import OutputWorker, end_all
     from jobsight.agent.prolog import info_from_prolog
+    from jobsight.cli.one_job import OneJob
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
-    agent = NodeAgent(
-        cluster=short_host_name(),
-        node=node,
-        spool=None,
-        samplers=settings.samplers,
-        outputs=[worker.job for worker in workers],
-        job_id=job_id,
-        grace_period=settings.grace_period if job_id is not None else None,
-    )
-    info = info_from_prolog(os.environ, short_host_name(), job_id) if job_id is not None else None
-    if info is not None:
-        agent.tell(info)
-    with stopping_on_signals(agent.stop):
+    outputs = [worker.job for worker in workers]
+    cluster, folder = short_host_name(), run_folder()
+    engine: NodeAgent | OneJob
+    if job_id is None:
+        engine = NodeAgent(
+            cluster=cluster,
+            node=node,
+            spool=None,
+            samplers=settings.samplers,
+            outputs=outputs,
+            run_folder=folder,
+            listen=True,
+        )
+    else:
+        engine = OneJob(
+            settings,
+            outputs,
+            cluster=cluster,
+            job_id=job_id,
+            node=node,
+            run_folder=folder,
+            info=info_from_prolog(os.environ, cluster, job_id),
+        )
+    with stopping_on_signals(engine.stop):
         if background is not None:
             background.report(0, _warnings(settings))
         try:
-            agent.run()
+            engine.run()
         finally:
             written = end_all(workers, END_TIMEOUT)
     return 0 if written else 1
+
+
+def run_folder() -> Path:
+    """Where the node's agent answers, and where our lock lies."""
+    return places.private_folder(Path(load_settings().agent.run_folder))
 
 
 def prepare_log(
