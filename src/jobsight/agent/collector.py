@@ -71,6 +71,7 @@ class Collector:
         self.node = node
         self.epoch = uuid.uuid4().hex
         self.tracker = ProcessTracker(ImageNames())
+        self.tracker.catch_up = self._take_in
         self.jobs: list[FollowedJob] = []
         self.events: EventSources | None = None
         self.events_reason = ""
@@ -79,6 +80,8 @@ class Collector:
         self._infos: list[JobInfo] = []
         self._next_flush = time.monotonic_ns() + self._flush_interval
         self._last_drain = 0
+        #: While events are left to gather: until when.
+        self._joined_until = 0
         self._at_once = 0
         self._stop = threading.Event()
         self._closed_overruns = 0
@@ -110,6 +113,7 @@ class Collector:
     def close_events(self) -> None:
         """A node without jobs has no use for them, and they would cost."""
         if self.events is not None:
+            self._joined_until = 0
             self._poll.unregister(self.events.connector.fileno())
             self._closed_overruns += self.events.overruns
             self.events.close()
@@ -162,10 +166,10 @@ class Collector:
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
             for descriptor in ready & self._watched.keys():
-                self._watched[descriptor]()
-            if self.events is not None and self.events.connector.fileno() in ready:
-                self._join()
-                self.drain()
+                # One callback may take away another's descriptor.
+                self._watched.get(descriptor, _nothing)()
+            if self.events is not None:
+                self._join(self.events.connector.fileno(), ready)
             self._do_what_is_due()
 
     def _timeout(self) -> float:
@@ -173,32 +177,57 @@ class Collector:
         due = min(
             [
                 self._next_flush,
+                *([self._joined_until] if self._joined_until else []),
                 *(job.next_sample for job in self.jobs),
                 *(timer[0] for timer in self._timers),
             ]
         )
         return max(0, due - now)
 
-    def _join(self) -> None:
+    def _join(self, connector: int, ready: set[int]) -> None:
         """The first event is taken in at once, to read its link; a stream of them is joined."""
-        since = time.monotonic_ns() - self._last_drain
-        if since >= JOIN:
+        now = time.monotonic_ns()
+        if self._joined_until:
+            # One that is ready although it is not asked for has overflowed.
+            if now >= self._joined_until or connector in ready:
+                self.drain()
+            return
+        if connector not in ready:
+            return
+        until = self._last_drain + JOIN
+        if now >= until:
             self._at_once = _AT_ONCE
+            self.drain()
         elif self._at_once:
             # A fork is followed by its exec within a moment, and that is the one to see alive.
             self._at_once -= 1
+            self.drain()
         else:
-            self._stop.wait((JOIN - since) / SECOND)
+            # Everything else, such as the folders of a new job, is still noticed at once.
+            self._joined_until = until
+            self._poll.modify(connector, 0)
 
     def drain(self) -> None:
         """Take in all events. Records after events: each exit event then finds its record."""
         if self.events is None:
             return
         self._last_drain = time.monotonic_ns()
-        events = self.events.connector.drain()
-        self.tracker.apply(events, self.events.taskstats.drain())
+        if self._joined_until:
+            self._joined_until = 0
+            self._poll.modify(self.events.connector.fileno(), select.POLLIN)
+        self._take_in()
         for job in self.jobs:
             job.probe.settle()
+
+    def _take_in(self) -> None:
+        if self.events is None:
+            return
+        before = self.events.overruns
+        events = self.events.connector.drain()
+        self.tracker.apply(events, self.events.taskstats.drain())
+        if self.events.overruns != before:
+            # Every job looks once at who is there.
+            self.tracker.losses += 1
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic_ns()
@@ -262,3 +291,7 @@ class Collector:
         self.close_events()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+def _nothing() -> None:
+    pass

@@ -31,6 +31,8 @@ logger = logging.getLogger("jobsight.agent")
 Intervals = tuple[tuple[int | None, float], ...]
 #: A step's folder is made before its processes are moved in; the second look finds them.
 _SECOND_LOOK: Final = 200_000_000
+#: The next job often follows the last one, and its first moments are told to open sockets only.
+_LINGER: Final = 5_000_000_000
 
 
 class NodeAgent:
@@ -84,6 +86,7 @@ class NodeAgent:
         if listen and run_folder is not None:
             self._control = Control(run_folder, self.collector, self._answer)
             self.collector.on_batch = self._control.publish
+        self._look_planned = self._close_planned = False
         self._last_seen = time.monotonic()
         self.collector.watch(self.finder.fileno(), self._folders_changed)
         self.collector.every(1.0, self._tick)
@@ -172,9 +175,18 @@ class NodeAgent:
         return list(self._jobs.values())
 
     def _folders_changed(self) -> None:
-        if self.finder.changed():
-            self._look()
-            self.collector.at(time.monotonic_ns() + _SECOND_LOOK, self._look)
+        if not self.finder.changed():
+            return
+        # A job's first processes are at work already: whatever they do from now on is told.
+        self.collector.open_events()
+        self._look()
+        if not self._look_planned:
+            self._look_planned = True
+            self.collector.at(time.monotonic_ns() + _SECOND_LOOK, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_planned = False
+        self._look()
 
     def _look(self) -> None:
         """Compare what there is with what is followed."""
@@ -192,6 +204,12 @@ class NodeAgent:
             else:
                 known.place = place
                 self._guarded(key, known.probe.refresh)
+        if not self._jobs and not self._close_planned:
+            self._close_planned = True
+            self.collector.at(time.monotonic_ns() + _LINGER, self._close_events)
+
+    def _close_events(self) -> None:
+        self._close_planned = False
         if not self._jobs:
             self.collector.close_events()
 

@@ -60,6 +60,9 @@ class CgroupProbe:
         self._io: InputOutput = NOTHING
         self._io_hidden = False
         self._round = 0
+        self._losses = tracker.losses
+        #: A process was not in its folder any more at the last look, and its end was not told.
+        self._doubtful = False
         #: Counter and processes' own account at the last full round.
         self._full = (0, 0)
 
@@ -79,6 +82,9 @@ class CgroupProbe:
 
     def settle(self) -> None:
         """A step has lost its last process: read the counters before they are removed."""
+        if self.events and self.tracker.losses != self._losses:
+            self._losses = self.tracker.losses
+            self._adopt_strangers()
         if not self.usage.emptied:
             return
         self.usage.emptied.clear()
@@ -124,7 +130,7 @@ class CgroupProbe:
         self.errors[group] = f"{error.strerror}: {error.filename}" if error.filename else str(error)
 
     def _sample_processes(self, row: Row) -> None:
-        if not self.events or self._round % STRANGERS_EVERY == 1:
+        if not self.events or self._doubtful or self._round % STRANGERS_EVERY == 1:
             self._adopt_strangers()
         odd = self._round % 2 == 1
         threads = 0
@@ -177,15 +183,20 @@ class CgroupProbe:
         """Take in processes that no fork event told of: they were there before us, or moved in."""
         members = self.usage.members
         present: set[int] = set()
-        for step, pids in self._listed():
+        listed = list(self._listed())
+        # What those that are listed have done so far is then known.
+        self.tracker.catch_up()
+        for step, pids in listed:
             present.update(pids)
             for pid in pids:
                 if pid not in members:
                     self._adopt(pid, step, self.usage)
+        self._doubtful = False
         if self.events and len(present) == len(members):
             return
         for pid in [pid for pid in members if pid not in present]:
             process = members[pid]
+            self._doubtful = True
             if process.missing_since is None:
                 # Its exit event is most likely on its way.
                 process.missing_since = time.monotonic_ns()
@@ -196,7 +207,7 @@ class CgroupProbe:
         """The job's processes as the cgroups list them, by step."""
         return [("", self.cgroup.processes())]
 
-    def _adopt(self, pid: int, step: str, usage: JobUsage) -> None:
+    def _adopt(self, pid: int, step: str, usage: JobUsage, daemon_at: int | None = None) -> None:
         known = self.tracker.processes.get(pid)
         if known is not None and known.usage is not usage:
             # A daemon's child that was booked with its parent's job already.
@@ -204,13 +215,13 @@ class CgroupProbe:
         try:
             live = LiveProcess(self._proc, pid)
             new = live.start_ticks >= self._epoch_ticks - 1
-            process = self.tracker.adopt(live, usage, step=step, new=new)
+            process = self.tracker.adopt(live, usage, step=step, new=new, daemon_at=daemon_at)
             if not new:
                 # Older than this agent: what it has used so far is another epoch's.
                 self._look(process)
                 process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
         except Gone:
-            return
+            self.tracker.adopt_ended(pid, usage, step)
 
     def executables(self) -> list[ExecutableUse]:
         """The books so far: what has ended, and the live processes as last seen."""
@@ -297,6 +308,12 @@ class CgroupProbe:
     def _io_coverage(self, split: Coverage) -> Coverage:
         if self._io_hidden:
             return Coverage(quality="missing", reason="the processes' I/O may not be read")
+        # Each ended process may have lost up to a KiB of bytes, and 1,023 calls.
+        rounded = self.usage.rounded * 1023
+        moved = self._io.read_characters + self._io.written_characters
+        if split.quality == "exact" and rounded > moved // 100:
+            reason = "exit records round down to 1,024 bytes and calls a process"
+            return Coverage(quality="estimate", reason=reason)
         return Coverage(quality=split.quality, events_lost=split.events_lost, reason=split.reason)
 
     def close(self) -> None:

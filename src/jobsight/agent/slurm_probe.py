@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from jobsight.agent.probe import CgroupProbe
@@ -36,10 +37,13 @@ class SlurmProbe(CgroupProbe):
         self._adopt_strangers()
 
     def _listed(self) -> Iterable[tuple[str, list[int]]]:
-        for step, pid in self.counters.daemons():
+        now = time.monotonic_ns()
+        daemons, processes = self.counters.daemons(), self.counters.processes_by_step()
+        self.tracker.catch_up()
+        for step, pid in daemons:
             if pid not in self.tracker.processes:
-                self._adopt(pid, step, self.daemon_usage)
-        return self.counters.processes_by_step()
+                self._adopt(pid, step, self.daemon_usage, now)
+        return processes
 
     def steps(self) -> list[StepUse]:
         found = self.counters.steps()

@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from jobsight.agent.images import UNKNOWN, ImageNames, Name
 from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, add, subtract
 from jobsight.agent.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
+from jobsight.agent.strangers import Remembered, Strangers
 from jobsight.agent.usage import JobUsage
 
 #: What a program did in its first moments between fork and exec counts for the program it
@@ -27,6 +28,8 @@ _HELD_RECORDS_LIMIT: Final = 200_000
 #: kept after its first thread has ended: the others end at the same moment or soon after.
 LINGER: Final = 100_000_000
 _UNNAMED_LIMIT: Final = 1_000
+#: The kernel tells of a fork or an exec a moment after it can be seen.
+DOUBT: Final = 5_000_000
 
 
 class Stretch:
@@ -115,6 +118,11 @@ class ProcessTracker:
     def __init__(self, names: ImageNames) -> None:
         self.names = names
         self.processes: dict[int, Process] = {}
+        #: Takes in all that the kernel has told by now.
+        self.catch_up: Callable[[], None] = _nothing
+        self.strangers = Strangers()
+        #: How often events were lost, after which it must be looked who is there.
+        self.losses = 0
         self._held: dict[int, deque[ExitRecord]] = {}
         self._held_count = 0
         self._ending: dict[int, Process] = {}
@@ -124,19 +132,68 @@ class ProcessTracker:
         self._unnamed: dict[tuple[int, int], list[tuple[weakref.ref[JobUsage], Name]]] = {}
 
     def adopt(
-        self, live: LiveProcess, usage: JobUsage, *, step: str = "", new: bool = False
+        self,
+        live: LiveProcess,
+        usage: JobUsage,
+        *,
+        step: str = "",
+        new: bool = False,
+        daemon_at: int | None = None,
     ) -> Process:
         """Follow a process that is already alive. A new one counts as an execution of its
-        program, unless it runs the same as its parent and so is most likely a mere fork."""
-        name = self.names.by_link(live.pid)
-        executed = new and name != self.names.by_link(live.parent())
-        stretch = Stretch(name, time.monotonic_ns(), executed=executed)
-        process = self._follow(Process(live.pid, usage, stretch, step))
-        process.adopted = True
+        program, unless it runs the same as its parent and so is most likely a mere fork.
+
+        What was a daemon at a time may be a child of it that executes the user's program since.
+        """
+        process = self._recall(live.pid, usage, step) if daemon_at is None else None
+        if process is None:
+            started = daemon_at or time.monotonic_ns()
+            name = self.names.by_link(live.pid)
+            executed = new and daemon_at is None and name != self.names.by_link(live.parent())
+            stretch = Stretch(name, started, executed=executed)
+            stretch.named_at = time.monotonic_ns()
+            process = self._follow(Process(live.pid, usage, stretch, step))
+            process.adopted = True
+            usage.executions += executed
+            _count(usage, stretch)
         process.live = live
-        usage.executions += executed
+        self._tell(self.strangers.take(live.pid))
+        return process
+
+    def adopt_ended(self, pid: int, usage: JobUsage, step: str) -> None:
+        """Book a process that was seen in a job's folder and has ended since, if its life is
+        remembered."""
+        if pid not in self.processes and self._recall(pid, usage, step) is not None:
+            self._tell(self.strangers.take(pid, ended=True))
+
+    def _recall(self, pid: int, usage: JobUsage, step: str) -> Process | None:
+        """Begin a process at its fork; None where that is not remembered."""
+        birth = self.strangers.birth(pid)
+        if birth is None:
+            return None
+        mother = self.processes.get(birth.tgid)
+        expected = mother is not None and mother.usage.children is not mother.usage
+        name = None
+        if not expected and usage.children is usage:
+            name = mother.name if mother is not None else self.names.by_link(birth.tgid)
+        stretch = Stretch(name, birth.time, executed=False)
+        process = self._follow(Process(pid, usage, stretch, step))
+        process.expected = expected
         _count(usage, stretch)
         return process
+
+    def _tell(self, life: list[Remembered]) -> None:
+        """Apply what was remembered of processes that turn out to be a job's."""
+        if not life:
+            return
+        self._read_links([event for _, event, _ in life])
+        for _, event, record in life:
+            if event.what == FORK:
+                self._fork(event)
+            elif event.what == EXEC:
+                self._exec(event)
+            else:
+                self._end_thread(event, record)
 
     def expect(self, live: LiveProcess, usage: JobUsage) -> Process:
         """Follow a process that waits to execute a job's command: it is nothing before that."""
@@ -228,13 +285,14 @@ class ProcessTracker:
         child = event.value
         known = self.processes.get(child)
         if known is not None:
-            if known.stretches[0].start >= event.time:
+            if known.stretches[0].start + (DOUBT if known.adopted else 0) >= event.time:
                 # A sampling round met it in the cgroup before its event was taken in.
                 return
             # The number was given away again, so the end of its former owner was lost.
             self.lose(child)
         parent = self.processes.get(event.tgid)
         if parent is None:
+            self.strangers.note(event)
             return
         usage = parent.usage.children
         # A daemon's child is nothing of the job's before it executes a program.
@@ -246,9 +304,9 @@ class ProcessTracker:
     def _exec(self, event: ProcessEvent) -> None:
         process = self.processes.get(event.tgid)
         if process is None:
+            self.strangers.note(event)
             return
-        if process.adopted and event.time < process.stretches[0].start:
-            # It was met after this exec, and counted then.
+        if process.adopted and self._was_met_after(process, event):
             return
         if process.usage.children is not process.usage:
             self._hand_over(process)
@@ -281,6 +339,16 @@ class ProcessTracker:
             process.stretches[-1] = stretch
         _count(process.usage, stretch)
 
+    def _was_met_after(self, process: Process, event: ProcessEvent) -> bool:
+        """Whether a process was met after this exec, and counted then. The kernel tells of an
+        exec a moment after the link has changed."""
+        first = process.stretches[0]
+        if event.time < first.start:
+            return True
+        name, _ = self._links.get(event, (None, 0))
+        close = first.executed and event.time < first.named_at + DOUBT
+        return close and len(process.stretches) == 1 and name in (None, first.name)
+
     @staticmethod
     def _hand_over(process: Process) -> None:
         """A daemon's child that was taken for the daemon executes the user's program."""
@@ -304,9 +372,12 @@ class ProcessTracker:
         stretch.io = subtract(process.vitals_io, process.base_io)
 
     def _exit(self, event: ProcessEvent) -> None:
-        record = self._take(event.pid)
+        self._end_thread(event, self._take(event.pid))
+
+    def _end_thread(self, event: ProcessEvent, record: ExitRecord | None) -> None:
         process = self.processes.get(event.tgid)
         if process is None:
+            self.strangers.note(event, record)
             return
         if record is not None:
             self._add_thread(process, record)
@@ -347,7 +418,9 @@ class ProcessTracker:
     def _finish(self, process: Process, record: ExitRecord, ended: int) -> None:
         """Book an ended process on what it ran."""
         self._name_by_record(process, record, ended)
-        self._book(process, ended, process.cpu, process.io, exact=True)
+        # A record rounds bytes and calls down to multiples of 1,024; a look does not.
+        io = InputOutput(*map(max, process.io, process.vitals_io))
+        self._book(process, ended, process.cpu, io, exact=True)
         self._forget(process, record.parent)
 
     def _name_by_record(self, process: Process, record: ExitRecord, ended: int) -> None:
@@ -441,6 +514,10 @@ class ProcessTracker:
             )
         if process.failed and process.name is not None:
             process.usage.of(process.name).failures += 1
+
+
+def _nothing() -> None:
+    pass
 
 
 def _count(usage: JobUsage, stretch: Stretch, sign: int = 1) -> None:
