@@ -51,13 +51,15 @@ class Site:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
+                # Whoever starts a site may have blocked the signals that end it.
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, set()),
             )
 
     def start_server(self, port: int = 0) -> None:
         self.store.parent.mkdir(mode=0o700, exist_ok=True)
         config = self.folder / "server.toml"
         config.write_text(
-            f'cluster = "{self.cluster.name}"\n'
+            f'cluster = "{self.cluster.settings.name}"\n'
             f'[store]\nlocation = "{self.store}"\n'
             "[scheduler]\nevery = 2.0\n"
         )
@@ -100,7 +102,7 @@ class Site:
         place.mkdir(mode=0o700, exist_ok=True)
         config = place / "agent.toml"
         config.write_text(
-            f'cluster = "{self.cluster.name}"\n'
+            f'cluster = "{self.cluster.settings.name}"\n'
             f'[server]\nurl = "{self.url}"\ntoken_file = "{self.token_file}"\n'
             f'[agent]\nnode = "{node}"\nspool = "{place / "spool"}"\n'
             f'run_folder = "{place / "run"}"\nonly_this_node = true\nsend_every = 1.0\n'

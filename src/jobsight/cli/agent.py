@@ -145,12 +145,10 @@ def _question(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | No
     from jobsight.scheduler.node_query import jobs_of_node
 
     def ask() -> list[JobInfo]:
-        answer = jobs_of_node(node)
-        if answer.reason:
+        answer = jobs_of_node(node, cluster=settings.cluster)
+        if not answer.known:
             raise JobsightError(answer.reason)
-        for info in answer.jobs:
-            info.cluster = settings.cluster
-        return answer.jobs
+        return list(answer.jobs)
 
     return ask
 

@@ -1,0 +1,78 @@
+"""Jobs of all kinds, which tell at their end what their own cgroups say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+ALICE, BOB = "jobsight-alice", "jobsight-bob"
+HOSTILE_NAME = 'x Account=victim UserId=root(0) %(user)s "\n'
+
+#: Prints the job's own counters on the node where it is called: CPU nanoseconds, peak bytes.
+TRUTH = r"""
+truth() {
+    place=slurm_$SLURMD_NODENAME/uid_$(id -u)/job_$SLURM_JOB_ID
+    echo "truth $SLURMD_NODENAME $(cat /sys/fs/cgroup/cpuacct/$place/cpuacct.usage)" \
+         "$(cat /sys/fs/cgroup/memory/$place/memory.max_usage_in_bytes)"
+}
+"""
+
+
+def script(*lines: str) -> str:
+    return "\n".join(["#!/bin/bash", TRUTH, *lines, ""])
+
+
+def burn(seconds: float) -> str:
+    return f"python3 -c 'import time\nwhile time.process_time() < {seconds}: pass'"
+
+
+def eat(megabytes: int) -> str:
+    return (
+        f"python3 -c 'b = bytearray({megabytes} << 20)\nfor i in range(0, len(b), 4096): b[i] = 1'"
+    )
+
+
+def storm(count: int) -> str:
+    return f"i=0; while [ $i -lt {count} ]; do /bin/true; i=$((i+1)); done"
+
+
+class Kind(NamedTuple):
+    """One job to submit and what is known of it beforehand."""
+
+    user: str
+    script: str
+    options: tuple[str | bytes, ...] = ()
+    #: It ended by itself, so Slurm's own CPU time can be believed.
+    ended_itself: bool = True
+    #: Executions that must be counted, by the end of the path.
+    executions: Mapping[str, int] = MappingProxyType({})
+
+
+KINDS: dict[str, Kind] = {
+    "cpu": Kind(ALICE, script(burn(3), "truth"), ("--mem=100",)),
+    "memory": Kind(BOB, script(eat(120), "truth"), ("--mem=300",)),
+    "short": Kind(ALICE, script("sleep 0.2"), ("--mem=50",)),
+    "storm": Kind(BOB, script(storm(2000), "truth"), ("--mem=100",), executions={"/true": 2000}),
+    "steps": Kind(
+        ALICE,
+        script(f"srun {burn(1)}", f"srun {burn(0.5)}", "truth"),
+        ("--mem=100",),
+    ),
+    "three nodes": Kind(
+        BOB, script(f"srun --ntasks=3 --ntasks-per-node=1 {burn(1)}"), ("--nodes=3", "--mem=100")
+    ),
+    "failed": Kind(ALICE, script(burn(0.5), "truth", "exit 42"), ("--mem=100",)),
+    "out of memory": Kind(BOB, script(eat(300)), ("--mem=80",), ended_itself=False),
+    "hostile name": Kind(ALICE, script(burn(0.3)), (f"--job-name={HOSTILE_NAME}", "--mem=50")),
+    "hostile path": Kind(
+        BOB,
+        script(
+            "folder=$(mktemp -d)",
+            "file=$folder/$(printf 'a\\377b %%s \"{x}')",
+            'cp /bin/true "$file"; "$file"; "$file"; rm -r "$folder"',
+        ),
+        ("--mem=50",),
+        executions={'/a\\xffb %s "{x}': 2},
+    ),
+}

@@ -1,0 +1,244 @@
+"""The whole path with real jobs: cgroup, agent, spool, server, API, page, terminal, sacct."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.bed import Cluster
+from tests.slurm.jobs import ALICE, BOB, HOSTILE_NAME, KINDS, burn, script
+from tests.slurm.site import HOOKS, REPOSITORY, Site
+
+SECOND = 1_000_000_000
+#: To 1 % or 0.05 s.
+CLOSE = 0.05 * SECOND
+
+
+class Finished(NamedTuple):
+    job_id: int
+    report: dict[str, Any]
+    sacct: list[dict[str, str]]
+    output: str
+
+
+def write_hook(folder: Path, name: str) -> Path:
+    """The deployed hook, pointed at the agent of its node."""
+    hook = folder / name
+    hook.write_text(
+        f"#!/bin/sh\nexport JOBSIGHT_SOCKET={folder}/site/$SLURMD_NODENAME/run/agent.sock\n"
+        f"exec {HOOKS / name}\n"
+    )
+    hook.chmod(0o755)
+    return hook
+
+
+@pytest.fixture(scope="module")
+def site(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("path")
+    folder.chmod(0o755)
+    hooks = {name: str(write_hook(folder, name)) for name in ("prolog", "epilog")}
+    (folder / "site").mkdir()
+    with Cluster.unused("p", **hooks) as cluster, Site(cluster, folder / "site") as whole:
+        yield whole
+
+
+@pytest.fixture(scope="module")
+def finished(site: Site) -> dict[str, Finished]:
+    """All kinds, submitted together and followed to their end."""
+    cluster = site.cluster
+    jobs = {
+        name: cluster.submit(kind.user, kind.script, *kind.options) for name, kind in KINDS.items()
+    }
+    done = {}
+    for name, job in jobs.items():
+        cluster.wait(job, timeout=120)
+        done[name] = Finished(
+            job,
+            site.ended(job),
+            cluster.sacct(job, [*FIELDS]),
+            cluster.output(KINDS[name].user, job),
+        )
+    return done
+
+
+FIELDS = ("JobID", "State", "ExitCode", "User", "Account", "Partition", "NodeList", "Start", "End",
+          "TotalCPU", "MaxRSS", "JobName", "NCPUS")  # fmt: skip
+
+
+def seconds(text: str) -> float:
+    """TotalCPU as sacct writes it: [days-]hours:minutes:seconds or minutes:seconds.fraction."""
+    days, _, clock = text.rpartition("-")
+    total = 0.0
+    for part in clock.split(":"):
+        total = total * 60 + float(part)
+    return total + (int(days) * 86400 if days else 0)
+
+
+def close(one: float, other: float) -> bool:
+    return abs(one - other) <= max(CLOSE, 0.01 * max(one, other))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_who_when_and_how_it_ended(finished: dict[str, Finished], name: str) -> None:
+    job = finished[name]
+    row, report = job.sacct[0], job.report
+    assert report["user"] == row["User"] == KINDS[name].user
+    assert report["account"] == row["Account"]
+    assert report["partition"] == row["Partition"]
+    assert report["state"] == row["State"].split()[0]
+    code, _, number = row["ExitCode"].partition(":")
+    assert report["exit_code"] == int(code)
+    assert (report["exit_signal"] or 0) == int(number)
+    assert report["start"] // SECOND == int(row["Start"])
+    assert report["end"] // SECOND == int(row["End"])
+    assert report["cpu"]["asked"] == int(row["NCPUS"])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_cpu_time_is_the_cgroup_s_and_sacct_s(finished: dict[str, Finished], name: str) -> None:
+    job = finished[name]
+    measured = job.report["cpu"]["time"]
+    told = re.findall(r"^truth \S+ (\d+) \d+$", job.output, re.MULTILINE)
+    if told:
+        assert close(measured, int(told[-1])), (measured, told)
+    if KINDS[name].ended_itself:
+        assert close(measured, seconds(job.sacct[0]["TotalCPU"]) * SECOND)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_peak_memory_is_the_cgroup_s(finished: dict[str, Finished], name: str) -> None:
+    job = finished[name]
+    told = re.findall(r"^truth \S+ \d+ (\d+)$", job.output, re.MULTILINE)
+    peak = job.report["memory"]["kernel_peak"]
+    assert peak is not None
+    if told:
+        assert abs(peak - int(told[-1])) <= max(0.01 * int(told[-1]), 2**20)
+    largest = max((int(row["MaxRSS"] or 0) for row in job.sacct), default=0)
+    # The kernel's peak includes page cache and every step; Slurm samples one step's RSS.
+    assert peak >= largest * 0.99
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.executions])
+def test_every_execution_is_counted_and_named(finished: dict[str, Finished], name: str) -> None:
+    rows = finished[name].report["executables"]
+    for end, count in KINDS[name].executions.items():
+        found = [row for row in rows if row["path"].endswith(end)]
+        assert [row["executions"] for row in found] == [count]
+
+
+def test_steps_are_kept_apart(finished: dict[str, Finished]) -> None:
+    steps = {row["step"]: row for row in finished["steps"].report["steps"]}
+    assert {"0", "1", "batch"} <= steps.keys()
+    assert close(steps["0"]["cpu_time"], 1.0 * SECOND)
+    assert close(steps["1"]["cpu_time"], 0.5 * SECOND)
+
+
+def test_a_name_cannot_book_on_somebody_else(finished: dict[str, Finished]) -> None:
+    report = finished["hostile name"].report
+    assert (report["user"], report["account"]) == (ALICE, "alpha")
+    # Slurm itself writes a quote as a backtick.
+    assert report["name"].replace("`", '"').startswith(HOSTILE_NAME.strip()[:40])
+
+
+def test_three_nodes_report_and_add_up(finished: dict[str, Finished], site: Site) -> None:
+    report = finished["three nodes"].report
+    assert sorted(row["node"] for row in report["node_rows"]) == sorted(site.cluster.nodes)
+    assert sum(row["cpu_time"] for row in report["node_rows"]) == report["cpu"]["time"]
+
+
+def test_two_users_on_one_node_are_kept_apart(site: Site) -> None:
+    node = site.cluster.nodes[0]
+    options = (f"--nodelist={node}", "--mem=100", "--ntasks=1")
+    jobs = {}
+    for user, seconds_of in ((ALICE, 2.0), (BOB, 1.0)):
+        # Each runs a program of its own name, so that one booked on the other would be seen.
+        text = script(
+            "folder=$(mktemp -d)", f"cp $(readlink -f $(which python3)) $folder/{user}",
+            f"$folder/{user} -c 'import time\nwhile time.process_time() < {seconds_of}: pass'",
+            "rm -r $folder",
+        )  # fmt: skip
+        jobs[user] = site.cluster.submit(user, text, *options)
+    for user, other, seconds_of in ((ALICE, BOB, 2.0), (BOB, ALICE, 1.0)):
+        site.cluster.wait(jobs[user], timeout=90)
+        report = site.ended(jobs[user])
+        paths = {row["path"].rpartition("/")[2]: row for row in report["executables"]}
+        assert close(paths[user]["cpu_time"], seconds_of * SECOND)
+        assert other not in paths
+
+
+def test_page_terminal_and_api_say_the_same(finished: dict[str, Finished], site: Site) -> None:
+    job = finished["cpu"]
+    answer = subprocess.run(
+        [sys.executable, "-m", "jobsight.cli.main", "report", str(job.job_id), "--json",
+         "--store", str(site.store)],
+        cwd=REPOSITORY, env=dict(os.environ), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(answer.stdout)["cpu"] == job.report["cpu"]
+    request = urllib.request.Request(
+        f"{site.url}/jobs/{job.job_id}",
+        headers={"Authorization": f"Bearer {site.token_file.read_text().strip()}"},
+    )
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        page = reply.read().decode()
+    assert job.report["run"] in page
+    assert ALICE in page
+
+
+def test_a_requeued_job_is_two_runs(site: Site) -> None:
+    cluster = site.cluster
+    job = cluster.submit(ALICE, script(burn(1), "sleep 6"), "--mem=100", "--requeue")
+    cluster.wait(job, "RUNNING", timeout=60)
+    time.sleep(3)
+    cluster.requeue(job)
+    cluster.wait(job, "COMPLETED", timeout=120)
+    last = site.ended(job)
+    listed = [row for row in site.get("/api/v1/jobs?limit=200")["jobs"] if row["job_id"] == job]
+    assert len(listed) == 2
+    assert len({row["run"] for row in listed}) == 2
+    first = site.report(min(row["run"] for row in listed))
+    assert first is not None
+    assert first["run"] != last["run"]
+    assert close(last["cpu"]["time"], 1.05 * SECOND)
+
+
+def test_a_cancelled_job_keeps_what_it_used(site: Site) -> None:
+    job = site.cluster.submit(BOB, script(burn(60)), "--mem=100")
+    site.cluster.wait(job, "RUNNING", timeout=60)
+    time.sleep(4)
+    site.cluster.cancel(job, user=BOB)
+    site.cluster.wait(job, timeout=60)
+    report = site.ended(job)
+    assert report["state"] == "CANCELLED"
+    assert report["cpu"]["time"] > 2 * SECOND
+
+
+def test_an_array_of_twenty(site: Site) -> None:
+    job = site.cluster.submit(ALICE, script(burn(0.1)), "--array=0-19", "--mem=50")
+    site.cluster.wait(job, timeout=180)
+    for task in (0, 7, 19):
+        report = site.ended(f"{job}_{task}")
+        assert report["display_id"] == f"{job}_{task}"
+        assert report["state"] == "COMPLETED"
+        assert close(report["cpu"]["time"], 0.13 * SECOND)
+
+
+def test_a_het_job_is_two_components(site: Site) -> None:
+    text = (
+        "#!/bin/bash\n#SBATCH --mem=50 --nodes=1\n#SBATCH hetjob\n#SBATCH --mem=60 --nodes=1\n"
+        f"srun --het-group=0,1 {burn(0.5)}\n"
+    )
+    job = site.cluster.submit(ALICE, text)
+    site.cluster.wait(job, timeout=120)
+    leader, other = site.ended(f"{job}+0"), site.ended(f"{job}+1")
+    assert leader["job_id"] != other["job_id"]
+    assert other["cpu"]["time"] >= 0.4 * SECOND
