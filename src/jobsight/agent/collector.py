@@ -13,6 +13,7 @@ from typing import Final
 
 from jobsight import __version__
 from jobsight.agent.cgroups import CgroupGone
+from jobsight.agent.faults import Faults
 from jobsight.agent.images import ImageNames
 from jobsight.agent.job import FollowedJob
 from jobsight.agent.netlink import Connector, EventsUnavailable, Taskstats
@@ -85,6 +86,7 @@ class Collector:
         self._at_once = 0
         self._stop = threading.Event()
         self._closed_overruns = 0
+        self.faults = Faults()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
@@ -217,7 +219,10 @@ class Collector:
             self._poll.modify(self.events.connector.fileno(), select.POLLIN)
         self._take_in()
         for job in self.jobs:
-            job.probe.settle()
+            try:
+                job.probe.settle()
+            except Exception as error:
+                self.faults.note("a job's last reading", error)
 
     def _take_in(self) -> None:
         if self.events is None:
@@ -251,6 +256,9 @@ class Collector:
             job.sample(time.time_ns(), time.monotonic_ns())
         except CgroupGone:
             self.on_gone(job)
+        except Exception as error:
+            # One job must never end the others' measuring.
+            self.faults.note("a sampling round", error)
         self.rounds += 1
         self.rounds_cpu += time.thread_time_ns() - before
 

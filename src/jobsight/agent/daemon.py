@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import pwd
 import queue
 import resource
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +21,8 @@ from jobsight.agent.sightings import Births, same_folders
 from jobsight.agent.slurm_cgroup import SlurmCounters
 from jobsight.agent.slurm_probe import SlurmProbe
 from jobsight.agent.spool import Spool
+from jobsight.agent.status import status_of
+from jobsight.agent.told import Told, fill, seen_from_here
 from jobsight.agent.view import JobView, Output
 from jobsight.model import JobInfo, Sighting
 
@@ -75,11 +75,10 @@ class NodeAgent:
         self._outputs = outputs
         self._ignored = frozenset(ignore_uids)
         self._intervals = intervals
-        self._births = Births(run_folder)
-        self._jobs: dict[str, SampledJob] = {}
         self._boot_id = boot_id()
-        self._infos: dict[int, JobInfo] = {}
-        self._gpus: dict[int, tuple[str, ...]] = {}
+        self._births = Births(run_folder, boot_id=self._boot_id)
+        self._jobs: dict[str, SampledJob] = {}
+        self._told = Told()
         self._answers: queue.SimpleQueue[list[JobInfo]] = queue.SimpleQueue()
         self._identity = Identity(who, self._answered) if who is not None else None
         self._control: Control | None = None
@@ -87,6 +86,8 @@ class NodeAgent:
             self._control = Control(run_folder, self.collector, self._answer)
             self.collector.on_batch = self._control.publish
         self._look_planned = self._close_planned = False
+        #: The last look was not a whole one.
+        self._look_due = False
         self._last_seen = time.monotonic()
         self.collector.watch(self.finder.fileno(), self._folders_changed)
         self.collector.every(1.0, self._tick)
@@ -98,6 +99,8 @@ class NodeAgent:
             self._identity.start()
         try:
             self._look()
+            if not self._look_due:
+                self._births.keep_only(self._jobs.keys())
             self.collector.run()
         finally:
             self._end()
@@ -109,10 +112,10 @@ class NodeAgent:
         """Somebody (a prolog, the scheduler) says who a job is."""
         followed = [job for job in self._jobs.values() if job.view.info.job_id == info.job_id]
         for job in followed:
-            _fill(job.view.info, info)
+            fill(job.view.info, info)
         if not followed:
             # A prolog comes before the cgroup.
-            self._infos[info.job_id] = info
+            self._told.keep_info(info)
         self.collector.tell(info)
 
     def _answered(self, infos: list[JobInfo]) -> None:
@@ -135,7 +138,7 @@ class NodeAgent:
             if request.info is None:
                 return Reply(False, "a job needs its info")
             if request.gpus is not None:
-                self._gpus[request.info.job_id] = tuple(request.gpus)
+                self._tell_gpus(request.info.job_id, tuple(request.gpus))
             self.tell(request.info)
             return Reply(True)
         if not any(job.view.sighting.job_id == request.job_id for job in self._jobs.values()):
@@ -143,32 +146,16 @@ class NodeAgent:
         self.collector.at(time.monotonic_ns(), self.collector.flush)
         return Reply(True)
 
+    def _tell_gpus(self, job_id: int, gpus: tuple[str, ...]) -> None:
+        followed = [job for job in self._jobs.values() if job.view.sighting.job_id == job_id]
+        for job in followed:
+            job.view.gpus = gpus
+        if not followed:
+            self._told.keep_gpus(job_id, gpus)
+
     def status(self) -> dict[str, object]:
         """Figures about the agent itself."""
-        collector = self.collector
-        errors: Counter[str] = Counter()
-        for job in self._jobs.values():
-            errors.update(job.errors)
-        rounds = max(1, collector.rounds)
-        return {
-            "cluster": collector.cluster,
-            "node": self.node,
-            "epoch": collector.epoch,
-            "jobs": len(self._jobs),
-            "processes": len(collector.tracker.processes),
-            "rounds": collector.rounds,
-            "round_cpu_nanoseconds": collector.rounds_cpu // rounds,
-            "cpu_nanoseconds": time.process_time_ns(),
-            "events": collector.events is not None,
-            "events_reason": collector.events_reason,
-            "event_overruns": collector.overruns,
-            "spool_batches": len(collector.spool) if collector.spool is not None else 0,
-            "spool_bytes": collector.spool.size if collector.spool is not None else 0,
-            "spool_dropped": collector.spool.dropped if collector.spool is not None else 0,
-            "spool_refused": collector.spool.refused if collector.spool is not None else 0,
-            "sampler_errors": dict(errors),
-            "scheduler_failures": self._identity.failures if self._identity is not None else 0,
-        }
+        return status_of(self.collector, self._jobs.values(), self._identity)
 
     @property
     def jobs(self) -> list[SampledJob]:
@@ -190,7 +177,16 @@ class NodeAgent:
 
     def _look(self) -> None:
         """Compare what there is with what is followed."""
-        places = {place.key: place for place in self.finder.jobs() if self._wanted(place)}
+        try:
+            found = self.finder.jobs()
+        except OSError as error:
+            # No descriptor left, or no permission: nothing is taken for gone, and we look again.
+            self.collector.faults.note("looking for jobs", error)
+            self._look_due = True
+            return
+        # A SLUID without its job id: slurmstepd is not there yet.
+        self._look_due = self.finder.blind or any(place.job_id is None for place in found)
+        places = {place.key: place for place in found if self._wanted(place)}
         for key, job in list(self._jobs.items()):
             place = places.get(key)
             if place is None or not same_folders(job.place.inodes, place.inodes):
@@ -200,7 +196,7 @@ class NodeAgent:
         for key, place in places.items():
             known = self._jobs.get(key)
             if known is None:
-                self._begin(place)
+                self._try_to_begin(place)
             else:
                 known.place = place
                 self._guarded(key, known.probe.refresh)
@@ -219,6 +215,15 @@ class NodeAgent:
         if self.job_id is not None and place.job_id != self.job_id:
             return False
         return not self._only_node or place.node in (None, self.node)
+
+    def _try_to_begin(self, place: JobPlace) -> None:
+        try:
+            self._begin(place)
+        except CgroupGone:
+            self._finish(place.key)
+        except Exception as error:
+            self.collector.faults.note("a new job", error)
+            self._look_due = True
 
     def _begin(self, place: JobPlace) -> None:
         assert place.job_id is not None
@@ -252,7 +257,7 @@ class NodeAgent:
             probe=probe,
             usage=probe.usage,
             counters=counters,
-            gpus=self._gpus.pop(place.job_id, None),
+            gpus=self._told.take_gpus(place.job_id),
         )
         job = SampledJob(place, followed, view, probe, self._samplers, self._outputs)
         self._jobs[place.key] = job
@@ -266,31 +271,21 @@ class NodeAgent:
     def _who(self, place: JobPlace) -> JobInfo:
         """What the node itself knows: Slurm says the rest."""
         assert place.job_id is not None
-        known = self._infos.pop(place.job_id, None)
+        known = self._told.take_info(place.job_id)
         if known is not None:
             return known
         if self._identity is not None:
             self._identity.want()
-        user = None
-        if place.uid is not None:
-            try:
-                user = pwd.getpwuid(place.uid).pw_name
-            except KeyError:
-                user = str(place.uid)
-        return JobInfo(
-            cluster=self.collector.cluster,
-            job_id=place.job_id,
-            source="cgroup",
-            sluid=place.sluid,
-            user=user,
-            uid=place.uid,
-        )
+        return seen_from_here(self.collector.cluster, place.job_id, place)
 
     def _guarded(self, key: str, action: Callable[[], None]) -> None:
         try:
             action()
         except CgroupGone:
             self._finish(key)
+        except Exception as error:
+            self.collector.faults.note("a job's folders", error)
+            self._look_due = True
 
     def _gone(self, followed: FollowedJob) -> None:
         """A sampling round found the job's cgroup removed."""
@@ -312,6 +307,8 @@ class NodeAgent:
         """Once a second: samplers that are due, and whether a single job has gone for good."""
         now = time.monotonic()
         self._take_answers()
+        if self._look_due:
+            self._look()
         for job in self._jobs.values():
             job.tick(now)
         if any(job.view.usage.members for job in self._jobs.values()):
@@ -323,10 +320,7 @@ class NodeAgent:
     def _end(self) -> None:
         """Take a last sample of every job; those that go on are followed by the next agent."""
         for job in list(self._jobs.values()):
-            try:
-                job.followed.sample(time.time_ns(), time.monotonic_ns())
-            except CgroupGone:
-                continue
+            self.collector.sample(job.followed)
         self.collector.flush()
         for job in self._jobs.values():
             job.finish()
@@ -337,14 +331,6 @@ class NodeAgent:
             self._identity.end()
         self.collector.close()
         self.finder.close()
-
-
-def _fill(known: JobInfo, said: JobInfo) -> None:
-    """Take over what was not known; nothing is forgotten."""
-    for name in said.__struct_fields__:
-        value = getattr(said, name)
-        if value is not None:
-            setattr(known, name, value)
 
 
 def _raise_descriptor_limit() -> None:

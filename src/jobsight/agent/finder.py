@@ -60,6 +60,12 @@ class Finder:
         self._scopes = [re.compile(pattern) for pattern in scopes]
         self._proc = proc
         self._inotify = Inotify()
+        self._owners: dict[str, tuple[dict[str, int], int]] = {}
+
+    @property
+    def blind(self) -> bool:
+        """Whether the kernel does not tell of every folder."""
+        return self._inotify.refused
 
     def fileno(self) -> int:
         return self._inotify.fileno()
@@ -72,6 +78,8 @@ class Finder:
         """All jobs of this moment; what is found is watched from now on."""
         found = list(self._find_v2())
         found += self._find_v1()
+        keys = {place.key for place in found}
+        self._owners = {key: owner for key, owner in self._owners.items() if key in keys}
         return found
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
@@ -134,6 +142,8 @@ class Finder:
         number = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
         inodes = _inodes(folders)
         sluid = match["sluid"].upper() if match["sluid"] else None
+        if uid is None:
+            uid = self._owner(key, inodes, Path(entry.path))
         if inodes:
             yield JobPlace(key, Path(entry.path), inodes, number, sluid, node, uid, folders)
 
@@ -143,6 +153,23 @@ class Finder:
                 for step in self._entries(folders[controller]):
                     if step.name.startswith("step_"):
                         self._inotify.watch(Path(step.path))
+
+    def _owner(self, key: str, inodes: dict[str, int], folder: Path) -> int | None:
+        """The user of a v2 job, whose folder does not say it: its tasks' uid, as the kernel has
+        it. A program may run as root for others, so root is not believed."""
+        before = self._owners.get(key)
+        if before is not None and before[0] == inodes:
+            return before[1]
+        for place in folder.glob("step_*/user/**/cgroup.procs"):
+            try:
+                for pid in place.read_text().split():
+                    uid = (self._proc / pid).stat().st_uid
+                    if uid:
+                        self._owners[key] = (inodes, uid)
+                        return uid
+            except OSError:
+                continue
+        return None
 
     def _id_from_title(self, folder: Path) -> int | None:
         """A SLUID folder does not say the job's id; the title of its slurmstepd does."""

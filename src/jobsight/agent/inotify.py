@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ class Inotify:
             raise OSError(number, f"inotify: {os.strerror(number)}")
         self._folders: dict[int, Path] = {}
         self._watches: dict[Path, int] = {}
+        #: The kernel gave no watch for want of room: somebody has to look from time to time.
+        self.refused = False
 
     def fileno(self) -> int:
         return int(self._descriptor)
@@ -51,8 +54,11 @@ class Inotify:
         )
         if watch < 0:
             number = ctypes.get_errno()
-            if number in (2, 20):
+            if number in (errno.ENOENT, errno.ENOTDIR):
                 return False
+            if number in (errno.ENOSPC, errno.ENOMEM):
+                self.refused = True
+                return True
             raise OSError(number, os.strerror(number), str(folder))
         self._folders[watch] = folder
         self._watches[folder] = watch
@@ -75,11 +81,14 @@ class Inotify:
                 name = data[start : start + length].rstrip(b"\0")
                 position = start + length
                 if mask & OVERFLOWED:
+                    # Among what was lost may be the end of a watch: all are asked for again.
+                    self._folders.clear()
+                    self._watches.clear()
                     yield FolderEvent(OVERFLOWED, Path(), "")
                 elif mask & _IGNORED:
                     folder = self._folders.pop(watch, None)
-                    if folder is not None:
-                        self._watches.pop(folder, None)
+                    if folder is not None and self._watches.get(folder) == watch:
+                        del self._watches[folder]
                 elif watch in self._folders:
                     kind = mask & (CREATED | DELETED | DELETED_SELF)
                     yield FolderEvent(kind, self._folders[watch], os.fsdecode(name))

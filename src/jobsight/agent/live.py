@@ -113,6 +113,11 @@ class LiveProcess:
         )
         return self._vitals
 
+    def has_ended(self) -> bool:
+        """Whether it only waits for its parent to take note; a first thread may end early."""
+        fields = self._fields()
+        return fields[0] in (b"Z", b"X") and int(fields[17]) < 2
+
     def parent(self) -> int:
         """Its parent's id; 0 where that is outside of what can be seen."""
         return int(self._fields()[1])

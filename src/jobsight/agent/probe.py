@@ -214,6 +214,10 @@ class CgroupProbe:
             return
         try:
             live = LiveProcess(self._proc, pid)
+            if live.has_ended():
+                # It is still listed, but its end has been told, and booked.
+                live.close()
+                raise Gone
             new = live.start_ticks >= self._epoch_ticks - 1
             process = self.tracker.adopt(live, usage, step=step, new=new, daemon_at=daemon_at)
             if not new:

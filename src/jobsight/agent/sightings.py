@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -24,17 +25,26 @@ class _Remembered(msgspec.Struct):
     inodes: dict[str, int]
 
 
+class _Remembering(msgspec.Struct):
+    #: Another boot gives the same inode numbers to other jobs.
+    boot_id: str
+    jobs: dict[str, _Remembered]
+
+
 class Births:
     """Birth by a job's place, in a file that does not survive a reboot."""
 
-    def __init__(self, folder: Path | None, proc: bytes = b"/proc") -> None:
+    def __init__(self, folder: Path | None, proc: bytes = b"/proc", boot_id: str = "") -> None:
+        self._boot_id = boot_id
         self._file = folder / _FILE if folder is not None else None
         self._proc = proc
         self._known: dict[str, _Remembered] = {}
         if self._file is not None:
             try:
                 data = self._file.read_bytes()
-                self._known = msgspec.json.decode(data, type=dict[str, _Remembered])
+                remembered = msgspec.json.decode(data, type=_Remembering)
+                if remembered.boot_id == boot_id:
+                    self._known = remembered.jobs
             except (OSError, msgspec.MsgspecError):
                 # Without it a running job is taken for a new one, which the server tells apart.
                 pass
@@ -65,6 +75,14 @@ class Births:
             process.close()
         return starts
 
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Forget jobs that ended while no agent was there."""
+        gone = [key for key in self._known if key not in keys]
+        for key in gone:
+            del self._known[key]
+        if gone:
+            self._save()
+
     def forget(self, place: JobPlace) -> None:
         if self.known(place):
             del self._known[place.key]
@@ -76,7 +94,7 @@ class Births:
         temporary = self._file.with_suffix(".new")
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(msgspec.json.encode(self._known))
+            temporary.write_bytes(msgspec.json.encode(_Remembering(self._boot_id, self._known)))
             os.replace(temporary, self._file)
         except OSError:
             # A full or read-only run folder must not stop the measuring.

@@ -44,6 +44,8 @@ class StepCgroup:
         self._v2 = version == SlurmCounters.V2
         self._files: dict[str, CgroupFiles] = {}
         self._tasks: dict[Path, CgroupFiles] = {}
+        #: CPU time of each task at its last reading; a task may go before its step.
+        self._task_cpu: dict[Path, int] = {}
 
     def _open(self, controller: str, below: str = "") -> CgroupFiles | None:
         files = self._files.get(controller)
@@ -71,7 +73,9 @@ class StepCgroup:
                 self._read_v1()
             self.use.last_seen = time.time_ns()
         except CgroupGone:
-            self.end()
+            # On v2 the folders of a new step are made one after the other.
+            if not any(folder.exists() for folder in self.folders.values()):
+                self.end()
 
     def _read_v1(self) -> None:
         cpuacct, memory = self._open("cpuacct"), self._open("memory")
@@ -81,10 +85,16 @@ class StepCgroup:
         if cpuacct is None:
             return
         whole = int(cpuacct.read("cpuacct.usage", 64))
-        if not self._tasks:
+        if not self._tasks and not self._task_cpu:
             self.use.cpu_time, self.use.cpu_overhead = whole, 0
             return
-        tasks = sum(int(files.read("cpuacct.usage", 64)) for files in self._tasks.values())
+        for folder, files in list(self._tasks.items()):
+            try:
+                self._task_cpu[folder] = int(files.read("cpuacct.usage", 64))
+            except CgroupGone:
+                files.close()
+                del self._tasks[folder]
+        tasks = sum(self._task_cpu.values())
         self.use.cpu_time, self.use.cpu_overhead = tasks, max(0, whole - tasks)
 
     def _read_v2(self) -> None:
