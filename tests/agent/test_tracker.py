@@ -191,7 +191,8 @@ def test_an_exec_chain_is_split_by_time_where_it_was_gone(kernel: Kernel) -> Non
 def test_what_a_shell_did_right_before_an_exec_is_the_program_s(kernel: Kernel) -> None:
     usage = kernel.job()
     kernel.names.links[7] = TRUE
-    kernel.tell(kernel.fork(100, 7), kernel.execute(7, after=9), kernel.exit(7), record(7, 5))
+    kernel.tell(kernel.fork(100, 7), kernel.execute(7, after=9))
+    kernel.tell(kernel.exit(7), record(7, 5))
     assert figures(usage) == {SHELL: (0, 1, 0), TRUE: (1, 1, 5)}
 
 
@@ -220,9 +221,22 @@ def test_a_link_read_after_the_end_belongs_to_somebody_else(kernel: Kernel) -> N
     usage = kernel.job()
     kernel.names._learn(INODE, TRUE)
     kernel.names.links[7] = OTHER
-    life = (kernel.fork(100, 7), kernel.execute(7), kernel.exit(7), record(7, 5, executable=INODE))
-    kernel.tell(*life)
+    kernel.tell(kernel.fork(100, 7), kernel.execute(7))
+    kernel.tell(kernel.exit(7), record(7, 5, executable=INODE))
     assert figures(usage) == {SHELL: (0, 1, 0), TRUE: (1, 1, 5)}
+
+
+def test_the_newest_link_is_read_first_and_that_of_an_ended_process_never(kernel: Kernel) -> None:
+    kernel.job()
+    asked: list[int] = []
+
+    def by_link(pid: int) -> None:
+        asked.append(pid)
+
+    kernel.names.by_link = by_link  # type: ignore[method-assign]
+    lives = [event for pid in (7, 8, 9) for event in (kernel.fork(100, pid), kernel.execute(pid))]
+    kernel.tell(*lives, kernel.exit(8), record(8), kernel.execute(4242))
+    assert asked == [9, 7]
 
 
 def test_a_number_given_twice_within_one_drain(kernel: Kernel) -> None:
@@ -243,7 +257,8 @@ def test_a_number_given_again_after_a_lost_exit(kernel: Kernel) -> None:
     kernel.tell(kernel.fork(100, 7), kernel.execute(7))
     usage.members[7].vitals_cpu = 4
     kernel.names.links[7] = OTHER
-    kernel.tell(kernel.fork(100, 7), kernel.execute(7), kernel.exit(7), record(7, 6))
+    kernel.tell(kernel.fork(100, 7), kernel.execute(7))
+    kernel.tell(kernel.exit(7), record(7, 6))
     assert figures(usage) == {SHELL: (0, 1, 0), TRUE: (1, 1, 4), OTHER: (1, 1, 6)}
     assert usage.records_lost == 1
     assert use_of(usage, TRUE).cpu_estimated == 4
