@@ -67,24 +67,27 @@ def main() -> int:
 
 
 class Watcher(threading.Thread):
-    """Keeps the last counters of every job's cgroup, by node and job."""
+    """Keeps the last counters of every job's cgroups, by node and job: the CPU time of the user's
+    processes by step, which slurmstepd is not part of, and the peak of the whole job."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.ended = threading.Event()
-        self.seen: dict[str, dict[str, int]] = {}
+        self.seen: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
         while not self.ended.wait(0.02):
             for folder in Path("/sys/fs/cgroup/system.slice").glob("*_slurmstepd.scope/job_*"):
-                try:
-                    usage = (folder / "cpu.stat").read_text().split()[1]
-                    peak = (folder / "memory.peak").read_text()
-                except OSError:
-                    continue
                 node = folder.parent.name.removesuffix("_slurmstepd.scope")
                 key = f"{node} {folder.name.removeprefix('job_')}"
-                self.seen[key] = {"cpu": int(usage) * 1000, "peak": int(peak)}
+                seen = self.seen.setdefault(key, {"cpu": {}, "peak": 0})
+                try:
+                    for step in folder.glob("step_*/user/cpu.stat"):
+                        usage = int(step.read_text().split()[1]) * 1000
+                        seen["cpu"][step.parts[-3]] = usage
+                    seen["peak"] = int((folder / "memory.peak").read_text())
+                except OSError:
+                    continue
 
 
 def start_agent(cluster: Cluster) -> subprocess.Popen[bytes]:

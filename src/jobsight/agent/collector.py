@@ -126,6 +126,11 @@ class Collector:
         self._poll.register(descriptor, select.POLLIN)
         self._watched[descriptor] = callback
 
+    def watch_room(self, descriptor: int, *, wanted: bool) -> None:
+        """Call back, too, when a watched descriptor has room for what is to be written."""
+        if descriptor in self._watched:
+            self._poll.modify(descriptor, select.POLLIN | (select.POLLOUT if wanted else 0))
+
     def at(self, due: int, action: Callable[[], None]) -> None:
         """Do something once, from the loop, at a time of the monotonic clock."""
         self._timers.append((due, None, action))
@@ -153,7 +158,8 @@ class Collector:
     def wake(self) -> None:
         try:
             os.write(self._wake_write, b"!")
-        except BlockingIOError:
+        except OSError:
+            # Full: it will wake anyway. Closed: nobody is left to be woken.
             pass
 
     def stop(self) -> None:
@@ -297,8 +303,11 @@ class Collector:
 
     def close(self) -> None:
         self.close_events()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        read, write = self._wake_read, self._wake_write
+        # A late signal must not write into whatever gets these numbers next.
+        self._wake_read = self._wake_write = -1
+        os.close(read)
+        os.close(write)
 
 
 def _nothing() -> None:
