@@ -67,6 +67,11 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     sampling: SamplingSettings = msgspec.field(default_factory=SamplingSettings)
     #: What need not survive a reboot: the socket of the agent and the births of running jobs.
     run_folder: str = msgspec.field(default_factory=lambda: str(places.run_folder()))
+    #: Slurm's own folders where they are not called as usual, as regular expressions: those of
+    #: cgroup v1 (usual: "slurm" and "slurm_NODE") and the scopes of v2 ("slurmstepd.scope" and
+    #: "NODE_slurmstepd.scope"). A group named "node" gives the node's name.
+    cgroup_roots: list[str] = msgspec.field(default_factory=list)
+    cgroup_scopes: list[str] = msgspec.field(default_factory=list)
     #: Follow only jobs of the node of that name, where several slurmd share a machine.
     only_this_node: bool = False
     #: Ask Slurm who the jobs are; prologs tell it, too.

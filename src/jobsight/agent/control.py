@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -17,6 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from jobsight.agent.collector import Collector
+from jobsight.agent.service import LockFile
 from jobsight.errors import JobsightError
 from jobsight.model import Batch, JobInfo
 from jobsight.wire import decode, encode
@@ -26,6 +28,9 @@ _LENGTH: Final = struct.Struct("!I")
 #: A client that does not take what it asked for is let go.
 _LARGEST_BACKLOG: Final = 16 * 2**20
 _LARGEST_REQUEST: Final = 65536
+_MOST_CLIENTS: Final = 64
+#: Without a descriptor for a new client, the next attempt is made after this.
+_ACCEPT_AGAIN: Final = 1_000_000_000
 
 
 class Request(msgspec.Struct):
@@ -55,6 +60,7 @@ class _Client:
         self.waiting = bytearray()
         #: The job whose batches it wants.
         self.job_id: int | None = None
+        self.waits_for_room = False
 
     def send(self, data: bytes) -> bool:
         """Send as much as the other side takes now; False when it is to be let go."""
@@ -80,13 +86,17 @@ class Control:
         self._answer = answer
         self._clients: dict[int, _Client] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _answers(self.path):
-            raise JobsightError(f"an agent already answers at {self.path}: one a node is enough")
+        # A lock and not a look: two that start at once would both find nobody.
+        self._lock = LockFile(folder / "agent.lock", f"an agent at {self.path}")
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
             self._listener.bind(str(self.path))
+        except OSError as error:
+            self._listener.close()
+            self._lock.close()
+            raise JobsightError(f"{self.path} cannot be listened at: {error}") from None
         finally:
             os.umask(before)
         self._listener.listen(32)
@@ -96,14 +106,40 @@ class Control:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
         except OSError:
+            # Whoever waits would wake us again and again.
+            self._collector.unwatch(self._listener.fileno())
+            again = time.monotonic_ns() + _ACCEPT_AGAIN
+            self._collector.at(again, self._listen_again)
+            return
+        if len(self._clients) >= _MOST_CLIENTS:
+            connection.close()
             return
         connection.setblocking(False)
         client = _Client(connection)
         self._clients[connection.fileno()] = client
         self._collector.watch(connection.fileno(), lambda: self._read(client))
 
+    def _listen_again(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._collector.watch(self._listener.fileno(), self._accept)
+
+    def _send(self, client: _Client, data: bytes) -> bool:
+        """False when the client was let go."""
+        if not client.send(data):
+            self._drop(client)
+            return False
+        wanted = bool(client.waiting)
+        if wanted != client.waits_for_room:
+            client.waits_for_room = wanted
+            self._collector.watch_room(client.connection.fileno(), wanted=wanted)
+        return True
+
     def _read(self, client: _Client) -> None:
+        if client.waiting and not self._send(client, b""):
+            return
         try:
             data = client.connection.recv(4096)
         except BlockingIOError:
@@ -116,8 +152,7 @@ class Control:
             return
         while b"\n" in client.received:
             line, client.received = client.received.split(b"\n", 1)
-            if not client.send(msgspec.json.encode(self._reply(client, line)) + b"\n"):
-                self._drop(client)
+            if not self._send(client, msgspec.json.encode(self._reply(client, line)) + b"\n"):
                 return
 
     def _reply(self, client: _Client, line: bytes) -> Reply:
@@ -138,8 +173,7 @@ class Control:
             parts = [part for part in batch.parts if part.sighting.job_id == client.job_id]
             if parts:
                 data = encode(msgspec.structs.replace(batch, parts=parts))
-                if not client.send(_LENGTH.pack(len(data)) + data):
-                    self._drop(client)
+                self._send(client, _LENGTH.pack(len(data)) + data)
 
     def _drop(self, client: _Client) -> None:
         self._collector.unwatch(client.connection.fileno())
@@ -156,16 +190,7 @@ class Control:
         self._collector.unwatch(self._listener.fileno())
         self._listener.close()
         self.path.unlink(missing_ok=True)
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
+        self._lock.close()
 
 
 def ask(folder: Path, request: Request, timeout: float = 2.0) -> Reply | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,7 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.parts import load_part
 
 if TYPE_CHECKING:
+    from jobsight.agent.finder import Finder
     from jobsight.agent.sampling import SamplerPlan
     from jobsight.agent.spool import Spool
     from jobsight.model import JobInfo
@@ -106,6 +108,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 spool=spool,
                 samplers=_samplers(settings.agent.samplers),
                 only_node=settings.agent.only_this_node,
+                finder=_finder(settings),
                 ignore_uids=settings.agent.ignore_uids,
                 intervals=(
                     (60, sampling.first_minute),
@@ -125,6 +128,19 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     finally:
         spool.close()
     return 0
+
+
+def _finder(settings: Settings) -> Finder:
+    from jobsight.agent.finder import DEFAULT_SCOPES, DEFAULT_V1_ROOTS, Finder
+
+    roots, scopes = settings.agent.cgroup_roots, settings.agent.cgroup_scopes
+    try:
+        return Finder(v1_roots=roots or DEFAULT_V1_ROOTS, scopes=scopes or DEFAULT_SCOPES)
+    except re.error as error:
+        raise ConfigError(
+            f"agent.cgroup_roots, agent.cgroup_scopes: {error.pattern!r} is no regular "
+            f"expression: {error}"
+        ) from None
 
 
 def _samplers(names: list[str]) -> list[SamplerPlan]:
