@@ -420,6 +420,7 @@ class ProcessTracker:
         self._name_by_record(process, record, ended)
         # A record rounds bytes and calls down to multiples of 1,024; a look does not.
         io = InputOutput(*map(max, process.io, process.vitals_io))
+        process.usage.rounded += 1
         self._book(process, ended, process.cpu, io, exact=True)
         self._forget(process, record.parent)
 

@@ -35,6 +35,8 @@ class JobUsage:
         self.emptied: set[str] = set()
         #: CPU time of what has ended, by step.
         self.step_cpu: Counter[str] = Counter()
+        #: Ended processes, whose records round I/O down.
+        self.rounded = 0
         #: Processes whose end the kernel could not tell us about.
         self.records_lost = 0
         #: Path and whether it is known of every row that was handed out.
