@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from jobsight.model import SECOND
 from jobsight.scheduler.errors import AdaptError, SourceError
 
-#: Times in seconds since 1970, whatever zone the cluster is in; messages that can be read.
-_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+#: Times mean the same whatever zone the cluster is in; messages can be read.
+_ENVIRONMENT = {"TZ": "UTC", "LC_ALL": "C.UTF-8"}
 #: Users set these for themselves; here they would change which columns and rows come.
 _FOREIGN = ("SACCT_", "SQUEUE_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
 
@@ -34,7 +36,7 @@ def run_command(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=variables | _ENVIRONMENT,
+            env=variables | _ENVIRONMENT | _times(command),
             # Whatever it starts ends with it.
             start_new_session=True,
         )
@@ -55,12 +57,27 @@ def run_command(
     return output
 
 
+def _times(command: Sequence[str]) -> dict[str, str]:
+    """Seconds since 1970 in text. In JSON they are that anyway, and 22.05's sacct --json hands
+    its own options on in this format and cannot read seconds then."""
+    return {"SLURM_TIME_FORMAT": "standard" if "--json" in command else "%s"}
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     process.wait()
+
+
+def window_options(since: int, until: int) -> list[str]:
+    """sacct's options for what lay between two times; it runs with the zone UTC."""
+    return [f"--starttime={_iso(since // SECOND)}", f"--endtime={_iso(-(-until // SECOND))}"]
+
+
+def _iso(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def new_mark() -> str:

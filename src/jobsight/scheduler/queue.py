@@ -29,15 +29,20 @@ _NONE = frozenset({"", "N/A", "(null)", "n/a"})
 
 def ask_queue(cluster: str, options: Sequence[str], timeout: float, run: Runner) -> list[JobInfo]:
     """Every job that the controller shows, but for those that wait."""
+    rows = queue_rows(options, timeout, run)
+    infos = [info_of_row(cluster, row) for row in rows]
+    return [info for info in infos if info.start is not None]
+
+
+def queue_rows(options: Sequence[str], timeout: float, run: Runner) -> list[dict[str, str]]:
+    """The rows of squeue, each column under its name."""
     try:
-        rows = _rows(COLUMNS, options, timeout, run)
+        return _rows(COLUMNS, options, timeout, run)
     except SourceError as error:
         if not _REFUSED.search(str(error)):
             raise
         older = tuple(column for column in COLUMNS if column not in _NEWER)
-        rows = _rows(older, options, timeout, run)
-    infos = [info_of_row(cluster, row) for row in rows]
-    return [info for info in infos if info.start is not None]
+        return _rows(older, options, timeout, run)
 
 
 def _rows(

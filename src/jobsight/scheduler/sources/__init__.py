@@ -1,0 +1,1 @@
+"""Ways to ask a Slurm. All give the same records."""

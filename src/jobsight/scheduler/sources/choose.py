@@ -1,0 +1,80 @@
+"""Which source to ask: the one that the settings name, or the best that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jobsight.config import Settings
+from jobsight.errors import ConfigError
+from jobsight.scheduler.commands import Runner, run_command
+from jobsight.scheduler.errors import SchedulerError, SourceError
+from jobsight.scheduler.sources.base import Source
+from jobsight.scheduler.sources.json import JsonSource
+from jobsight.scheduler.sources.recorded import RecordedSource
+from jobsight.scheduler.sources.rest import RestSource
+from jobsight.scheduler.sources.text import TextSource
+
+
+class Choice(NamedTuple):
+    """The source, and why this one."""
+
+    source: Source
+    reason: str
+
+
+def open_source(settings: Settings, run: Runner = run_command) -> Choice:
+    """The source that the settings name, without asking it; with "auto" the first that answers."""
+    wanted = settings.scheduler.source
+    if wanted != "auto":
+        return Choice(_MAKERS[wanted](settings, run), f"{wanted}: set by scheduler.source")
+    if settings.scheduler.recorded:
+        return Choice(_recorded(settings, run), "recorded: scheduler.recorded names a folder")
+    refused: list[str] = []
+    for name in ("rest", "json", "text"):
+        try:
+            source = _MAKERS[name](settings, run)
+            said = source.probe()
+            if isinstance(source, JsonSource):
+                source.check_exit_codes()
+        except (SchedulerError, ConfigError) as error:
+            refused.append(f"{name}: {error}")
+            continue
+        why = f"{name}: {said}"
+        return Choice(source, f"{why} ({'; '.join(refused)})" if refused else why)
+    raise SourceError(f"no source of Slurm answers: {'; '.join(refused)}")
+
+
+def _rest(settings: Settings, run: Runner) -> Source:
+    rest = settings.scheduler.rest
+    if not rest.url:
+        raise ConfigError("scheduler.rest.url is not set")
+    return RestSource(
+        settings.cluster,
+        rest.url,
+        user=rest.user,
+        token_file=rest.token_file,
+        timeout=settings.scheduler.timeout,
+    )
+
+
+def _json(settings: Settings, run: Runner) -> Source:
+    return JsonSource(settings.cluster, timeout=settings.scheduler.timeout, run=run)
+
+
+def _text(settings: Settings, run: Runner) -> Source:
+    return TextSource(settings.cluster, timeout=settings.scheduler.timeout, run=run)
+
+
+def _recorded(settings: Settings, run: Runner) -> Source:
+    if not settings.scheduler.recorded:
+        raise ConfigError("scheduler.recorded is not set; it names the folder of the replies")
+    return RecordedSource(settings.cluster, settings.scheduler.recorded)
+
+
+_MAKERS: dict[str, Callable[[Settings, Runner], Source]] = {
+    "rest": _rest,
+    "json": _json,
+    "text": _text,
+    "recorded": _recorded,
+}

@@ -1,0 +1,97 @@
+"""The JSON of sacct, squeue, sinfo and scontrol, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobsight.scheduler.adapt import (
+    adapt_jobs,
+    adapt_nodes,
+    adapt_partitions,
+    decode_json,
+    release_of,
+)
+from jobsight.scheduler.commands import Runner, run_command, window_options
+from jobsight.scheduler.errors import SourceError
+from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions
+
+#: Since when the exit codes of failed jobs are right in it.
+_TRUSTED = (23, 2)
+
+
+class JsonSource:
+    """``--json``, from 21.08 on."""
+
+    name = "json"
+
+    def __init__(self, cluster: str, *, timeout: float = 60.0, run: Runner = run_command) -> None:
+        self._cluster = cluster
+        self._timeout = timeout
+        self._run = run
+
+    def probe(self) -> str:
+        """squeue is asked, because every release that has JSON has it there."""
+        return f"squeue --json answers, Slurm {self._release() or 'of an unnamed release'}"
+
+    def check_exit_codes(self) -> None:
+        """Raise where this release books every failed job as exit code 0 (21.08 and 22.05)."""
+        parts = self._release().split(".")[:2]
+        if len(parts) == 2 and all(part.isdigit() for part in parts):
+            year, month = map(int, parts)
+            if (year, month) < _TRUSTED:
+                raise SourceError(f"sacct --json of {year}.{month:02d} does not tell exit codes")
+
+    def _release(self) -> str:
+        document = self._ask("squeue", "--json", "--user=root")
+        adapt_jobs(document)
+        return release_of(document) or ""
+
+    def queue(self) -> Jobs:
+        return adapt_jobs(self._ask("squeue", "--json"), self._cluster, "squeue")
+
+    def accounting(self, since: int, until: int) -> Jobs:
+        return self._accounting("--allusers", *window_options(since, until))
+
+    def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
+        return self._accounting(f"--jobs={','.join(map(str, job_ids))}")
+
+    def _accounting(self, *options: str) -> Jobs:
+        document = self._ask("sacct", "--json", "--duplicates", *options)
+        return adapt_jobs(document, self._cluster, "sacct")
+
+    def nodes(self) -> Nodes:
+        try:
+            return adapt_nodes(self._ask("scontrol", "show", "nodes", "--json"), self._cluster)
+        except SourceError:
+            # To 22.05 scontrol has no JSON, and sinfo's is the list of nodes.
+            return adapt_nodes(self._ask("sinfo", "--json"), self._cluster)
+
+    def partitions(self) -> Partitions:
+        try:
+            document = self._ask("scontrol", "show", "partitions", "--json")
+        except SourceError:
+            return partitions_of(self.nodes())
+        return adapt_partitions(document, self._cluster)
+
+    def _ask(self, *command: str) -> Any:
+        return decode_json(self._run(command, self._timeout), f"{command[0]} --json")
+
+
+def partitions_of(nodes: Nodes) -> Partitions:
+    """What the nodes say of their partitions, where nobody else says more."""
+    members: dict[str, list[NodeInfo]] = {}
+    for node in nodes.records:
+        for name in node.partitions:
+            members.setdefault(name, []).append(node)
+    records = [
+        PartitionInfo(
+            cluster=found[0].cluster,
+            name=name,
+            nodes=tuple(node.name for node in found),
+            node_count=len(found),
+            cpus=sum(node.cpus or 0 for node in found),
+        )
+        for name, found in members.items()
+    ]
+    return Partitions(records=records, problems=nodes.problems, release=nodes.release)

@@ -1,0 +1,171 @@
+"""slurmrestd: a unix socket or TCP, with or without a token; v0.0.36 on, the newest it has."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jobsight.model import SECOND
+from jobsight.scheduler.adapt import (
+    adapt_jobs,
+    adapt_nodes,
+    adapt_partitions,
+    decode_json,
+    release_of,
+)
+from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.records import Jobs, Nodes, Partitions
+from jobsight.scheduler.sources.http import Address, get
+
+_VERSION = re.compile(r"/(slurm|slurmdb)/v0\.0\.(\d{1,4})/jobs/?", re.ASCII)
+#: Asked in turn where slurmrestd does not describe itself.
+_GUESSES = range(48, 35, -1)
+
+
+class RestSource:
+    """The HTTP interface of Slurm."""
+
+    name = "rest"
+
+    def __init__(
+        self,
+        cluster: str,
+        url: str,
+        *,
+        user: str | None = None,
+        token_file: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self._cluster = cluster
+        self._address = Address.parse(url)
+        self._user = user
+        self._token_file = token_file
+        self._timeout = timeout
+        self._versions: dict[str, int] | None = None
+
+    def probe(self) -> str:
+        versions = self._discover()
+        document = self._ask("slurm", "ping")
+        release = release_of(document) or "of an unnamed release"
+        return (
+            f"slurmrestd answers, Slurm {release}, v0.0.{versions['slurm']} and "
+            f"dbv0.0.{versions['slurmdb']}"
+        )
+
+    def queue(self) -> Jobs:
+        return adapt_jobs(self._ask("slurm", "jobs"), self._cluster, "slurmrestd")
+
+    def accounting(self, since: int, until: int) -> Jobs:
+        window = {
+            "start_time": f"uts{since // SECOND}",
+            "end_time": f"uts{-(-until // SECOND)}",
+        }
+        return self._accounting("jobs", window)
+
+    def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
+        """One request for each: the list of jobs takes no ids in the older interfaces."""
+        found = Jobs(records=[])
+        for job_id in job_ids:
+            part = self._accounting(f"job/{int(job_id)}", {})
+            found.records += part.records
+            found.problems += part.problems
+            found.release = part.release
+        return found
+
+    def _accounting(self, what: str, query: dict[str, str]) -> Jobs:
+        document = self._ask("slurmdb", what, query)
+        return adapt_jobs(document, self._cluster, "slurmrestd")
+
+    def nodes(self) -> Nodes:
+        return adapt_nodes(self._ask("slurm", "nodes"), self._cluster)
+
+    def partitions(self) -> Partitions:
+        return adapt_partitions(self._ask("slurm", "partitions"), self._cluster)
+
+    def _ask(self, part: str, what: str, query: dict[str, str] | None = None) -> Any:
+        version = self._discover()[part]
+        target = f"/{part}/v0.0.{version}/{what}"
+        if query:
+            target += "?" + urlencode(query)
+        return self._get(target)
+
+    def _get(self, target: str) -> Any:
+        reply = get(self._address, target, self._headers(), self._timeout)
+        shown = target.partition("?")[0]
+        if reply.status in (401, 403):
+            raise SourceError(
+                f"slurmrestd refuses {shown} with {reply.status}: the user or the token "
+                "(scheduler.rest.user, scheduler.rest.token_file) is not accepted"
+            )
+        try:
+            document = decode_json(reply.body, f"slurmrestd {shown}")
+        except AdaptError:
+            if reply.status >= 400:
+                said = " ".join(reply.body[:200].decode("utf-8", "replace").split())
+                raise SourceError(f"slurmrestd {shown}: {reply.status}: {said}") from None
+            raise
+        errors = document.get("errors") if isinstance(document, dict) else None
+        if reply.status >= 400 and not errors:
+            raise SourceError(f"slurmrestd {shown}: answered with status {reply.status}")
+        return document
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        token = os.environ.get("SLURM_JWT", "")
+        if self._token_file:
+            try:
+                # Read anew each time: tokens are short-lived and put there by somebody else.
+                token = Path(self._token_file).read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError):
+                raise SourceError(f"the token file {self._token_file} cannot be read") from None
+            # What `scontrol token` prints may stand there as it is.
+            token = token.removeprefix("SLURM_JWT=")
+        if token:
+            if not token.isprintable():
+                raise SourceError("the token of slurmrestd is more than one line")
+            headers["X-SLURM-USER-TOKEN"] = token
+        if self._user:
+            headers["X-SLURM-USER-NAME"] = self._user
+        return headers
+
+    def _discover(self) -> dict[str, int]:
+        """The newest version of both parts, from what slurmrestd says of itself or by trying."""
+        if self._versions is None:
+            found = self._described()
+            if set(found) != {"slurm", "slurmdb"}:
+                found = self._tried()
+            self._versions = found
+        return self._versions
+
+    def _described(self) -> dict[str, int]:
+        for target in ("/openapi/v3", "/openapi"):
+            try:
+                document = self._get(target)
+            except (AdaptError, SourceError) as error:
+                if "does not answer" in str(error) or "refuses" in str(error):
+                    raise
+                continue
+            paths = document.get("paths") if isinstance(document, dict) else None
+            found: dict[str, int] = {}
+            for path in paths or ():
+                match = _VERSION.fullmatch(path)
+                if match:
+                    found[match[1]] = max(found.get(match[1], 0), int(match[2]))
+            if found:
+                return found
+        return {}
+
+    def _tried(self) -> dict[str, int]:
+        for version in _GUESSES:
+            try:
+                self._get(f"/slurm/v0.0.{version}/ping")
+            except (AdaptError, SourceError) as error:
+                if "does not answer" in str(error) or "refuses" in str(error):
+                    raise
+                continue
+            return {"slurm": version, "slurmdb": version}
+        raise AdaptError("slurmrestd speaks none of v0.0.36 to v0.0.48")

@@ -1,0 +1,106 @@
+"""sacct, squeue and sinfo with fixed columns, on this machine: every release has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobsight.scheduler.commands import (
+    Runner,
+    new_mark,
+    run_command,
+    split_records,
+    window_options,
+)
+from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.node_rows import (
+    NODE_COLUMNS,
+    PARTITION_COLUMNS,
+    nodes_from_rows,
+    partitions_from_rows,
+)
+from jobsight.scheduler.queue import info_of_row, queue_rows
+from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions
+from jobsight.scheduler.rows import choose_columns, jobs_from_rows
+
+#: Ids in one command, which has a longest length.
+_MOST_IDS = 500
+
+
+class TextSource:
+    """Columns that are counted, with a mark between them that is new in every call."""
+
+    name = "text"
+
+    def __init__(self, cluster: str, *, timeout: float = 60.0, run: Runner = run_command) -> None:
+        self._cluster = cluster
+        self._timeout = timeout
+        self._run = run
+        self._columns: tuple[str, ...] | None = None
+
+    def probe(self) -> str:
+        version = self._run(["sacct", "--version"], self._timeout).decode("utf-8", "replace")
+        columns = len(self._sacct_columns())
+        self._run(["squeue", "--noheader", "--user=root", "--format=%i"], self._timeout)
+        return f"sacct and squeue answer, {version.strip()}, {columns} columns"
+
+    def queue(self) -> Jobs:
+        rows = queue_rows(["--states=all"], self._timeout, self._run)
+        return Jobs(records=[JobRecord(info=info_of_row(self._cluster, row)) for row in rows])
+
+    def accounting(self, since: int, until: int) -> Jobs:
+        return self._accounting("--allusers", *window_options(since, until))
+
+    def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
+        found = Jobs(records=[])
+        for place in range(0, len(job_ids), _MOST_IDS):
+            some = job_ids[place : place + _MOST_IDS]
+            part = self._accounting(f"--jobs={','.join(map(str, some))}")
+            found.records += part.records
+            found.problems += part.problems
+        return found
+
+    def _accounting(self, *options: str) -> Jobs:
+        columns = self._sacct_columns()
+        mark = new_mark()
+        # parsable, not parsable2: the last field is closed by the mark as well.
+        command = [
+            "sacct", "--parsable", "--noheader", "--noconvert", "--duplicates",
+            f"--delimiter={mark}", f"--format={','.join(columns)}", *options,
+        ]  # fmt: skip
+        rows = split_records(self._run(command, self._timeout), mark, len(columns), "sacct")
+        named = [dict(zip(columns, row, strict=True)) for row in rows]
+        return jobs_from_rows(named, self._cluster, "sacct")
+
+    def _sacct_columns(self) -> tuple[str, ...]:
+        if self._columns is None:
+            listed = self._run(["sacct", "--helpformat"], self._timeout)
+            self._columns = choose_columns(listed.decode("utf-8", "replace").split())
+        return self._columns
+
+    def nodes(self) -> Nodes:
+        rows = self._sinfo(NODE_COLUMNS, "--Node")
+        return nodes_from_rows(rows, self._cluster)
+
+    def partitions(self) -> Partitions:
+        return partitions_from_rows(self._sinfo(PARTITION_COLUMNS), self._cluster)
+
+    def _sinfo(self, columns: Sequence[str], *options: str) -> list[dict[str, str]]:
+        """Columns that this sinfo does not have are left out and are empty."""
+        wanted = list(columns)
+        while True:
+            mark = new_mark()
+            layout = ",".join(f"{column}:{mark}" for column in wanted)
+            command = ["sinfo", "--noheader", *options, f"--Format={layout}"]
+            try:
+                output = self._run(command, self._timeout)
+            except SourceError as error:
+                refused = [name for name in wanted[1:] if name.lower() in str(error).lower()]
+                if "format" not in str(error).lower() or not refused:
+                    raise
+                wanted = [name for name in wanted if name not in refused]
+                continue
+            rows = split_records(output, mark, len(wanted), "sinfo")
+            if output.strip() and not rows:
+                raise AdaptError("sinfo gave text without any of the columns that were asked for")
+            empty = dict.fromkeys(columns, "")
+            return [empty | dict(zip(wanted, row, strict=True)) for row in rows]
