@@ -34,8 +34,8 @@ class Bookings:
         self._transaction = transaction
         self._now = now
 
-    def record(self, info: JobInfo) -> None:
-        """Take over a record of the scheduler or a launcher."""
+    def record(self, info: JobInfo) -> bool:
+        """Take over a record of the scheduler or a launcher; False where nothing was new in it."""
         info = _storable(info)
         rows = self._rows(info.cluster, info.job_id)
         row = run_of_info(rows, info)
@@ -44,7 +44,10 @@ class Bookings:
             moved = info.start is not None
         else:
             before = _interval(row)
-            row.info = merge(row.info, info)
+            merged = merge(row.info, info)
+            if merged == row.info:
+                return False
+            row.info = merged
             if row.info.start is not None:
                 row.provisional = False
                 row.start = self._free_start(rows, row.info.start, row)
@@ -52,6 +55,7 @@ class Bookings:
             moved = before != _interval(row)
         if moved:
             self._bind_anew(info.cluster, info.job_id)
+        return True
 
     def bind(self, sighting: Sighting) -> int:
         """The id of the run that a new sighting belongs to; a provisional one if need be."""

@@ -8,9 +8,10 @@ from types import TracebackType
 
 from sqlalchemy import func, select, text
 
-from jobsight.model import Batch, RunReference
-from jobsight.store import queries, schema
+from jobsight.model import Batch, JobInfo, RunReference
+from jobsight.store import jobs, queries, schema
 from jobsight.store.database import Database, open_database
+from jobsight.store.jobs import OpenRun
 from jobsight.store.records import (
     MetricSummary,
     StoredExecutable,
@@ -61,6 +62,15 @@ class Store:
     def write(self, batch: Batch, received: int | None = None) -> bool:
         """Store a batch durably, whole or not at all; False where it had been stored before."""
         return write(self.database, batch, received)
+
+    def record_jobs(self, infos: Sequence[JobInfo]) -> int:
+        """Merge what a scheduler says of jobs, as a batch would; how many records were news."""
+        return jobs.record_jobs(self.database, infos)
+
+    def open_runs(self, cluster: str) -> list[OpenRun]:
+        """The cluster's runs whose end is not known."""
+        with self.database.read() as connection:
+            return jobs.open_runs(connection, cluster)
 
     def runs(
         self,
