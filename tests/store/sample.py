@@ -16,6 +16,7 @@ from jobsight.model import (
     RunReference,
     Series,
     Sighting,
+    StepUse,
 )
 from jobsight.store import Store, StoredRun
 
@@ -52,6 +53,12 @@ def totals(second: int, cpu_time: int | None, **more: Any) -> JobTotals:
 
 def use(path: bytes, cpu_time: int, **more: Any) -> ExecutableUse:
     return ExecutableUse(path=path, cpu_time=cpu_time, executions=1, **more)
+
+
+def step(name: str, cpu_time: int | None = None, second: int = 0, **more: Any) -> StepUse:
+    """A step as it was read so many seconds after the start."""
+    values = {"first_seen": START, "last_seen": START + second * SECOND} | more
+    return StepUse(step=name, cpu_time=cpu_time, **values)
 
 
 def batch(*content: JobPart | JobInfo, sequence: int | None = None, **more: Any) -> Batch:

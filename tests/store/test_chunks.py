@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from jobsight.model import MISSING
-from jobsight.store import chunks, transforms
-from jobsight.store.chunks import ChunkError, Values
+from jobsight.store import chunks, frames, transforms
+from jobsight.store.chunks import Values
+from jobsight.store.frames import ChunkError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 #: Any 64 bits as a float: all NaNs, infinities, both zeros, denormals.
@@ -59,7 +60,7 @@ def same(one: Values, other: Values) -> bool:
 @given(curves())
 def test_what_goes_in_comes_out(given: tuple[transforms.Integers, dict[str, Values]]) -> None:
     times, columns = given
-    for encode in (chunks.encode, chunks.encode_plain):
+    for encode in (chunks.encode, chunks.encode_quickly, chunks.encode_plain):
         found_times, found = chunks.decode(encode(times, columns))
         assert same(found_times, times)
         assert list(found) == list(columns)
@@ -84,7 +85,8 @@ def test_damage_is_told(
     given: tuple[transforms.Integers, dict[str, Values]], data: st.DataObject
 ) -> None:
     times, columns = given
-    packed = bytearray(chunks.encode(times, columns))
+    encode = data.draw(st.sampled_from([chunks.encode, chunks.encode_quickly]))
+    packed = bytearray(encode(times, columns))
     how = data.draw(st.sampled_from(["flip", "cut", "add", "noise"]))
     place = data.draw(st.integers(0, len(packed) - 1))
     if how == "flip":
@@ -108,7 +110,7 @@ def test_damage_is_told(
 def test_noise_is_no_chunk(noise: bytes, framed: bool) -> None:
     if framed:
         # The frame and its checksum are right, what is in it is not.
-        noise = bytes((chunks.VERSION,)) + chunks.compress(noise)
+        noise = bytes((chunks.VERSION,)) + frames.compress(noise)
     with pytest.raises(ChunkError):
         chunks.decode(noise)
 
@@ -170,6 +172,9 @@ def test_a_typical_job_takes_less_than_two_bytes_a_value() -> None:
     packed = chunks.encode(times, columns)
     assert time.perf_counter() - began < 2
     assert len(packed) / (2880 * len(columns)) < 2.0
+    few = {name: values[:384] for name, values in columns.items()}
+    quickly, well = chunks.encode_quickly(times[:384], few), chunks.encode(times[:384], few)
+    assert len(quickly) < 1.6 * len(well)
 
 
 def test_a_fully_busy_core_is_cheaper_than_its_clock() -> None:

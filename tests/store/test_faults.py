@@ -23,12 +23,13 @@ from tests.store.sample import batch, find, info, part, seconds, series, sightin
 WRITER = """
 import sys
 from jobsight.store import Store
-from tests.store.sample import batch, part, series, sighting
+from tests.store.sample import batch, part, series, step
 first, last, spool = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 with Store.open(sys.argv[1]) as store:
     print("ready", flush=True)
     for number in range(first, last):
-        sent = batch(part(series=series([number])), sequence=number, spool=spool)
+        steps = [step("batch", number, second=number)]
+        sent = batch(part(series=series([number]), steps=steps), sequence=number, spool=spool)
         print(number, store.write(sent), flush=True)
 """
 
@@ -61,6 +62,8 @@ def test_what_was_acknowledged_survives_a_kill(location: str) -> None:
         stored = seconds(store, find(store).id)
         # The last one may have been stored without the word getting out.
         assert stored in (list(range(acknowledged + 1)), list(range(acknowledged + 2)))
+        (found,) = store.steps(find(store).id)
+        assert found.use.cpu_time == stored[-1]
         for number in range(acknowledged + 3):
             again = batch(part(series=series([number])), sequence=number, spool="s")
             assert store.write(again) == (number >= len(stored))
@@ -143,7 +146,7 @@ def test_a_store_of_a_newer_version_is_left_alone(location: str) -> None:
         assert store.write(batch(info()))
         with store.database.write() as transaction:
             transaction.execute("UPDATE alembic_version SET version_num = '0999'")
-    with pytest.raises(StoreError, match=r"newer jobsight \(version 0999 .* up to 0001"):
+    with pytest.raises(StoreError, match=r"newer jobsight \(version 0999 .* up to 0002"):
         Store.open(location)
     url = location.replace("postgresql:", "postgresql+psycopg:")
     engine = create_engine(url if "://" in url else f"sqlite:///{url}")

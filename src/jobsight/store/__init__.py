@@ -1,7 +1,7 @@
 """Where runs are kept: tables, migrations, the codec of the series, writing and reading."""
 
 from jobsight.store.checks import BatchError
-from jobsight.store.chunks import ChunkError
+from jobsight.store.frames import ChunkError
 from jobsight.store.records import (
     MetricSummary,
     RunNotFound,
@@ -9,6 +9,7 @@ from jobsight.store.records import (
     StoredNode,
     StoredRun,
     StoredSeries,
+    StoredStep,
     StoreInfo,
 )
 from jobsight.store.store import Store
@@ -24,4 +25,5 @@ __all__ = [
     "StoredNode",
     "StoredRun",
     "StoredSeries",
+    "StoredStep",
 ]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
-import numpy as np
 
 from jobsight.errors import JobsightError
-from jobsight.model import Batch, ExecutableUse, JobInfo, JobPart, JobTotals, Series, Sighting
+from jobsight.model import (
+    Batch,
+    ExecutableUse,
+    JobInfo,
+    JobPart,
+    JobTotals,
+    Series,
+    Sighting,
+    StepUse,
+)
 
 #: Times outside 1990 to 2200 are a broken clock or a wrong unit.
 EARLIEST = 631_152_000 * 10**9
@@ -17,6 +25,7 @@ LATEST = 7_258_118_400 * 10**9
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MAX_PATH = 64 * 1024
+_MAX_STEP = 64
 
 
 class BatchError(JobsightError, ValueError):
@@ -45,9 +54,7 @@ def _check_info(info: JobInfo, batch: Batch) -> None:
         time = getattr(info, field)
         if time is not None:
             _time(f"the {field} {where} is", time)
-    for name, value in zip(info.__struct_fields__, msgspec.structs.astuple(info), strict=True):
-        if isinstance(value, int):
-            _number(f"{name} {where}", value)
+    _numbers(info, where)
     for node in info.nodes or ():
         _name(f"node {where}", node, 255)
 
@@ -80,22 +87,34 @@ def _check_part(part: JobPart, batch: Batch) -> None:
                 "allowed"
             )
         _numbers(use, where)
+    for step in part.steps:
+        _check_step(step, where)
+
+
+def _check_step(use: StepUse, where: str) -> None:
+    # A job that has no steps of its own may be one without a name.
+    if use.step:
+        _name(f"step {where}", use.step, _MAX_STEP)
+    for time in (use.first_seen, use.last_seen):
+        if time:
+            _time(f"a step {where} was seen at", time)
+    _numbers(use, where)
 
 
 def _check_series(series: Series, where: str) -> None:
     rows = len(series)
     _kind("the times", series.times, "q", where)
     for name, column in series.columns.items():
-        _name(f"metric {where}", name, 128)
+        if not _is_name(name, 128):
+            _name(f"metric {where}", name, 128)
         _kind(f"the metric {name}", column, "qd", where)
         if len(column) != rows:
             raise BatchError(
                 f"the metric {name} {where} has {len(column)} rows, its times have {rows}"
             )
     if rows:
-        times = np.frombuffer(series.times, np.int64)
-        _time(f"a sample {where} was taken at", int(times.min()))
-        _time(f"a sample {where} was taken at", int(times.max()))
+        _time(f"a sample {where} was taken at", int(min(series.times)))
+        _time(f"a sample {where} was taken at", int(max(series.times)))
 
 
 def _kind(what: str, column: object, allowed: str, where: str) -> None:
@@ -109,7 +128,15 @@ def _same_cluster(cluster: str, batch: Batch) -> None:
         raise BatchError(f"a batch of cluster {batch.cluster} speaks for cluster {cluster!r}")
 
 
+# An agent sends the same names again and again.
+@lru_cache(maxsize=8192)
+def _is_name(text: str, longest: int) -> bool:
+    return 0 < len(text) <= longest and not _CONTROL.search(text)
+
+
 def _name(what: str, text: str, longest: int) -> None:
+    if _is_name(text, longest):
+        return
     if not 0 < len(text) <= longest:
         raise BatchError(f"the {what} has {len(text)} characters; 1 to {longest} are allowed")
     found = _CONTROL.search(text)
@@ -117,11 +144,10 @@ def _name(what: str, text: str, longest: int) -> None:
         raise BatchError(f"the {what} has the control character {found[0]!r} in {text!r}")
 
 
-def _numbers(record: ExecutableUse | JobTotals, where: str) -> None:
-    fields: Iterable[str] = record.__struct_fields__
-    for name, value in zip(fields, msgspec.structs.astuple(record), strict=True):
-        if isinstance(value, int):
-            _number(f"{name} {where}", value)
+def _numbers(record: ExecutableUse | JobInfo | JobTotals | StepUse, where: str) -> None:
+    for place, value in enumerate(msgspec.structs.astuple(record)):
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            _number(f"{record.__struct_fields__[place]} {where}", value)
 
 
 def _number(what: str, value: int, least: int = -(2**63)) -> None:

@@ -12,18 +12,25 @@ came. The checksum of the zstd frame tells damage.
 from __future__ import annotations
 
 import struct
-import threading
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
-from jobsight.errors import StoreError
+from jobsight.model import Column, Series
+from jobsight.store.frames import (
+    ARRIVING_LEVEL,
+    LASTING_LEVEL,
+    ChunkError,
+    compress,
+    decompress,
+)
 from jobsight.store.transforms import (
+    DELTA,
     FEW_ROWS,
     MAX_DECIMALS,
     MAX_RATE,
@@ -34,34 +41,28 @@ from jobsight.store.transforms import (
     Integers,
     Packed,
     Words,
+    differences,
     pack_floats,
     pack_integers,
     unpack,
 )
 
 VERSION = 1
-#: For parts as they arrive, and for chunks that stay.
-ARRIVING_LEVEL = 3
-LASTING_LEVEL = 12
 #: A part of so many rows is packed well at once.
 MANY_ROWS = 1000
-#: No chunk of ours unpacks to more; it bounds the memory that damaged bytes can ask for.
-MAX_UNPACKED = 1 << 30
 MAX_ROWS = 1 << 27
 
 Values: TypeAlias = Integers | Floats
 
+Kind: TypeAlias = Literal["q", "d"]
+
+_KINDS: dict[str, Kind] = {"i": "q", "f": "d"}
 _LENGTH = struct.Struct("<I")
-_contexts = threading.local()
-
-
-class ChunkError(StoreError):
-    """The bytes are not a chunk, or no longer."""
 
 
 class _Column(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str
-    kind: Literal["q", "d"]
+    kind: Kind
     method: int
     #: Which of the eight byte planes are stored, lowest first.
     planes: int
@@ -107,42 +108,101 @@ def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_
         else:
             packed = pack_floats(np.ascontiguousarray(values, np.float64), elapsed)
             _add(header, blocks, name, "d", packed)
-    packed_header = _ENCODER.encode(header)
-    body = b"".join([_LENGTH.pack(len(packed_header)), packed_header, *blocks])
-    return bytes((VERSION,)) + _compressor(level).compress(body)
+    return _join(_ENCODER.encode(header), blocks, level)
+
+
+def encode_quickly(times: Integers, columns: Mapping[str, Values]) -> bytes:
+    """Pack a stretch that is packed again when its run ends: all columns at once, by differences.
+
+    It takes a third more room than :func:`encode` and a twentieth of its time.
+    """
+    rows = len(times)
+    if rows < FEW_ROWS:
+        return encode_plain(times, columns)
+    bits = np.stack([values.view(np.uint64) for values in (times, *columns.values())])
+    words = differences(bits)
+    planes = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, rows, 8)
+    used = np.bitwise_or.reduce(planes, axis=1) != 0
+    kinds = [_KINDS[values.dtype.kind] for values in columns.values()]
+    masks = np.packbits(used, axis=1, bitorder="little")[:, 0].tolist()
+    firsts = bits[:, 0].view(np.int64).tolist()
+    header = _Header(
+        rows,
+        [
+            _Column(name, kind, DELTA, mask, base=first)
+            for name, kind, mask, first in zip(
+                ["", *columns], ["q", *kinds], masks, firsts, strict=True
+            )
+        ],
+    )
+    return _join(
+        _ENCODER.encode(header), [planes.transpose(0, 2, 1)[used].tobytes()], ARRIVING_LEVEL
+    )
+
+
+def encode_series(series: Series) -> bytes:
+    """Pack a part as it arrives: it is joined with others soon, so the search for the best
+    method would cost more than it saves."""
+    if len(series) < MANY_ROWS and sys.byteorder == "little":
+        # The columns lie in memory as they lie in a chunk.
+        kinds = tuple((name, _kind(column)) for name, column in series.columns.items())
+        blocks = [series.times, *series.columns.values()]
+        return _join(_plain_header(len(series), kinds), blocks, ARRIVING_LEVEL)
+    times = np.frombuffer(series.times, np.int64)
+    columns: dict[str, Values] = {}
+    for name, column in series.columns.items():
+        if _kind(column) == "q":
+            columns[name] = np.frombuffer(column, np.int64)
+        else:
+            columns[name] = np.frombuffer(column, np.float64)
+    encode_rows = encode_plain if len(series) < MANY_ROWS else encode
+    return encode_rows(times, columns, ARRIVING_LEVEL)
 
 
 def encode_plain(
     times: Integers, columns: Mapping[str, Values], level: int = ARRIVING_LEVEL
 ) -> bytes:
-    """Pack a part as it arrives: it is joined with others soon, so the search for the best
-    method would cost more than it saves."""
-    kinds = tuple((name, values.dtype.kind) for name, values in columns.items())
+    """Pack columns as they are."""
+    kinds = tuple((name, _KINDS[values.dtype.kind]) for name, values in columns.items())
     header = _plain_header(len(times), kinds)
     blocks = [times.astype("<i8", copy=False).tobytes()]
     for name, values in columns.items():
         if len(values) != len(times):
             raise ValueError(f"column {name!r} has {len(values)} rows, not {len(times)}")
         blocks.append(values.astype(f"<{values.dtype.kind}8", copy=False).tobytes())
-    body = b"".join([_LENGTH.pack(len(header)), header, *blocks])
-    return bytes((VERSION,)) + _compressor(level).compress(body)
+    return _join(header, blocks, level)
 
 
 # An agent sends the same metrics again and again.
 @lru_cache(maxsize=1024)
-def _plain_header(rows: int, kinds: tuple[tuple[str, str], ...]) -> bytes:
+def _plain_header(rows: int, kinds: tuple[tuple[str, Kind], ...]) -> bytes:
     columns = [_Column("", "q", PLAIN, 255)]
-    columns += [_Column(name, "q" if kind == "i" else "d", PLAIN, 255) for name, kind in kinds]
+    columns += [_Column(name, kind, PLAIN, 255) for name, kind in kinds]
     return _ENCODER.encode(_Header(rows, columns))
+
+
+def _kind(column: Column) -> Kind:
+    kind = column.format if isinstance(column, memoryview) else column.typecode
+    return "q" if kind == "q" else "d"
+
+
+def _join(header: bytes, blocks: Iterable[bytes | Column], level: int) -> bytes:
+    pieces: list[bytes | Column] = [_LENGTH.pack(len(header)), header, *blocks]
+    return bytes((VERSION,)) + compress(b"".join(pieces), level)
 
 
 def decode(
     data: bytes, wanted: Collection[str] | None = None
 ) -> tuple[Integers, dict[str, Values]]:
     """Unpack the times and the wanted columns (all where ``wanted`` is None)."""
-    body = _decompress(data)
-    header, position = _read_header(body)
+    if not data or data[0] != VERSION:
+        found = data[0] if data else "nothing"
+        raise ChunkError(f"a chunk starts with {found}; this jobsight reads version {VERSION}")
+    body = decompress(data[1:])
+    header, position, plain = _read_header(body)
     rows = header.rows
+    if plain:
+        return _decode_plain(header, body, position, wanted)
     times: Integers = np.zeros(0, np.int64)
     elapsed: Floats = np.zeros(0)
     columns: dict[str, Values] = {}
@@ -160,17 +220,17 @@ def decode(
     return times, columns
 
 
-def compress(document: bytes) -> bytes:
-    """Pack what lies beside a chunk."""
-    return _compressor(ARRIVING_LEVEL).compress(document)
-
-
-def decompress(data: bytes) -> bytes:
-    """Unpack what lies beside a chunk."""
-    try:
-        return _decompressor().decompress(data, max_output_size=MAX_UNPACKED)
-    except zstandard.ZstdError as error:
-        raise ChunkError(f"the summary of a chunk is damaged: {error}") from None
+def _decode_plain(
+    header: _Header, body: bytes, position: int, wanted: Collection[str] | None
+) -> tuple[Integers, dict[str, Values]]:
+    words = np.frombuffer(body, "<i8", header.rows * len(header.columns), position)
+    rows = words.astype(np.int64, copy=False).reshape(len(header.columns), header.rows)
+    columns: dict[str, Values] = {
+        column.name: values if column.kind == "q" else values.view(np.float64)
+        for column, values in zip(header.columns[1:], rows[1:], strict=True)
+        if wanted is None or column.name in wanted
+    }
+    return rows[0], columns
 
 
 def absent(kind: str, rows: int) -> Values:
@@ -207,10 +267,6 @@ def _add(
 def _decode_column(
     column: _Column, rows: int, block: npt.NDArray[np.uint8], mask_size: int, elapsed: Floats
 ) -> Values:
-    if column.method == PLAIN:
-        kind = "<i8" if column.kind == "q" else "<f8"
-        plain = block.view(kind)
-        return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
     missing = None
     if column.missing:
         missing = np.unpackbits(block[:mask_size], count=rows).astype(np.bool_)
@@ -232,19 +288,19 @@ def _decode_column(
     return bits.view(np.int64) if column.kind == "q" else bits.view(np.float64)
 
 
-def _read_header(body: bytes) -> tuple[_Header, int]:
+def _read_header(body: bytes) -> tuple[_Header, int, bool]:
     if len(body) < _LENGTH.size:
         raise ChunkError("a chunk of a series ends before its header")
     (length,) = _LENGTH.unpack_from(body)
     position = _LENGTH.size + length
-    header, size = _parse_header(body[_LENGTH.size : position])
+    header, size, plain = _parse_header(body[_LENGTH.size : position])
     if position + size != len(body):
         raise ChunkError(f"a chunk has {len(body)} bytes, its header announces {position + size}")
-    return header, position
+    return header, position, plain
 
 
 @lru_cache(maxsize=256)
-def _parse_header(packed: bytes) -> tuple[_Header, int]:
+def _parse_header(packed: bytes) -> tuple[_Header, int, bool]:
     try:
         header = _DECODER.decode(packed)
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
@@ -257,7 +313,10 @@ def _parse_header(packed: bytes) -> tuple[_Header, int]:
             raise ChunkError(f"the column {column.name!r} of a chunk is written in an unknown way")
         announced += ((header.rows + 7) // 8) * column.missing
         announced += header.rows * column.planes.bit_count()
-    return header, announced
+    plain = {column.method == PLAIN for column in header.columns}
+    if len(plain) > 1:
+        raise ChunkError("a chunk has columns as they came beside packed ones")
+    return header, announced, plain == {True}
 
 
 def _makes_sense(column: _Column) -> bool:
@@ -271,38 +330,6 @@ def _makes_sense(column: _Column) -> bool:
     )
 
 
-def _decompress(data: bytes) -> bytes:
-    if not data or data[0] != VERSION:
-        found = data[0] if data else "nothing"
-        raise ChunkError(f"a chunk starts with {found}; this jobsight reads version {VERSION}")
-    try:
-        frame = zstandard.get_frame_parameters(data[1:])
-        if not frame.has_checksum or frame.content_size > MAX_UNPACKED:
-            raise ChunkError("a chunk of a series is damaged: its frame is not one of ours")
-        return _decompressor().decompress(
-            data[1:], max_output_size=MAX_UNPACKED, allow_extra_data=False
-        )
-    except (zstandard.ZstdError, MemoryError) as error:
-        raise ChunkError(f"a chunk of a series is damaged: {error}") from None
-
-
 def _elapsed(times: Integers) -> Floats:
     # Through uint64, since times may be anything; then as int64 a gap has its natural sign.
     return np.diff(times.view(np.uint64)).view(np.int64).astype(np.float64)
-
-
-def _compressor(level: int) -> zstandard.ZstdCompressor:
-    # A context costs more than a small chunk, and must not be shared between threads.
-    known: dict[int, zstandard.ZstdCompressor] = _contexts.__dict__.setdefault("compressors", {})
-    if level not in known:
-        known[level] = zstandard.ZstdCompressor(
-            level=level, write_checksum=True, write_content_size=True
-        )
-    return known[level]
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_contexts, "decompressor"):
-        _contexts.decompressor = zstandard.ZstdDecompressor()
-    context: zstandard.ZstdDecompressor = _contexts.decompressor
-    return context

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from jobsight.store import chunks, statements
+from jobsight.store import chunks, frames, statements
 from jobsight.store.curves import Curves, join, summarise
 from jobsight.store.database import Transaction
 
@@ -23,23 +23,20 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def join_chunks(transaction: Transaction, run_node_id: int, *, whole: bool) -> None:
     """Replace the waiting chunks of a node (all of its chunks where ``whole``) by one."""
-    node = {"run_node_id": run_node_id}
-    if whole:
-        found = transaction.execute(statements.CHUNKS_OF_NODE, node).fetchall()
-    else:
-        found = transaction.execute(statements.CHUNKS_BELOW, node | {"level": JOINED}).fetchall()
+    replaced = {"run_node_id": run_node_id, "level": WHOLE if whole else ARRIVED}
+    found = transaction.execute(statements.CHUNKS_UP_TO, replaced).fetchall()
     level = WHOLE if whole else JOINED
     # In the order of arrival, so that of two readings at one time the later one stays.
     joined = [_row(run_node_id, level, curves) for curves in _groups(found)]
-    transaction.execute_many(statements.DELETE_CHUNK, [{"id": id} for id, _ in found])
+    transaction.execute(statements.DELETE_CHUNKS_UP_TO, replaced)
     transaction.execute_many(statements.INSERT_CHUNK, joined)
 
 
-def _groups(found: list[tuple[int, bytes]]) -> Iterator[Curves]:
+def _groups(found: list[tuple[bytes]]) -> Iterator[Curves]:
     waiting: list[Curves] = []
     rows = 0
     names: set[str] = set()
-    for _, data in found:
+    for (data,) in found:
         part = Curves(*chunks.decode(data))
         if waiting and (rows + len(part.times)) * len(names | part.columns.keys()) > MAX_VALUES:
             yield join(waiting)
@@ -52,12 +49,14 @@ def _groups(found: list[tuple[int, bytes]]) -> Iterator[Curves]:
 
 
 def _row(run_node_id: int, level: int, curves: Curves) -> dict[str, object]:
+    # What waits for the end of its run is packed once more then: the search can wait too.
+    encode = chunks.encode if level == WHOLE else chunks.encode_quickly
     return {
         "run_node_id": run_node_id,
         "first": int(curves.times[0]),
         "last": int(curves.times[-1]),
         "rows": len(curves.times),
         "level": level,
-        "data": chunks.encode(curves.times, curves.columns),
-        "summary": chunks.compress(_encode(summarise(curves))),
+        "data": encode(curves.times, curves.columns),
+        "summary": frames.compress(_encode(summarise(curves))),
     }

@@ -15,11 +15,13 @@ from jobsight.model import (
     JobTotals,
     RunReference,
     Sighting,
+    StepUse,
     format_start,
 )
 from jobsight.store import chunks as codec
-from jobsight.store.bookings import HIGHEST, info_from_columns
+from jobsight.store.bookings import HIGHEST, info_from_columns, total
 from jobsight.store.curves import Curves, Summary, between, combine, join, summarise
+from jobsight.store.frames import decompress
 from jobsight.store.records import (
     MetricSummary,
     RunNotFound,
@@ -27,6 +29,7 @@ from jobsight.store.records import (
     StoredNode,
     StoredRun,
     StoredSeries,
+    StoredStep,
 )
 from jobsight.store.statements import INFO_NAMES
 from jobsight.store.tables import (
@@ -37,6 +40,7 @@ from jobsight.store.tables import (
     paths,
     run_nodes,
     runs,
+    steps,
 )
 
 _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
@@ -208,6 +212,38 @@ def _add(one: ExecutableUse, other: ExecutableUse) -> ExecutableUse:
     )
 
 
+def list_steps(connection: Connection, run_id: int) -> list[StoredStep]:
+    """The steps of a run by node, each summed over the node's sightings."""
+    query = (
+        select(run_nodes.c.node, steps)
+        .join(run_nodes, run_nodes.c.id == steps.c.run_node_id)
+        .where(run_nodes.c.run_id == run_id)
+        .order_by(run_nodes.c.node, steps.c.first_seen, steps.c.step, run_nodes.c.birth)
+    )
+    found: dict[tuple[str, str], StepUse] = {}
+    for row in connection.execute(query).mappings():
+        use = StepUse(**{name: row[name] for name in StepUse.__struct_fields__})
+        key = (row["node"], use.step)
+        found[key] = _add_step(found[key], use) if key in found else use
+    return [StoredStep(node, use) for (node, _), use in found.items()]
+
+
+def _add_step(one: StepUse, other: StepUse) -> StepUse:
+    # A cgroup that was made anew counts from nothing: times add up, peaks do not.
+    peaks = [use.memory_peak for use in (one, other) if use.memory_peak is not None]
+    return StepUse(
+        step=one.step,
+        tasks=max(one.tasks, other.tasks),
+        cpu_time=total([one.cpu_time, other.cpu_time]),
+        cpu_overhead=total([one.cpu_overhead, other.cpu_overhead]),
+        memory_peak=max(peaks, default=None),
+        oom_kills=total([one.oom_kills, other.oom_kills]),
+        first_seen=min(one.first_seen or other.first_seen, other.first_seen or one.first_seen),
+        last_seen=max(one.last_seen, other.last_seen),
+        ended=max(one, other, key=lambda use: use.last_seen).ended,
+    )
+
+
 def list_series(
     connection: Connection,
     run_id: int,
@@ -249,7 +285,7 @@ def list_summaries(connection: Connection, run_id: int) -> list[MetricSummary]:
         if packed is None:
             waiting.setdefault(node, []).append(chunk_id)
             continue
-        for metric, summary in _decode_summary(codec.decompress(packed)).items():
+        for metric, summary in _decode_summary(decompress(packed)).items():
             by_curve.setdefault((node, metric), []).append(summary)
     # Parts that have just arrived are few: they are summed up now, not with every batch.
     for node, ids in waiting.items():

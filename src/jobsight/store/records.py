@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobsight.errors import StoreError
-from jobsight.model import Coverage, ExecutableUse, JobInfo, JobTotals, Run, Sighting
+from jobsight.model import Coverage, ExecutableUse, JobInfo, JobTotals, Run, Sighting, StepUse
 from jobsight.store.chunks import Values
 from jobsight.store.transforms import Integers
 
@@ -65,6 +65,13 @@ class StoredExecutable(msgspec.Struct):
     use: ExecutableUse
 
 
+class StoredStep(msgspec.Struct):
+    """A step of a run on one node."""
+
+    node: str
+    use: StepUse
+
+
 class StoredSeries(msgspec.Struct):
     """The curves of a run on one node, in the order of time."""
 
@@ -95,6 +102,7 @@ class StoreInfo(msgspec.Struct, kw_only=True):
     chunks: int
     rows: int
     executables: int
+    steps: int
     paths: int
     agents: int
     #: Bytes of the compressed series, and of the whole database.

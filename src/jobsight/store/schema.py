@@ -21,7 +21,7 @@ def prepare(database: Database) -> None:
     # Only now: what is not ours must not be touched.
     database.choose_journal()
     if found != VERSION:
-        _migrate(database)
+        migrate(database)
 
 
 def version(connection: Connection) -> str | None:
@@ -46,7 +46,8 @@ def _check(connection: Connection, found: str | None, where: str) -> None:
         )
 
 
-def _migrate(database: Database) -> None:
+def migrate(database: Database, revision: str = "head") -> None:
+    """Bring the tables to a revision, all of it or nothing."""
     # Imported here: opening a store that is up to date should not pay for Alembic.
     from alembic import command
     from alembic.config import Config
@@ -56,4 +57,4 @@ def _migrate(database: Database) -> None:
     with database.migration() as connection:
         # Another process may have been faster; Alembic looks again, behind the lock.
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, revision)

@@ -72,18 +72,23 @@ ADD_TO_RUN = """
         memory_peak = :memory_peak, first_seen = :first_seen, last_seen = :last_seen
     WHERE id = :id
 """
-SUMS_OF_RUN = """
-    SELECT cpu_time, memory_used_peak, memory_peak, first_seen, last_seen FROM runs WHERE id = :id
-"""
 
 # Nodes of a run
 
+#: A sighting's row, the sums of its run, and whether the run has other sightings on that node (a
+#: cgroup that was made anew, a reboot).
 FIND_RUN_NODE = """
-    SELECT id, run_id, written, totals, cpu_time, memory_used_peak, memory_peak,
-        first_sample, last_sample, final, open_chunks
-    FROM run_nodes
-    WHERE cluster = :cluster AND job_id = :job_id AND node = :node AND boot_id = :boot_id
-        AND birth = :birth
+    SELECT own.id, own.run_id, own.epoch, own.written, own.totals, own.cpu_time,
+        own.memory_used_peak, own.memory_peak, own.first_sample, own.last_sample, own.final,
+        own.open_chunks,
+        runs.cpu_time, runs.memory_used_peak, runs.memory_peak, runs.first_seen, runs.last_seen,
+        EXISTS (
+            SELECT 1 FROM run_nodes AS other
+            WHERE other.run_id = own.run_id AND other.node = own.node AND other.id <> own.id
+        )
+    FROM run_nodes AS own JOIN runs ON runs.id = own.run_id
+    WHERE own.cluster = :cluster AND own.job_id = :job_id AND own.node = :node
+        AND own.boot_id = :boot_id AND own.birth = :birth
 """
 INSERT_RUN_NODE = _insert(
     "run_nodes",
@@ -96,18 +101,12 @@ RUN_NODES_OF_JOB = """
 """
 MOVE_RUN_NODE = "UPDATE run_nodes SET run_id = :run_id WHERE id = :id"
 UPDATE_RUN_NODE = """
-    UPDATE run_nodes SET epoch = CASE WHEN written <= :written THEN :epoch ELSE epoch END,
-        written = CASE WHEN written <= :written THEN :written ELSE written END,
-        totals = :totals, cpu_time = :cpu_time, memory_used_peak = :memory_used_peak,
-        memory_peak = :memory_peak, first_sample = :first_sample, last_sample = :last_sample,
-        final = :final, open_chunks = :open_chunks
+    UPDATE run_nodes SET epoch = :epoch, written = :written, totals = :totals,
+        coverage = coalesce(:coverage, coverage), cpu_time = :cpu_time,
+        memory_used_peak = :memory_used_peak, memory_peak = :memory_peak,
+        first_sample = :first_sample, last_sample = :last_sample, final = :final,
+        open_chunks = :open_chunks
     WHERE id = :id
-"""
-UPDATE_COVERAGE = "UPDATE run_nodes SET coverage = :coverage WHERE id = :id"
-#: Other sightings of the run on the same node (a cgroup that was made anew, a reboot).
-SIBLINGS = """
-    SELECT cpu_time, memory_used_peak, memory_peak FROM run_nodes
-    WHERE run_id = :run_id AND node = :node AND id <> :id
 """
 FIGURES_OF_RUN = """
     SELECT node, cpu_time, memory_used_peak, memory_peak, first_sample, last_sample FROM run_nodes
@@ -117,11 +116,10 @@ FIGURES_OF_RUN = """
 # Series
 
 INSERT_CHUNK = _insert("chunks", "run_node_id", "first", "last", "rows", "level", "data", "summary")
-CHUNKS_BELOW = """
-    SELECT id, data FROM chunks WHERE run_node_id = :run_node_id AND level < :level ORDER BY id
+CHUNKS_UP_TO = """
+    SELECT data FROM chunks WHERE run_node_id = :run_node_id AND level <= :level ORDER BY id
 """
-CHUNKS_OF_NODE = "SELECT id, data FROM chunks WHERE run_node_id = :run_node_id ORDER BY id"
-DELETE_CHUNK = "DELETE FROM chunks WHERE id = :id"
+DELETE_CHUNKS_UP_TO = "DELETE FROM chunks WHERE run_node_id = :run_node_id AND level <= :level"
 
 # Executables
 
@@ -133,4 +131,42 @@ UPSERT_EXECUTABLE = (
     + " ON CONFLICT (run_node_id, path_id, path_known, epoch) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in ("sequence", *_FIGURES))
     + " WHERE excluded.sequence >= executables.sequence"
+)
+
+# Steps
+
+_STEP = ("tasks", "cpu_time", "cpu_overhead", "memory_peak", "oom_kills")
+
+
+def _newer(name: str) -> str:
+    """The value of the later reading; one that is not known overwrites nothing."""
+    arriving, stored = f"excluded.{name}", f"steps.{name}"
+    return (
+        f"{name} = CASE WHEN excluded.last_seen >= steps.last_seen "
+        f"THEN coalesce({arriving}, {stored}) ELSE coalesce({stored}, {arriving}) END"
+    )
+
+
+def _highest(name: str) -> str:
+    arriving, stored = f"excluded.{name}", f"steps.{name}"
+    return (
+        f"{name} = CASE WHEN {stored} IS NULL OR {arriving} > {stored} "
+        f"THEN {arriving} ELSE {stored} END"
+    )
+
+
+#: Figures of a step are cumulative since its birth, whichever life of the agent reports them.
+#: A time of zero is one that the agent did not know.
+UPSERT_STEP = (
+    _insert("steps", "run_node_id", "step", *_STEP, "first_seen", "last_seen", "ended")
+    + " ON CONFLICT (run_node_id, step) DO UPDATE SET "
+    + ", ".join(map(_newer, ("cpu_time", "cpu_overhead", "oom_kills")))
+    + ", "
+    + ", ".join(map(_highest, ("tasks", "memory_peak", "last_seen")))
+    + """, ended = steps.ended OR excluded.ended,
+        first_seen = CASE
+            WHEN steps.first_seen = 0
+                OR (excluded.first_seen > 0 AND excluded.first_seen < steps.first_seen)
+            THEN excluded.first_seen ELSE steps.first_seen END
+    """
 )

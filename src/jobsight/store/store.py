@@ -18,14 +18,15 @@ from jobsight.store.records import (
     StoredNode,
     StoredRun,
     StoredSeries,
+    StoredStep,
     StoreInfo,
 )
-from jobsight.store.tables import agents, chunks, executables, paths, run_nodes, runs
+from jobsight.store.tables import agents, chunks, executables, paths, run_nodes, runs, steps
 from jobsight.store.writer import write
 
 
 class Store:
-    """Runs with their nodes, curves and executables, in SQLite or PostgreSQL.
+    """Runs with their nodes, curves, executables and steps, in SQLite or PostgreSQL.
 
     All methods may be called from any thread: writers take turns, readers do not wait for them.
     """
@@ -125,6 +126,11 @@ class Store:
         with self.database.read() as connection:
             return queries.list_executables(connection, run_id)
 
+    def steps(self, run_id: int) -> list[StoredStep]:
+        """The steps of the run, by node, in the order in which they were first seen."""
+        with self.database.read() as connection:
+            return queries.list_steps(connection, run_id)
+
     def series(
         self,
         run_id: int,
@@ -166,6 +172,7 @@ class Store:
                 chunks=count(chunks.name),
                 rows=int(rows or 0),
                 executables=count(executables.name),
+                steps=count(steps.name),
                 paths=count(paths.name),
                 agents=count(agents.name),
                 series_size=int(series_size or 0),

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 #: The revision of :mod:`jobsight.store.migrations` that these tables are; a test holds them equal.
-VERSION = "0001"
+VERSION = "0002"
 
 metadata = MetaData(
     naming_convention={
@@ -176,6 +176,23 @@ executables = Table(
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
     Index(None, "path_id"),
+    sqlite_with_rowid=False,
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_node_id", ForeignKey("run_nodes.id"), primary_key=True),
+    # As the scheduler names it: "batch", "extern", "0", "1" ...
+    Column("step", Text, primary_key=True),
+    Column("tasks", BigInteger, nullable=False),
+    Column("cpu_time", BigInteger),
+    Column("cpu_overhead", BigInteger),
+    Column("memory_peak", BigInteger),
+    Column("oom_kills", BigInteger),
+    Column("first_seen", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    Column("ended", Boolean, nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -88,6 +88,14 @@ def pack_floats(values: Floats, elapsed: Floats) -> Packed:
     return best._replace(missing=missing)
 
 
+def differences(bits: Words) -> Words:
+    """Each row of a matrix by :data:`DELTA`, small numbers of either sign as small words."""
+    changes = np.diff(bits, axis=1).view(np.int64)
+    words = np.zeros_like(bits)
+    words[:, 1:] = ((changes << 1) ^ (changes >> 63)).view(np.uint64)
+    return words
+
+
 def unpack(packed: Packed, elapsed: Floats, *, floating: bool) -> Words:
     """Undo :func:`pack_integers` or :func:`pack_floats`; the result is the column's bits."""
     words = packed.words
