@@ -5,10 +5,12 @@ Under xdist a worker that gets any of them brings up a cluster of its own, under
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.bed import BedUnavailableError, Cluster, packages
+from tests.slurm.site import HOOKS, Site
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,3 +46,25 @@ def cluster(slurm_packages: None) -> Iterator[Cluster]:
         yield bed
     finally:
         bed.__exit__(None, None, None)
+
+
+def write_hook(folder: Path, name: str) -> Path:
+    """The deployed hook, pointed at the agent of its node."""
+    hook = folder / name
+    hook.write_text(
+        f"#!/bin/sh\nexport JOBSIGHT_SOCKET={folder}/site/$SLURMD_NODENAME/run/agent.sock\n"
+        f"exec {HOOKS / name}\n"
+    )
+    hook.chmod(0o755)
+    return hook
+
+
+@pytest.fixture(scope="session")
+def site(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cluster with an agent on each node, told by the deployed hooks, and one server."""
+    folder = tmp_path_factory.mktemp("path")
+    folder.chmod(0o755)
+    hooks = {name: str(write_hook(folder, name)) for name in ("prolog", "epilog")}
+    (folder / "site").mkdir()
+    with Cluster.unused("p", **hooks) as cluster, Site(cluster, folder / "site") as whole:
+        yield whole

@@ -9,15 +9,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.bed import Cluster
 from tests.slurm.jobs import ALICE, BOB, HOSTILE_NAME, KINDS, burn, script
-from tests.slurm.site import HOOKS, REPOSITORY, Site
+from tests.slurm.site import REPOSITORY, Site
 
 SECOND = 1_000_000_000
 #: To 1 % or 0.05 s.
@@ -29,27 +26,6 @@ class Finished(NamedTuple):
     report: dict[str, Any]
     sacct: list[dict[str, str]]
     output: str
-
-
-def write_hook(folder: Path, name: str) -> Path:
-    """The deployed hook, pointed at the agent of its node."""
-    hook = folder / name
-    hook.write_text(
-        f"#!/bin/sh\nexport JOBSIGHT_SOCKET={folder}/site/$SLURMD_NODENAME/run/agent.sock\n"
-        f"exec {HOOKS / name}\n"
-    )
-    hook.chmod(0o755)
-    return hook
-
-
-@pytest.fixture(scope="module")
-def site(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("path")
-    folder.chmod(0o755)
-    hooks = {name: str(write_hook(folder, name)) for name in ("prolog", "epilog")}
-    (folder / "site").mkdir()
-    with Cluster.unused("p", **hooks) as cluster, Site(cluster, folder / "site") as whole:
-        yield whole
 
 
 @pytest.fixture(scope="module")

@@ -189,13 +189,17 @@ class SlurmCounters:
             return None
         for step in self._steps.values():
             step.read()
-        whole = cpu_v2(files) if self.version == self.V2 else cpu_v1(files)
-        overhead = sum(step.cpu_overhead or 0 for step in self.steps())
-        self.overhead = overhead
-        time_left = max(0, whole.time - overhead)
-        share = whole.user / whole.time if whole.time else 0.5
-        user = round(time_left * share)
-        return CpuReading(time_left, user, time_left - user)
+        steps = self.steps()
+        self.overhead = sum(step.cpu_overhead or 0 for step in steps)
+        if self.version == self.V2:
+            # slurmstepd runs on between two reads, so the users' own sums are taken as they are.
+            whole = cpu_v2(files)
+            used = sum(step.cpu_time or 0 for step in steps)
+        else:
+            whole = cpu_v1(files)
+            used = max(0, whole.time - self.overhead)
+        user = round(used * whole.user / whole.time) if whole.time else used // 2
+        return CpuReading(used, user, used - user)
 
     def memory(self) -> MemoryReading | None:
         files = self._memory_files()

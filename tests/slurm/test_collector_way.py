@@ -1,0 +1,159 @@
+"""The prolog's way and the daemon's: one collector a job, and the node's agent, say the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bed import Cluster
+from tests.slurm.jobs import ALICE, burn, script, storm
+from tests.slurm.site import HOOKS, Site, wait_for
+
+
+def write_hook(folder: Path, name: str) -> str:
+    """The deployed hook with this test's places; they would be in the file at a site."""
+    hook = folder / name
+    hook.write_text(
+        "#!/bin/sh\n"
+        f"export JOBSIGHT_COLLECTOR={Path(sys.executable).with_name('sams-collector.py')}\n"
+        f"export JOBSIGHT_COLLECTOR_CONFIG={folder}/collector.yaml\n"
+        f"export JOBSIGHT_COLLECTOR_RUN={folder}\n"
+        f"exec {HOOKS / name}\n"
+    )
+    hook.chmod(0o755)
+    return str(hook)
+
+
+@pytest.fixture(scope="module")
+def both(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cluster whose prolog starts collectors, with the node's agents beside them."""
+    folder = tmp_path_factory.mktemp("collector")
+    folder.chmod(0o755)
+    (folder / "collector.yaml").write_text(
+        "sams-collector:\n"
+        "  pid_finder_update_interval: 30\n"
+        "  pid_finder: sams.pidfinder.Slurm\n"
+        "  samplers: [sams.sampler.Core, sams.sampler.Software, sams.sampler.SlurmInfo]\n"
+        "  outputs: [sams.output.File]\n"
+        f"  logfile: {folder}/collector.%(jobid)s.%(node)s.log\n"
+        "sams.output.File:\n"
+        f"  base_path: {folder}/records\n"
+        '  file_pattern: "%(jobid)s.%(node)s.json"\n'
+    )
+    hooks = {
+        "prolog": write_hook(folder, "prolog-collector"),
+        "epilog": write_hook(folder, "epilog-collector"),
+    }
+    (folder / "site").mkdir()
+    with Cluster.unused("c", nodes=3, **hooks) as cluster:
+        with Site(cluster, folder / "site") as site:
+            yield site
+
+
+def record_of(site: Site, job: int) -> dict[str, Any]:
+    folder = site.folder.parent / "records"
+    found: list[Path] = []
+
+    def written() -> bool:
+        found[:] = folder.glob(f"{job}.*.json")
+        return bool(found)
+
+    wait_for(written, 30, lambda: f"{list(folder.parent.glob('*.log'))}")
+    document: dict[str, Any] = json.loads(found[0].read_text())
+    return document
+
+
+def test_both_ways_give_the_same_totals(both: Site) -> None:
+    job = both.cluster.submit(ALICE, script(burn(3), storm(200)), "--mem=100")
+    both.cluster.wait(job, timeout=90)
+    report = both.ended(job)
+    document = record_of(both, job)
+    booked = document["sams.sampler.Software"]["execs"]
+    ours = {row["path"]: row["cpu_time"] / 1e9 for row in report["executables"]}
+    for path, use in booked.items():
+        used = use["user"] + use["system"]
+        assert abs(used - ours[path]) <= max(0.05, 0.01 * used), (path, used, ours[path])
+    assert document["sams.sampler.Core"]["jobid"] == job
+    assert document["sams.sampler.SlurmInfo"]["username"] == ALICE
+    assert document["sams.sampler.SlurmInfo"]["account"] == "alpha"
+
+
+def test_no_collector_outlives_its_job(both: Site) -> None:
+    job = both.cluster.submit(ALICE, script("sleep 1"), "--mem=50")
+    both.cluster.wait(job, timeout=60)
+    record_of(both, job)
+    time.sleep(1)
+    left = subprocess.run(
+        ["pgrep", "--full", f"sams-collector.*--jobid={job} .*{both.folder.parent}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert left.stdout == ""
+
+
+@pytest.mark.parametrize("hook", ["prolog", "epilog", "prolog-collector", "epilog-collector"])
+def test_a_hook_never_fails_and_never_waits_long(hook: str, tmp_path: Path) -> None:
+    """No agent, no collector, no settings: the job must not notice."""
+    started = time.monotonic()
+    answer = subprocess.run(
+        [HOOKS / hook],
+        env={
+            "SLURM_JOB_ID": "4711",
+            "SLURM_JOB_UID": "20001",
+            "SLURMD_NODENAME": "nowhere",
+            "JOBSIGHT_SOCKET": str(tmp_path / "none.sock"),
+            "JOBSIGHT_COLLECTOR": "/no/such/collector",
+            "JOBSIGHT_COLLECTOR_RUN": str(tmp_path),
+        },
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert answer.returncode == 0
+    # Far from what slurmd allows a prolog; not a figure to be proud of.
+    assert time.monotonic() - started < 10
+
+
+def test_a_hook_does_not_wait_for_an_agent_that_hangs(tmp_path: Path) -> None:
+    import socket
+
+    path = tmp_path / "agent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        answer = subprocess.run(
+            [HOOKS / "prolog"],
+            env={"SLURM_JOB_ID": "1", "JOBSIGHT_SOCKET": str(path)},
+            timeout=10,
+            check=False,
+        )
+    assert answer.returncode == 0
+
+
+def test_the_clean_up_follows_no_link(tmp_path: Path) -> None:
+    """A user who puts a link where his scratch folder should be loses the link's target never."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "alice.7.0").symlink_to(precious)
+    own = scratch / "bob.7.0"
+    own.mkdir()
+    (own / "link").symlink_to(precious)
+    for user, uid in (("alice", "20001"), ("bob", "20002")):
+        subprocess.run(["chown", "-h", uid, scratch / f"{user}.7.0"], check=True)
+        environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": user, "SLURM_JOB_UID": uid,
+                       "SLURMD_NODENAME": "n1", "JOBSIGHT_SCRATCH": str(scratch)}  # fmt: skip
+        subprocess.run([HOOKS / "epilog-clean"], env=environment, check=True)
+    assert (precious / "file").read_text() == "kept"
+    assert not own.exists()
+    assert (scratch / "alice.7.0").is_symlink()
