@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-guest test-long cluster check bench pictures lock clean
+.PHONY: help install run test test-guest test-long cluster check bench docs pictures lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -31,6 +31,9 @@ check: ## Only the style and the types: ruff and mypy
 
 bench: ## Measure every figure beside its peer and write the table (ARGS="name" for one)
 	@scripts/bench $(ARGS)
+
+docs: ## Write the generated parts of docs/ anew: settings, help texts, modules
+	@scripts/docs
 
 pictures: ## Make the pictures of the README anew, from a real run (needs root and Chromium)
 	@scripts/pictures

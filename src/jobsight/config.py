@@ -42,7 +42,7 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     host: str = "127.0.0.1"
     #: 0 takes a free one.
     port: Port = 8080
-    #: By default a file "token" beside the store.
+    #: The file that holds the token.
     token_file: str | None = None
     #: Names besides those of loopback under which the server may be asked.
     allowed_hosts: list[str] = msgspec.field(default_factory=list)

@@ -64,7 +64,8 @@ def demo(
             _show(settings, opened, console, once=once)
     except KeyboardInterrupt:
         # Without --once this is how it ends.
-        console.print(f"\nEnded. The store stays: {settings.store.location}", markup=False)
+        said = f"\nEnded. The store stays: {settings.store.location}"
+        console.print(said, markup=False, soft_wrap=True)
         return 130 if once else 0
     return 0
 

@@ -1,0 +1,159 @@
+"""Writes the parts of the documents that the code itself says best; a test fails when they are old.
+
+A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from jobsight import config
+from jobsight.cli import collector
+from jobsight.cli import main as command
+
+DOCS = Path(__file__).parent
+SOURCE = DOCS.parent / "src" / "jobsight"
+#: What a default that depends on the machine or the user is called in the table.
+DEFAULTS = {
+    "cluster": "the host's short name",
+    "store.location": "`/var/lib/jobsight/store.db`; as a user `~/.local/share/jobsight/store.db`",
+    "server.token_file": "`token` beside the store",
+    "server.url": "the server of this machine",
+    "agent.node": "the host's short name",
+    "agent.spool": "`/var/spool/jobsight`; as a user `~/.local/share/jobsight/spool`",
+    "agent.run_folder": "`/run/jobsight`; as a user `$XDG_RUNTIME_DIR/jobsight`",
+}
+
+
+def modules() -> str:
+    """Every module with the first sentence of its own text."""
+    lines = []
+    folders = sorted({path.parent for path in SOURCE.rglob("*.py")})
+    for folder in folders:
+        name = folder.relative_to(SOURCE.parent).as_posix()
+        if "migrations" in name:
+            continue
+        lines += ["", f"**`{name}/`** {_sentence(folder / '__init__.py')}", ""]
+        lines += ["| module | what it is |", "|---|---|"]
+        for file in sorted(folder.glob("*.py")):
+            if file.name != "__init__.py":
+                lines.append(f"| `{file.name}` | {_sentence(file)} |")
+    return "\n".join(lines).strip()
+
+
+def _sentence(file: Path) -> str:
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return re.sub(r"``(.*?)``", r"`\1`", " ".join(text.split("\n\n")[0].split())).replace("|", "/")
+
+
+def settings() -> str:
+    """Every setting: key, type, default, meaning, environment variable."""
+    lines = ["| key | type | default | meaning | variable |", "|---|---|---|---|---|"]
+    for path, field, comment in _fields(config.Settings, ()):
+        key = ".".join(path)
+        default = DEFAULTS.get(key) or _default(field)
+        variable = "JOBSIGHT_" + "__".join(path).upper()
+        lines.append(f"| `{key}` | {_type(field.type)} | {default} | {comment} | `{variable}` |")
+    return "\n".join(lines)
+
+
+def _fields(
+    struct: type[msgspec.Struct], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any, str]]:
+    comments = {
+        name: " ".join(text.replace("#:", "").split())
+        for text, name in re.findall(r"((?: +#: .*\n)*) +(\w+):", inspect.getsource(struct))
+    }
+    for field in msgspec.structs.fields(struct):
+        here = (*path, field.name)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from _fields(field.type, here)
+        else:
+            yield here, field, comments.get(field.name, "")
+
+
+def _default(field: Any) -> str:
+    value = field.default
+    if value is msgspec.NODEFAULT:
+        value = field.default_factory()
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, list):
+        return ", ".join(f"`{part}`" for part in value) or "none"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _type(kind: Any) -> str:
+    names = {str: "text", int: "integer", float: "number", bool: "true or false"}
+    if kind in names:
+        return names[kind]
+    arguments = [part for part in get_args(kind) if part is not type(None)]
+    if get_origin(kind) is list:
+        return f"list of {_type(arguments[0])}"
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{part}`" for part in arguments)
+    if arguments and isinstance(arguments[-1], msgspec.Meta):
+        limits = arguments[-1]
+        bounds = [(word, bound) for word, bound in (("from", limits.ge), ("to", limits.le))]
+        said = [f"{word} {bound:,}" for word, bound in bounds if bound is not None]
+        return " ".join([_type(arguments[0]), *said])
+    return " or ".join(_type(part) for part in arguments) or str(kind)
+
+
+def helps(name: str) -> str:
+    """What ``--help`` of a command prints."""
+    shown = io.StringIO()
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "80"
+    try:
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            if name == "sams-collector":
+                collector.main(["--help"])
+            else:
+                command.main([*name.split()[1:], "--help"])
+    finally:
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    return f"```\n{shown.getvalue().strip()}\n```"
+
+
+def part(name: str) -> str:
+    if name == "modules":
+        return modules()
+    return settings() if name == "settings" else helps(name)
+
+
+def renewed(text: str) -> str:
+    """A document with its generated parts as the code says them now."""
+    return re.sub(
+        r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)",
+        lambda found: f"{found[1]}{part(found[2])}\n{found[3]}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def main() -> None:
+    for file in sorted(DOCS.glob("*.md")):
+        text = file.read_text()
+        made = renewed(text)
+        if made != text:
+            file.write_text(made)
+            print(f"{file.name}: written anew")
+
+
+if __name__ == "__main__":
+    main()

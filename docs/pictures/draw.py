@@ -1,0 +1,93 @@
+"""Runs sample jobs and takes the pictures of the documents: pages by Chromium, a report as SVG.
+
+The jobs run in a folder of their own with the system's Python, so that no picture shows a path of
+the machine on which it was taken.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+from shrink import shrink
+
+import jobsight.samples
+from jobsight.cli.report import find_report
+from jobsight.config import Settings, load_settings
+from jobsight.reports.terminal import report_svg
+from jobsight.server.serve import BackgroundServer
+
+HERE = Path(__file__).parent
+SAMPLES = Path(jobsight.samples.__file__).parent
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+
+
+def run_job(folder: Path) -> None:
+    for script in (SAMPLES / "memory.py", HERE / "analysis.sh"):
+        shutil.copy(script, folder)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("JOBSIGHT_")},
+        "PATH": "/usr/bin:/bin",
+        "JOBSIGHT_CLUSTER": "demo",
+        "JOBSIGHT_AGENT__NODE": "node1",
+        "JOBSIGHT_STORE__LOCATION": str(folder / "store.db"),
+    }
+    print("Running the job, some 25 seconds ...")
+    words = [sys.executable, "-m", "jobsight.cli.main", "run", "--quiet", "--name", "analysis"]
+    words += ["--account", "astro", "--cpus", "2", "--memory", "1G", "--", "sh", "analysis.sh"]
+    subprocess.run(words, cwd=folder, env=environment, check=True)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[f"--{name}" for name in ARGUMENTS.split()]
+        )
+        yield made
+        made.close()
+
+
+def take_page(settings: Settings, scheme: str, file: Path) -> None:
+    with BackgroundServer(settings) as server, browser() as opened:
+        context = opened.new_context(
+            viewport={"width": 1280, "height": 900},
+            color_scheme="dark" if scheme == "dark" else "light",
+            timezone_id="UTC",
+        )
+        page = context.new_page()
+        page.goto(server.address)
+        page.get_by_role("link", name="1", exact=True).click()
+        page.locator(".plot-area canvas").nth(3).wait_for()
+        page.wait_for_timeout(500)
+        # What follows the executables says the same of every job.
+        below = page.locator("#nodes").bounding_box()
+        clip = {"x": 0, "y": 0, "width": 1280, "height": below["y"] if below else 900}
+        shrink(opened, page.screenshot(full_page=True, clip=clip), file)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="jobsight-pictures-") as name:
+        folder = Path(name)
+        run_job(folder)
+        settings = load_settings(environment={})
+        settings.store.location = str(folder / "store.db")
+        settings.server.port = 0
+        take_page(settings, "light", HERE / "job-page.png")
+        take_page(settings, "dark", HERE / "job-page-dark.png")
+        report = find_report(settings.store.location, "1")
+        (HERE / "report.svg").write_text(report_svg(report, title="jobsight report 1", width=92))
+    for file in sorted(HERE.glob("*.png")) + sorted(HERE.glob("*.svg")):
+        print(f"{file.name}: {file.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The documents keep up with the code: settings, options, routes, modules, links, pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jobsight.cli import main as command
+from jobsight.metrics import METRICS
+from jobsight.server.app import create_app
+from jobsight.store import Store
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+NAMES = ["jobsight", *(f"jobsight {name}" for name in command.COMMANDS), "sams-collector"]
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_setting_is_described(generate: ModuleType) -> None:
+    text = (DOCS / "settings.md").read_text()
+    for line in generate.settings().splitlines()[2:]:
+        key, variable = line.split("|")[1].strip(), line.split("|")[-2].strip()
+        assert key in text, f"settings.md does not know {key}; type: make docs"
+        assert variable in text, f"settings.md does not know {variable}; type: make docs"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_of_a_command_is_described(generate: ModuleType, name: str) -> None:
+    text = (DOCS / "commands.md").read_text()
+    found = re.search(
+        rf"<!-- generated: {re.escape(name)} -->\n(.*?)\n<!-- end -->", text, re.DOTALL
+    )
+    assert found, f"commands.md has no part for {name}"
+    for option in set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", generate.helps(name))):
+        assert option in found[1], f"commands.md does not know {name} {option}; type: make docs"
+
+
+def test_every_module_is_in_the_house() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    house = text.partition("<!-- generated: modules -->")[2]
+    for file in (ROOT / "src" / "jobsight").rglob("*.py"):
+        if file.name != "__init__.py" and "migrations" not in file.parts:
+            assert f"`{file.name}`" in house, f"{file.name} is not in the house; type: make docs"
+
+
+def test_every_route_is_described(tmp_path: Path) -> None:
+    text = (DOCS / "api.md").read_text()
+    with Store.open(tmp_path / "store.db") as store:
+        described = create_app(store, "a-token-of-the-documents").openapi()
+    for path, methods in described["paths"].items():
+        for method, route in methods.items():
+            assert f"## `{method.upper()} {path}`" in text, f"api.md does not know {path}"
+            for parameter in route.get("parameters", []):
+                assert f"`{parameter['name']}`" in text or f"{{{parameter['name']}}}" in text
+
+
+def test_metrics_named_in_the_documents_exist() -> None:
+    for name in re.findall(r'"((?:cpu|memory|io|tasks)\.[a-z_]+)"', (DOCS / "api.md").read_text()):
+        assert name in METRICS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} points at {target}"
+
+
+def test_the_index_names_every_document() -> None:
+    text = (DOCS / "index.md").read_text()
+    for page in DOCS.glob("*.md"):
+        assert page.name == "index.md" or f"({page.name})" in text, f"index.md lacks {page.name}"
+
+
+def test_the_targets_and_scripts_that_documents_name_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for target in re.findall(r"`make ([a-z-]+)", page.read_text()):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
+
+
+def test_pictures_are_small_and_show_no_path_of_a_home() -> None:
+    for picture in [*(DOCS / "pictures").glob("*.png"), *(DOCS / "pictures").glob("*.svg")]:
+        assert picture.stat().st_size < 150 * 1024
+    report = (DOCS / "pictures" / "report.svg").read_text()
+    assert not re.search(r"/(root|home|srv|work|tmp)/", report)
+    assert "://" not in report.replace("http://www.w3.org/2000/svg", "").replace(
+        "https://www.textualize.io", ""
+    )
