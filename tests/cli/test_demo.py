@@ -1,97 +1,62 @@
-"""The demo in a process of its own: where it keeps things, and how it ends."""
+"""``jobsight demo`` with samples of a moment; the full one is `make run ONCE=1`."""
 
-from __future__ import annotations
-
-import os
-import re
-import signal
-import subprocess
+import socket
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jobsight.samples import samples
+from jobsight.cli import demo, main
+from jobsight.samples import Sample, samples
+from jobsight.store import Store
 
 
-def start(store: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "jobsight.cli.main", "demo", "--port", "0", *options]
-    return subprocess.Popen(
-        [*command, "--store", str(store)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
-    )
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A demo in its first sample."""
-    process = start(tmp_path / "store.db")
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("Sample 1"):
-                break
-        time.sleep(3)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_and_its_job_without_a_trace(
-    running: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
-) -> None:
-    running.send_signal(number)
-    said, _ = running.communicate(timeout=30)
-    assert running.returncode == 0
-    assert said.strip() == f"Ended. The store stays: {tmp_path / 'store.db'}".strip()
-    assert not (tmp_path / "server.json").exists()
-    assert not [
-        words
-        for words in map(_words, Path("/proc").glob("[0-9]*/cmdline"))
-        if str(tmp_path) in words
+def tiny_samples() -> list[Sample]:
+    script = "import sys; print('hello'); sys.exit(0)"
+    return [
+        Sample(name, "a moment's work", 1, ("--cpus", "1"), (sys.executable, "-c", script))
+        for name in ("first", "second")
     ]
 
 
-def _words(file: Path) -> str:
-    try:
-        return file.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def test_a_second_one_says_where_the_first_is(
-    running: subprocess.Popen[str], tmp_path: Path
+def test_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with start(tmp_path / "store.db") as second:
-        said, _ = second.communicate(timeout=30)
-    assert second.returncode == 1
-    assert re.fullmatch(
-        r"jobsight: an earlier demo still runs: http://127.0.0.1:\d+ \(process \d+\); .*\n", said
-    )
+    monkeypatch.setattr(demo, "samples", tiny_samples)
+    store = tmp_path / "store.db"
+    assert main.main(["demo", "--once", "--port", "0", "--store", str(store)]) == 0
+    shown = capfd.readouterr().out
+    assert "http://127.0.0.1:" in shown
+    assert "Job 1  first" in shown
+    assert "Job 2  second" in shown
+    opened = Store.open(str(store))
+    assert [row.info.state for row in opened.runs(limit=9)] == ["COMPLETED", "COMPLETED"]
+    opened.close()
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with start(tmp_path / "file" / "store.db") as process:
-        said, _ = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert said.startswith("jobsight: ")
+def test_a_sample_that_fails_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = Sample("broken", "nothing", 1, (), ("/bin/sh", "-c", "exit 9"))
+    monkeypatch.setattr(demo, "samples", lambda: [failing])
+    arguments = ["demo", "--once", "--port", "0", "--store", str(tmp_path / "store.db")]
+    assert main.main(arguments) == 1
+    assert "jobsight: the sample job broken ended with 9" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        arguments = ["demo", "--once", "--port", str(port), "--store", str(tmp_path / "store.db")]
+        assert main.main(arguments) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"jobsight: port {port} of 127.0.0.1 is in use; choose another")
     assert said.count("\n") == 1
 
 
-def test_the_samples_are_four_and_fit_the_machine() -> None:
+def test_the_real_samples_can_be_started() -> None:
     found = samples()
     assert [sample.name for sample in found] == ["parallel", "memory", "files", "storm"]
-    for sample in found:
-        assert 10 <= sample.seconds <= 20
-        cpus = sample.options[sample.options.index("--cpus") + 1]
-        assert 1 <= int(cpus) <= len(os.sched_getaffinity(0))
+    assert all(Path(word).exists() for sample in found for word in sample.command[:2])
