@@ -33,6 +33,8 @@ COMMANDS = {
     "serve": Command("jobsight.cli.serve:main", "Serve the pages and the API"),
     "demo": Command("jobsight.cli.demo:main", "Run four sample jobs and show their pages"),
     "agent": Command("jobsight.cli.agent:main", "Follow the jobs of this node"),
+    "jobs": Command("jobsight.cli.jobs:main", "List jobs from the store"),
+    "scrape": Command("jobsight.cli.scrape:main", "Bring what Slurm knows into the store"),
     "doctor": Command("jobsight.cli.doctor:main", "Say what this machine lets us measure"),
 }
 

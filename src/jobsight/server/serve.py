@@ -132,6 +132,10 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
         if store is None:
             store = Store.open(location)
             stack.callback(store.close)
+        if settings.scheduler.every:
+            from jobsight.scheduler.thread import scraping
+
+            stack.enter_context(scraping(settings, store))
         app = create_app(
             store, token, allowed_hosts=[settings.server.host, *settings.server.allowed_hosts]
         )

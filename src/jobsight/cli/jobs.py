@@ -1,0 +1,205 @@
+"""``jobsight jobs``: runs of the store as a table, as CSV or as JSON."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.config import load_settings
+from jobsight.errors import ConfigError, StoreError
+from jobsight.model import SECOND
+from jobsight.reports.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_share,
+    format_time,
+)
+from jobsight.text import readable_text
+
+if TYPE_CHECKING:
+    from jobsight.reports.listing import JobRow
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+class _Column(NamedTuple):
+    """A field of JobRow and how a person reads it."""
+
+    title: str
+    shown: Callable[[Any], str]
+    right: bool = False
+
+
+def _text(value: str | None) -> str:
+    return UNKNOWN if value is None else readable_text(value)
+
+
+_COLUMNS = {
+    "run": _Column("run", _text),
+    "cluster": _Column("cluster", _text),
+    "job_id": _Column("raw id", str, True),
+    "display_id": _Column("job", _text),
+    "name": _Column("name", _text),
+    "user": _Column("user", _text),
+    "account": _Column("account", _text),
+    "partition": _Column("partition", _text),
+    "state": _Column("state", _text),
+    "state_text": _Column("how it stands", _text),
+    "exit_code": _Column("exit", format_count, True),
+    "exit_signal": _Column("signal", format_count, True),
+    "start": _Column("start", lambda value: format_time(value, None)),
+    "end": _Column("end", lambda value: format_time(value, None)),
+    "elapsed": _Column("elapsed", format_duration, True),
+    "nodes": _Column("nodes", format_count, True),
+    "cpus": _Column("CPUs", format_count, True),
+    "cpu_time": _Column("CPU time", format_duration, True),
+    "cpu_share": _Column("CPU used", format_share, True),
+    "memory_asked": _Column("memory", format_bytes, True),
+    "memory_used_peak": _Column("memory used", format_bytes, True),
+    "memory_peak": _Column("memory peak", format_bytes, True),
+    "memory_share": _Column("memory share", format_share, True),
+}
+_DEFAULT = "display_id,user,account,name,state,start,elapsed,nodes,cpus,cpu_share,memory_share"
+_AGO = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def jobs(
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Of this user")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Of this account")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", "-t", help="RUNNING, FAILED, OUT_OF_MEMORY ...")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", "-S", help="Started then or later: 7d, 12h, 2026-11-15")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Words in the name, the command or the id")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many")] = 50,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help=f"Of: {', '.join(_COLUMNS)}", show_default=False),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", "-o", help="How to write them")
+    ] = Format.TABLE,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List the jobs of the store, the latest start first."""
+    location = store or load_settings(config).store.location
+    chosen = _chosen(columns)
+    moment = None if since is None else parse_since(since, time.time_ns())
+    if "://" not in location and not os.access(location, os.R_OK):
+        raise StoreError(f"there is no store at {location} that may be read; see --store")
+    from jobsight.reports.listing import job_row
+    from jobsight.store import Store
+
+    with Store.open(location) as opened:
+        found = opened.runs(
+            limit=limit,
+            user=user,
+            account=account,
+            state=state.upper() if state else None,
+            search=search,
+            since=moment,
+        )
+        now = time.time_ns()
+        rows = [job_row(run, now) for run in found]
+    _WRITERS[form](rows, chosen, columns is not None)
+
+
+def _chosen(text: str | None) -> list[str]:
+    names = [name.strip() for name in (text or _DEFAULT).split(",") if name.strip()]
+    for name in names:
+        if name not in _COLUMNS:
+            raise ConfigError(f"--columns: there is no {name!r}; there are {', '.join(_COLUMNS)}")
+    return names
+
+
+def parse_since(text: str, now: int) -> int:
+    """Read ``7d``, ``12h`` or a date with or without a time, in the zone of this machine."""
+    match = _AGO.fullmatch(text.strip().lower())
+    if match:
+        return now - int(match[1]) * _SECONDS[match[2]] * SECOND
+    try:
+        return int(datetime.fromisoformat(text.strip()).timestamp()) * SECOND
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--since {text!r}: right would be 7d, 12h, 2026-11-15 or 2026-11-15T04:30"
+        ) from None
+
+
+def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        print("no job of the store is like that", file=sys.stderr)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        column = _COLUMNS[name]
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=name != "name",
+            overflow="ellipsis" if name == "name" else "ignore",
+            max_width=32 if name == "name" else None,
+        )
+    for row in rows:
+        # Text, not markup: names hold brackets.
+        table.add_row(*(Text(_COLUMNS[name].shown(getattr(row, name))) for name in names))
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    # In a pipe no line is folded to the width of a terminal that is not there.
+    wide = Console(highlight=False, width=1000)
+    with wide.capture() as captured:
+        wide.print(table)
+    for line in captured.get().splitlines():
+        sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def _write_csv(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
+    """Numbers in the units of the records: nanoseconds, bytes, shares of 1."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        values = [getattr(row, name) for name in names]
+        writer.writerow([readable_text(v) if isinstance(v, str) else v for v in values])
+
+
+def _write_json(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
+    """Every field, or those that were named."""
+    documents: list[Any] = [msgspec.to_builtins(row) for row in rows]
+    if explicit:
+        documents = [{name: row[name] for name in names} for row in documents]
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(documents)).decode() + "\n")
+
+
+_WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSON: _write_json}
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_typed(jobs, "jobs", arguments)

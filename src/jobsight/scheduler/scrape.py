@@ -1,0 +1,210 @@
+"""Brings what Slurm knows into the store, and forgets nothing that ended meanwhile.
+
+Each round asks the controller once and the accounting for the time since the last round, with
+some overlap; after a longer absence in windows of bounded length. Then every run that is still
+open in the store, and that the controller does not show as running, is asked for by its id.
+Jobs that never ran are no runs: waiting ones are left out until they start, those cancelled while
+they waited for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from jobsight.config import Settings
+from jobsight.errors import JobsightError
+from jobsight.model import SECOND, JobInfo, RunReference
+from jobsight.scheduler.combine import (
+    Key,
+    combine,
+    has_doubtful_name,
+    is_whole,
+    key_of,
+    runs_by_key,
+)
+from jobsight.scheduler.errors import SchedulerError
+from jobsight.scheduler.records import JobRecord, Jobs, Problem
+from jobsight.scheduler.sources.choose import Choice, open_source
+from jobsight.scheduler.state import ScrapeState, read_state, write_state
+from jobsight.store import BatchError, RunNotFound, Store
+
+logger = logging.getLogger("jobsight.scheduler")
+
+_DAY = 86400 * SECOND
+#: Runs that are no jobs of Slurm's.
+_OTHER_SOURCES = frozenset({"jobsight run", "test"})
+#: Ids in one question, and the longest pause before an open run is asked for again.
+_MOST_IDS = 200
+_FIRST_PAUSE, _LONGEST_PAUSE = 60 * SECOND, 6 * 3600 * SECOND
+
+
+class Scraper:
+    """Scrapes one cluster into one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        choose: Callable[[Settings], Choice] = open_source,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._choose = choose
+        self._clock = clock
+        self._choice: Choice | None = None
+        #: When an open run that nobody knows is asked for again, and the pause after that.
+        self._pauses: dict[int, tuple[int, int]] = {}
+        #: Runs of this round that stand in the accounting and in the queue.
+        self._booked: set[Key] = set()
+        self._reported: set[tuple[str, str]] = set()
+        self.state = read_state(settings.store.location, settings.cluster)
+
+    def once(self) -> ScrapeState:
+        """One round. What fails is said in the state; what is stored stays as it is."""
+        state = self.state
+        state.attempted = self._clock()
+        state.reason, state.seen, state.changed, state.problems = "", 0, 0, 0
+        try:
+            self._round(state)
+            state.succeeded = self._clock()
+        except JobsightError as error:
+            state.reason = str(error)
+            # Another source may answer next time.
+            self._choice = None
+        write_state(self._settings.store.location, state)
+        return state
+
+    def _round(self, state: ScrapeState) -> None:
+        if self._choice is None:
+            state.source = ""
+            self._choice = self._choose(self._settings)
+            state.source = self._choice.reason
+        source = self._choice.source
+        now = self._clock()
+        failures: list[str] = []
+        queued: dict[Key, JobInfo] = {}
+        self._booked.clear()
+        try:
+            queued = runs_by_key(self._heard(source.queue()))
+        except SchedulerError as error:
+            # The accounting may answer while the controller is away, and the other way round.
+            failures.append(str(error))
+        try:
+            self._catch_up(now, queued)
+        except SchedulerError as error:
+            failures.append(str(error))
+        # What the accounting has not booked yet, or could not be asked for.
+        self._store_all(info for key, info in queued.items() if key not in self._booked)
+        try:
+            self._reconcile(now, queued)
+        except SchedulerError as error:
+            failures.append(str(error))
+        if failures:
+            raise SchedulerError("; ".join(dict.fromkeys(failures)))
+
+    def _catch_up(self, now: int, queued: dict[Key, JobInfo]) -> None:
+        """Read the accounting up to now, window by window, and keep how far that came."""
+        assert self._choice is not None
+        scheduler = self._settings.scheduler
+        window = int(scheduler.window * SECOND)
+        if self.state.until is None:
+            begin = now - int(scheduler.history * _DAY)
+        else:
+            begin = min(self.state.until, now) - int(scheduler.overlap * SECOND)
+        while True:
+            # The last window reaches into the future a little: clocks differ.
+            end = begin + window if begin + window < now else now + 60 * SECOND
+            records = self._heard(self._choice.source.accounting(begin, end))
+            self._book(records, queued, ())
+            if end >= now:
+                self.state.until = now
+                return
+            self.state.until = begin = end
+            write_state(self._settings.store.location, self.state)
+
+    def _reconcile(self, now: int, queued: dict[Key, JobInfo]) -> None:
+        """Ask for every run that is open in the store and not shown as active any more."""
+        assert self._choice is not None
+        active = {info.job_id for info in queued.values() if info.end is None}
+        wanted = sorted(
+            {
+                run.job_id
+                for run in self._store.open_runs(self._settings.cluster)
+                if run.source not in _OTHER_SOURCES
+                and (run.job_id not in active or (run.job_id, _second(run.start)) not in queued)
+            }
+        )
+        self._pauses = {job_id: self._pauses[job_id] for job_id in wanted if job_id in self._pauses}
+        due = [job_id for job_id in wanted if self._pauses.get(job_id, (0, 0))[0] <= now]
+        for place in range(0, len(due), _MOST_IDS):
+            some = due[place : place + _MOST_IDS]
+            self._book(self._heard(self._choice.source.accounting_of(some)), queued, some)
+        for job_id in due:
+            pause = min(self._pauses.get(job_id, (0, _FIRST_PAUSE // 2))[1] * 2, _LONGEST_PAUSE)
+            self._pauses[job_id] = (now + pause, pause)
+
+    def _book(
+        self, records: Iterable[JobRecord], queued: dict[Key, JobInfo], open_ids: Sequence[int]
+    ) -> None:
+        """Store the runs among the accounting's records. A job that is open in the store, and
+        that never ran as the accounting says, ends there without a start."""
+        infos = []
+        for record in records:
+            info = record.info
+            if record.ran:
+                live = queued.get(key_of(info))
+                if live is not None:
+                    self._booked.add(key_of(info))
+                    infos.append(combine(info, live))
+                elif is_whole(info):
+                    infos.append(self._with_kept_name(info))
+            elif info.job_id in open_ids and info.end is not None and is_whole(info):
+                infos.append(self._with_kept_name(info))
+        self._store_all(infos)
+
+    def _with_kept_name(self, info: JobInfo) -> JobInfo:
+        """A name that the accounting may have changed does not replace one that is stored."""
+        if not has_doubtful_name(info):
+            return info
+        reference = RunReference(info.job_id, info.cluster, info.start)
+        try:
+            stored = self._store.find(reference)
+        except RunNotFound:
+            return info
+        return info if stored.info.name is None else msgspec.structs.replace(info, name=None)
+
+    def _store_all(self, infos: Iterable[JobInfo]) -> None:
+        known = list(infos)
+        self.state.seen += len(known)
+        try:
+            self.state.changed += self._store.record_jobs(known)
+        except BatchError:
+            # One of them cannot be stored; the others can.
+            for info in known:
+                try:
+                    self.state.changed += self._store.record_jobs([info])
+                except BatchError as error:
+                    self._report([Problem(f"job {info.job_id}", "record", str(error))])
+
+    def _heard(self, jobs: Jobs) -> list[JobRecord]:
+        self._report(jobs.problems)
+        return jobs.records
+
+    def _report(self, problems: Sequence[Problem]) -> None:
+        self.state.problems += len(problems)
+        for problem in problems:
+            kind = (problem.field, problem.reason)
+            # The first of a kind is enough: a new release may give one for every job.
+            if kind not in self._reported and len(self._reported) < 1000:
+                self._reported.add(kind)
+                logger.warning("%s", problem)
+
+
+def _second(time: int | None) -> int:
+    return -1 if time is None else time // SECOND
