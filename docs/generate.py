@@ -130,10 +130,17 @@ def helps(name: str) -> str:
     return f"```\n{shown.getvalue().strip()}\n```"
 
 
+def others() -> str:
+    """The commands that have no section of their own yet."""
+    text = (DOCS / "commands.md").read_text()
+    names = [f"jobsight {name}" for name in command.COMMANDS]
+    missing = [name for name in names if f"<!-- generated: {name} -->" not in text]
+    return "\n\n".join(f"## {name}\n\n{helps(name)}" for name in missing)
+
+
 def part(name: str) -> str:
-    if name == "modules":
-        return modules()
-    return settings() if name == "settings" else helps(name)
+    whole = {"modules": modules, "settings": settings, "others": others}
+    return whole[name]() if name in whole else helps(name)
 
 
 def renewed(text: str) -> str:

