@@ -1,57 +1,135 @@
-"""One sampling round over 1,000 processes, beside a plain C program that opens every file."""
+"""One sampling round over 1,000 processes, beside a plain C program that opens every file, SAMS's
+sampler and psutil over the same processes."""
 
 from __future__ import annotations
 
 import resource
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.processes import HERE, compile_program, sleepers
+from bench.figures import Figures
+from bench.peer_venv import peers
+from bench.processes import HERE, Sleepers, compile_program, sleepers
 from jobsight.agent.images import ImageNames
 from jobsight.agent.probe import STRANGERS_EVERY, CgroupProbe
 from jobsight.agent.tracker import ProcessTracker
 
 PROCESSES = 1000
 ROUNDS = 15
+PEER_ROUNDS = 5
+#: Every process does something before every round, which takes its time.
+BUSY_ROUNDS = 3
+PLAIN_RUNS = 15
+GOAL = 0.40
 
 
-def our_round(threads: int) -> tuple[int, int]:
-    """CPU nanoseconds of our cheapest round and of the C program's."""
-    with sleepers(PROCESSES, threads) as own, tempfile.TemporaryDirectory() as folder:
-        probe = CgroupProbe(own.cgroup, ProcessTracker(ImageNames()), events=True)
-        probe.sample()
-        rounds = []
-        for _ in range(ROUNDS):
-            # A whole cycle of rounds, since some things are not done in every one.
+class Round(NamedTuple):
+    """CPU nanoseconds of the cheapest round of each."""
+
+    ours: int
+    #: When every process has changed since the round before.
+    changed: int
+    plain: int
+    #: The C program when every process has changed since its round before.
+    plain_changed: int
+    sams: int
+    psutil: int
+
+
+def our_rounds(probe: CgroupProbe, processes: Sleepers | None, rounds: int) -> int:
+    """Our cheapest round; with ``processes`` each of them works before every round."""
+    costs = []
+    for _ in range(rounds):
+        # A whole cycle of rounds, since some things are not done in every one.
+        used = 0
+        for _ in range(STRANGERS_EVERY):
+            if processes is not None:
+                processes.work()
             start = time.process_time_ns()
-            for _ in range(STRANGERS_EVERY):
-                row = probe.sample()
-            rounds.append((time.process_time_ns() - start) // STRANGERS_EVERY)
+            probe.sample()
+            used += time.process_time_ns() - start
+        costs.append(used // STRANGERS_EVERY)
+    return min(costs)
+
+
+def measure(threads: int, folder: Path) -> Round:
+    with sleepers(PROCESSES, threads) as processes:
+        pids = "\n".join(map(str, processes.cgroup.processes()))
+        python = peers() / "python"
+        program = compile_program((HERE / "peers" / "one_round.c").read_text(), "round", folder)
+
+        def peer(*command: str | Path) -> int:
+            done = subprocess.run(
+                command, input=pids, text=True, stdout=subprocess.PIPE, check=True
+            )
+            return int(done.stdout)
+
+        probe = CgroupProbe(processes.cgroup, ProcessTracker(ImageNames()), events=True)
+        probe.sample()
+        ours = our_rounds(probe, None, ROUNDS)
+        row = probe.sample()
         assert row["tasks.processes"] >= PROCESSES, row
         assert row["tasks.threads"] >= PROCESSES * threads, row
-        source = (HERE / "peers" / "one_round.c").read_text()
-        program = compile_program(source, "one_round", Path(folder))
-        pids = "\n".join(map(str, own.cgroup.processes()))
-        plain = subprocess.run(
-            [program, str(ROUNDS)], input=pids, text=True, stdout=subprocess.PIPE, check=True
+        before = row["io.read_characters"]
+        changed = our_rounds(probe, processes, BUSY_ROUNDS)
+        plain_changed = []
+        for _ in range(PLAIN_RUNS):
+            processes.work()
+            plain_changed.append(peer(program, "1"))
+        probe.sample()
+        assert probe.sample()["io.read_characters"] > before
+        return Round(
+            ours,
+            changed,
+            peer(program, str(ROUNDS)),
+            min(plain_changed),
+            peer(python, HERE / "peers" / "sams_round.py", str(PEER_ROUNDS)),
+            peer(python, HERE / "peers" / "psutil_round.py", str(PEER_ROUNDS)),
         )
-        return min(rounds), int(plain.stdout)
 
 
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    single, plain = our_round(threads=1)
-    print(
-        f"| a round over {PROCESSES} processes "
-        f"| C program: 1.00 ({plain / PROCESSES / 1000:.1f} us a process) "
-        f"| {single / plain:.2f} ({single / PROCESSES / 1000:.1f} us) | 0.40 |"
-    )
-    many, _ = our_round(threads=16)
-    print(f"| the same with 16 threads a process | one thread: 1.00 | {many / single:.2f} | 1.00 |")
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as folder:
+        single = measure(1, Path(folder))
+        many = measure(16, Path(folder))
+
+    def each(value: int) -> str:
+        return f"{value / PROCESSES / 1000:.1f} us a process"
+
+    for what, plain, ours in (
+        (f"CPU of a round over {PROCESSES} processes", single.plain, single.ours),
+        ("the same when every one has changed since", single.plain_changed, single.changed),
+    ):
+        figures.row(
+            what,
+            f"C program: 1.00 ({each(plain)}); SAMS, CPU time alone: {single.sams / plain:.1f}; "
+            f"psutil: {single.psutil / plain:.1f}",
+            f"{ours / plain:.2f} ({each(ours)})",
+            f"{GOAL:.2f}",
+            reached=ours / plain <= GOAL,
+        )
+    for what, ours, one in (
+        ("a round with 16 threads a process", many.ours, single.ours),
+        ("the same when every one has changed since", many.changed, single.changed),
+    ):
+        figures.row(
+            what,
+            f"one thread: 1.00; SAMS: {many.sams / single.sams:.1f} x its own; "
+            f"psutil: {many.psutil / single.psutil:.1f} x its own",
+            f"{ours / one:.2f}",
+            "1.00",
+            # Two measurements of the same thing differ by some hundredths.
+            reached=round(ours / one, 1) <= 1.0,
+        )
+    figures.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -23,6 +23,10 @@ MISSING_LIMIT: Final = 1_000_000_000
 #: With events, the list of the cgroup is only a second look for processes that were moved in.
 STRANGERS_EVERY: Final = 20
 
+#: In a job of so many processes each one's I/O is read in every other round; its exit record
+#: completes it.
+MANY: Final = 64
+
 IO_METRICS: Final = (
     "io.read_characters",
     "io.written_characters",
@@ -134,11 +138,13 @@ class CgroupProbe:
             self._adopt_strangers()
         odd = self._round % 2 == 1
         threads = 0
-        for process in list(self.usage.members.values()):
+        members = list(self.usage.members.values())
+        turn = self._round % 2 if len(members) >= MANY else 2
+        for index, process in enumerate(members):
             # The kernel adds up the threads at each read, so those with several are read by turns.
             if process.threads < 2 or odd:
                 try:
-                    self._look(process)
+                    self._look(process, with_io=index % 2 != turn or process.threads > 1)
                 except Gone:
                     if not self.events:
                         self.tracker.lose(process.tgid)
@@ -160,22 +166,24 @@ class CgroupProbe:
             sums = [one - other for one, other in zip(sums, before, strict=True)]
         return InputOutput(*sums)
 
-    def _look(self, process: Process) -> None:
+    def _look(self, process: Process, *, with_io: bool = True) -> None:
         """Read one live process."""
         live = process.live
         if live is None:
             live = process.live = LiveProcess(self._proc, process.tgid)
-        vitals = live.vitals()
-        process.vitals_cpu = vitals.cpu_user + vitals.cpu_system
-        process.vitals_user = vitals.cpu_user
-        process.threads = vitals.threads
-        if vitals.resident > process.vitals_peak:
-            process.vitals_peak = vitals.resident
-        io = live.input_output(vitals.threads, process.io, had_children=process.had_children)
-        if io is None:
-            self._io_hidden = True
-        else:
-            process.vitals_io = io
+            with_io = True
+        user, system, threads, resident = live.vitals()
+        process.vitals_cpu = user + system
+        process.vitals_user = user
+        process.threads = threads
+        if resident > process.vitals_peak:
+            process.vitals_peak = resident
+        if with_io:
+            io = live.input_output(threads, process.io, had_children=process.had_children)
+            if io is None:
+                self._io_hidden = True
+            else:
+                process.vitals_io = io
         if not self.events:
             self.tracker.look_for_exec(process)
 
