@@ -189,7 +189,8 @@ def test_a_thousand_processes_at_once(home: Home) -> None:
     assert ended.returncode == 0, ended.stderr
     assert b"Traceback" not in ended.stderr
     assert row(report, "/sleep")["executions"] == 1200
-    assert report["coverage"]["io"]["quality"] == "exact"
+    # It would be missing had the descriptors run out.
+    assert report["coverage"]["io"]["quality"] in ("exact", "estimate")
 
 
 def go_first() -> None:
