@@ -69,7 +69,8 @@ def summary(checks: list[Check]) -> list[str]:
             if cgroup == "good"
             else "polled, an estimate (sum over processes)"
         ),
-        "I/O: " + ("exact, ended processes included" if events else "polled, an estimate"),
+        "I/O: "
+        + ("exact to 1 KiB a process, ended ones included" if events else "polled, an estimate"),
         "GPU: " + ("can be read" if found["GPU"] == "good" else "missing, there is none"),
     ]
 
@@ -158,7 +159,7 @@ def _process_events() -> Check:
             "process connector",
             "good",
             "fork, exec and exit of a child were told",
-            "every execution is counted",
+            "every execution can be counted, where exit records come too",
         )
     return Check(
         "process connector",
