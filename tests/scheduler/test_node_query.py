@@ -76,6 +76,7 @@ def test_an_ended_job_and_a_component() -> None:
 
 def test_jobs_that_wait_are_no_runs() -> None:
     assert ask(Squeue(ROW | {"State": "PENDING"})) == NodeJobs()
+    assert ask(Squeue(ROW | {"State": "CANCELLED", "NodeList": ""})) == NodeJobs()
 
 
 def test_a_hostile_name_is_only_a_name() -> None:

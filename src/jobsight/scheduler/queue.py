@@ -67,7 +67,9 @@ def info_of_row(cluster: str, row: dict[str, str]) -> JobInfo:
     # Every job has an "array job id" in this column; only tasks have a number beside it.
     array = array_task is not None
     ended = state.ended
-    waiting = state.waiting
+    nodes = _optional(expand_hosts, row["NodeList"]) or None
+    # A job that was cancelled while it waited has a start, equal to its end, but no node.
+    ran = not state.waiting and (nodes is not None or not ended)
     tres = _optional(parse_tres, row["tres-alloc"]) or {}
     exit = from_wait_status(_optional(int, row["exit_code"]) or 0) if ended else None
     return JobInfo(
@@ -85,13 +87,13 @@ def info_of_row(cluster: str, row: dict[str, str]) -> JobInfo:
         account=_text(row["Account"]),
         partition=_text(row["Partition"]),
         command=_text(row["Command"]),
-        nodes=_optional(expand_hosts, row["NodeList"]) or None,
+        nodes=nodes,
         cpus=_optional(int, row["NumCPUs"]),
         memory=tres.get("mem"),
         time_limit=_optional(parse_duration, row["TimeLimit"]),
         submit=_optional(parse_time, row["SubmitTime"]),
         # Of a job that waits this is an expectation, of one that runs the end is.
-        start=None if waiting else _optional(parse_time, row["StartTime"]),
+        start=_optional(parse_time, row["StartTime"]) if ran else None,
         end=_optional(parse_time, row["EndTime"]) if ended else None,
         state=state.state,
         exit_code=exit.code if exit else None,
