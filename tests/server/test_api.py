@@ -188,3 +188,15 @@ def test_unexpected_faults_tell_nothing(store: Store, monkeypatch: pytest.Monkey
     answer = client.get("/api/v1/jobs", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 500
     assert "inner works" not in answer.text
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/jobs/99", "/jobs/99"])
+def test_the_place_of_the_store_is_not_told(client: TestClient, filled: Store, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert "o run of job 99 is in the store" in answer.text
+    assert filled.database.where not in answer.text
+    assert "store.db" not in answer.text

@@ -26,7 +26,8 @@ PUBLIC = frozenset({"/healthz", "/sign-in", "/static/style.css", "/static/icon.s
 
 _SAFE = frozenset({"GET", "HEAD"})
 _FORM_LIMIT = 4096
-_HEADERS = {
+#: On every answer, whoever gives it.
+HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
         "frame-ancestors 'none'"
@@ -72,7 +73,7 @@ class Access:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 # Files may be kept but must be asked for again; what a job did is not kept at all.
                 static = message["status"] in (200, 304) and scope["path"].startswith("/static/")

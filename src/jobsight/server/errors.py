@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from jobsight.errors import JobsightError, StoreError
+from jobsight.server.access import HEADERS
 from jobsight.store import BatchError, RunNotFound
 
 #: Seconds after which a program may try again when the store was busy or full.
@@ -49,7 +50,9 @@ async def _jobsight_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, JobsightError)
     status = status_of(error)
     headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
-    return answer(request, status, str(error), headers)
+    # Where the store lies is not the business of those who ask over the network.
+    sentence = error.sentence if isinstance(error, RunNotFound) else str(error)
+    return answer(request, status, sentence, headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -70,7 +73,9 @@ async def _wrong_parameter(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return answer(request, 500, "The server failed at this request; its log says why.")
+    # This answer is made outside of the access check, which adds the headers to all others.
+    headers = HEADERS | {"Cache-Control": "no-store"}
+    return answer(request, 500, "The server failed at this request; its log says why.", headers)
 
 
 def install(app: FastAPI) -> None:

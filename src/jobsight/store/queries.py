@@ -96,7 +96,7 @@ def find_run(connection: Connection, reference: RunReference, where: str) -> Sto
         found = list_runs(connection, filters, 1)
         if found:
             return found[0]
-    raise RunNotFound(f"no run of job {_written(reference)} is in the store {where}")
+    raise RunNotFound(_written(reference), where)
 
 
 def _meanings(reference: RunReference) -> Iterator[ColumnElement[bool]]:

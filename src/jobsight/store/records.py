@@ -15,6 +15,11 @@ from jobsight.store.transforms import Integers
 class RunNotFound(StoreError):
     """The store holds no such run."""
 
+    def __init__(self, reference: str, where: str) -> None:
+        #: Without the place of the store.
+        self.sentence = f"no run of job {reference} is in the store"
+        super().__init__(f"{self.sentence} {where}")
+
 
 class StoredRun(msgspec.Struct, kw_only=True):
     """A run with the figures a list shows, summed over its nodes."""
