@@ -100,6 +100,58 @@ def test_means_of_rates_are_weighted_with_time() -> None:
     assert made.metrics["cpu.time"].mean[0] == pytest.approx(10 / 11)
 
 
+def _schedule(length: int) -> list[int]:
+    """The seconds at which an agent samples a job."""
+    moments, at = [], 0
+    while at <= length:
+        moments.append(at)
+        at += 1 if at < 60 else 10 if at < 3600 else 30
+    return moments
+
+
+@pytest.mark.parametrize("length", [2, 10, 61, 65, 70, 130, 3600, 3640, 9000])
+def test_the_schedule_of_an_agent_has_no_gaps(length: int) -> None:
+    jitter = np.random.default_rng(length)
+    seconds = [at + jitter.uniform(0, 0.2) for at in _schedule(length)]
+    # The last sample is taken when the job ends, whenever that is.
+    for end in (0.001, 0.9, 29):
+        assert curves.find_gaps(_times(*seconds, seconds[-1] + min(end, 1))).tolist() == []
+    assert curves.find_gaps(_times(*np.arange(0, 6000, 60))).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "place"),
+    [((3, 9), 3), ((30, 40), 30), ((55, 75), 55), ((100, 140), 64), ((3590, 3800), 413)],
+)
+def test_lost_samples_are_a_gap(lost: tuple[int, int], place: int) -> None:
+    kept = [at for at in _schedule(9000) if not lost[0] <= at < lost[1]]
+    assert curves.find_gaps(_times(*kept)).tolist() == [place]
+
+
+def test_lonely_samples_between_gaps() -> None:
+    found = curves.find_gaps(_times(0, 10, 20, 30, 500, 1000, 1010, 1020, 1030))
+    assert found.tolist() == [4, 5]
+
+
+def test_a_gap_is_a_point_without_values() -> None:
+    seconds = (0, 1, 2, 3, 4, 24, 25, 26, 27)
+    values = np.arange(len(seconds))
+    node = Node("n", _times(*seconds), {"memory.used": values, "cpu.time": values * SECOND})
+    made = _one(node)
+    assert made.times == [0, 1, 2, 3, 4, 14, 24, 25, 26, 27]
+    for curve in made.metrics.values():
+        assert curve.mean[5] is None or np.isnan(curve.mean[5])
+    assert made.metrics["memory.used"].mean[6] == 5
+    # Still true of the whole: the rate after the gap is that over the gap.
+    assert made.metrics["cpu.time"].mean[6] == pytest.approx(1 / 20)
+    # In few points it stays visible as long as a stretch falls into it, and no point is added.
+    few = _one(node, points=9)
+    assert len(few.times) == 5
+    assert np.isnan(few.metrics["memory.used"].mean[2])
+    two = _one(node, points=2)
+    assert not np.isnan(two.metrics["memory.used"].mean).any()
+
+
 def test_nodes_share_their_stretches() -> None:
     nodes = [
         Node("a", _times(*np.arange(0, 100, 0.5)), {"memory.used": np.arange(200)}),

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from jobsight.metrics import Metric, find_metric
@@ -18,6 +19,14 @@ from jobsight.model import MISSING, SECOND
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
+Places: TypeAlias = NDArray[np.intp]
+
+#: So many times the usual step between samples is a gap.
+GAP = 2.5
+#: Steps looked at on each side, to tell what is usual.
+NEIGHBOURS = 5
+#: How agents sample by default: the step up to each age of a job.
+SCHEDULE = ((60 * SECOND, SECOND), (3600 * SECOND, 10 * SECOND), (None, 30 * SECOND))
 
 #: A reply never holds more values than this; the points per series give way.
 MAX_VALUES = 600_000
@@ -36,7 +45,10 @@ class NodeSeries(Protocol):
 
 
 class MetricCurve(msgspec.Struct):
-    """One curve; each point stands for the samples of a stretch of time."""
+    """One curve; each point stands for the samples of a stretch of time.
+
+    A point without values lies where no sample was taken for much longer than before and after.
+    """
 
     unit: str
     mean: list[float | None]
@@ -112,11 +124,16 @@ def node_curves(series: NodeSeries, grid: Grid) -> NodeCurves:
         else:
             values[row] = as_floats(columns[name])
             spans[row] = 1.0
-    if len(times) <= grid.count:
+    gaps = find_gaps(times)
+    if len(times) + len(gaps) <= grid.count:
         shown = times / SECOND
         mean = low = high = values
     else:
         shown, mean, low, high = downsample(times, values, spans, grid)
+        gaps = _empty_stretches(times, gaps, grid)
+    if len(gaps):
+        shown = np.insert(shown, gaps, (shown[gaps - 1] + shown[gaps]) / 2)
+        mean, low, high = (np.insert(part, gaps, np.nan, axis=1) for part in (mean, low, high))
     # Tenths of a millionth are noise of the division and would triple the length of the text.
     mean, low, high = (_rounded(part) for part in (mean, low, high))
     return NodeCurves(
@@ -190,6 +207,33 @@ def downsample(
     low = np.fmin.reduceat(values, first, axis=1)
     high = np.fmax.reduceat(values, first, axis=1)
     return shown, mean, low, high
+
+
+def find_gaps(times: Integers) -> Places:
+    """The places of the samples before which others must have been lost.
+
+    An agent samples ever more seldom as a job grows old, so what is usual is the median of the
+    nearest steps, on the side where they are longer; beyond both ends it is the agent's schedule.
+    """
+    steps = np.diff(times)
+    if len(steps) < 3:
+        return np.zeros(0, np.intp)
+    ends = [np.full(NEIGHBOURS, _scheduled(age)) for age in (0, int(times[-1] - times[0]))]
+    known = np.concatenate([ends[0], steps, ends[1]])
+    usual = np.median(sliding_window_view(known, NEIGHBOURS), axis=1)
+    before, after = usual[: len(steps)], usual[NEIGHBOURS + 1 :]
+    return np.flatnonzero(steps > GAP * np.maximum(before, after)) + 1
+
+
+def _scheduled(age: int) -> int:
+    return next(step for until, step in SCHEDULE if until is None or age < until)
+
+
+def _empty_stretches(times: Integers, gaps: Places, grid: Grid) -> Places:
+    """The places of the same gaps among the points of the stretches; short ones are in none."""
+    stretch = (times - grid.start) // grid.width
+    seen = gaps[stretch[gaps] - stretch[gaps - 1] > 1]
+    return np.searchsorted(np.unique(stretch), stretch[seen])
 
 
 def _known(column: NDArray[Any]) -> NDArray[np.bool_]:

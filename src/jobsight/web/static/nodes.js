@@ -2,38 +2,7 @@
 
 const PARTS = ["mean", "minimum", "maximum"];
 
-// A stretch without readings longer than this many times its neighbours is a gap, not a line.
-const GAP_FACTOR = 3;
-const GAP_LEAST = 60;
-
-// Put a time without values into every gap, so that no line pretends to know what happened there.
-function withGaps(node) {
-  const { times } = node;
-  const cuts = [];
-  for (let index = 1; index < times.length; index++) {
-    const width = times[index] - times[index - 1];
-    const before = index > 1 ? times[index - 1] - times[index - 2] : 0;
-    const after = index + 1 < times.length ? times[index + 1] - times[index] : 0;
-    if (width > GAP_LEAST && width > GAP_FACTOR * Math.max(before, after)) cuts.push(index);
-  }
-  if (!cuts.length) return node;
-  const cut = (column, filler) => {
-    const made = [];
-    let from = 0;
-    for (const index of cuts) {
-      made.push(...column.slice(from, index), filler(index));
-      from = index;
-    }
-    return made.concat(column.slice(from));
-  };
-  const metrics = {};
-  for (const [name, metric] of Object.entries(node.metrics)) {
-    metrics[name] = { ...metric };
-    for (const part of PARTS) if (metric[part]) metrics[name][part] = cut(metric[part], () => null);
-  }
-  return { ...node, times: cut(times, (index) => (times[index - 1] + times[index]) / 2), metrics };
-}
-
+// The server puts a time without values into every gap: beside one, nothing is interpolated.
 function interpolate(times, column, wanted) {
   const made = new Array(wanted.length).fill(null);
   let right = 0;
@@ -64,7 +33,7 @@ function commonTimes(nodes) {
 }
 
 export function alignNodes(nodes) {
-  const known = nodes.filter((node) => node.times.length).map(withGaps);
+  const known = nodes.filter((node) => node.times.length);
   if (known.length < 2) return { times: known[0]?.times ?? [], nodes: known };
   const times = commonTimes(known);
   const aligned = known.map((node) => {
