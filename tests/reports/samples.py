@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, Run
+from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, Run, StepUse
 
 START = 1_794_717_192 * SECOND
 GIB = 2**30
@@ -77,14 +77,31 @@ def use(path: bytes, seconds: float, executions: int = 1, **changes: Any) -> Exe
     )
 
 
+def step(name: str, seconds: float | None = None, **changes: Any) -> StepUse:
+    fields: dict[str, Any] = {
+        "step": name,
+        "cpu_time": None if seconds is None else round(seconds * SECOND),
+        "first_seen": START,
+        "last_seen": START + 60 * SECOND,
+        "ended": True,
+    }
+    return StepUse(**(fields | changes))
+
+
 USES = [("n1", use(b"/usr/bin/python3.11", 1790)), ("n1", use(b"/usr/bin/true", 4, 300))]
 
 
 class FakeStore:
     """Answers what a report asks of a store."""
 
-    def __init__(self, nodes: list[Any], uses: list[tuple[str, ExecutableUse]]) -> None:
+    def __init__(
+        self,
+        nodes: list[Any],
+        uses: list[tuple[str, ExecutableUse]],
+        steps: list[tuple[str, StepUse]],
+    ) -> None:
         self._nodes = nodes
+        self._steps = [SimpleNamespace(node=name, use=use) for name, use in steps]
         self._uses = [SimpleNamespace(node=name, use=use) for name, use in uses]
 
     def nodes(self, run_id: int) -> list[Any]:
@@ -92,6 +109,9 @@ class FakeStore:
 
     def executables(self, run_id: int) -> list[Any]:
         return self._uses
+
+    def steps(self, run_id: int) -> list[Any]:
+        return self._steps
 
 
 def stored(info: JobInfo) -> SimpleNamespace:
@@ -104,9 +124,12 @@ def report(
     nodes: list[Any] | None = None,
     uses: list[tuple[str, ExecutableUse]] | None = None,
     now: int = START + 1000 * SECOND,
+    steps: list[tuple[str, StepUse]] | None = None,
 ) -> Any:
     from jobsight.reports.build import build_report
 
-    store: Any = FakeStore([node()] if nodes is None else nodes, USES if uses is None else uses)
+    store: Any = FakeStore(
+        [node()] if nodes is None else nodes, USES if uses is None else uses, steps or []
+    )
     run: Any = stored(info or job())
     return build_report(store, run, clock=lambda: now)

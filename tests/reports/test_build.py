@@ -1,7 +1,8 @@
 import pytest
 
 from jobsight.model import SECOND, Coverage
-from tests.reports.samples import EXACT, GIB, START, USES, job, node, report, totals, use
+from jobsight.reports.report import StepRow
+from tests.reports.samples import EXACT, GIB, START, USES, job, node, report, step, totals, use
 
 
 def test_figures_of_one_node() -> None:
@@ -115,6 +116,38 @@ def test_the_stored_coverage_is_left_as_it_is() -> None:
 )
 def test_states_in_words(changes: dict[str, object], text: str) -> None:
     assert report(job(**changes)).state_text == text
+
+
+def test_steps_are_summed_over_nodes_and_in_order() -> None:
+    made = report(
+        steps=[
+            ("n1", step("extern", 0.1)),
+            ("n1", step("10", 5, tasks=2, memory_peak=GIB, cpu_overhead=7, oom_kills=0)),
+            ("n1", step("2", tasks=1, ended=False)),
+            ("n1", step("batch", 9, last_seen=0)),
+            ("n2", step("10", 6, tasks=2, memory_peak=GIB, last_seen=START + 90 * SECOND)),
+            ("n2", step("2", 1, ended=True)),
+            ("n1", step("TBD", 1)),
+        ]
+    )
+    assert [row.step for row in made.steps] == ["batch", "2", "10", "TBD", "extern"]
+    assert made.steps[2] == StepRow(
+        step="10", nodes=2, tasks=4, cpu_time=11 * SECOND, cpu_overhead=7, memory_peak=2 * GIB,
+        oom_kills=0, elapsed=90 * SECOND, ended=True,
+    )  # fmt: skip
+    unfinished = made.steps[1]
+    assert (unfinished.cpu_time, unfinished.tasks, unfinished.ended) == (SECOND, 1, False)
+    assert (made.steps[0].elapsed, made.steps[0].tasks) == (None, None)
+    assert report().steps == []
+
+
+def test_the_share_of_slurm_itself_is_said_to_be_apart() -> None:
+    made = report(nodes=[node(totals=totals(cpu_overhead=4 * SECOND)), node("n2")])
+    assert made.cpu.overhead == 4 * SECOND
+    assert made.cpu.overhead_text == (
+        "4.00 s of slurmstepd, Slurm's process in each step, counted apart."
+    )
+    assert report().cpu.overhead_text == ""
 
 
 def test_array_and_component_ids() -> None:

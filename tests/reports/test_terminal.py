@@ -18,7 +18,7 @@ from rich.console import Console
 from jobsight.model import Coverage
 from jobsight.reports.shorten import fit, fit_path
 from jobsight.reports.terminal import MIN_WIDTH, print_report, report_svg, report_text
-from tests.reports.samples import EXACT, GIB, USES, job, node, report, totals, use
+from tests.reports.samples import EXACT, GIB, USES, job, node, report, step, totals, use
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -52,8 +52,22 @@ def _many() -> Any:
     return report(msgspec.structs.replace(info, memory=8 * GIB, cpus=32), nodes, uses)
 
 
+def _steps() -> Any:
+    steps = [
+        ("n1", step("extern", 0.01, tasks=1)),
+        ("n1", step("batch", 3, tasks=1, memory_peak=200 * 2**20, ended=False)),
+        ("n1", step("0", 1700, tasks=4, memory_peak=3 * GIB, oom_kills=2)),
+        ("n2", step("0", 1700, tasks=4, memory_peak=3 * GIB, oom_kills=0)),
+        *(("n2", step(str(number), 1, tasks=1)) for number in range(1, 20)),
+    ]
+    nodes = [node(), node("n2", totals=totals(cpu_overhead=754 * 10**9))]
+    info = job(job_id=65, array_job_id=62, array_task_id=3, nodes=("n1", "n2"))
+    return report(info, nodes, steps=steps)
+
+
 @pytest.mark.parametrize(
-    ("name", "made"), [("plain", report()), ("polled", _polled()), ("many", _many())]
+    ("name", "made"),
+    [("plain", report()), ("polled", _polled()), ("many", _many()), ("steps", _steps())],
 )
 def test_golden(name: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
@@ -101,6 +115,14 @@ def test_no_name_and_no_path_breaks_it(name: str, path: bytes, width: int) -> No
 def test_shortened_text_fits(text: str, width: int) -> None:
     assert cell_len(fit(text, width)) <= width
     assert cell_len(fit_path(text, width)) <= width
+
+
+def test_steps_are_shown_where_there_are_any() -> None:
+    one = report(steps=[("n1", step("", 5))])
+    assert one.steps[0].step == ""
+    assert "Step" not in report_text(one)
+    two = report(steps=[("n1", step("", 5)), ("n1", step("[red]\u202e", 5))])
+    assert "[red]\\xe2" in report_text(two)
 
 
 def test_the_file_name_survives() -> None:

@@ -24,6 +24,7 @@ from jobsight.model import (
     JobTotals,
     Series,
     Sighting,
+    StepUse,
 )
 
 if TYPE_CHECKING:
@@ -131,6 +132,18 @@ def use(path: bytes, cpu: float, executions: int = 1, **changes: Any) -> Executa
     return ExecutableUse(**(fields | changes))
 
 
+def steps_of(index: int, spent: int) -> list[StepUse]:
+    """A script on the first node, and its steps on all of them."""
+    seen: dict[str, Any] = {"first_seen": NOW - 30000 * SECOND, "last_seen": NOW, "ended": True}
+    steps = [
+        StepUse(step="extern", cpu_time=2 * 10**6, cpu_overhead=10**7, memory_peak=MIB, **seen),
+        StepUse(step="0", tasks=8, cpu_time=spent, cpu_overhead=10**7, memory_peak=3 * GIB, **seen),
+    ]
+    if index == 0:
+        steps.append(StepUse(step="batch", tasks=1, cpu_time=4 * SECOND, oom_kills=0, **seen))
+    return steps
+
+
 class Maker:
     """Makes the batches of one job after another, as one agent per node would send them."""
 
@@ -150,6 +163,7 @@ class Maker:
         coverage: dict[str, Coverage] | None = None,
         executables: Callable[[int], list[ExecutableUse]] | None = None,
         totals: dict[str, Any] | None = None,
+        steps: Callable[[int, int], list[StepUse]] | None = None,
         **info: Any,
     ) -> Iterator[Batch]:
         self.job_id += 1
@@ -192,6 +206,7 @@ class Maker:
                         series=series,
                         totals=counters,
                         executables=executables(spent) if executables else default,
+                        steps=steps(index, spent) if steps else [],
                         coverage=coverage or EXACT,
                         final=not running,
                     )
@@ -255,6 +270,7 @@ def batches(extra: int = 0) -> Iterator[Batch]:
         time_limit=12 * 3600 * SECOND, source="slurm", partition="standard", user="emmy",
         executables=lambda spent: [use(b"/opt/lammps/bin/lmp", spent * 0.997, 8,
                                        peak_memory=500 * MIB)],
+        steps=steps_of, totals={"cpu_overhead": 31 * 10**6},
     )  # fmt: skip
     polled = {
         "cpu": Coverage(quality="exact", reason="rusage of the waited-for processes"),

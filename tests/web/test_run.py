@@ -18,6 +18,7 @@ from jobsight.reports.report import (
     JobReport,
     MemoryUse,
     NodeRow,
+    StepRow,
     TimeUse,
 )
 from jobsight.web.templating import metric_value, path_pieces, percent, render, state_of
@@ -47,7 +48,8 @@ def report(**changes: Any) -> JobReport:
         "submit": start - 60 * SECOND, "start": start, "end": start + 61 * SECOND,
         "source": "slurm", "nodes": ["n1", "n2"],
         "cpu": CpuUse(asked=8, time=1001 * SECOND, user=902 * SECOND, system=93 * SECOND,
-                      overhead=4 * SECOND, cores_mean=5.43, share=0.678, source="cgroup v2"),
+                      overhead=4 * SECOND, cores_mean=5.43, share=0.678, source="cgroup v2",
+                      overhead_text="4.00 s of Slurm's, <apart>."),
         "memory": MemoryUse(asked=501 * MIB, used_peak=402 * MIB, kernel_peak=453 * MIB,
                             swap_peak=14 * MIB, oom_kills=3, share=0.802),
         "time": TimeUse(asked=7205 * SECOND, elapsed=5106 * SECOND, share=0.709),
@@ -66,6 +68,11 @@ def report(**changes: Any) -> JobReport:
         "coverage": {"cpu": Coverage(quality="exact", time_share=0.981, cpu_share=0.982),
                      "memory": Coverage(quality="estimate", reason="why & how", events_lost=83),
                      "io": Coverage(quality="failed"), "executables": Coverage(quality="missing")},
+        "steps": [StepRow(step="17", nodes=18, tasks=191, cpu_time=1921 * SECOND,
+                          cpu_overhead=1931 * SECOND, memory_peak=74 * MIB, oom_kills=1951,
+                          elapsed=1961 * SECOND, ended=False),
+                  StepRow(step="<i>", nodes=1, tasks=None, cpu_time=None, cpu_overhead=None,
+                          memory_peak=None, oom_kills=None, elapsed=None, ended=True)],
         "coverage_notes": ["CPU time: exact, as a <test> says."],
         "state_text": "failed with exit code 7", "running": False, "as_of": start + 59 * SECOND,
     }  # fmt: skip
@@ -91,13 +98,18 @@ def expected(value: object, name: str) -> str:
     return units.format_count(value)
 
 
+_SAID_OTHERWISE = frozenset(
+    ("state", "job_id", "kind", "final", "running", "ended", "state_text", "command")
+)
+
+
 def figures(value: object, name: str = "") -> list[str]:
     """Every figure and word of a report, found by walking through it."""
     if isinstance(value, msgspec.Struct):
         return [
             text
             for field in value.__struct_fields__
-            if field not in ("state", "job_id", "kind", "final", "running", "state_text", "command")
+            if field not in _SAID_OTHERWISE
             for text in figures(getattr(value, field), field)
         ]
     if isinstance(value, list):
@@ -110,6 +122,7 @@ def figures(value: object, name: str = "") -> list[str]:
 def test_every_figure_of_the_report_is_on_the_page() -> None:
     document = show(report())
     wanted = [*figures(report()), "Failed with exit code 7", "path unknown", "still open"]
+    wanted += ["not ended", "Job id 12"]
     assert len(wanted) > 70
     # A path is split into folder and file, and the parser sees words: compare without spaces.
     seen = document.text.replace(" ", "")
@@ -132,6 +145,12 @@ def test_a_figure_that_is_not_known_is_never_a_zero() -> None:
     assert document.text.count("failed") >= 6
     assert re.search(r"\b0 (B|s|%)", document.text) is None
     assert "No executable was seen." in document.text
+
+
+def test_a_job_without_steps_has_no_table_of_them() -> None:
+    nameless = msgspec.structs.replace(report().steps[0], step="")
+    for steps in ([], [nameless]):
+        assert "summed over their nodes" not in show(report(steps=steps)).text
 
 
 def test_each_quality_is_a_word() -> None:

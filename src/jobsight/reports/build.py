@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from jobsight.model import SECOND, Coverage, JobInfo, JobTotals
@@ -11,6 +11,8 @@ from jobsight.reports.coverage import cpu_note, executables_note, group_note, me
 from jobsight.reports.executables import executable_rows, remainder_row
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, NodeRow, TimeUse
 from jobsight.reports.states import ACTIVE, describe_state
+from jobsight.reports.steps import step_rows
+from jobsight.reports.steps import total as _sum
 from jobsight.reports.units import format_duration, format_share
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ def build_report(
         state_text=describe_state(state, info.exit_code, info.exit_signal),
         running=running,
         as_of=as_of,
+        steps=step_rows(store.steps(stored.id)),
     )
 
 
@@ -116,11 +119,6 @@ def _state(info: JobInfo, nodes: list[StoredNode]) -> tuple[str, bool]:
     return ("RUNNING" if running else "UNKNOWN"), running
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
 _Number = TypeVar("_Number", int, float)
 
 
@@ -132,16 +130,23 @@ def _cpu(info: JobInfo, totals: list[JobTotals], elapsed: int | None) -> CpuUse:
     cpu_time = _sum(part.cpu_time for part in totals)
     cores = _share(cpu_time, elapsed)
     sources = dict.fromkeys(part.cpu_source for part in totals)
+    overhead = _sum(part.cpu_overhead for part in totals)
     return CpuUse(
         asked=info.cpus,
         time=cpu_time,
         user=_sum(part.cpu_user for part in totals),
         system=_sum(part.cpu_system for part in totals),
-        overhead=_sum(part.cpu_overhead for part in totals),
+        overhead=overhead,
         cores_mean=cores,
         share=cores / info.cpus if cores is not None and info.cpus else None,
         source=", ".join(sources) or None,
+        overhead_text="" if overhead is None else _overhead_text(overhead),
     )
+
+
+def _overhead_text(overhead: int) -> str:
+    spent = format_duration(overhead)
+    return f"{spent} of slurmstepd, Slurm's process in each step, counted apart."
 
 
 def _memory(info: JobInfo, nodes: list[StoredNode], totals: list[JobTotals]) -> MemoryUse:

@@ -17,12 +17,15 @@ class CpuUse(msgspec.Struct, kw_only=True):
     time: int | None
     user: int | None
     system: int | None
+    #: The share of slurmstepd and its like; it is not in ``time``.
     overhead: int | None
     #: CPU time over elapsed time: how many CPUs were busy on average.
     cores_mean: float | None
     #: CPU time over what the CPUs asked for could have given.
     share: float | None
     source: str | None
+    #: One sentence about the overhead, for people.
+    overhead_text: str = ""
 
 
 class MemoryUse(msgspec.Struct, kw_only=True):
@@ -81,6 +84,24 @@ class NodeRow(msgspec.Struct, kw_only=True):
     clock_skew: int | None = None
 
 
+class StepRow(msgspec.Struct, kw_only=True):
+    """One step, summed over its nodes."""
+
+    #: As Slurm names it: "batch", "0", "1", "extern"; a job without steps may be one without name.
+    step: str
+    nodes: int
+    tasks: int | None
+    cpu_time: int | None
+    cpu_overhead: int | None
+    #: The kernel's own high-water marks, page cache included.
+    memory_peak: int | None
+    oom_kills: int | None
+    #: From when the first node saw it to when the last one did.
+    elapsed: int | None
+    #: On all its nodes.
+    ended: bool
+
+
 class JobReport(msgspec.Struct, kw_only=True):
     run: str
     cluster: str
@@ -116,3 +137,5 @@ class JobReport(msgspec.Struct, kw_only=True):
     running: bool = False
     #: The moment up to which the counters tell.
     as_of: int | None = None
+    #: The script first, then by number; "extern" last.
+    steps: list[StepRow] = msgspec.field(default_factory=list)

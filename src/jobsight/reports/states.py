@@ -23,6 +23,22 @@ _WORDS = {
     "UNKNOWN": "state not known",
 }
 
+#: What a state means for its reader, and so its colour; any other is "idle".
+_TONES = {
+    "COMPLETED": "good",
+    "RUNNING": "busy",
+    "COMPLETING": "busy",
+    "CONFIGURING": "busy",
+    "FAILED": "bad",
+    "OUT_OF_MEMORY": "bad",
+    "NODE_FAIL": "bad",
+    "BOOT_FAIL": "bad",
+    "TIMEOUT": "warn",
+    "DEADLINE": "warn",
+    "PREEMPTED": "warn",
+    "CANCELLED": "warn",
+}
+
 #: States in which a job still holds its resources.
 ACTIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"})
 
@@ -38,6 +54,11 @@ def describe_state(state: str, exit_code: int | None, exit_signal: int | None) -
         joint = " with" if state.upper() == "FAILED" else ","
         return f"{words}{joint} exit code {exit_code}"
     return words
+
+
+def tone_of(state: str) -> str:
+    """Say whether a state is "good", "busy", "warn", "bad" or "idle"."""
+    return _TONES.get(state.upper(), "idle")
 
 
 def signal_name(number: int) -> str:

@@ -16,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from jobsight.reports.bars import Gauge, gauges
-from jobsight.reports.report import ExecutableRow, JobReport
+from jobsight.reports.report import ExecutableRow, JobReport, StepRow
 from jobsight.reports.shorten import fit, fit_path
+from jobsight.reports.states import tone_of
+from jobsight.reports.steps import has_steps, total
 from jobsight.reports.units import (
     UNKNOWN,
     format_bytes,
@@ -36,7 +38,7 @@ _BAR = 24
 _SHOWN = 12
 _NODES_SHOWN = 16
 
-_STATE_STYLES = {"COMPLETED": "bold green", "RUNNING": "bold cyan", "PENDING": "bold cyan"}
+_TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
 _MARKS = {"exact": "=", "estimate": "~", "failed": "!", "missing": "-"}
 _MARK_STYLES = {"exact": "green", "estimate": "yellow", "failed": "red", "missing": "yellow"}
 
@@ -67,6 +69,8 @@ def render_report(report: JobReport, console: Console, *, all_rows: bool = False
     parts += [Text(), *_figures(report, width)]
     if report.executables:
         parts += [Text(), _executables(report, width, all_rows)]
+    if has_steps(report.steps):
+        parts += [Text(), _steps(report, width, all_rows)]
     if len(report.node_rows) > 1:
         parts += [Text(), _nodes(report, width, all_rows)]
     if report.coverage_notes:
@@ -95,9 +99,10 @@ def report_svg(report: JobReport, title: str = "jobsight report", width: int = 8
 
 def _title(report: JobReport, width: int) -> RenderableType:
     state = report.state_text or report.state
-    style = "bold red" if report.exit_code or report.exit_signal else "bold yellow"
-    right = Text(readable_text(state), style=_STATE_STYLES.get(report.state.upper(), style))
+    right = Text(readable_text(state), style=f"bold {_TONE_STYLES[tone_of(report.state)]}")
     left = Text(f"Job {report.display_id}", style="bold")
+    if report.display_id != str(report.job_id):
+        left.append(f" ({report.job_id})", style="not bold dim")
     if report.name:
         # A long state gets a line of its own rather than leave no room for the name.
         room = width - left.cell_len - right.cell_len - 4
@@ -170,9 +175,9 @@ def _figures(report: JobReport, width: int) -> Iterator[Text]:
     parts = [f"{format_duration(cpu.time)}"]
     if cpu.user is not None and cpu.system is not None:
         parts.append(f"user {format_duration(cpu.user)}, system {format_duration(cpu.system)}")
-    if cpu.overhead:
-        parts.append(f"the scheduler's own {format_duration(cpu.overhead)} apart")
     yield _line("CPU time", "; ".join(parts), width)
+    if cpu.overhead_text:
+        yield Text.assemble(" " * 9, (fit(cpu.overhead_text, width - 9), "dim"))
     peaks = []
     if memory.used_peak is not None:
         peaks.append(f"{format_bytes(memory.used_peak)} used at the peak")
@@ -249,6 +254,44 @@ def _executable_cells(row: ExecutableRow, room: int) -> tuple[Text, str, str, st
         format_share(row.cpu_share),
         format_bytes(row.peak_memory),
     )
+
+
+def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
+    columns = (("Nodes", 5), ("Tasks", 5), ("CPU time", 12), ("Peak memory", 11), ("Elapsed", 12))
+    room = width - sum(size + 2 for _, size in columns)
+    table = _table("Step", *columns)
+    table.columns[0].width = room
+    rows = report.steps
+    shown = rows if all_rows or len(rows) <= _SHOWN + 1 else rows[:_SHOWN]
+    for row in shown:
+        table.add_row(
+            _step_name(row, room),
+            format_count(row.nodes),
+            format_count(row.tasks),
+            format_duration(row.cpu_time),
+            format_bytes(row.memory_peak),
+            format_duration(row.elapsed),
+        )
+    rest = rows[len(shown) :]
+    if rest:
+        table.add_row(
+            Text(f"{len(rest)} more (--all)", style="italic"),
+            UNKNOWN,
+            format_count(total(row.tasks for row in rest)),
+            format_duration(total(row.cpu_time for row in rest)),
+        )
+    return table
+
+
+def _step_name(row: StepRow, room: int) -> Text:
+    remarks = [] if row.ended else ["not ended"]
+    if row.oom_kills:
+        remarks.append(f"{format_count(row.oom_kills)} killed for memory")
+    name = Text(fit(readable_text(row.step) or UNKNOWN, room))
+    if remarks:
+        text = fit(f" ({', '.join(remarks)})", room - name.cell_len)
+        name.append(text, style="red" if row.oom_kills else "dim")
+    return name
 
 
 def _nodes(report: JobReport, width: int, all_rows: bool) -> Table:

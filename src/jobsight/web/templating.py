@@ -13,7 +13,7 @@ import jobsight
 from jobsight.model import SECOND
 from jobsight.reports import units
 from jobsight.reports.coverage import GROUPS
-from jobsight.reports.states import describe_state
+from jobsight.reports.states import describe_state, tone_of
 from jobsight.text import readable_text
 
 
@@ -24,26 +24,10 @@ class State(NamedTuple):
     tone: str
 
 
-_TONES = {
-    "COMPLETED": "good",
-    "RUNNING": "busy",
-    "COMPLETING": "busy",
-    "CONFIGURING": "busy",
-    "FAILED": "bad",
-    "OUT_OF_MEMORY": "bad",
-    "NODE_FAIL": "bad",
-    "BOOT_FAIL": "bad",
-    "TIMEOUT": "warn",
-    "DEADLINE": "warn",
-    "PREEMPTED": "warn",
-    "CANCELLED": "warn",
-}
-
-
 def state_of(state: str, text: str = "") -> State:
     """Say a state in the words that every place uses, as the beginning of a line."""
     words = readable_text(text or describe_state(state, None, None))
-    return State(words[:1].upper() + words[1:], _TONES.get(state.upper(), "idle"))
+    return State(words[:1].upper() + words[1:], tone_of(state))
 
 
 def machine_time(moment: int) -> str:
