@@ -84,8 +84,9 @@ def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
     return result.stderr
 
 
-def test_the_four_locks_are_there() -> None:
-    assert [lock.name for lock in LOCKS] == ["agent.txt", "build.txt", "dev.txt", "server.txt"]
+def test_the_locks_are_there() -> None:
+    names = ["agent.txt", "build.txt", "dev.txt", "peers.txt", "server.txt"]
+    assert [lock.name for lock in LOCKS] == names
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

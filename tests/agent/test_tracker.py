@@ -349,13 +349,13 @@ def test_the_descriptors_of_an_ended_process_are_closed(kernel: Kernel) -> None:
 def test_processes_of_no_job_leave_nothing_behind(kernel: Kernel) -> None:
     kernel.tell(kernel.fork(1, 7), kernel.execute(7), kernel.exit(7), record(7))
     assert kernel.tracker.processes == {}
-    assert kernel.tracker._held == {}
+    assert len(kernel.tracker._held) == 0
 
 
 def test_records_whose_exit_was_lost_are_bounded(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.tracker._HELD_RECORDS_LIMIT", 100)
+    monkeypatch.setattr("jobsight.agent.held.LIMIT", 100)
     for pid in range(1000):
         kernel.tell(record(pid + 1000))
     assert len(kernel.tracker._held) <= 100
@@ -455,4 +455,4 @@ def test_everything_is_booked_once_and_on_its_own_job(
         )
         assert sum(row.executions for row in rows) + pending == executions
         assert usage.records_lost == 0
-    assert kernel.tracker._held == {}
+    assert len(kernel.tracker._held) == 0

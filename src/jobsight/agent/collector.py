@@ -149,6 +149,7 @@ class Collector:
         return self._closed_overruns + (self.events.overruns if self.events else 0)
 
     def follow(self, job: FollowedJob) -> None:
+        job.overruns_before = self.overruns
         self.jobs.append(job)
 
     def tell(self, info: JobInfo) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import signal
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from jobsight.agent.plain_http import post
 from jobsight.agent.spool import Spool
 from jobsight.errors import JobsightError, StoreError
 from jobsight.wire import WireError
@@ -56,33 +56,40 @@ class HttpTarget:
         self._timeout = timeout
 
     def send(self, data: bytes) -> Answer:
-        secure = self._parts.scheme == "https"
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
         try:
-            connection.request(
-                "POST",
-                self._parts.path.rstrip("/") + "/api/v1/batches",
-                data,
-                {
-                    "Authorization": f"Bearer {self._token}",
-                    "Content-Type": "application/vnd.jobsight.batch",
-                },
-            )
-            response = connection.getresponse()
-            body = response.read(2000)
-        except (OSError, http.client.HTTPException) as error:
+            status, body = self._post(data)
+        except OSError as error:
             return Answer(stored=False, reason=f"the server does not answer: {error}")
-        finally:
-            connection.close()
-        if response.status == 200:
+        if status == 200:
             if _is_receipt(body):
                 return Answer(stored=True)
             # A reply that was cut, or the page of some proxy: only a receipt says it is stored.
             return Answer(stored=False, reason="the server answered 200 without a receipt")
-        reason = f"the server answered {response.status}: {body.decode(errors='replace')[:200]}"
-        final = 400 <= response.status < 500 and response.status not in _TRY_LATER
+        reason = f"the server answered {status}: {body.decode(errors='replace')[:200]}"
+        final = 400 <= status < 500 and status not in _TRY_LATER
         return Answer(stored=False, refused=final, reason=reason)
+
+    def _post(self, data: bytes) -> tuple[int, bytes]:
+        path = self._parts.path.rstrip("/") + "/api/v1/batches"
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Content-Type": "application/vnd.jobsight.batch",
+        }
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "http":
+            return post(host, port or 80, path, headers, data, self._timeout)
+        # Imported only where it is needed: TLS is a fifth of the agent's memory.
+        import http.client
+
+        connection = http.client.HTTPSConnection(host, port, timeout=self._timeout)
+        try:
+            connection.request("POST", path, data, headers)
+            response = connection.getresponse()
+            return response.status, response.read(2000)
+        except http.client.HTTPException as error:
+            raise OSError(str(error) or type(error).__name__) from None
+        finally:
+            connection.close()
 
 
 def _is_receipt(body: bytes) -> bool:

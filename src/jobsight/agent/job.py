@@ -58,7 +58,8 @@ class FollowedJob:
         self._intervals = intervals
         self._times: array[int] = array("q")
         self._columns: dict[str, array[int]] = {}
-        self._overruns_at_start: int | None = None
+        #: Losses of the event sockets before this job; those since are its own.
+        self.overruns_before = 0
 
     def sample(self, wall: int, monotonic: int) -> None:
         """Take one round and plan the next."""
@@ -89,9 +90,7 @@ class FollowedJob:
 
     def part(self, overruns: int, *, final: bool = False) -> JobPart:
         """What there is to send; the curves are handed over and start anew."""
-        if self._overruns_at_start is None:
-            self._overruns_at_start = overruns
-        coverage = self.probe.coverage(overruns - self._overruns_at_start)
+        coverage = self.probe.coverage(overruns - self.overruns_before)
         if self.extra_coverage is not None:
             coverage |= self.extra_coverage()
         series = Series(self._times, self._columns) if self._times else None

@@ -131,9 +131,8 @@ class Launcher:
             )
 
     def _run(self, mask: set[signal.Signals]) -> Outcome:
-        limited = False
         if self._own is not None and self.request.memory is not None:
-            limited = self._own.limit_memory(self.request.memory)
+            self._own.limit_memory(self.request.memory)
         # What a job writes names the run it belongs to, so its start is fixed before it starts.
         start = time.time_ns()
         run = Run(self.collector.cluster, self.request.job_id, start)
@@ -149,7 +148,7 @@ class Launcher:
         except BaseException:
             command.abandon()
             raise
-        self.collector.tell(self._info(start, limited=limited))
+        self.collector.tell(self._info(start))
         thread = threading.Thread(target=self.collector.run, name="collector", daemon=True)
         try:
             command.start()
@@ -209,7 +208,7 @@ class Launcher:
         self.collector.follow(job)
         return job
 
-    def _info(self, start: int, *, limited: bool) -> JobInfo:
+    def _info(self, start: int) -> JobInfo:
         arguments = self.request.arguments
         uid = os.getuid()
         try:

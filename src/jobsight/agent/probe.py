@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from jobsight.agent.cgroups import NO_MARKS, CgroupGone, CpuReading, MemoryReading
 from jobsight.agent.live import NOTHING, TICK, Gone, InputOutput, LiveProcess
-from jobsight.agent.tracker import Process, ProcessTracker
+from jobsight.agent.process import Process
+from jobsight.agent.tracker import ProcessTracker
 from jobsight.agent.usage import JobUsage
 from jobsight.model import MISSING, Coverage, ExecutableUse, JobTotals, StepUse
 

@@ -9,107 +9,26 @@ event of its thread, and by then every earlier event of that thread has been app
 from __future__ import annotations
 
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from jobsight.agent.images import UNKNOWN, ImageNames, Name
-from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, add, subtract
+from jobsight.agent.held import HeldRecords
+from jobsight.agent.images import ImageNames, Name
+from jobsight.agent.late_names import LateNames
+from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, subtract
 from jobsight.agent.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
+from jobsight.agent.process import Process, Stretch, count
 from jobsight.agent.strangers import Remembered, Strangers
 from jobsight.agent.usage import JobUsage
 
 #: What a program did in its first moments between fork and exec counts for the program it
 #: became; only a program that ran longer than this before an exec gets a part of its own.
 SPLIT_FLOOR: Final = 10_000_000
-_HELD_RECORDS_LIMIT: Final = 200_000
 #: How long a process of an older kernel, whose records do not say which thread is the last, is
 #: kept after its first thread has ended: the others end at the same moment or soon after.
 LINGER: Final = 100_000_000
-_UNNAMED_LIMIT: Final = 1_000
 #: The kernel tells of a fork or an exec a moment after it can be seen.
 DOUBT: Final = 5_000_000
-
-
-class Stretch:
-    """One executable in one process, from exec (or fork) to exec (or end)."""
-
-    __slots__ = ("counted", "executed", "io", "name", "named_at", "start", "used")
-
-    def __init__(self, name: Name | None, start: int, *, executed: bool) -> None:
-        self.name = name
-        self.start = start
-        self.executed = executed
-        #: The process stands in the count of ``name``.
-        self.counted = False
-        self.named_at = 0
-        #: CPU time of the process at the start of the stretch; None until it can be told.
-        self.used: int | None = None
-        self.io: InputOutput | None = None
-
-
-class Process:
-    """A live process of a job."""
-
-    __slots__ = (
-        "adopted",
-        "base_cpu",
-        "base_io",
-        "cpu",
-        "ended",
-        "expected",
-        "failed",
-        "had_children",
-        "io",
-        "live",
-        "missing_since",
-        "peak",
-        "step",
-        "stretches",
-        "system",
-        "tgid",
-        "threads",
-        "usage",
-        "user",
-        "vitals_cpu",
-        "vitals_io",
-        "vitals_peak",
-        "vitals_user",
-    )
-
-    def __init__(self, tgid: int, usage: JobUsage, first: Stretch, step: str = "") -> None:
-        self.tgid = tgid
-        self.step = step
-        self.usage = usage
-        self.stretches = [first]
-        first.used = 0
-        first.io = NOTHING
-        # Sums over the threads that have ended.
-        self.cpu = self.user = self.system = self.peak = 0
-        self.io: InputOutput = NOTHING
-        # What had been used before we came, and belongs to another epoch.
-        self.base_cpu = 0
-        self.base_io: InputOutput = NOTHING
-        self.had_children = False
-        #: It was met alive; its fork was not told.
-        self.adopted = False
-        #: It waits to become a job's command, and what it uses until then is the launcher's.
-        self.expected = False
-        self.failed = False
-        #: The record and time of its first thread's end, where others may still be running.
-        self.ended: tuple[ExitRecord, int] | None = None
-        # The last look at it while alive.
-        self.live: LiveProcess | None = None
-        self.missing_since: int | None = None
-        self.threads = 1
-        self.vitals_cpu = self.vitals_user = 0
-        self.vitals_io: InputOutput = NOTHING
-        self.vitals_peak = 0
-
-    @property
-    def name(self) -> Name | None:
-        return self.stretches[-1].name
 
 
 class ProcessTracker:
@@ -123,13 +42,11 @@ class ProcessTracker:
         self.strangers = Strangers()
         #: How often events were lost, after which it must be looked who is there.
         self.losses = 0
-        self._held: dict[int, deque[ExitRecord]] = {}
-        self._held_count = 0
+        self._held = HeldRecords()
+        self._late = LateNames(names)
         self._ending: dict[int, Process] = {}
         #: By exec event of the present drain: the link, and when it was read.
         self._links: dict[ProcessEvent, tuple[Name | None, int]] = {}
-        #: Books with rows of files that nobody could name yet.
-        self._unnamed: dict[tuple[int, int], list[tuple[weakref.ref[JobUsage], Name]]] = {}
 
     def adopt(
         self,
@@ -155,7 +72,7 @@ class ProcessTracker:
             process = self._follow(Process(live.pid, usage, stretch, step))
             process.adopted = True
             usage.executions += executed
-            _count(usage, stretch)
+            count(usage, stretch)
         process.live = live
         self._tell(self.strangers.take(live.pid))
         return process
@@ -179,7 +96,7 @@ class ProcessTracker:
         stretch = Stretch(name, birth.time, executed=False)
         process = self._follow(Process(pid, usage, stretch, step))
         process.expected = expected
-        _count(usage, stretch)
+        count(usage, stretch)
         return process
 
     def _tell(self, life: list[Remembered]) -> None:
@@ -214,7 +131,7 @@ class ProcessTracker:
         events = list(events)
         self._read_links(events)
         for record in records:
-            self._hold(record)
+            self._held.hold(record)
         for event in events:
             if event.what == FORK:
                 self._fork(event)
@@ -224,8 +141,7 @@ class ProcessTracker:
                 self._exit(event)
         if self._ending:
             self._end_lingering(time.monotonic_ns() - LINGER)
-        if self._unnamed:
-            self._name_the_unnamed()
+        self._late.settle()
 
     def _read_links(self, events: list[ProcessEvent]) -> None:
         """Read the links of those that may still live, the newest first: a program of a
@@ -251,36 +167,6 @@ class ProcessTracker:
             if process.ended is not None and process.ended[1] <= before:
                 self._finish(process, *process.ended)
 
-    def _name_the_unnamed(self) -> None:
-        for executable in list(self._unnamed):
-            path = self.names.of_inode(executable)
-            if path is not None:
-                for book, name in self._unnamed.pop(executable):
-                    usage = book()
-                    if usage is not None:
-                        usage.rename(name, Name(path, known=True))
-
-    def _hold(self, record: ExitRecord) -> None:
-        waiting = self._held.get(record.pid)
-        if waiting is None:
-            waiting = self._held[record.pid] = deque()
-        waiting.append(record)
-        self._held_count += 1
-        if self._held_count > _HELD_RECORDS_LIMIT:
-            # Their exit events were lost in an overrun; the processes are found missing later.
-            self._held.clear()
-            self._held_count = 0
-
-    def _take(self, tid: int) -> ExitRecord | None:
-        waiting = self._held.get(tid)
-        if waiting is None:
-            return None
-        record = waiting.popleft()
-        self._held_count -= 1
-        if not waiting:
-            del self._held[tid]
-        return record
-
     def _fork(self, event: ProcessEvent) -> None:
         child = event.value
         known = self.processes.get(child)
@@ -299,7 +185,7 @@ class ProcessTracker:
         expected = usage is not parent.usage
         stretch = Stretch(None if expected else parent.name, event.time, executed=False)
         self._follow(Process(child, usage, stretch, parent.step)).expected = expected
-        _count(usage, stretch)
+        count(usage, stretch)
 
     def _exec(self, event: ProcessEvent) -> None:
         process = self.processes.get(event.tgid)
@@ -309,7 +195,7 @@ class ProcessTracker:
         if process.adopted and self._was_met_after(process, event):
             return
         if process.usage.children is not process.usage:
-            self._hand_over(process)
+            process.hand_over()
         process.usage.executions += 1
         if process.ended is not None:
             # Another thread called exec, which ends the first one and takes its place.
@@ -318,7 +204,7 @@ class ProcessTracker:
         previous = process.stretches[-1]
         if previous.executed and previous.named_at >= event.time:
             # Its link was read after it had been replaced: that name is the next program's.
-            _count(process.usage, previous, -1)
+            count(process.usage, previous, -1)
             previous.name = None
         # One that was not looked at has ended or been replaced, and its record will name it.
         name, looked = self._links.pop(event, (None, time.monotonic_ns()))
@@ -326,18 +212,18 @@ class ProcessTracker:
         stretch.named_at = looked
         if process.expected:
             process.expected = False
-            self._split(process, stretch)
+            process.split(stretch)
             process.base_cpu = stretch.used or 0
             stretch.used, stretch.io = 0, NOTHING
             process.stretches[-1] = stretch
         elif event.time - previous.start >= SPLIT_FLOOR or previous.executed:
-            self._split(process, stretch)
+            process.split(stretch)
             process.stretches.append(stretch)
         else:
-            _count(process.usage, previous, -1)
+            count(process.usage, previous, -1)
             stretch.used, stretch.io = previous.used, previous.io
             process.stretches[-1] = stretch
-        _count(process.usage, stretch)
+        count(process.usage, stretch)
 
     def _was_met_after(self, process: Process, event: ProcessEvent) -> bool:
         """Whether a process was met after this exec, and counted then. The kernel tells of an
@@ -349,30 +235,8 @@ class ProcessTracker:
         close = first.executed and event.time < first.named_at + DOUBT
         return close and len(process.stretches) == 1 and name in (None, first.name)
 
-    @staticmethod
-    def _hand_over(process: Process) -> None:
-        """A daemon's child that was taken for the daemon executes the user's program."""
-        process.usage.leave(process)
-        process.usage = process.usage.children
-        process.usage.join(process)
-        process.stretches[-1].counted = False
-        process.expected = True
-
-    def _split(self, process: Process, stretch: Stretch) -> None:
-        """Find out what the process had used at the exec; it ran on for a moment since."""
-        live = process.live
-        if live is None:
-            return
-        looked = live.runtime()
-        if looked is None:
-            return
-        since = max(0, stretch.named_at - stretch.start)
-        used = process.cpu + max(0, looked - since)
-        stretch.used = max(used, process.vitals_cpu) - process.base_cpu
-        stretch.io = subtract(process.vitals_io, process.base_io)
-
     def _exit(self, event: ProcessEvent) -> None:
-        self._end_thread(event, self._take(event.pid))
+        self._end_thread(event, self._held.take(event.pid))
 
     def _end_thread(self, event: ProcessEvent, record: ExitRecord | None) -> None:
         process = self.processes.get(event.tgid)
@@ -380,7 +244,7 @@ class ProcessTracker:
             self.strangers.note(event, record)
             return
         if record is not None:
-            self._add_thread(process, record)
+            process.add_thread(record)
         first = event.pid == event.tgid
         if record is None:
             if first:
@@ -397,31 +261,13 @@ class ProcessTracker:
             process.ended = (record, event.time)
             self._ending[process.tgid] = process
 
-    @staticmethod
-    def _add_thread(process: Process, record: ExitRecord) -> None:
-        process.cpu += record.cpu_time
-        process.user += record.user_time
-        process.system += record.system_time
-        process.peak = max(process.peak, record.peak_memory)
-        process.io = add(
-            process.io,
-            InputOutput(
-                record.read_characters,
-                record.written_characters,
-                record.read_calls,
-                record.write_calls,
-                record.read_bytes,
-                record.written_bytes,
-            ),
-        )
-
     def _finish(self, process: Process, record: ExitRecord, ended: int) -> None:
         """Book an ended process on what it ran."""
         self._name_by_record(process, record, ended)
         # A record rounds bytes and calls down to multiples of 1,024; a look does not.
         io = InputOutput(*map(max, process.io, process.vitals_io))
         process.usage.rounded += 1
-        self._book(process, ended, process.cpu, io, exact=True)
+        process.book(ended, process.cpu, io, exact=True)
         self._forget(process, record.parent)
 
     def _name_by_record(self, process: Process, record: ExitRecord, ended: int) -> None:
@@ -438,17 +284,10 @@ class ProcessTracker:
             last.name = found
         elif found.known and found != last.name:
             # Its number belonged to another process by the time the link was read.
-            _count(process.usage, last, -1)
+            count(process.usage, last, -1)
             last.name = found
         if not found.known and found.executable is not None:
-            self._remember_unnamed(process.usage, found, found.executable)
-
-    def _remember_unnamed(self, usage: JobUsage, name: Name, executable: tuple[int, int]) -> None:
-        if name in usage.executables:
-            return
-        self._unnamed.setdefault(executable, []).append((weakref.ref(usage), name))
-        if len(self._unnamed) > _UNNAMED_LIMIT:
-            del self._unnamed[next(iter(self._unnamed))]
+            self._late.remember(process.usage, found, found.executable)
 
     def look_for_exec(self, process: Process) -> None:
         """Without events a change of the link is the only sign that a program was replaced."""
@@ -459,7 +298,7 @@ class ProcessTracker:
         stretch.used = process.vitals_cpu - process.base_cpu
         stretch.io = subtract(process.vitals_io, process.base_io)
         process.stretches.append(stretch)
-        _count(process.usage, stretch)
+        count(process.usage, stretch)
 
     def lose(self, tgid: int) -> None:
         """Book a process whose end was not told with what the last look at it gave."""
@@ -470,8 +309,7 @@ class ProcessTracker:
             self._finish(process, *process.ended)
             return
         process.usage.records_lost += 1
-        self._book(
-            process,
+        process.book(
             time.monotonic_ns(),
             max(process.vitals_cpu, process.cpu),
             process.vitals_io,
@@ -489,84 +327,6 @@ class ProcessTracker:
         if mother is not None:
             mother.had_children = True
 
-    @staticmethod
-    def _book(process: Process, ended: int, cpu: int, io: InputOutput, *, exact: bool) -> None:
-        now = time.time_ns()
-        ticks = process.user + process.system
-        user_share = process.user / ticks if ticks else 0.5
-        cpu = max(0, cpu - process.base_cpu)
-        io = subtract(io, process.base_io) if process.base_io is not NOTHING else io
-        for stretch, part, part_io, interpolated in _parts(process, ended, cpu, io):
-            if stretch.name is None:
-                stretch.name = UNKNOWN
-            _count(process.usage, stretch)
-            process.usage.step_cpu[process.step] += part
-            process.usage.book(
-                stretch.name,
-                now=now,
-                cpu_time=part,
-                user_share=user_share,
-                io=part_io,
-                # The high-water mark is that of the last program's memory.
-                peak_memory=max(process.peak, process.vitals_peak)
-                if stretch is process.stretches[-1]
-                else 0,
-                estimated=part if interpolated or not exact else 0,
-            )
-        if process.failed and process.name is not None:
-            process.usage.of(process.name).failures += 1
-
 
 def _nothing() -> None:
     pass
-
-
-def _count(usage: JobUsage, stretch: Stretch, sign: int = 1) -> None:
-    """Count the process, once, among those that ran this executable; or take it back."""
-    if stretch.name is None or stretch.counted is (sign > 0):
-        return
-    stretch.counted = sign > 0
-    usage.count(
-        stretch.name, time.time_ns(), executions=sign if stretch.executed else 0, processes=sign
-    )
-
-
-def _parts(
-    process: Process, ended: int, cpu: int, io: InputOutput
-) -> Iterator[tuple[Stretch, int, InputOutput, bool]]:
-    """Cut the use of a process at its execs; where no look gave the use, by the time between."""
-    stretches = process.stretches
-    if len(stretches) == 1:
-        only = stretches[0]
-        yield only, cpu, io, False
-        return
-    points = [stretch.used for stretch in stretches] + [cpu]
-    times = [stretch.start for stretch in stretches] + [ended]
-    filled = _interpolate(times, points)
-    io_points = [stretch.io for stretch in stretches] + [io]
-    before = NOTHING
-    for index, stretch in enumerate(stretches):
-        part = filled[index + 1] - filled[index]
-        after = io_points[index + 1] or before
-        interpolated = points[index] is None or points[index + 1] is None
-        yield stretch, part, subtract(after, before), interpolated
-        before = after
-
-
-def _interpolate(times: list[int], points: list[int | None]) -> list[int]:
-    """Fill unknown points linearly in time; the first and the last are always known."""
-    total = points[-1] or 0
-    filled = [0] * len(points)
-    known = 0
-    for index in range(1, len(points)):
-        value = points[index]
-        if value is None:
-            continue
-        value = min(max(value, filled[known]), total)
-        span = times[index] - times[known]
-        for between in range(known + 1, index):
-            share = (times[between] - times[known]) / span if span > 0 else 1.0
-            filled[between] = filled[known] + round((value - filled[known]) * share)
-        filled[index] = value
-        known = index
-    return filled

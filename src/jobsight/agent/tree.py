@@ -14,7 +14,8 @@ import time
 from jobsight.agent.images import ImageNames
 from jobsight.agent.live import NOTHING, Gone, InputOutput, LiveProcess, add
 from jobsight.agent.probe import IO_METRICS, Row
-from jobsight.agent.tracker import Process, ProcessTracker
+from jobsight.agent.process import Process
+from jobsight.agent.tracker import ProcessTracker
 from jobsight.agent.usage import JobUsage
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobTotals, StepUse
 

@@ -13,7 +13,7 @@ from jobsight.agent.live import NOTHING, InputOutput, add, subtract
 from jobsight.model import ExecutableUse
 
 if TYPE_CHECKING:
-    from jobsight.agent.tracker import Process
+    from jobsight.agent.process import Process
 
 
 class JobUsage:

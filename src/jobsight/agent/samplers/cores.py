@@ -7,10 +7,10 @@ from typing import Final
 
 from jobsight.agent.cgroups import CgroupFiles
 from jobsight.agent.probe import Row
+from jobsight.agent.process import Process
 from jobsight.agent.samplers.base import JobSampler, number
 from jobsight.agent.samplers.cpuset import CoreList
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.tracker import Process
 from jobsight.agent.view import Document, JobView
 from jobsight.model import MISSING, SECOND, Coverage
 
