@@ -83,7 +83,9 @@ def test_metrics_named_in_the_documents_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_are_there(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+    text = page.read_text()
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+    for target in targets + re.findall(r'(?:src|srcset)="([^"]+)"', text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} points at {target}"
 
