@@ -32,7 +32,7 @@ def read_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
     requested = read(read_tres, "tres.requested") or {}
     array = read(identity, "array.job_id", "array_job_id")
     het = read(identity, "het.job_id", "het_job_id")
-    asked = read(amount, "required.CPUs", "required.cpus")
+    asked = read(identity, "required.CPUs", "required.cpus")
     node_count = read(amount, "allocation_nodes")
     memory = allocated.get("mem", requested.get("mem"))
     if memory is None:

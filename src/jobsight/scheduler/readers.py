@@ -25,8 +25,9 @@ def seconds(value: Any) -> int | None:
 
 
 def minutes(value: Any) -> int | None:
+    """A time limit; 0 is what a job has before it gets one."""
     found = amount(value)
-    return None if found is None else from_minutes(found)
+    return from_minutes(found) if found else None
 
 
 def mebibytes(value: Any) -> int | None:
