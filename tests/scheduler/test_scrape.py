@@ -1,0 +1,263 @@
+"""The scraper forgets nothing: absences, requeues, jobs that end while nobody looks."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from jobsight.config import Settings, StoreSettings
+from jobsight.model import SECOND, JobInfo
+from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, Problem
+from jobsight.scheduler.scrape import Scraper
+from jobsight.scheduler.sources.choose import Choice
+from jobsight.scheduler.state import read_state
+from jobsight.store import Store
+from tests.store.sample import batch, part, sighting
+
+NOW = 1_790_000_000 * SECOND
+HOUR = 3600 * SECOND
+WEEK = 7 * 24 * HOUR
+
+
+def job(job_id: int = 1, start: int | None = NOW, **more: object) -> JobInfo:
+    values: dict[str, object] = {"source": "sacct", "state": "RUNNING", "partition": "main"}
+    values |= {"user": "anna", "nodes": ("n1",), "name": "train"} | more
+    return JobInfo(cluster="c1", job_id=job_id, start=start, **values)  # type: ignore[arg-type]
+
+
+class Slurm:
+    """A cluster with a controller that forgets and an accounting that does not."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.queued: list[JobInfo] = []
+        self.booked: list[JobInfo] = []
+        self.problems: list[Problem] = []
+        self.windows: list[tuple[int, int]] = []
+        self.asked: list[list[int]] = []
+        self.controller_away: Exception | None = None
+        self.accounting_away: Exception | None = None
+
+    def probe(self) -> str:
+        return "yes"
+
+    def queue(self) -> Jobs:
+        if self.controller_away:
+            raise self.controller_away
+        return Jobs(records=[JobRecord(info=info) for info in self.queued])
+
+    def accounting(self, since: int, until: int) -> Jobs:
+        if self.accounting_away:
+            raise self.accounting_away
+        self.windows.append((since, until))
+        alive = [
+            info
+            for info in self.booked
+            if (info.end is None or info.end >= since) and (info.start or 0) < until
+        ]
+        return Jobs(records=[JobRecord(info=info) for info in alive], problems=self.problems)
+
+    def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
+        if self.accounting_away:
+            raise self.accounting_away
+        self.asked.append(list(job_ids))
+        found = [info for info in self.booked if info.job_id in job_ids]
+        return Jobs(records=[JobRecord(info=info) for info in found])
+
+    def nodes(self) -> Nodes:
+        return Nodes(records=[])
+
+    def partitions(self) -> Partitions:
+        return Partitions(records=[])
+
+
+class Site:
+    """A store, a Slurm and a clock; the scraper can be started anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings(
+            cluster="c1", store=StoreSettings(location=str(folder / "store.db"))
+        )
+        self.store = Store.open(self.settings.store.location)
+        self.slurm = Slurm()
+        self.now = NOW
+        self.restart()
+
+    def restart(self) -> None:
+        self.scraper = Scraper(
+            self.store,
+            self.settings,
+            choose=lambda settings: Choice(self.slurm, "test: the only one"),
+            clock=lambda: self.now,
+        )
+
+    def runs(self) -> list[tuple[int, int, str | None]]:
+        found = [(run.info.job_id, run.start - NOW, run.info.state) for run in self.store.runs()]
+        return sorted(found)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_a_job_that_ends_while_the_scraper_is_away(site: Site) -> None:
+    site.slurm.queued = site.slurm.booked = [job()]
+    assert site.scraper.once().healthy
+    assert site.runs() == [(1, 0, "RUNNING")]
+    # Three weeks later: longer than the history, and the controller has forgotten it.
+    site.slurm.queued = []
+    site.slurm.booked = [job(state="FAILED", end=NOW + HOUR, exit_code=3)]
+    site.now += 3 * WEEK
+    site.restart()
+    state = site.scraper.once()
+    assert state.healthy
+    (run,) = site.store.runs()
+    assert (run.info.state, run.info.end, run.info.exit_code) == ("FAILED", NOW + HOUR, 3)
+    assert site.store.open_runs("c1") == []
+
+
+def test_catching_up_goes_in_bounded_windows(site: Site) -> None:
+    site.scraper.once()
+    site.slurm.windows.clear()
+    site.now += WEEK
+    site.slurm.booked = [
+        job(number, NOW + number * HOUR, state="COMPLETED", end=NOW + (number + 1) * HOUR)
+        for number in range(1, 160)
+    ]
+    site.restart()
+    assert site.scraper.once().changed == 159
+    longest = max(end - begin for begin, end in site.slurm.windows)
+    assert longest <= 6 * HOUR + 60 * SECOND
+    ends = [end for _, end in site.slurm.windows]
+    begins = [begin for begin, _ in site.slurm.windows]
+    assert begins[0] <= NOW - 900 * SECOND
+    assert begins[1:] == ends[:-1]
+    assert ends[-1] >= site.now
+    # The next round asks for the overlap only.
+    site.slurm.windows.clear()
+    site.now += 60 * SECOND
+    site.scraper.once()
+    assert len(site.slurm.windows) == 1
+
+
+def test_progress_is_kept_when_the_accounting_goes_away_on_the_way(site: Site) -> None:
+    site.scraper.once()
+    site.now += WEEK
+    real = site.slurm.accounting
+    calls = 0
+
+    def flaky(since: int, until: int) -> Jobs:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise SourceError("sacct failed with 1: slurmdbd is away")
+        return real(since, until)
+
+    site.slurm.accounting = flaky  # type: ignore[method-assign]
+    assert site.scraper.once().reason == "sacct failed with 1: slurmdbd is away"
+    reached = read_state(site.settings.store.location, "c1").until
+    assert reached is not None
+    assert NOW < reached < site.now
+    site.restart()
+    site.slurm.windows.clear()
+    assert site.scraper.once().healthy
+    assert site.slurm.windows[0][0] == reached - 900 * SECOND
+
+
+def test_a_second_identical_scrape_writes_nothing(site: Site) -> None:
+    live = job(source="squeue", restart_count=0, uid=7)
+    site.slurm.queued, site.slurm.booked = [live], [job(), job(2, state="FAILED", end=NOW + 1)]
+    assert site.scraper.once().changed == 2
+    state = site.scraper.once()
+    assert (state.seen, state.changed) == (2, 0)
+
+
+def test_a_requeued_job_is_two_runs(site: Site) -> None:
+    site.slurm.queued = site.slurm.booked = [job(restart_count=0)]
+    site.scraper.once()
+    later = NOW + 300 * SECOND
+    site.slurm.queued = [job(start=later, restart_count=1, source="squeue")]
+    site.slurm.booked = [
+        job(state="REQUEUED", end=NOW + 100 * SECOND),
+        job(start=later),
+    ]
+    site.now += 400 * SECOND
+    site.scraper.once()
+    assert site.runs() == [(1, 0, "REQUEUED"), (1, 300 * SECOND, "RUNNING")]
+
+
+def test_slurm_away_leaves_what_is_stored(site: Site) -> None:
+    site.slurm.queued = site.slurm.booked = [job()]
+    site.scraper.once()
+    before = site.runs()
+    site.slurm.controller_away = SourceError("squeue gave no answer within 60 s")
+    site.slurm.accounting_away = AdaptError("sacct gave no JSON")
+    state = site.scraper.once()
+    assert not state.healthy
+    assert state.reason == "squeue gave no answer within 60 s; sacct gave no JSON"
+    assert site.runs() == before
+    kept = read_state(site.settings.store.location, "c1")
+    assert (kept.reason, kept.succeeded) == (state.reason, NOW)
+    site.slurm.controller_away = site.slurm.accounting_away = None
+    assert site.scraper.once().healthy
+
+
+def test_the_queue_alone_serves_while_the_accounting_is_away(site: Site) -> None:
+    site.slurm.accounting_away = SourceError("slurmdbd is away")
+    site.slurm.queued = [job()]
+    assert site.scraper.once().reason == "slurmdbd is away"
+    assert site.runs() == [(1, 0, "RUNNING")]
+
+
+def test_jobs_that_never_ran_are_no_runs(site: Site) -> None:
+    site.slurm.queued = [job(1, None, state="PENDING", nodes=None)]
+    site.slurm.booked = [job(2, None, state="CANCELLED", end=NOW, nodes=None)]
+    site.scraper.once()
+    assert site.runs() == []
+    # One that a node has seen (its prolog began) ends without a start.
+    site.store.write(batch(part(sighting(job_id=2, birth=NOW - SECOND))))
+    site.scraper.once()
+    (run,) = site.store.runs()
+    assert (run.info.state, run.info.end, run.info.start) == ("CANCELLED", NOW, None)
+
+
+def test_a_stub_of_the_accounting_makes_nobody_root(site: Site) -> None:
+    site.slurm.booked = [job(user="root", partition=None, state="COMPLETED", end=NOW)]
+    site.scraper.once()
+    assert site.runs() == []
+    site.slurm.booked = [job(state="COMPLETED", end=NOW)]
+    site.scraper.once()
+    assert [run.info.user for run in site.store.runs()] == ["anna"]
+
+
+def test_the_name_that_the_user_wrote_stays(site: Site) -> None:
+    site.slurm.queued = [job(name='a "name" é', source="squeue")]
+    site.slurm.booked = [job(name="a `name` ?")]
+    site.scraper.once()
+    site.slurm.queued = []
+    site.slurm.booked = [job(name="a `name` ?", state="COMPLETED", end=NOW + SECOND)]
+    site.scraper.once()
+    (run,) = site.store.runs()
+    assert (run.info.name, run.info.state) == ('a "name" é', "COMPLETED")
+
+
+def test_an_open_run_that_nobody_knows_is_asked_for_ever_less(site: Site) -> None:
+    site.store.write(batch(part(sighting(job_id=5, birth=NOW))))
+    site.store.record_jobs([job(6, source="jobsight run")])
+    for _ in range(120):
+        site.scraper.once()
+        site.now += 60 * SECOND
+    assert all(asked == [5] for asked in site.slurm.asked)
+    assert 5 <= len(site.slurm.asked) <= 9
+
+
+def test_a_record_that_cannot_be_stored_does_not_hold_up_the_others(site: Site) -> None:
+    site.slurm.booked = [job(1), job(2, nodes=("bad\x01name",)), job(3)]
+    state = site.scraper.once()
+    assert (state.problems, state.healthy) == (1, True)
+    assert [run[0] for run in site.runs()] == [1, 3]
