@@ -1,4 +1,5 @@
-"""The peers' packages (SAMS, psutil) in an environment of their own, built once and kept."""
+"""Environments of their own, built once and kept: the peers' packages (SAMS, psutil), and ours as
+on a compute node, where none of the server's and the tests' packages is installed."""
 
 from __future__ import annotations
 
@@ -10,30 +11,41 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
-_LOCK = PROJECT / "requirements" / "peers.txt"
+REQUIREMENTS = PROJECT / "requirements"
 
 
 def peers() -> Path:
     """The folder of the peers' commands and their Python. The tests use the same one."""
-    key = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    return _environment("peers")
+
+
+def node() -> Path:
+    """The same with what an agent needs; the package itself is found in the source tree."""
+    return _environment("agent")
+
+
+def _environment(name: str) -> Path:
+    lock = REQUIREMENTS / f"{name}.txt"
+    key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
     cache = PROJECT / ".cache"
     cache.mkdir(exist_ok=True)
-    venv = cache / f"peers-{key}"
+    venv = cache / f"{name}-{key}"
     # Runs side by side must not build in the same folder.
-    with open(cache / "peers.lock", "w") as held:
+    with open(cache / f"{name}.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         if not (venv / "complete").exists():
-            _build(venv)
+            _build(venv, lock)
     return venv / "bin"
 
 
-def _build(venv: Path) -> None:
-    print("building the peers' environment", flush=True)
+def _build(venv: Path, lock: Path) -> None:
+    print(f"building {venv.name}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
     pip = [venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--no-input"]
     subprocess.run(
-        [*pip, "install", "--quiet", "--no-deps", "--require-hashes", "-r", _LOCK],
+        [*pip, "install", "--quiet", "--no-deps", "--require-hashes", "-r", lock],
         check=True,
         env={**os.environ, "PYTHONWARNINGS": ""},
+        stderr=subprocess.DEVNULL,
     )
     (venv / "complete").touch()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import msgspec
-import yaml
 
 from jobsight import places
 from jobsight.errors import ConfigError
@@ -163,14 +162,20 @@ def _read(file: Path) -> Any:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not UTF-8 text at byte {error.start}") from None
-    try:
-        match file.suffix:
-            case ".toml":
+    match file.suffix:
+        case ".toml":
+            try:
                 return tomllib.loads(text)
-            case ".yaml" | ".yml":
+            except tomllib.TOMLDecodeError as error:
+                raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+        case ".yaml" | ".yml":
+            # Imported only where it is needed: a megabyte on every node.
+            import yaml
+
+            try:
                 return yaml.safe_load(text) or {}
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+            except yaml.YAMLError as error:
+                raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
     raise ConfigError(f"{file}: settings are TOML (.toml) or YAML (.yaml)")
 
 

@@ -6,7 +6,6 @@ import os
 import select
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -70,7 +69,7 @@ class Collector:
         self.spool = spool
         self.cluster = cluster
         self.node = node
-        self.epoch = uuid.uuid4().hex
+        self.epoch = os.urandom(16).hex()
         self.tracker = ProcessTracker(ImageNames())
         self.tracker.catch_up = self._take_in
         self.jobs: list[FollowedJob] = []

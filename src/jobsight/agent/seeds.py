@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 
 from jobsight.agent.outputs.worker import OutputPlan
 from jobsight.agent.sampling import SamplerPlan
@@ -83,6 +82,9 @@ def read_tree(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not UTF-8 text at byte {error.start}") from None
+    # Imported only where it is needed: a megabyte on every node.
+    import yaml
+
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -99,6 +101,8 @@ def is_seed_tree(tree: Mapping[str, Any]) -> bool:
 
 def _keep_umask_as_written(text: str, tree: dict[Any, Any]) -> None:
     """YAML reads 077 as 63 and 77 as 77; a umask is octal either way, so the letters count."""
+    import yaml
+
     document = yaml.compose(text, yaml.SafeLoader)
     assert isinstance(document, yaml.MappingNode)
     for name, section in document.value:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -96,7 +95,7 @@ class Spool:
         except (msgspec.DecodeError, msgspec.ValidationError):
             # A new name starts a new numbering, so nothing can be taken for a repetition.
             pass
-        state = _State(uuid=uuid.uuid4().hex)
+        state = _State(uuid=os.urandom(16).hex())
         self._write("spool.json", msgspec.json.encode(state))
         return state
 

@@ -95,8 +95,10 @@ def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
 
 def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
     from jobsight.agent.daemon import NodeAgent
+    from jobsight.agent.footprint import tighten
     from jobsight.agent.spool import Spool
 
+    trim = tighten()
     spool = Spool(Path(settings.agent.spool), settings.agent.spool_limit)
     sampling = settings.agent.sampling
     node = options.node or settings.agent.node
@@ -117,7 +119,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 ),
                 flush_interval=settings.agent.send_every,
                 run_folder=places.private_folder(Path(settings.agent.run_folder)),
-                after_flush=after_flush,
+                after_flush=_both(trim, after_flush),
                 who=_question(settings, node),
                 listen=True,
             )
@@ -128,6 +130,15 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     finally:
         spool.close()
     return 0
+
+
+def _both(first: Callable[[], None], second: Callable[[], None] | None) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        if second is not None:
+            second()
+
+    return call
 
 
 def _finder(settings: Settings) -> Finder:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import secrets
 import stat
 from pathlib import Path
 
 from jobsight.errors import JobsightError
+
+# An agent reads a token and nothing else: the libraries of cryptography stay out of it.
 
 _LEAST = 16
 
@@ -64,6 +63,8 @@ def read_token(file: Path) -> str:
 
 def _create(file: Path) -> str:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    import secrets
+
     token = secrets.token_urlsafe(32)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as opened:
@@ -73,6 +74,8 @@ def _create(file: Path) -> str:
 
 def same(given: str, expected: str) -> bool:
     """Compare without telling by the time taken how much was right."""
+    import hmac
+
     return hmac.compare_digest(
         given.encode("utf-8", "surrogatepass"), expected.encode("utf-8", "surrogatepass")
     )
@@ -80,4 +83,7 @@ def same(given: str, expected: str) -> bool:
 
 def cookie_value(token: str) -> str:
     """What the browser keeps: proof of the token, from which the token cannot be had."""
+    import hashlib
+    import hmac
+
     return hmac.new(token.encode(), b"jobsight browser session", hashlib.sha256).hexdigest()
