@@ -30,6 +30,7 @@ class Slurm:
     """A cluster with a controller that forgets and an accounting that does not."""
 
     name = "test"
+    whole = False
 
     def __init__(self) -> None:
         self.queued: list[JobInfo] = []

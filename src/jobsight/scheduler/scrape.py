@@ -113,7 +113,9 @@ class Scraper:
         assert self._choice is not None
         scheduler = self._settings.scheduler
         window = int(scheduler.window * SECOND)
-        if self.state.until is None:
+        if self._choice.source.whole:
+            begin, window = 0, now + 1
+        elif self.state.until is None:
             begin = now - int(scheduler.history * _DAY)
         else:
             begin = min(self.state.until, now) - int(scheduler.overlap * SECOND)

@@ -14,6 +14,8 @@ class Source(Protocol):
 
     #: "json", "text", "rest", "recorded".
     name: str
+    #: Its accounting costs the same however long the time that is asked for, so it is asked once.
+    whole: bool
 
     def probe(self) -> str:
         """Ask the least there is; the words say what answered."""

@@ -24,6 +24,7 @@ class JsonSource:
     """``--json``, from 21.08 on."""
 
     name = "json"
+    whole = False
 
     def __init__(self, cluster: str, *, timeout: float = 60.0, run: Runner = run_command) -> None:
         self._cluster = cluster

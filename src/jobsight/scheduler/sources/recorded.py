@@ -19,6 +19,7 @@ class RecordedSource:
     """Every JSON reply of a folder, read anew with each question."""
 
     name = "recorded"
+    whole = True
 
     def __init__(self, cluster: str, folder: Path | str) -> None:
         self._cluster = cluster

@@ -30,6 +30,7 @@ class RestSource:
     """The HTTP interface of Slurm."""
 
     name = "rest"
+    whole = False
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class TextSource:
     """Columns that are counted, with a mark between them that is new in every call."""
 
     name = "text"
+    whole = False
 
     def __init__(self, cluster: str, *, timeout: float = 60.0, run: Runner = run_command) -> None:
         self._cluster = cluster

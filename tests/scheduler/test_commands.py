@@ -1,0 +1,128 @@
+"""``jobsight scrape`` and ``jobsight jobs`` as a person runs them."""
+
+import csv
+import io
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from jobsight.cli.jobs import parse_since
+from jobsight.cli.main import main
+from jobsight.config import Settings, StoreSettings
+from jobsight.errors import ConfigError
+from jobsight.model import SECOND, JobInfo
+from jobsight.scheduler.state import read_state
+from jobsight.scheduler.thread import scraping
+from jobsight.store import Store
+
+DATA = Path(__file__).parents[1] / "data" / "slurm"
+START = 1_790_000_000 * SECOND
+
+
+@pytest.fixture
+def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("JOBSIGHT_CLUSTER", "lab")
+    monkeypatch.setenv("JOBSIGHT_SCHEDULER__RECORDED", str(DATA))
+    return str(tmp_path / "store.db")
+
+
+def test_a_recorded_cluster_becomes_a_table(
+    location: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scrape", "--once", "--store", location]) == 0
+    said = capsys.readouterr().out
+    assert "asked    recorded: scheduler.recorded names a folder" in said
+    assert main(["scrape", "--once", "--store", location]) == 0
+    assert "0 new or changed" in capsys.readouterr().out
+
+    assert main(["jobs", "--store", location, "--limit", "500"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["job", "user", "account", "name"]
+    assert len(lines) > 45
+    columns = "display_id,user,state,exit_code,exit_signal,name"
+    options = ["--format", "csv", "--columns", columns, "--limit", "500", "--user", "alice"]
+    assert main(["jobs", "--store", location, *options]) == 0
+    rows = {row["display_id"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert {row["user"] for row in rows.values()} == {"alice"}
+    assert rows["15"]["state"] == "OUT_OF_MEMORY"
+    # The accounting's JSON of 22.05 does not tell it; the controller's does.
+    assert rows["12"]["exit_code"] == "42"
+    assert main(["jobs", "--store", location, "-t", "failed", "-o", "json", "-n", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["state"] for row in found] == ["FAILED", "FAILED"]
+    assert read_state(location, "lab").healthy
+
+
+def test_names_do_nothing_to_a_terminal(location: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "[bold]x[/bold]\x1b[31m\nroot COMPLETED"
+    info = JobInfo(cluster="lab", job_id=1, source="squeue", start=START, name=name, user="a")
+    with Store.open(location) as store:
+        store.record_jobs([info])
+    assert main(["jobs", "--store", location, "--columns", "job_id,name"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "[bold]x[/bold]" in out
+    assert main(["jobs", "--store", location, "-o", "json", "--columns", "name"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"name": name}]
+
+
+def test_wrong_words_are_one_line(location: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        (["jobs", "--columns", "x", "--store", location], "there is no 'x'"),
+        (["jobs", "--since", "soon", "--store", location], "right would be 7d"),
+        (["jobs", "--store", location], "there is no store"),
+        (["scrape", "--store", location], "either --once or --every"),
+        (["scrape", "--once", "--every", "5", "--store", location], "either --once or --every"),
+        (["scrape", "--once", "--source", "x", "--store", location], "right would be one of"),
+    ):
+        assert main(arguments) != 0
+        assert words in capsys.readouterr().err
+
+
+def test_slurm_away_is_one_line_and_status_1(
+    location: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    arguments = ["scrape", "--once", "--source", "text", "--store", location]
+    assert main(arguments) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("jobsight: squeue cannot be run")
+    assert len(err.splitlines()) == 1
+
+
+def test_since() -> None:
+    assert parse_since("2h", START) == START - 7200 * SECOND
+    assert parse_since("2026-11-15T00:00+00:00", START) == 1794700800 * SECOND
+    with pytest.raises(ConfigError):
+        parse_since("2h ago", START)
+
+
+def test_a_server_scrapes_beside_its_work(location: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(cluster="lab", store=StoreSettings(location=location))
+    settings.scheduler.recorded = str(DATA)
+    settings.scheduler.every = 0.05
+    with Store.open(location) as store:
+        with scraping(settings, store):
+            deadline = time.monotonic() + 20
+            while not read_state(location, "lab").healthy and time.monotonic() < deadline:
+                time.sleep(0.02)
+        assert store.count_runs() > 45
+    assert caplog.messages == [] or "exit_code" in caplog.text
+
+
+def test_a_server_says_once_that_slurm_is_away(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(cluster="lab", store=StoreSettings(location=location))
+    settings.scheduler.every = 0.01
+    settings.scheduler.source = "rest"
+    settings.scheduler.rest.url = f"unix:{location}.socket"
+    caplog.set_level(logging.WARNING)
+    with Store.open(location) as store, scraping(settings, store):
+        time.sleep(0.5)
+    said = [message for message in caplog.messages if message.startswith("Slurm of lab: ")]
+    assert len(said) == 1
+    assert "No such file" in said[0]
