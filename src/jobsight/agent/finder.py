@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jobsight.agent.inotify import Inotify
+from jobsight.agent.inotify import OVERFLOWED, FolderEvent, Inotify
 from jobsight.agent.slurm_cgroup import V1_CONTROLLERS
 
 #: v1: "slurm", or "slurm_<node>" where several slurmd may run on one machine.
@@ -59,6 +59,7 @@ class Finder:
         self._v1_roots = [re.compile(pattern) for pattern in v1_roots]
         self._scopes = [re.compile(pattern) for pattern in scopes]
         self._proc = proc
+        self._outer = {mount / name for name in (*_DISCOVERY, "system.slice")}
         self._inotify = Inotify()
         self._owners: dict[str, tuple[dict[str, int], int]] = {}
 
@@ -71,8 +72,18 @@ class Finder:
         return self._inotify.fileno()
 
     def changed(self) -> bool:
-        """Take in what the kernel said; True when it said anything."""
-        return len(list(self._inotify.read())) > 0
+        """Take in what the kernel said; True when any of it may concern a job."""
+        ours = [event for event in self._inotify.read() if self._is_ours(event)]
+        return bool(ours)
+
+    def _is_ours(self, event: FolderEvent) -> bool:
+        """Beside Slurm's folders come and go those of services, which are nothing to us."""
+        if event.kind == OVERFLOWED or event.folder not in self._outer:
+            return True
+        if event.name == "system.slice" or event.folder == self.mount:
+            return True
+        patterns = [*self._v1_roots, *self._scopes]
+        return _match(patterns, event.name) is not None
 
     def jobs(self) -> list[JobPlace]:
         """All jobs of this moment; what is found is watched from now on."""
