@@ -11,6 +11,7 @@ from sqlalchemy import func, select, text
 from jobsight.model import Batch, JobInfo, RunReference
 from jobsight.store import jobs, queries, schema
 from jobsight.store.database import Database, open_database
+from jobsight.store.group import Group
 from jobsight.store.jobs import OpenRun
 from jobsight.store.records import (
     MetricSummary,
@@ -33,6 +34,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._group = Group(database)
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Store:
@@ -62,7 +64,7 @@ class Store:
 
     def write(self, batch: Batch, received: int | None = None) -> bool:
         """Store a batch durably, whole or not at all; False where it had been stored before."""
-        return write(self.database, batch, received)
+        return write(self._group, batch, received)
 
     def record_jobs(self, infos: Sequence[JobInfo]) -> int:
         """Merge what a scheduler says of jobs, as a batch would; how many records were news."""

@@ -9,29 +9,35 @@ from jobsight.model import Batch, Series
 from jobsight.store import chunks, statements
 from jobsight.store.bookings import Bookings
 from jobsight.store.checks import check
-from jobsight.store.database import Database, Transaction
+from jobsight.store.database import Transaction
+from jobsight.store.group import Group
 from jobsight.store.parts import PackedSeries, Parts
 from jobsight.store.spools import take
 
 
-def write(database: Database, batch: Batch, received: int | None = None) -> bool:
+def write(group: Group, batch: Batch, received: int | None = None) -> bool:
     """Store a batch; False where it had been stored before."""
     check(batch)
-    received = time.time_ns() if received is None else received
+    now = time.time_ns() if received is None else received
     # The costly work happens before the lock of the writer is taken.
     packed = [_pack(part.series) for part in batch.parts]
-    with database.write() as transaction:
-        if not take(transaction, batch, received):
-            return False
-        # Locks in one order everywhere: agent, jobs, paths. So writers cannot wait in a circle.
-        jobs = {record.job_id for record in batch.jobs}
-        jobs |= {part.sighting.job_id for part in batch.parts}
-        transaction.lock("job", (f"{batch.cluster} {job_id}" for job_id in jobs))
-        bookings = Bookings(transaction, received)
-        for record in batch.jobs:
-            bookings.record(record)
-        paths = _paths(transaction, batch)
-        Parts(transaction, bookings, batch, received).store(packed, paths)
+    return group.run(lambda transaction: _store(transaction, batch, packed, now))
+
+
+def _store(
+    transaction: Transaction, batch: Batch, packed: list[PackedSeries | None], received: int
+) -> bool:
+    if not take(transaction, batch, received):
+        return False
+    # Locks in one order everywhere: agent, jobs, paths. So writers cannot wait in a circle.
+    jobs = {record.job_id for record in batch.jobs}
+    jobs |= {part.sighting.job_id for part in batch.parts}
+    transaction.lock("job", (f"{batch.cluster} {job_id}" for job_id in jobs))
+    bookings = Bookings(transaction, received)
+    for record in batch.jobs:
+        bookings.record(record)
+    paths = _paths(transaction, batch)
+    Parts(transaction, bookings, batch, received).store(packed, paths)
     return True
 
 
