@@ -208,6 +208,14 @@ def test_slurmrestd(kind: str, tmp_path: Path) -> None:
             source.nodes()
 
 
+def test_runs_of_requeued_jobs_are_asked_for_where_that_is_a_choice() -> None:
+    takes = {"get": {"parameters": [{"name": "start_time"}, {"name": "show_duplicates"}]}}
+    paths = {"paths": PATHS | {"/slurmdb/v0.0.41/jobs": takes}}
+    with slurmrestd(REPLIES | {"/openapi/v3": paths}) as (url, handler):
+        RestSource("hpc", url, timeout=5).accounting(SECOND, 90 * SECOND)
+        assert handler.asked[-1][0].endswith("&show_duplicates=true")
+
+
 def test_a_slurmrestd_that_does_not_describe_itself() -> None:
     replies: dict[str, Any] = {"/slurm/v0.0.37/ping": shapes.reply(), "/openapi/v3": 500}
     with slurmrestd(replies) as (url, _):

@@ -230,7 +230,7 @@ def test_a_controller_that_is_away(cluster: Cluster, tmp_path: Path) -> None:
     location = str(tmp_path / "store.db")
     settings = Settings(cluster=cluster.settings.name, store=StoreSettings(location=location))
     source = TextSource(cluster.settings.name, timeout=3, run=run)
-    job = cluster.submit(ALICE, "sleep 2", "--mem=50", "--output=/dev/null")
+    job = cluster.submit(ALICE, "sleep 10", "--mem=50", "--output=/dev/null")
     cluster.wait(job, "RUNNING")
     with Store.open(location) as store:
         scraper = Scraper(store, settings, choose=lambda settings: Choice(source, "text"))

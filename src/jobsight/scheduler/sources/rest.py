@@ -47,6 +47,7 @@ class RestSource:
         self._token_file = token_file
         self._timeout = timeout
         self._versions: dict[str, int] | None = None
+        self._duplicates = False
 
     def probe(self) -> str:
         versions = self._discover()
@@ -65,6 +66,10 @@ class RestSource:
             "start_time": f"uts{since // SECOND}",
             "end_time": f"uts{-(-until // SECOND)}",
         }
+        self._discover()
+        if self._duplicates:
+            # Else newer interfaces give only the last run of a requeued job.
+            window["show_duplicates"] = "true"
         return self._accounting("jobs", window)
 
     def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
@@ -157,6 +162,10 @@ class RestSource:
                 if match:
                     found[match[1]] = max(found.get(match[1], 0), int(match[2]))
             if found:
+                newest = f"/slurmdb/v0.0.{found.get('slurmdb')}/jobs"
+                self._duplicates = any(
+                    "show_duplicates" in _parameters(paths, path) for path in (newest, f"{newest}/")
+                )
                 return found
         return {}
 
@@ -170,3 +179,11 @@ class RestSource:
                 continue
             return {"slurm": version, "slurmdb": version}
         raise AdaptError("slurmrestd speaks none of v0.0.36 to v0.0.48")
+
+
+def _parameters(paths: Any, path: str) -> set[str]:
+    """The names of what a path takes in its query."""
+    try:
+        return {parameter["name"] for parameter in paths[path]["get"]["parameters"]}
+    except (KeyError, TypeError):
+        return set()
