@@ -16,6 +16,7 @@ from jobsight.agent.control import Control, Reply, Request
 from jobsight.agent.finder import Finder, JobPlace
 from jobsight.agent.identity import Identity
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
+from jobsight.agent.live import Descriptors
 from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.agent.sightings import Births, same_folders
 from jobsight.agent.slurm_cgroup import SlurmCounters
@@ -31,6 +32,8 @@ logger = logging.getLogger("jobsight.agent")
 Intervals = tuple[tuple[int | None, float], ...]
 #: A step's folder is made before its processes are moved in; the second look finds them.
 _SECOND_LOOK: Final = 200_000_000
+#: Descriptors for everything but the live processes: cgroups, sockets, files.
+_RESERVE: Final = 4096
 #: The next job often follows the last one, and its first moments are told to open sockets only.
 _LINGER: Final = 5_000_000_000
 
@@ -337,3 +340,5 @@ def _raise_descriptor_limit() -> None:
     """Two descriptors a process: take what the administrator allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY:
+        Descriptors.limit = max(hard // 2, hard - _RESERVE)

@@ -171,32 +171,41 @@ class Finder:
         before = self._owners.get(key)
         if before is not None and before[0] == inodes:
             return before[1]
-        for place in folder.glob("step_*/user/**/cgroup.procs"):
+        for pid in _processes(folder, "user"):
             try:
-                for pid in place.read_text().split():
-                    uid = (self._proc / pid).stat().st_uid
-                    if uid:
-                        self._owners[key] = (inodes, uid)
-                        return uid
+                uid = (self._proc / pid).stat().st_uid
             except OSError:
                 continue
+            if uid:
+                self._owners[key] = (inodes, uid)
+                return uid
         return None
 
     def _id_from_title(self, folder: Path) -> int | None:
         """A SLUID folder does not say the job's id; the title of its slurmstepd does."""
-        for place in folder.glob("step_*/slurm/cgroup.procs"):
+        for pid in _processes(folder, "slurm"):
             try:
-                for pid in place.read_text().split():
-                    title = (self._proc / pid / "cmdline").read_bytes()
-                    match = _TITLE.match(title)
-                    if match is not None:
-                        return int(match[1])
+                title = (self._proc / pid / "cmdline").read_bytes()
             except OSError:
                 continue
+            match = _TITLE.match(title)
+            if match is not None:
+                return int(match[1])
         return None
 
     def close(self) -> None:
         self._inotify.close()
+
+
+def _processes(job: Path, below: str) -> Iterator[str]:
+    """The process ids in that part of every step; a folder may go at any moment."""
+    for place, _, names in os.walk(job):
+        parts = Path(place).relative_to(job).parts
+        if parts[1:2] == (below,) and "cgroup.procs" in names:
+            try:
+                yield from Path(place, "cgroup.procs").read_text().split()
+            except OSError:
+                continue
 
 
 def _inodes(folders: dict[str, Path]) -> dict[str, int]:

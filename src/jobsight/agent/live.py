@@ -56,6 +56,13 @@ class Gone(Exception):
     """The process ended between two reads."""
 
 
+class Descriptors:
+    """How many descriptors live processes may take: a fork bomb must leave some to the rest."""
+
+    limit = 1 << 30
+    opened = 0
+
+
 class LiveProcess:
     """The open descriptors of one process."""
 
@@ -81,6 +88,9 @@ class LiveProcess:
         self._stat_data = self._io_data = b""
         self._vitals = Vitals(0, 0, 0, 0)
         self._io_parsed = NOTHING
+        self._stat = -1
+        if Descriptors.opened >= Descriptors.limit:
+            raise Gone
         try:
             self._stat = os.open(self._folder + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
@@ -89,6 +99,8 @@ class LiveProcess:
             if error.errno in _CROWDED:
                 raise Gone from None
             raise
+        # One for its I/O is sure to follow.
+        Descriptors.opened += 2
         try:
             self.start_ticks = int(self._fields()[19])
         except Gone:
@@ -207,6 +219,8 @@ class LiveProcess:
         return total
 
     def close(self) -> None:
+        if self._stat >= 0:
+            Descriptors.opened -= 2
         for descriptor in (self._stat, self._io):
             if descriptor >= 0:
                 os.close(descriptor)
