@@ -130,6 +130,17 @@ def test_names_are_only_names(name: str) -> None:
     assert (info.user, info.account) == ("alice", "alpha")
 
 
+def test_what_is_not_quite_json_is_read_too() -> None:
+    data = json.dumps(shapes.reply(shapes.old_controller(name="NAME"))).encode()
+    for odd, name in ((b"a\tb\nc", "a\tb\nc"), (b"\\ud800", "\ud800")):
+        assert only(decode_json(data.replace(b"NAME", odd), "squeue")).info.name == name
+    document = data.replace(b'"priority": 4294901759', b'"priority": NaN')
+    jobs = adapt_jobs(decode_json(document, "squeue"))
+    assert (jobs.records[0].info.name, jobs.problems[0].field) == ("NAME", "priority")
+    with pytest.raises(AdaptError, match="no JSON"):
+        decode_json(data[:-30], "squeue")
+
+
 def test_bytes_that_are_no_text() -> None:
     data = json.dumps(shapes.reply(shapes.old_controller(name="NAME"))).encode()
     info = only(decode_json(data.replace(b"NAME", b"a\xff\xfeb\xc3"), "squeue")).info

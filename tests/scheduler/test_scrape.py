@@ -247,6 +247,28 @@ def test_the_name_that_the_user_wrote_stays(site: Site) -> None:
     assert (run.info.name, run.info.state) == ('a "name" é', "COMPLETED")
 
 
+@pytest.mark.parametrize(
+    ("booked", "live", "expected"),
+    [
+        ((0, None), (None, 15), (0, None)),
+        ((None, 9), (None, 9), (None, 9)),
+        ((None, None), (42, None), (42, None)),
+    ],
+)
+def test_exit_code_and_signal_come_from_one_side(
+    site: Site,
+    booked: tuple[int | None, int | None],
+    live: tuple[int | None, int | None],
+    expected: tuple[int | None, int | None],
+) -> None:
+    end = {"end": NOW + SECOND, "state": "FAILED"}
+    site.slurm.booked = [job(exit_code=booked[0], exit_signal=booked[1], **end)]
+    site.slurm.queued = [job(exit_code=live[0], exit_signal=live[1], **end)]
+    site.scraper.once()
+    (run,) = site.store.runs()
+    assert (run.info.exit_code, run.info.exit_signal) == expected
+
+
 def test_an_open_run_that_nobody_knows_is_asked_for_ever_less(site: Site) -> None:
     site.store.write(batch(part(sighting(job_id=5, birth=NOW))))
     site.store.record_jobs([job(6, source="jobsight run")])

@@ -55,6 +55,9 @@ def combine(accounting: JobInfo, controller: JobInfo) -> JobInfo:
     if controller.state in ENDED and accounting.end is None:
         for name in ("state", "end", "exit_code", "exit_signal"):
             values[name] = getattr(controller, name)
-    elif accounting.exit_signal is not None:
+    elif accounting.exit_code is not None or accounting.exit_signal is not None:
+        # Code and signal are one statement: of a job at its time limit the two sides make
+        # different ones.
         values.pop("exit_code", None)
+        values.pop("exit_signal", None)
     return msgspec.structs.replace(accounting, **values)

@@ -1,0 +1,1 @@
+"""The server side of SAMS: records over HTTP, records and whole databases into the store."""

@@ -1,0 +1,247 @@
+"""SAMS's own databases, read only: the SQLite shards and the second schema, as records.
+
+What comes out is what the aggregator makes of files, under the same keys: a site that brings its
+database along and reads its archive of records again has every run once.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from jobsight.errors import JobsightError
+from jobsight.model import SECOND
+from jobsight.sams.record import EARLIEST, LATEST, SamsRecord, SlurmInfo
+
+_MAGIC: Final = b"SQLite format 3\x00"
+#: CPU seconds beyond this were never measured.
+_MOST_SECONDS: Final = 4 * 10**9
+UNKNOWN: Final = "unknown"
+
+
+class _Schema(NamedTuple):
+    """The names that differ between the two."""
+
+    tables: frozenset[str]
+    rows: str
+    counting: str
+
+
+_COLUMNS: Final = """
+    SELECT j.jobid, j.recordid, u.{user}, p.{project}, j.ncpus, n.{node}, s.path,
+        c.start_time, c.end_time, c.{user_time}, c.{system_time}, j.id, c.{node_id}
+    FROM {commands} AS c
+    JOIN jobs AS j ON j.id = c.{job_id}
+    LEFT JOIN users AS u ON u.id = j.{user_id}
+    LEFT JOIN projects AS p ON p.id = j.{project_id}
+    LEFT JOIN {nodes} AS n ON n.id = c.{node_id}
+    LEFT JOIN {softwares} AS s ON s.id = c.{software_id}
+    ORDER BY c.{job_id}, c.{node_id}, c.start_time
+"""
+
+_SHARDS: Final = _Schema(
+    frozenset(("jobs", "users", "projects", "node", "software", "command")),
+    _COLUMNS.format(
+        user="user",
+        project="project",
+        node="node",
+        user_time="user",
+        system_time="sys",
+        commands="command",
+        nodes="node",
+        softwares="software",
+        job_id="jobid",
+        user_id="user",
+        project_id="project",
+        node_id="node",
+        software_id="software",
+    ),
+    "SELECT count(*) FROM command",
+)
+_SECOND: Final = _Schema(
+    frozenset(("jobs", "users", "projects", "nodes", "softwares", "commands")),
+    _COLUMNS.format(
+        user="name",
+        project="name",
+        node="name",
+        user_time="user_time",
+        system_time="system_time",
+        commands="commands",
+        nodes="nodes",
+        softwares="softwares",
+        job_id="job_id",
+        user_id="user_id",
+        project_id="project_id",
+        node_id="node_id",
+        software_id="software_id",
+    ),
+    "SELECT count(*) FROM commands",
+)
+
+
+class Found(NamedTuple):
+    """One job on one node out of a database."""
+
+    cluster: str | None
+    record: SamsRecord
+
+
+class SamsDatabase:
+    """One file. ``problems`` fills while it is read."""
+
+    def __init__(self, file: Path, zone: tzinfo | None = None) -> None:
+        self.file = file
+        self._zone = zone
+        #: What could not be taken, by the reason.
+        self.problems: dict[str, int] = {}
+        self.rows = 0
+        try:
+            address = f"file:{quote(os.fsencode(os.path.abspath(file)))}?mode=ro"
+            self._connection = sqlite3.connect(address, uri=True)
+            # A path that is no UTF-8 is one, too.
+            self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+            listed = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            tables = {str(name) for (name,) in listed}
+        except sqlite3.Error as error:
+            raise JobsightError(f"{file}: cannot be read: {error}") from None
+        for schema in (_SHARDS, _SECOND):
+            if schema.tables <= tables:
+                self._schema = schema
+                return
+        self._connection.close()
+        raise JobsightError(f"{file}: is not a database of SAMS: it lacks SAMS's tables")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def count(self) -> int:
+        """The rows there are: one for each job, node and program."""
+        (found,) = self._connection.execute(self._schema.counting).fetchone()
+        return int(found)
+
+    def records(self) -> Iterator[Found]:
+        """Everything, job by job."""
+        key: tuple[Any, ...] | None = None
+        gathered: list[tuple[Any, ...]] = []
+        try:
+            with closing(self._connection.execute(self._schema.rows)) as rows:
+                for row in rows:
+                    self.rows += 1
+                    # A collector that started anew within a job left rows with another start.
+                    here = (row[11], row[12], row[7])
+                    if here != key and gathered:
+                        yield from self._record(gathered)
+                        gathered = []
+                    key = here
+                    gathered.append(row)
+            if gathered:
+                yield from self._record(gathered)
+        except sqlite3.Error as error:
+            raise JobsightError(f"{self.file}: cannot be read: {error}") from None
+
+    def _record(self, rows: list[tuple[Any, ...]]) -> Iterator[Found]:
+        job, recordid, user, project, cpus, node, _, first, _, _, _, *_ = rows[0]
+        if not (str(job).isascii() and str(job).isdigit() and 0 < int(job) < 2**63):
+            self._problem(f"the job id {str(job)[:40]!r} is no number", len(rows))
+            return
+        cluster, start = self._recordid(recordid)
+        began = self._moment(first)
+        if start is None and began is None:
+            self._problem("a row has no time", len(rows))
+            return
+        executables: dict[bytes, tuple[int, int]] = {}
+        for row in rows:
+            path = _bytes(row[6])
+            user_time, system_time = self._cpu(row[9]), self._cpu(row[10])
+            before = executables.get(path, (0, 0))
+            executables[path] = (before[0] + user_time, before[1] + system_time)
+        ends = [moment for row in rows if (moment := self._moment(row[8])) is not None]
+        record = SamsRecord(
+            job_id=int(job),
+            node=_text(node) or UNKNOWN,
+            info=SlurmInfo(
+                user=_text(user),
+                account=_text(project),
+                cpus=int(cpus) if str(cpus).isdigit() and len(str(cpus)) < 10 else None,
+                # Without a start of Slurm the first process is the nearest there is.
+                start=start if start is not None else began,
+            ),
+            executables=executables,
+            first=began,
+            last=max(ends, default=began),
+        )
+        yield Found(cluster, record)
+
+    def _recordid(self, text: object) -> tuple[str | None, int | None]:
+        """``cluster:job:YYYYMMDDHHMMSS``, the time by the clock on a wall."""
+        cluster, _, rest = str(text or "").partition(":")
+        digits = rest.partition(":")[2]
+        start = None
+        if len(digits) == 14 and digits.isascii() and digits.isdigit():
+            try:
+                wall = datetime.strptime(digits, "%Y%m%d%H%M%S")
+                start = int(wall.replace(tzinfo=self._zone).timestamp()) * SECOND
+            except (ValueError, OverflowError, OSError):
+                start = None
+        return (cluster if cluster not in ("", "None") else None), start
+
+    def _moment(self, value: object) -> int | None:
+        """Seconds since 1970 in the shards, the time on the wall in the second schema."""
+        try:
+            if isinstance(value, str):
+                moment = datetime.fromisoformat(value)
+                moment = moment if moment.tzinfo else moment.replace(tzinfo=self._zone)
+                value = moment.timestamp()
+            seconds = int(value)  # type: ignore[call-overload]
+        except (TypeError, ValueError, OverflowError, OSError):
+            return None
+        return seconds * SECOND if EARLIEST <= seconds < LATEST else None
+
+    def _cpu(self, value: object) -> int:
+        if isinstance(value, int | float) and 0 <= value < _MOST_SECONDS:
+            return round(value * SECOND)
+        if value is not None:
+            self._problem(f"a CPU time is {str(value)[:40]}", 1)
+        return 0
+
+    def _problem(self, reason: str, rows: int) -> None:
+        self.problems[reason] = self.problems.get(reason, 0) + rows
+
+
+def _text(value: object) -> str | None:
+    text = "" if value is None else str(value)[:255]
+    return text.encode("utf-8", "backslashreplace").decode() or None
+
+
+def _bytes(path: object) -> bytes:
+    """A row whose program SAMS has lost (its caches did that) keeps its time, under this name."""
+    text = UNKNOWN if path is None or path == "" else str(path)
+    return text.encode("utf-8", "surrogateescape")[: 64 * 1024]
+
+
+def find_databases(path: Path) -> list[Path]:
+    """The database itself, or all that lie in a folder."""
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.is_file() and _is_sqlite(file))
+        if not found:
+            raise JobsightError(f"{path}: holds no SQLite database")
+        return found
+    if not path.exists():
+        raise JobsightError(f"{path}: is not there")
+    if not _is_sqlite(path):
+        raise JobsightError(f"{path}: is not an SQLite database")
+    return [path]
+
+
+def _is_sqlite(file: Path) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise JobsightError(f"{file}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,207 @@
+"""Reads what waits in an inbox, checks it, and moves it when it is known what became of it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from datetime import tzinfo
+from typing import Final, Protocol
+
+import msgspec
+
+from jobsight.model import (
+    Coverage,
+    ExecutableUse,
+    JobInfo,
+    JobPart,
+    JobTotals,
+    Sighting,
+    format_start,
+)
+from jobsight.sams.booking import check_bookable, info_of, part_of
+from jobsight.sams.fallback import Fallback, completed_document, slurm_info
+from jobsight.sams.loader import Inbox, RecordFile
+from jobsight.sams.record import RecordError, SamsRecord, parse_record
+
+logger = logging.getLogger("jobsight.sams")
+
+#: Records, programs in them, and bytes of files that are booked in one transaction.
+MOST_RECORDS: Final = 1000
+MOST_PROGRAMS: Final = 50_000
+MOST_BYTES: Final = 64 * 2**20
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """One record in the words of the store, in a form that can be sent to another process."""
+
+    digest: bytes
+    info: JobInfo
+    sighting: Sighting
+    epoch: str
+    totals: JobTotals
+    executables: list[ExecutableUse]
+    coverage: dict[str, Coverage]
+
+    def part(self) -> JobPart:
+        return JobPart(
+            sighting=self.sighting,
+            epoch=self.epoch,
+            totals=self.totals,
+            executables=self.executables,
+            coverage=self.coverage,
+            final=True,
+        )
+
+
+class Group(msgspec.Struct, array_like=True):
+    """Records that are booked together, and how far the pass is with them."""
+
+    entries: list[Entry]
+    done: int
+    whole: int
+    refused: int
+
+
+#: Why an entry of a group could not be booked, by its place.
+Refusals = dict[int, str]
+
+
+class Groups(Protocol):
+    """Gives groups, and wants to hear what became of each, in their order."""
+
+    def groups(self) -> Iterator[Group]: ...
+
+    def settle(self, refused: Refusals) -> None: ...
+
+
+class _Item(msgspec.Struct):
+    """One file on its way into the store."""
+
+    file: RecordFile
+    record: SamsRecord
+    digest: bytes
+    #: Kept only where sacct has to complete it.
+    data: bytes | None = None
+    #: What sacct said.
+    said: JobInfo | None = None
+    start: int = 0
+
+
+class Reader:
+    """One pass over an inbox."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        cluster: str,
+        *,
+        fallback: Callable[[], Fallback] | None = None,
+        zone: tzinfo | None = None,
+        most_records: int = MOST_RECORDS,
+    ) -> None:
+        self._inbox = inbox
+        self._cluster = cluster
+        self._fallback = fallback
+        self._zone = zone
+        self._most_records = most_records
+        self._refused = 0
+        self._waiting: list[list[_Item]] = []
+
+    def groups(self) -> Iterator[Group]:
+        files = self._inbox.files()
+        items: list[_Item] = []
+        programs = size = 0
+        for done, file in enumerate(files, 1):
+            item = self._item(file)
+            if item is not None:
+                items.append(item)
+                programs += len(item.record.executables)
+                size += len(item.data or b"")
+            full = len(items) >= self._most_records or programs >= MOST_PROGRAMS
+            if full or size >= MOST_BYTES or done == len(files):
+                yield self._group(items, done, len(files))
+                items, programs, size = [], 0, 0
+
+    def settle(self, refused: Refusals) -> None:
+        """Move the files of the oldest group that is out."""
+        for place, item in enumerate(self._waiting.pop(0)):
+            if place in refused:
+                self._inbox.refuse(item.file, refused[place])
+            else:
+                self._archive(item)
+
+    def _item(self, file: RecordFile) -> _Item | None:
+        try:
+            data = self._inbox.read(file)
+            if data is None:
+                logger.info("%s: is gone", file)
+                return None
+            record = parse_record(data, self._zone)
+            asks = record.info is None and self._fallback is not None and bool(record.executables)
+            if not asks:
+                check_bookable(record)
+        except RecordError as error:
+            self._refuse(file, error)
+            return None
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        return _Item(file, record, digest, data if asks else None)
+
+    def _refuse(self, file: RecordFile, error: Exception) -> None:
+        self._inbox.refuse(file, str(error))
+        self._refused += 1
+
+    def _group(self, items: list[_Item], done: int, whole: int) -> Group:
+        if self._fallback is not None:
+            items = self._completed(items)
+        entries, kept = [], []
+        for item in items:
+            try:
+                entries.append(self._entry(item))
+            except RecordError as error:
+                self._refuse(item.file, error)
+            else:
+                kept.append(item)
+        self._waiting.append(kept)
+        refused, self._refused = self._refused, 0
+        return Group(entries, done, whole, refused)
+
+    def _entry(self, item: _Item) -> Entry:
+        part = part_of(item.record, self._cluster)
+        assert part.totals is not None
+        info = item.said or info_of(item.record, self._cluster, part.totals.time)
+        item.start = part.sighting.birth
+        return Entry(
+            digest=item.digest,
+            info=info,
+            sighting=part.sighting,
+            epoch=part.epoch,
+            totals=part.totals,
+            executables=part.executables,
+            coverage=part.coverage,
+        )
+
+    def _completed(self, items: list[_Item]) -> list[_Item]:
+        """The same items, each with its owner; those that Slurm does not know are refused."""
+        bare = [item for item in items if item.data is not None]
+        if not bare or self._fallback is None:
+            return items
+        refused: set[RecordFile] = set()
+        answers = self._fallback().infos([item.record for item in bare])
+        for item, answer in zip(bare, answers, strict=True):
+            if isinstance(answer, RecordError):
+                self._refuse(item.file, answer)
+                refused.add(item.file)
+            else:
+                item.said = answer
+                item.record.info = slurm_info(answer)
+        return [item for item in items if item.file not in refused]
+
+    def _archive(self, item: _Item) -> None:
+        changed = None
+        if item.said is not None and item.data is not None:
+            changed = completed_document(item.data, item.said)
+        try:
+            self._inbox.archive(item.file, format_start(item.start), changed)
+        except FileNotFoundError:
+            logger.warning("%s: was booked and is gone", item.file)

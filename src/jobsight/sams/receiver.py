@@ -1,0 +1,143 @@
+"""``POST /<jobid>/<file>``: the HTTP of SAMS's post receiver, behind nginx.
+
+Who may post is nginx's business (certificates, passwords); what is posted is checked here before
+any of it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from jobsight.sams.deposit import Deposit, RefusedPost
+from jobsight.sams.record import MAX_SIZE
+
+logger = logging.getLogger("jobsight.sams")
+
+#: Seconds for a client that is told to come again, and for one that stops sending.
+RETRY_AFTER: Final = 60
+PATIENCE: Final = 60.0
+#: Bytes of bodies that are held at once; beyond it clients are told to come again.
+MOST_HELD: Final = 256 * 2**20
+
+_MEANINGS: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EROFS: "the disk is read-only",
+}
+
+
+class _Answer(Exception):
+    """Ends the handling of a request with this answer."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        self.status = status
+        self.sentence = sentence
+        self.headers = headers or {}
+
+
+class PostReceiver:
+    """The application."""
+
+    def __init__(
+        self,
+        deposit: Deposit,
+        *,
+        max_size: int = MAX_SIZE,
+        most_held: int = MOST_HELD,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._deposit = deposit
+        self._max_size = max_size
+        self._most_held = max(most_held, max_size)
+        self._patience = patience
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            answer = PlainTextResponse(await self._handle(scope, receive))
+        except _Answer as end:
+            logger.log(
+                logging.ERROR if end.status >= 500 else logging.WARNING,
+                "%s %r: %d: %s", scope["method"], scope["path"][:200], end.status, end.sentence,
+            )  # fmt: skip
+            # The rest of a body that is not wanted is not read, so the connection ends.
+            headers = end.headers | ({"Connection": "close"} if end.status != 404 else {})
+            answer = PlainTextResponse(f"{end.sentence}\n", end.status, headers)
+        await answer(scope, receive, send)
+
+    async def _handle(self, scope: Scope, receive: Receive) -> str:
+        job_id, name = _place(scope)
+        if scope["method"] != "POST":
+            raise _Answer(405, "records are posted, with POST", {"Allow": "POST"})
+        try:
+            self._deposit.check_name(name)
+            held: list[bytes] = []
+            try:
+                await self._read(scope, receive, held)
+                return await asyncio.to_thread(self._keep, job_id, name, b"".join(held))
+            finally:
+                self._held -= sum(map(len, held))
+        except RefusedPost as error:
+            raise _Answer(400, str(error)) from None
+        except OSError as error:
+            meaning = _MEANINGS.get(error.errno or 0) or os.strerror(error.errno or errno.EIO)
+            raise _Answer(
+                503, f"the record cannot be kept now: {meaning}", {"Retry-After": str(RETRY_AFTER)}
+            ) from None
+
+    def _keep(self, job_id: int, name: str, data: bytes) -> str:
+        record = self._deposit.check_body(job_id, data)
+        kept = self._deposit.keep(name, record, data)
+        logger.info("job %d: %s, %d bytes", record.job_id, kept, len(data))
+        return "OK"
+
+    async def _read(self, scope: Scope, receive: Receive, held: list[bytes]) -> None:
+        too_large = _Answer(413, f"a record has at most {self._max_size} bytes")
+        for name, value in scope["headers"]:
+            if name == b"content-length" and int(value) > self._max_size:
+                raise too_large
+        size = 0
+        while True:
+            try:
+                message = await asyncio.wait_for(receive(), self._patience)
+            except TimeoutError:
+                raise _Answer(408, f"nothing came for {self._patience:.0f} s") from None
+            if message["type"] == "http.disconnect":
+                raise _Answer(400, "the client left before its record was whole")
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > self._max_size:
+                raise too_large
+            self._held += len(piece)
+            held.append(piece)
+            if self._held > self._most_held:
+                raise _Answer(
+                    503, "too many records come at once", {"Retry-After": str(RETRY_AFTER)}
+                )
+            if not message.get("more_body"):
+                return
+
+
+def _place(scope: Scope) -> tuple[int, str]:
+    """The job id and the file's name; everything else is not there."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    parts = raw.partition(b"?")[0].split(b"/")
+    if len(parts) == 3 and not parts[0]:
+        number, name = unquote_to_bytes(parts[1]), unquote_to_bytes(parts[2])
+        # A slash in disguise is one, as the seed's receiver has it.
+        if number.isdigit() and len(number) < 20 and name and b"/" not in name:
+            try:
+                return int(number), name.decode()
+            except UnicodeDecodeError:
+                raise _Answer(400, "the file name is not UTF-8") from None
+    raise _Answer(404, "there is nothing here; records go to /JOBID/FILE")

@@ -1,0 +1,258 @@
+"""One SAMS record: the document of one job on one node, as a collector wrote it.
+
+Everything in it came over a network and from programs of users. So each value is checked, and what
+is wrong is said in one sentence; nothing of a record that is wrong in part is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, tzinfo
+from typing import Final, NoReturn
+
+import msgspec
+
+from jobsight.errors import JobsightError
+from jobsight.model import SECOND
+from jobsight.text import path_bytes
+
+#: Bytes of one record. A job with some 400,000 different programs has one as large.
+MAX_SIZE: Final = 64 * 2**20
+#: Seconds since 1970; outside of 1990 to 2200 a clock is broken or the unit is wrong.
+EARLIEST: Final = 631_152_000
+LATEST: Final = 7_258_118_400
+
+_MAX_CPU: Final = 2**62
+_MAX_PATH: Final = 64 * 1024
+#: What a user chose (a job's name) must not make the record one that is refused: it is cut.
+_MAX_TEXT: Final = 1024
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class RecordError(JobsightError, ValueError):
+    """These bytes are no record that can be taken; the text says why."""
+
+
+class _Core(msgspec.Struct):
+    jobid: int | str
+    node: str
+
+
+class _Use(msgspec.Struct):
+    user: float
+    system: float
+
+
+class _Counter(msgspec.Struct):
+    total_user: float | None = None
+    total_system: float | None = None
+
+
+class _Software(msgspec.Struct):
+    execs: dict[str, _Use] = {}
+    start_time: float | None = None
+    end_time: float | None = None
+    #: Only our own collector writes it into the last document.
+    current: _Counter | None = None
+
+
+_Text = str | int | float | None
+
+
+class _Info(msgspec.Struct):
+    account: _Text = None
+    username: _Text = None
+    uid: _Text = None
+    cpus: _Text = None
+    partition: _Text = None
+    jobname: _Text = None
+    starttime: _Text = None
+    starttimestamp: _Text = None
+
+
+class _Document(msgspec.Struct):
+    core: _Core = msgspec.field(name="sams.sampler.Core")
+    software: _Software | None = msgspec.field(name="sams.sampler.Software", default=None)
+    info: _Info | None = msgspec.field(name="sams.sampler.SlurmInfo", default=None)
+
+
+class SlurmInfo(msgspec.Struct):
+    """Who the job belongs to, as the collector had it from Slurm. Times in nanoseconds."""
+
+    user: str | None = None
+    uid: int | None = None
+    account: str | None = None
+    partition: str | None = None
+    name: str | None = None
+    cpus: int | None = None
+    start: int | None = None
+
+
+class SamsRecord(msgspec.Struct):
+    """A record that was understood. Times and CPU times in nanoseconds."""
+
+    job_id: int
+    node: str
+    #: None where it is absent or says nothing: a failing scontrol leaves it empty.
+    info: SlurmInfo | None
+    #: User and system time by path.
+    executables: dict[bytes, tuple[int, int]]
+    #: When the node saw the first process, and when it looked last, by the node's clock.
+    first: int | None
+    last: int | None
+    #: User and system time of the job's cgroup, where the collector was ours.
+    counter: tuple[int, int] | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Document)
+
+
+def parse_record(data: bytes, zone: tzinfo | None = None) -> SamsRecord:
+    """Read a record; ``zone`` is that of its ``starttime``, by default this machine's."""
+    document = _decode(data)
+    job_id = _job_id(document.core.jobid)
+    node = document.core.node
+    if not 0 < len(node) <= 255 or _CONTROL.search(node):
+        raise RecordError(f"the record's node {node[:80]!r} is not a name")
+    software = document.software or _Software()
+    return SamsRecord(
+        job_id=job_id,
+        node=node,
+        info=None if document.info is None else _info(document.info, zone),
+        executables=_executables(software),
+        first=_moment(software.start_time),
+        last=_moment(software.end_time),
+        counter=_counter(software.current),
+    )
+
+
+def _decode(data: bytes) -> _Document:
+    try:
+        try:
+            return _DECODER.decode(data)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:
+            # SAMS writes bytes that are no UTF-8 as halves of characters, which Python's own
+            # reader takes and others do not.
+            if "surrogate" not in str(error):
+                raise
+            return msgspec.convert(json.loads(data, parse_constant=_refuse), _Document)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RecordError(f"the data is not a SAMS record: {_reason(error)}") from None
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8"
+    text = str(error).replace(" - at `$.", " (at ").replace(" - at `", " (at ")
+    return text.replace("`...`", "...").removesuffix("`") + (")" if " (at " in text else "")
+
+
+def _job_id(given: int | str) -> int:
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
+        given = int(given)
+    if not isinstance(given, int) or not 0 < given < 2**63:
+        raise RecordError(f"the record's jobid {str(given)[:40]!r} is not a job's number")
+    return given
+
+
+def _executables(software: _Software) -> dict[bytes, tuple[int, int]]:
+    found: dict[bytes, tuple[int, int]] = {}
+    total = 0
+    ours = software.current is not None
+    for text, use in software.execs.items():
+        user, system = _cpu(use.user, text), _cpu(use.system, text)
+        total += user + system
+        path = _path(text, ours)
+        before = found.get(path)
+        found[path] = (user, system) if before is None else (before[0] + user, before[1] + system)
+    if total > _MAX_CPU:
+        raise RecordError("the CPU times of the record's programs are more than can be")
+    return found
+
+
+def _cpu(seconds: float, of: str) -> int:
+    # One comparison: NaN fails it as well.
+    if not 0 <= seconds < _MAX_CPU / SECOND:
+        raise RecordError(f"the CPU time of {of[:80]!r} is {seconds!r}, which no program can have")
+    return round(seconds * SECOND)
+
+
+def _path(text: str, ours: bool) -> bytes:
+    """A path's bytes. Our own collector writes those that are no text as ``\\xNN``."""
+    try:
+        path = (
+            path_bytes(text) if ours and "\\" in text else text.encode("utf-8", "surrogateescape")
+        )
+    except UnicodeEncodeError:
+        path = text.encode("utf-8", "surrogatepass")
+    if not 0 < len(path) <= _MAX_PATH:
+        raise RecordError(
+            f"the path of a program has {len(path)} bytes; 1 to {_MAX_PATH} are allowed"
+        )
+    return path
+
+
+def _moment(seconds: float | None) -> int | None:
+    """A node's time; 0 is what SAMS writes where it has seen no process."""
+    if seconds is None or not EARLIEST <= seconds < LATEST:
+        return None
+    return int(seconds) * SECOND
+
+
+def _counter(current: _Counter | None) -> tuple[int, int] | None:
+    if current is None or current.total_user is None or current.total_system is None:
+        return None
+    user, system = current.total_user, current.total_system
+    if not (0 <= user < _MAX_CPU / SECOND / 2 and 0 <= system < _MAX_CPU / SECOND / 2):
+        return None
+    return round(user * SECOND), round(system * SECOND)
+
+
+def _info(info: _Info, zone: tzinfo | None) -> SlurmInfo | None:
+    found = SlurmInfo(
+        user=_text(info.username),
+        uid=_number(info.uid),
+        account=_text(info.account),
+        partition=_text(info.partition),
+        name=_text(info.jobname),
+        cpus=_number(info.cpus),
+        start=_start(info, zone),
+    )
+    return found if found != SlurmInfo() else None
+
+
+def _text(value: _Text) -> str | None:
+    return None if value is None or value == "" else str(value)[:_MAX_TEXT]
+
+
+def _number(value: _Text) -> int | None:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _start(info: _Info, zone: tzinfo | None) -> int | None:
+    try:
+        stamp = float(info.starttimestamp or 0)
+    except (ValueError, OverflowError):
+        stamp = 0.0
+    # NaN fails the comparison.
+    if EARLIEST <= stamp < LATEST:
+        return round(stamp * 1000) * (SECOND // 1000)
+    if isinstance(info.starttime, str):
+        try:
+            moment = datetime.fromisoformat(info.starttime)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+            return _moment(moment.timestamp())
+        except (ValueError, OverflowError, OSError):
+            # "Unknown" is what Slurm says of a job that has not started.
+            return None
+    return None

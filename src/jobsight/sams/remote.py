@@ -1,0 +1,112 @@
+"""A reader in a process of its own: while the store writes a group, the next is read.
+
+Reading, checking and moving files costs about as much as writing the store, and there is more than
+one core. The two ends see each other go by the end of the pipe.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Final, Self
+
+import msgspec
+
+from jobsight.errors import JobsightError
+from jobsight.sams.reader import Group, Reader, Refusals
+
+#: Groups that are read but not yet booked; each is some megabytes.
+_AHEAD: Final = 2
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_group = msgspec.msgpack.Decoder(Group).decode
+_decode_refusals = msgspec.msgpack.Decoder(Refusals).decode
+
+_GROUP, _END, _ERROR = b"g", b"e", b"x"
+
+
+class ReaderGone(JobsightError):
+    """The process that reads the files has ended before its work."""
+
+
+class RemoteReader:
+    """Starts the process; must be made before this one has threads."""
+
+    def __init__(self, reader: Reader) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(reader, other, self._pipe), name="sams-reader", daemon=True
+        )
+        self._process.start()
+        other.close()
+        self._told = False
+
+    def start(self) -> None:
+        """Let it look into its inbox; until then it does not know what waits there."""
+        if not self._told:
+            self._told = True
+            self.settle({})
+
+    def groups(self) -> Iterator[Group]:
+        self.start()
+        while True:
+            try:
+                message = self._pipe.recv_bytes()
+            except (EOFError, OSError):
+                raise ReaderGone("the process that reads the records has ended") from None
+            kind, content = message[:1], message[1:]
+            if kind == _END:
+                return
+            if kind == _ERROR:
+                raise JobsightError(content.decode("utf-8", "replace"))
+            yield _decode_group(content)
+
+    def settle(self, refused: Refusals) -> None:
+        try:
+            self._pipe.send_bytes(_encode(refused))
+        except OSError:
+            raise ReaderGone("the process that reads the records has ended") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What was settled is moved before the process sees the end of the pipe.
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(reader: Reader, pipe: Connection, other: Connection) -> None:
+    other.close()
+    out = 0
+    try:
+        # The word to begin: several loaders of one site go one after the other.
+        pipe.recv_bytes()
+        for group in reader.groups():
+            pipe.send_bytes(_GROUP + _encode(group))
+            out += 1
+            while out and (out >= _AHEAD or pipe.poll()):
+                reader.settle(_decode_refusals(pipe.recv_bytes()))
+                out -= 1
+        while out:
+            reader.settle(_decode_refusals(pipe.recv_bytes()))
+            out -= 1
+        pipe.send_bytes(_END)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        # The writer has gone; the files that it did not settle stay where they are.
+        return
+    except KeyboardInterrupt:
+        return
+    except OSError as error:
+        _complain(pipe, f"{error.filename or 'the records'}: {error.strerror}")
+    except Exception as error:
+        _complain(pipe, str(error) or type(error).__name__)
+
+
+def _complain(pipe: Connection, sentence: str) -> None:
+    try:
+        pipe.send_bytes(_ERROR + sentence.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
