@@ -152,8 +152,7 @@ def _reason(error: BaseException) -> str:
         return "it is nested too deeply"
     if isinstance(error, UnicodeError):
         return "it is not UTF-8"
-    text = str(error).replace(" - at `$.", " (at ").replace(" - at `", " (at ")
-    return text.replace("`...`", "...").removesuffix("`") + (")" if " (at " in text else "")
+    return re.sub(r" - at `\$\.?(.*)`$", r" (at \1)", str(error))
 
 
 def _job_id(given: int | str) -> int:
