@@ -271,6 +271,8 @@ class Collector:
     def flush(self) -> None:
         """Write what has gathered as one batch."""
         self._next_flush = time.monotonic_ns() + self._flush_interval
+        # The books must not be behind the counters, which are read now.
+        self.drain()
         self._put([job.part(self.overruns) for job in self.jobs])
 
     def finish(self, job: FollowedJob) -> None:

@@ -66,6 +66,8 @@ class CgroupProbe:
         self._io_hidden = False
         self._round = 0
         self._losses = tracker.losses
+        #: The counters cannot be read any more.
+        self._gone = self._closed = False
         #: A process was not in its folder any more at the last look, and its end was not told.
         self._doubtful = False
         #: Counter and processes' own account at the last full round.
@@ -100,12 +102,16 @@ class CgroupProbe:
         try:
             self._sample_counters({})
         except CgroupGone:
-            pass
+            return
+        if self._cpu is not None and not self.usage.members:
+            # Nothing is alive whose own account would lag behind the counter.
+            self._full = (self._cpu.time, self.usage.cpu_seen())
 
     def _sample_counters(self, row: Row) -> None:
         try:
             cpu = self.cgroup.cpu()
         except CgroupGone:
+            self._gone = True
             raise
         except OSError as error:
             self._note("cpu", error)
@@ -234,7 +240,7 @@ class CgroupProbe:
                 self._look(process)
                 process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
         except Gone:
-            self.tracker.adopt_ended(pid, usage, step)
+            self.tracker.adopt_ended(pid, usage, step, daemon_at)
 
     def executables(self) -> list[ExecutableUse]:
         """The books so far: what has ended, and the live processes as last seen."""
@@ -246,6 +252,8 @@ class CgroupProbe:
     def _completed_cpu(self) -> CpuReading | None:
         """The counter's last reading, completed by exit records that came after it."""
         cpu = self._cpu
+        if cpu is not None and not self._gone:
+            return cpu
         if cpu is None:
             # It was over before its counters could be read; its processes have told.
             return self.usage.cpu_by_records() if self.events else None
@@ -257,6 +265,8 @@ class CgroupProbe:
         return CpuReading(cpu.time + missing, cpu.user + user, cpu.system + missing - user)
 
     def totals(self) -> JobTotals:
+        if not self._closed:
+            self.read_counters()
         cpu, marks = self._completed_cpu(), self._marks
         io: tuple[int | None, ...] = (None,) * 6 if self._io_hidden else self._io
         return JobTotals(
@@ -330,6 +340,8 @@ class CgroupProbe:
         return Coverage(quality=split.quality, events_lost=split.events_lost, reason=split.reason)
 
     def close(self) -> None:
+        self.read_counters()
+        self._closed = True
         for process in list(self.usage.members.values()):
             self.tracker.lose(process.tgid)
         self.cgroup.close()

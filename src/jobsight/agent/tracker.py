@@ -77,11 +77,19 @@ class ProcessTracker:
         self._tell(self.strangers.take(live.pid))
         return process
 
-    def adopt_ended(self, pid: int, usage: JobUsage, step: str) -> None:
+    def adopt_ended(
+        self, pid: int, usage: JobUsage, step: str, daemon_at: int | None = None
+    ) -> None:
         """Book a process that was seen in a job's folder and has ended since, if its life is
         remembered."""
-        if pid not in self.processes and self._recall(pid, usage, step) is not None:
-            self._tell(self.strangers.take(pid, ended=True))
+        if pid in self.processes or self.strangers.birth(pid) is None:
+            return
+        if daemon_at is None:
+            self._recall(pid, usage, step)
+        else:
+            stretch = Stretch(None, daemon_at, executed=False)
+            self._follow(Process(pid, usage, stretch, step)).adopted = True
+        self._tell(self.strangers.take(pid, ended=True))
 
     def _recall(self, pid: int, usage: JobUsage, step: str) -> Process | None:
         """Begin a process at its fork; None where that is not remembered."""
