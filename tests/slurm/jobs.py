@@ -70,7 +70,7 @@ KINDS: dict[str, Kind] = {
         script(
             "folder=$(mktemp -d)",
             "file=$folder/$(printf 'a\\377b %%s \"{x}')",
-            'cp /bin/true "$file"; "$file"; "$file"; rm -r "$folder"',
+            'cp /bin/sleep "$file"; "$file" 0.2; "$file" 0.2; rm -r "$folder"',
         ),
         ("--mem=50",),
         executions={'/a\\xffb %s "{x}': 2},

@@ -57,10 +57,11 @@ def test_the_agent_is_killed_and_comes_back(site: Site) -> None:
 def test_the_controller_and_a_slurmd_go_and_come_back(site: Site) -> None:
     node = site.cluster.nodes[2]
     job = start(site, BOB, 8, f"--nodelist={node}")
-    site.cluster.stop_controller()
     site.cluster.stop_slurmd(node)
     time.sleep(1)
+    # slurmd registers with the controller when it starts, so it goes and comes first.
     site.cluster.start_slurmd(node)
+    site.cluster.stop_controller()
     time.sleep(3)
     site.cluster.start_controller()
     report = finished(site, BOB, job)

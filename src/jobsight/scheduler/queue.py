@@ -70,6 +70,8 @@ def info_of_row(cluster: str, row: dict[str, str]) -> JobInfo:
     nodes = _optional(expand_hosts, row["NodeList"]) or None
     # A job that was cancelled while it waited has a start, equal to its end, but no node.
     ran = not state.waiting and (nodes is not None or not ended)
+    # One that completes may have been requeued: start and restart count are the next run's then.
+    ran = ran and state.state != "COMPLETING"
     tres = _optional(parse_tres, row["tres-alloc"]) or {}
     exit = from_wait_status(_optional(int, row["exit_code"]) or 0) if ended else None
     return JobInfo(

@@ -28,13 +28,15 @@ class RunRow(msgspec.Struct):
 
 
 def run_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
-    """The run that the scheduler's records give to a sighting, the latest start winning."""
+    """The run that the scheduler's records give to a sighting."""
     fitting = [row for row in rows if not _contradict(row.info, sighting)]
-    for test in (_same_sluid, _same_restart, _in_time):
+    for test in (_same_sluid, _same_restart, _begun):
         found = [row for row in fitting if test(row, sighting)]
         if found:
             return max(found, key=lambda row: (not row.provisional, row.start))
-    return None
+    # Clocks differ: a run that is booked a moment after the birth, the nearest one.
+    near = [row for row in fitting if _in_time(row, sighting)]
+    return min(near, key=lambda row: abs(row.start - sighting.birth), default=None)
 
 
 def provisional_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
@@ -116,6 +118,14 @@ def _same_restart(row: RunRow, sighting: Sighting) -> bool:
     known = sighting.restart_count is not None and not row.provisional
     same = known and row.info.restart_count == sighting.restart_count
     return same and _contains(row, sighting.birth, WIDE_SLACK)
+
+
+def _begun(row: RunRow, sighting: Sighting) -> bool:
+    """Whether the run had begun when the cgroup was born; of several, the last one had made it.
+
+    A requeued job runs again within seconds, so no slack is given to the start here.
+    """
+    return row.start <= sighting.birth + SECOND and _in_time(row, sighting)
 
 
 def _in_time(row: RunRow, sighting: Sighting) -> bool:
