@@ -230,8 +230,13 @@ class Kept:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
 
+    size = dropped = refused = 0
+
     def put(self, batch: Batch) -> None:
         self.batches.append(batch)
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
     def parts(self, job_id: int) -> list[JobPart]:
         return [

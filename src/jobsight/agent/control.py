@@ -160,7 +160,11 @@ class Control:
             request = _REQUEST.decode(line)
         except msgspec.MsgspecError as error:
             return Reply(False, f"not a request: {error}")
-        reply = self._answer(request)
+        try:
+            reply = self._answer(request)
+        except Exception as error:
+            self._collector.faults.note("a question at the socket", error)
+            return Reply(False, "the agent failed at this; its log says why")
         if reply.ok and request.do == "follow":
             client.job_id = request.job_id
         return reply
@@ -211,12 +215,16 @@ class Follower:
     def __init__(self, folder: Path, job_id: int) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.connection.settimeout(2.0)
-        self.connection.connect(str(folder / SOCKET))
-        self.connection.sendall(msgspec.json.encode(Request("follow", job_id)) + b"\n")
         self._stream = self.connection.makefile("rb")
-        reply = msgspec.json.decode(self._stream.readline(), type=Reply)
-        if not reply.ok:
-            raise JobsightError(reply.error)
+        try:
+            self.connection.connect(str(folder / SOCKET))
+            self.connection.sendall(msgspec.json.encode(Request("follow", job_id)) + b"\n")
+            reply = msgspec.json.decode(self._stream.readline(), type=Reply)
+            if not reply.ok:
+                raise JobsightError(reply.error)
+        except BaseException:
+            self.close()
+            raise
 
     def batches(self) -> Iterator[Batch]:
         """The job's batches as they come, until the agent ends or the job does."""
@@ -230,4 +238,5 @@ class Follower:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
         self.connection.close()

@@ -1,0 +1,241 @@
+"""The agent's socket on the node: questions, followers, and clients that mean no good."""
+
+import json
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.collector import Collector
+from jobsight.agent.control import SOCKET, Control, Follower, Reply, Request, ask
+from jobsight.errors import JobsightError
+from jobsight.model import JobInfo
+from tests.agent.slurm_trees import (
+    SlurmNode,
+    available,
+    built,
+    following,
+    wait_until,
+)
+
+needs_cgroups = pytest.mark.skipif(
+    not available(), reason="needs root and the hierarchies of cgroup v1"
+)
+
+
+@pytest.fixture
+def node() -> Iterator[SlurmNode]:
+    node = SlurmNode()
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def connect(folder: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(5)
+    try:
+        connection.connect(str(folder / SOCKET))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+@pytest.mark.root
+@needs_cgroups
+def test_status_and_what_a_prolog_says(node: SlurmNode, tmp_path: Path) -> None:
+    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+        mode = stat.S_IMODE((tmp_path / SOCKET).stat().st_mode)
+        assert mode == 0o600
+        reply = ask(tmp_path, Request("status"))
+        assert reply is not None
+        assert reply.status is not None
+        assert (reply.status["jobs"], reply.status["events"]) == (0, False)
+        # The prolog comes before the job.
+        info = JobInfo(cluster="test", job_id=7, source="prolog", account="p1", name="a job")
+        told = ask(tmp_path, Request("job", info=info, gpus=["0", "1"]))
+        assert told == Reply(True)
+        job = node.job(7)
+        job.step("sleep", "60")
+        wait_until(lambda: running.agent.jobs)
+        view = running.agent.jobs[0].view
+        assert (view.info.account, view.gpus) == ("p1", ("0", "1"))
+        # And one that comes late is heard, too.
+        ask(tmp_path, Request("job", info=info, gpus=["2"]))
+        wait_until(lambda: view.gpus == ("2",))
+        reply = ask(tmp_path, Request("status"))
+        assert reply is not None
+        assert reply.status is not None
+        assert (reply.status["jobs"], reply.status["faults"]) == (1, {})
+    assert not (tmp_path / SOCKET).exists()
+    assert ask(tmp_path, Request("status")) is None
+
+
+@pytest.mark.root
+@needs_cgroups
+def test_two_followers_get_the_same_as_the_spool(node: SlurmNode, tmp_path: Path) -> None:
+    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+        with pytest.raises(JobsightError, match="job 9 is not followed"):
+            Follower(tmp_path, 9)
+        job = node.job(9)
+        other = node.job(10)
+        other.step("sleep", "60")
+        job.step("sleep", "60")
+        wait_until(lambda: len(running.agent.jobs) == 2)
+        followers = [Follower(tmp_path, 9), Follower(tmp_path, 9)]
+        job.step(built("processor"), "200000", step="1").wait()
+        job.end()
+        (final,) = wait_until(lambda: running.kept.finals(9))
+        for follower in followers:
+            for batch in follower.batches():
+                (part,) = batch.parts
+                assert part.sighting.job_id == 9
+                if part.final:
+                    break
+            assert part.totals == final.totals
+            assert part.executables == final.executables
+            follower.close()
+
+
+@pytest.mark.root
+@needs_cgroups
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\n",
+        b"[]\n",
+        b'{"do": "explode"}\n',
+        b'{"do": "job"}\n',
+        b'{"do": "follow"}\n',
+        b'{"do": "follow", "job_id": -1}\n',
+        b'{"do": "status", "job_id": "seven"}\n',
+        b"\xff\xfe\n",
+        b'{"do": "job", "info": {"cluster": 1}}\n',
+        b"[" * 10_000 + b"\n",
+    ],
+)
+def test_a_wrong_question_is_answered(node: SlurmNode, tmp_path: Path, sent: bytes) -> None:
+    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+        with connect(tmp_path) as connection:
+            connection.sendall(sent)
+            reply = json.loads(connection.makefile("rb").readline())
+            assert reply["ok"] is False
+            assert reply["error"]
+            # The connection still serves.
+            connection.sendall(b'{"do": "status"}\n')
+            assert json.loads(connection.makefile("rb").readline())["ok"] is True
+        assert running.error is None
+
+
+@pytest.mark.root
+@needs_cgroups
+def test_a_question_without_end_is_hung_up_on(node: SlurmNode, tmp_path: Path) -> None:
+    with following(node.finder(), run_folder=tmp_path, listen=True):
+        with connect(tmp_path) as connection, pytest.raises(OSError, match="pipe"):
+            connection.sendall(b"x" * 10_000_000)
+        assert ask(tmp_path, Request("status")) is not None
+
+
+@pytest.mark.root
+@needs_cgroups
+def test_a_client_that_never_reads_delays_nobody(node: SlurmNode, tmp_path: Path) -> None:
+    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+        with connect(tmp_path) as slow:
+            slow.setblocking(False)
+            sent = 0
+            try:
+                while sent < 3000:
+                    slow.send(b'{"do": "status"}\n')
+                    sent += 1
+            except BlockingIOError:
+                pass
+            started = time.monotonic()
+            assert ask(tmp_path, Request("status")) is not None
+            assert time.monotonic() - started < 1
+            # What it is owed comes when it reads at last, without another question.
+            slow.setblocking(True)
+            slow.settimeout(5)
+            stream = slow.makefile("rb")
+            assert all(json.loads(stream.readline())["ok"] for _ in range(sent))
+        assert running.error is None
+
+
+def patiently(folder: Path) -> socket.socket:
+    """Connect, again where too many wait to be let in."""
+
+    def attempt() -> socket.socket | None:
+        try:
+            return connect(folder)
+        except BlockingIOError:
+            return None
+
+    connection: socket.socket = wait_until(attempt)
+    return connection
+
+
+@pytest.mark.root
+@needs_cgroups
+def test_more_clients_than_are_served(node: SlurmNode, tmp_path: Path) -> None:
+    with following(node.finder(), run_folder=tmp_path, listen=True):
+        clients = [patiently(tmp_path) for _ in range(100)]
+        for client in clients:
+            client.close()
+        wait_until(lambda: ask(tmp_path, Request("status")))
+
+
+def test_a_second_agent_is_refused_and_a_dead_ones_socket_is_not_in_the_way(
+    tmp_path: Path,
+) -> None:
+    def control() -> tuple[Control, Collector]:
+        collector = Collector(None, cluster="test", node="n1")
+        try:
+            return Control(tmp_path, collector, lambda request: Reply(True)), collector
+        except JobsightError:
+            collector.close()
+            raise
+
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(tmp_path / SOCKET))
+    left.close()
+    first, collector = control()
+    with pytest.raises(JobsightError, match="runs already"):
+        control()
+    first.close()
+    collector.close()
+    second, collector = control()
+    second.close()
+    collector.close()
+
+
+def test_without_a_descriptor_for_a_client_the_loop_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = Collector(None, cluster="test", node="n1")
+    control = Control(tmp_path, collector, lambda request: Reply(True))
+
+    class Refusing:
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+
+        def accept(self) -> object:
+            raise OSError(24, "Too many open files")
+
+        def fileno(self) -> int:
+            return self.real.fileno()
+
+    listener = control._listener
+    try:
+        monkeypatch.setattr(control, "_listener", Refusing(listener))
+        control._accept()
+        assert listener.fileno() not in collector._watched
+        monkeypatch.setattr(control, "_listener", listener)
+        control._listen_again()
+        assert listener.fileno() in collector._watched
+    finally:
+        control.close()
+        collector.close()
