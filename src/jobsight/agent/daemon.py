@@ -7,13 +7,14 @@ import queue
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from jobsight.agent.cgroups import CgroupGone
 from jobsight.agent.collector import Collector, boot_id
 from jobsight.agent.control import Control, Reply, Request
-from jobsight.agent.finder import Finder, JobPlace
+from jobsight.agent.finder import Finder, JobPlace, inodes_of
 from jobsight.agent.identity import Identity
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
 from jobsight.agent.live import Descriptors
@@ -199,7 +200,7 @@ class NodeAgent:
         for key, place in places.items():
             known = self._jobs.get(key)
             if known is None:
-                self._try_to_begin(place)
+                self._guarded(key, partial(self._begin, place))
             else:
                 known.place = place
                 self._guarded(key, known.probe.refresh)
@@ -218,15 +219,6 @@ class NodeAgent:
         if self.job_id is not None and place.job_id != self.job_id:
             return False
         return not self._only_node or place.node in (None, self.node)
-
-    def _try_to_begin(self, place: JobPlace) -> None:
-        try:
-            self._begin(place)
-        except CgroupGone:
-            self._finish(place.key)
-        except Exception as error:
-            self.collector.faults.note("a new job", error)
-            self._look_due = True
 
     def _begin(self, place: JobPlace) -> None:
         assert place.job_id is not None
@@ -285,7 +277,7 @@ class NodeAgent:
         try:
             action()
         except CgroupGone:
-            self._finish(key)
+            self._finish_if_gone(key)
         except Exception as error:
             self.collector.faults.note("a job's folders", error)
             self._look_due = True
@@ -294,7 +286,15 @@ class NodeAgent:
         """A sampling round found the job's cgroup removed."""
         for key, job in list(self._jobs.items()):
             if job.followed is followed:
-                self._finish(key)
+                self._finish_if_gone(key)
+
+    def _finish_if_gone(self, key: str) -> None:
+        """Slurm removes a job from one hierarchy after the other; with the last it is over."""
+        job = self._jobs.get(key)
+        if job is None or same_folders(job.place.inodes, inodes_of(job.place.folders)):
+            self._look_due = True
+            return
+        self._finish(key)
 
     def _finish(self, key: str) -> None:
         job = self._jobs.pop(key, None)

@@ -151,7 +151,7 @@ class Finder:
             return
         self._watch_steps(folders)
         number = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
-        inodes = _inodes(folders)
+        inodes = inodes_of(folders)
         sluid = match["sluid"].upper() if match["sluid"] else None
         if uid is None:
             uid = self._owner(key, inodes, Path(entry.path))
@@ -208,7 +208,7 @@ def _processes(job: Path, below: str) -> Iterator[str]:
                 continue
 
 
-def _inodes(folders: dict[str, Path]) -> dict[str, int]:
+def inodes_of(folders: dict[str, Path]) -> dict[str, int]:
     found: dict[str, int] = {}
     for controller, folder in folders.items():
         try:

@@ -1,0 +1,323 @@
+"""The node's agent on the real kernel: starts, kills, restarts, faults at every read."""
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.spool import Spool
+from jobsight.model import JobPart
+from jobsight.wire import decode
+from tests.agent.slurm_trees import (
+    Kept,
+    RunningAgent,
+    SlurmJob,
+    SlurmNode,
+    attributed,
+    available,
+    built,
+    following,
+    remove_tree,
+    row,
+    wait_until,
+)
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(not available(), reason="needs root and the hierarchies of cgroup v1"),
+]
+
+
+@pytest.fixture
+def node() -> Iterator[SlurmNode]:
+    node = SlurmNode()
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def last(kept: Kept, job: SlurmJob) -> JobPart:
+    counter = job.cpu_time()
+
+    def complete() -> JobPart | None:
+        parts = kept.parts(job.job_id)
+        return parts[-1] if parts and (parts[-1].totals.cpu_time or 0) >= counter else None
+
+    part: JobPart = wait_until(complete)
+    return part
+
+
+def test_a_new_job_is_noticed_within_a_second_and_without_listing_proc(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    real_list, real_scan = os.listdir, os.scandir
+
+    def note(real: Callable[..., object]) -> Callable[..., object]:
+        def look(path: object = ".") -> object:
+            listed.append(os.fsdecode(path) if isinstance(path, (str, bytes)) else str(path))
+            return real(path)
+
+        return look
+
+    monkeypatch.setattr(os, "listdir", note(real_list))
+    monkeypatch.setattr(os, "scandir", note(real_scan))
+    with following(node.finder()) as running:
+        time.sleep(0.3)
+        started = time.monotonic()
+        node.job(5).step("sleep", "60")
+        wait_until(lambda: running.agent.jobs)
+        assert time.monotonic() - started < 1
+        wait_until(lambda: running.agent.jobs[0].view.usage.members)
+    assert listed
+    assert not [path for path in listed if path.rstrip("/") == "/proc"]
+
+
+def test_an_agent_that_comes_in_the_middle_of_a_job(node: SlurmNode) -> None:
+    job = node.job(1)
+    step = job.step(built("processor"), "900000")
+    time.sleep(0.5)
+    with following(node.finder()) as running:
+        step.wait()
+        part = last(running.kept, job)
+    assert part.totals.cpu_time == pytest.approx(job.cpu_time(), rel=0.01)
+    assert row(part, built("processor")).cpu_time == pytest.approx(0.9e9, rel=0.05)
+    assert part.sighting.birth <= time.time_ns() - 0.5e9
+
+
+_AGENT = """
+import sys
+from pathlib import Path
+from jobsight.agent.daemon import NodeAgent
+from jobsight.agent.finder import Finder
+from jobsight.agent.spool import Spool
+agent = NodeAgent(cluster="test", node="n1", spool=Spool(Path(sys.argv[1])),
+    finder=Finder(v1_roots=[sys.argv[3]]), run_folder=Path(sys.argv[2]),
+    intervals=((None, 0.1),), flush_interval=0.1)
+agent.run()
+"""
+
+
+def test_a_killed_agent_and_the_next_one_give_right_totals(node: SlurmNode, tmp_path: Path) -> None:
+    job = node.job(1)
+    spools = [tmp_path / "spool-1", tmp_path / "spool-2"]
+
+    def start(spool: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _AGENT, str(spool), str(tmp_path / "run"), node.root]
+        return subprocess.Popen(command)
+
+    def parts(spool: Path) -> list[JobPart]:
+        batches = [decode(file.read_bytes()) for file in sorted(spool.glob("*.batch"))]
+        return [part for batch in batches for part in batch.parts]
+
+    agents = [start(spools[0])]
+    try:
+        time.sleep(0.5)
+        long = job.step(built("processor"), "1500000", step="0")
+        job.step(built("storm"), "20", "1", built("wall"), "5000", step="1").wait()
+
+        def seen() -> bool:
+            told = parts(spools[0])
+            return bool(told) and any(use.executions == 20 for use in told[-1].executables)
+
+        wait_until(seen)
+        agents[0].send_signal(signal.SIGKILL)
+        agents[0].wait()
+        job.step(built("storm"), "10", "1", built("wall"), "5000", step="2").wait()
+        agents.append(start(spools[1]))
+        wait_until(lambda: parts(spools[1]))
+        job.step(built("storm"), "15", "1", built("wall"), "5000", step="3").wait()
+        long.wait()
+        counter = job.cpu_time()
+        wait_until(lambda: (parts(spools[1])[-1].totals.cpu_time or 0) >= counter)
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
+    first, second = parts(spools[0])[-1], parts(spools[1])[-1]
+    assert first.sighting == second.sighting
+    assert first.epoch != second.epoch
+    assert second.totals.cpu_time == pytest.approx(counter, rel=0.01)
+    # The ten in between were nobody's; they are in the counter and in no row.
+    assert row(first, built("wall")).executions == 20
+    assert row(second, built("wall")).executions == 15
+    burned = sum(row(part, built("processor")).cpu_time for part in (first, second))
+    assert 1.0e9 <= burned <= 1.52e9
+    assert row(second, built("processor")).executions == 0
+    booked = sum(use.cpu_time for part in (first, second) for use in part.executables)
+    assert booked <= counter
+
+
+def test_stopping_takes_a_last_sample(node: SlurmNode) -> None:
+    job = node.job(1)
+    with following(node.finder(), intervals=((None, 60.0),), flush_interval=60.0) as running:
+        job.step(built("processor"), "300000").wait()
+        counter = job.cpu_time()
+    part = running.kept.last(1)
+    assert part.totals.cpu_time == counter
+    assert row(part, built("processor")).executions == 1
+    # The job goes on: its end is for the next agent to tell.
+    assert not part.final
+
+
+def test_a_job_of_the_same_name_made_anew_is_another(node: SlurmNode) -> None:
+    with following(node.finder()) as running:
+        births = []
+        for _ in range(2):
+            job = node.job(3)
+            job.step(built("processor"), "100000").wait()
+            wait_until(lambda: running.kept.parts(3))
+            births.append(last(running.kept, job).sighting.birth)
+            job.end()
+            wait_until(lambda: not running.agent.jobs)
+            time.sleep(0.05)
+        assert len(running.kept.finals(3)) == 2
+        assert births[0] != births[1]
+        for final in running.kept.finals(3):
+            assert row(final, built("processor")).executions == 1
+            assert final.totals.cpu_time == pytest.approx(0.1e9, rel=0.3)
+
+
+def test_a_job_that_leaves_one_hierarchy_before_the_others_is_one_job(node: SlurmNode) -> None:
+    with following(node.finder(), intervals=((None, 0.01),)) as running:
+        job = node.job(4)
+        job.step(built("processor"), "200000").wait()
+        counter = last(running.kept, job).totals.cpu_time
+        for controller in ("memory", "freezer", "cpuacct"):
+            remove_tree(job.folder(controller))
+            time.sleep(0.1)
+        (final,) = wait_until(lambda: running.kept.finals(4))
+        time.sleep(0.3)
+        assert len(running.kept.finals(4)) == 1
+        assert len({part.sighting for part in running.kept.parts(4)}) == 1
+        assert final.totals.cpu_time == counter
+        assert row(final, built("processor")).executions == 1
+
+
+def test_users_on_the_list_are_left_alone(node: SlurmNode) -> None:
+    with following(node.finder(), ignore_uids=[1234]) as running:
+        node.job(1, uid=1234).step("sleep", "60")
+        node.job(2, uid=4321).step("sleep", "60")
+        wait_until(lambda: running.agent.jobs)
+        time.sleep(0.5)
+        assert [job.view.sighting.job_id for job in running.agent.jobs] == [2]
+        assert running.kept.parts(1) == []
+
+
+def test_one_job_alone_and_its_grace_period(node: SlurmNode) -> None:
+    running = RunningAgent(node.finder(), job_id=2, grace_period=1.0)
+    running.thread.start()
+    node.job(1).step("sleep", "60")
+    job = node.job(2)
+    job.step(built("processor"), "1800000").wait()
+    assert running.thread.is_alive()
+    assert [one.view.sighting.job_id for one in running.agent.jobs] == [2]
+    running.thread.join(10)
+    assert not running.thread.is_alive()
+    running.stop()
+    assert running.kept.parts(1) == []
+    assert running.kept.last(2).totals.cpu_time == pytest.approx(job.cpu_time(), rel=0.01)
+
+
+def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobsight.agent.daemon._LINGER", 100_000_000)
+    with following(node.finder()) as running:
+        collector = running.agent.collector
+        assert collector.events is None
+        job = node.job(1)
+        job.step("sleep", "60")
+        wait_until(lambda: collector.events is not None)
+        job.end()
+        wait_until(lambda: collector.events is None)
+
+
+class Fault:
+    """The n-th call of a kind fails; calls are counted over all threads of the agent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, mark: bytes) -> None:
+        self.at = self.calls = self.number = 0
+        self._mark = mark
+        for name in ("open", "pread", "scandir", "stat"):
+            monkeypatch.setattr(os, name, self._wrapped(getattr(os, name)))
+
+    def _wrapped(self, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            what = arguments[0]
+            concerned = isinstance(what, int) or self._mark in os.fsencode(
+                what if isinstance(what, (str, bytes)) else str(what)
+            )
+            if concerned and self.at:
+                self.calls += 1
+                if self.calls == self.at:
+                    raise OSError(self.number, os.strerror(self.number), what)
+            return real(*arguments, **named)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EACCES], ids=errno.errorcode.get
+)
+def test_a_job_whose_every_read_fails_once(
+    node: SlurmNode,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    """Whatever read fails, the agent lives on and the other job's books stay right."""
+    caplog.set_level(logging.ERROR)
+    other = node.job(2)
+    fault = Fault(monkeypatch, b"job_1")
+    fault.number = number
+    job = node.job(1)
+    with following(node.finder(), intervals=((None, 0.01),)) as running:
+        other.step("sleep", "60")
+        job.step("sleep", "60")
+        wait_until(lambda: len(running.agent.jobs) == 2)
+        for position in range(1, 40):
+            fault.calls, fault.at = 0, position
+            wait_until(lambda position=position: fault.calls >= position, 5)
+            fault.at = 0
+            assert running.thread.is_alive(), running.error
+        other.step(built("processor"), "100000", step="1").wait()
+        part = last(running.kept, other)
+        assert row(part, built("processor")).executions == 1
+        for told in running.kept.parts(1):
+            assert not [use for use in told.executables if b"processor" in use.path]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == len(set(messages)), messages
+
+
+def test_a_spool_that_is_full_does_not_stop_the_measuring(node: SlurmNode, tmp_path: Path) -> None:
+    job = node.job(1)
+    running = RunningAgent(node.finder())
+    running.agent.collector.spool = Spool(tmp_path / "spool", limit=1)
+    try:
+        running.thread.start()
+        job.step(built("processor"), "300000").wait()
+        wait_until(lambda: running.agent.jobs)
+        time.sleep(0.5)
+        assert running.thread.is_alive()
+        spool = running.agent.collector.spool
+        assert spool.dropped > 0
+    finally:
+        running.stop()
+        spool.close()
+
+
+def test_books_never_exceed_the_counter_while_a_job_runs(node: SlurmNode) -> None:
+    with following(node.finder(), flush_interval=0.05, intervals=((None, 0.05),)) as running:
+        job = node.job(1)
+        job.step(built("storm"), "300", "2", built("wall"), "2000").wait()
+        last(running.kept, job)
+        shares = [attributed(part) for part in running.kept.parts(1) if part.totals.cpu_time]
+    assert shares
+    assert max(shares) <= 1.001
