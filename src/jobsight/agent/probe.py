@@ -88,13 +88,15 @@ class CgroupProbe:
         self._epoch_ticks = 0
 
     def settle(self) -> None:
-        """A step has lost its last process: read the counters before they are removed."""
+        """A step has lost its last process, or a large one has ended: read the counters now,
+        because Slurm removes them within milliseconds of a job's end."""
         if self.events and self.tracker.losses != self._losses:
             self._losses = self.tracker.losses
             self._adopt_strangers()
-        if not self.usage.emptied:
+        if not self.usage.emptied and not self.usage.peak_in_doubt:
             return
         self.usage.emptied.clear()
+        self.usage.peak_in_doubt = False
         self.read_counters()
 
     def read_counters(self) -> None:
@@ -121,6 +123,7 @@ class CgroupProbe:
         try:
             memory = self.cgroup.memory()
             self._marks = self.cgroup.marks()
+            self.usage.memory_peak = self._marks.peak or 0
         except CgroupGone:
             raise
         except OSError as error:

@@ -27,6 +27,8 @@ SPLIT_FLOOR: Final = 10_000_000
 #: How long a process of an older kernel, whose records do not say which thread is the last, is
 #: kept after its first thread has ended: the others end at the same moment or soon after.
 LINGER: Final = 100_000_000
+#: A process that small does not make a job's peak worth another reading.
+NOTABLE_MEMORY: Final = 16 * 2**20
 #: The kernel tells of a fork or an exec a moment after it can be seen.
 DOUBT: Final = 5_000_000
 
@@ -275,6 +277,8 @@ class ProcessTracker:
         # A record rounds bytes and calls down to multiples of 1,024; a look does not.
         io = InputOutput(*map(max, process.io, process.vitals_io))
         process.usage.rounded += 1
+        if process.peak > max(NOTABLE_MEMORY, process.usage.memory_peak // 4):
+            process.usage.peak_in_doubt = True
         process.book(ended, process.cpu, io, exact=True)
         self._forget(process, record.parent)
 

@@ -33,6 +33,10 @@ class JobUsage:
         #: Live processes by step, and the steps that have just lost their last one.
         self.step_members: Counter[str] = Counter()
         self.emptied: set[str] = set()
+        #: The kernel's own peak at the last reading, and whether a process has ended since that
+        #: may have raised it.
+        self.memory_peak = 0
+        self.peak_in_doubt = False
         #: CPU time of what has ended, by step.
         self.step_cpu: Counter[str] = Counter()
         #: Ended processes, whose records round I/O down.
