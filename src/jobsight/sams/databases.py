@@ -164,7 +164,8 @@ class SamsDatabase:
         ends = [moment for row in rows if (moment := self._moment(row[8])) is not None]
         record = SamsRecord(
             job_id=int(job),
-            node=_text(node) or UNKNOWN,
+            # Nodes that SAMS has lost must not become one and the same.
+            node=_text(node) or f"{UNKNOWN}-{rows[0][12]}",
             info=SlurmInfo(
                 user=_text(user),
                 account=_text(project),
@@ -172,7 +173,8 @@ class SamsDatabase:
                 # Without a start of Slurm the first process is the nearest there is.
                 start=start if start is not None else began,
             ),
-            executables=executables,
+            # Sorted: whatever order the rows come in, the record is the same.
+            executables=dict(sorted(executables.items())),
             first=began,
             last=max(ends, default=began),
         )

@@ -93,7 +93,7 @@ def _groups(records: Iterable[tuple[str, SamsRecord]]) -> Iterator[tuple[str, li
         yield name, group
 
 
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def _entry(record: SamsRecord, cluster: str) -> Entry:

@@ -27,6 +27,9 @@ PATIENCE: Final = 60.0
 #: Bytes of bodies that are held at once; beyond it clients are told to come again.
 MOST_HELD: Final = 256 * 2**20
 
+#: What nginx lets through at most (512 MiB), and some.
+_MOST_DISCARDED: Final = 600 * 2**20
+
 _MEANINGS: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota is used up",
@@ -63,19 +66,19 @@ class PostReceiver:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        body = _Body(receive, self._patience)
         try:
-            answer = PlainTextResponse(await self._handle(scope, receive))
+            answer = PlainTextResponse(await self._handle(scope, body))
         except _Answer as end:
             logger.log(
                 logging.ERROR if end.status >= 500 else logging.WARNING,
                 "%s %r: %d: %s", scope["method"], scope["path"][:200], end.status, end.sentence,
             )  # fmt: skip
-            # The rest of a body that is not wanted is not read, so the connection ends.
-            headers = end.headers | ({"Connection": "close"} if end.status != 404 else {})
-            answer = PlainTextResponse(f"{end.sentence}\n", end.status, headers)
+            await body.discard()
+            answer = PlainTextResponse(f"{end.sentence}\n", end.status, end.headers)
         await answer(scope, receive, send)
 
-    async def _handle(self, scope: Scope, receive: Receive) -> str:
+    async def _handle(self, scope: Scope, body: _Body) -> str:
         job_id, name = _place(scope)
         if scope["method"] != "POST":
             raise _Answer(405, "records are posted, with POST", {"Allow": "POST"})
@@ -83,7 +86,7 @@ class PostReceiver:
             self._deposit.check_name(name)
             held: list[bytes] = []
             try:
-                await self._read(scope, receive, held)
+                await self._read(scope, body, held)
                 return await asyncio.to_thread(self._keep, job_id, name, b"".join(held))
             finally:
                 self._held -= sum(map(len, held))
@@ -101,20 +104,13 @@ class PostReceiver:
         logger.info("job %d: %s, %d bytes", record.job_id, kept, len(data))
         return "OK"
 
-    async def _read(self, scope: Scope, receive: Receive, held: list[bytes]) -> None:
+    async def _read(self, scope: Scope, body: _Body, held: list[bytes]) -> None:
         too_large = _Answer(413, f"a record has at most {self._max_size} bytes")
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > self._max_size:
                 raise too_large
         size = 0
-        while True:
-            try:
-                message = await asyncio.wait_for(receive(), self._patience)
-            except TimeoutError:
-                raise _Answer(408, f"nothing came for {self._patience:.0f} s") from None
-            if message["type"] == "http.disconnect":
-                raise _Answer(400, "the client left before its record was whole")
-            piece = message.get("body", b"")
+        while (piece := await body.piece()) is not None:
             size += len(piece)
             if size > self._max_size:
                 raise too_large
@@ -124,8 +120,39 @@ class PostReceiver:
                 raise _Answer(
                     503, "too many records come at once", {"Retry-After": str(RETRY_AFTER)}
                 )
-            if not message.get("more_body"):
-                return
+
+
+class _Body:
+    """The pieces of a request's body, as they come."""
+
+    def __init__(self, receive: Receive, patience: float) -> None:
+        self._receive = receive
+        self._patience = patience
+        self._ended = False
+
+    async def piece(self) -> bytes | None:
+        """The next piece, None after the last."""
+        if self._ended:
+            return None
+        try:
+            message = await asyncio.wait_for(self._receive(), self._patience)
+        except TimeoutError:
+            self._ended = True
+            raise _Answer(408, f"nothing came for {self._patience:.0f} s") from None
+        if message["type"] == "http.disconnect":
+            self._ended = True
+            raise _Answer(400, "the client left before its record was whole")
+        self._ended = not message.get("more_body")
+        return bytes(message.get("body", b""))
+
+    async def discard(self) -> None:
+        """Read what is left and keep none of it: nginx hears no answer while it still sends."""
+        left = _MOST_DISCARDED
+        try:
+            while left > 0 and (piece := await self.piece()) is not None:
+                left -= len(piece)
+        except _Answer:
+            return
 
 
 def _place(scope: Scope) -> tuple[int, str]:
