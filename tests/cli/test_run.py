@@ -182,6 +182,19 @@ def test_a_chain_of_programs_is_split(home: Home, burners: dict[str, Path]) -> N
 
 
 @pytest.mark.root
+def test_a_shell_that_slept_gets_nothing_of_the_program_it_became(
+    home: Home, burners: dict[str, Path]
+) -> None:
+    """Divided by time, a shell that waits as long as its program spins would get half of it."""
+    script = f"sleep 0.3; exec {burners['processor']} 300000"
+    home.run("sh", "-c", 'for i in 1 2 3; do sh -c "$0"; done', script)
+    rows = {row["path"].rpartition("/")[2]: row for row in home.report()["executables"]}
+    shell = sum(row["cpu_time"] for name, row in rows.items() if name in ("dash", "sh", "bash"))
+    assert rows["processor"]["cpu_time"] >= 0.95 * 3 * 300_000_000
+    assert shell < 0.05 * rows["processor"]["cpu_time"]
+
+
+@pytest.mark.root
 def test_a_thousand_processes_at_once(home: Home) -> None:
     script = "i=0; while [ $i -lt 1200 ]; do sleep 3 & i=$((i+1)); done; wait"
     ended = home.run("/bin/sh", "-c", f"ulimit -n 256; {script}", preexec_fn=few_descriptors)

@@ -43,8 +43,9 @@ class Kind(NamedTuple):
     user: str
     script: str
     options: tuple[str | bytes, ...] = ()
-    #: It ended by itself, so Slurm's own CPU time can be believed.
-    ended_itself: bool = True
+    #: Slurm's own CPU time can be believed: the job ended by itself, and not in programs shorter
+    #: than a tick of the clock, of which rusage counts each as none or as a whole one.
+    slurm_is_right: bool = True
     #: Executions that must be counted, by the end of the path.
     executions: Mapping[str, int] = MappingProxyType({})
 
@@ -53,7 +54,13 @@ KINDS: dict[str, Kind] = {
     "cpu": Kind(ALICE, script(burn(3), "truth"), ("--mem=100",)),
     "memory": Kind(BOB, script(eat(120), "truth"), ("--mem=300",)),
     "short": Kind(ALICE, script("sleep 0.2"), ("--mem=50",)),
-    "storm": Kind(BOB, script(storm(2000), "truth"), ("--mem=100",), executions={"/true": 2000}),
+    "storm": Kind(
+        BOB,
+        script(storm(2000), "truth"),
+        ("--mem=100",),
+        slurm_is_right=False,
+        executions={"/true": 2000},
+    ),
     "steps": Kind(
         ALICE,
         script(f"srun {burn(1)}", f"srun {burn(0.5)}", "truth"),
@@ -63,7 +70,7 @@ KINDS: dict[str, Kind] = {
         BOB, script(f"srun --ntasks=3 --ntasks-per-node=1 {burn(1)}"), ("--nodes=3", "--mem=100")
     ),
     "failed": Kind(ALICE, script(burn(0.5), "truth", "exit 42"), ("--mem=100",)),
-    "out of memory": Kind(BOB, script(eat(300)), ("--mem=80",), ended_itself=False),
+    "out of memory": Kind(BOB, script(eat(300)), ("--mem=80",), slurm_is_right=False),
     "hostile name": Kind(ALICE, script(burn(0.3)), (f"--job-name={HOSTILE_NAME}", "--mem=50")),
     "hostile path": Kind(
         BOB,

@@ -52,9 +52,8 @@ def both(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "epilog": write_hook(folder, "epilog-collector"),
     }
     (folder / "site").mkdir()
-    with Cluster.unused("c", nodes=3, **hooks) as cluster:
-        with Site(cluster, folder / "site") as site:
-            yield site
+    with Cluster.unused("c", nodes=3, **hooks) as cluster, Site(cluster, folder / "site") as site:
+        yield site
 
 
 def record_of(site: Site, job: int) -> dict[str, Any]:

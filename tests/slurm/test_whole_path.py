@@ -87,7 +87,7 @@ def test_cpu_time_is_the_cgroup_s_and_sacct_s(finished: dict[str, Finished], nam
     told = re.findall(r"^truth \S+ (\d+) \d+$", job.output, re.MULTILINE)
     if told:
         assert close(measured, int(told[-1])), (measured, told)
-    if KINDS[name].ended_itself:
+    if KINDS[name].slurm_is_right:
         assert close(measured, seconds(job.sacct[0]["TotalCPU"]) * SECOND)
 
 

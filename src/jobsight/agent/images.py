@@ -47,7 +47,7 @@ class ImageNames:
     """Names of executables, learned from every successful look and bounded in number."""
 
     def __init__(self, proc: bytes = b"/proc", limit: int = 50_000) -> None:
-        self._proc = proc
+        self.proc = proc
         self._limit = limit
         self._by_inode: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._known_paths: dict[bytes, tuple[int, int]] = {}
@@ -55,7 +55,7 @@ class ImageNames:
 
     def by_link(self, pid: int) -> Name | None:
         """Read the link of a live process; None when it is gone or has no file."""
-        link = b"%s/%d/exe" % (self._proc, pid)
+        link = b"%s/%d/exe" % (self.proc, pid)
         try:
             path = os.readlink(link)
             if path.endswith(_DELETED) and not os.path.lexists(path):

@@ -181,11 +181,7 @@ class LiveProcess:
 
     def runtime(self) -> int | None:
         """Nanoseconds its first thread has run; None when it is gone."""
-        try:
-            with open(self._folder + b"/schedstat", "rb", 0) as file:
-                return int(file.read(64).split(b" ", 1)[0])
-        except (OSError, ValueError):
-            return None
+        return runtime_of(self._folder)
 
     def input_output(
         self, threads: int, ended: InputOutput, *, had_children: bool
@@ -242,6 +238,15 @@ class LiveProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self._stat = self._io = -1
+
+
+def runtime_of(folder: bytes) -> int | None:
+    """Nanoseconds the first thread of a process has run, by its folder in /proc."""
+    try:
+        with open(folder + b"/schedstat", "rb", 0) as file:
+            return int(file.read(64).split(b" ", 1)[0])
+    except (OSError, ValueError):
+        return None
 
 
 def _split(data: bytes) -> list[bytes]:

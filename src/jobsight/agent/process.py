@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from jobsight.agent.images import UNKNOWN, Name
-from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, add, subtract
+from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, add, runtime_of, subtract
 from jobsight.agent.netlink import ExitRecord
 from jobsight.agent.usage import JobUsage
 
@@ -108,12 +108,11 @@ class Process:
             ),
         )
 
-    def split(self, stretch: Stretch) -> None:
+    def split(self, stretch: Stretch, proc: bytes) -> None:
         """Find out what the process had used at the exec; it ran on for a moment since."""
+        # Most have not met a sampling round yet; their folder can be read all the same.
         live = self.live
-        if live is None:
-            return
-        looked = live.runtime()
+        looked = live.runtime() if live is not None else runtime_of(b"%s/%d" % (proc, self.tgid))
         if looked is None:
             return
         since = max(0, stretch.named_at - stretch.start)

@@ -222,12 +222,12 @@ class ProcessTracker:
         stretch.named_at = looked
         if process.expected:
             process.expected = False
-            process.split(stretch)
+            process.split(stretch, self.names.proc)
             process.base_cpu = stretch.used or 0
             stretch.used, stretch.io = 0, NOTHING
             process.stretches[-1] = stretch
         elif event.time - previous.start >= SPLIT_FLOOR or previous.executed:
-            process.split(stretch)
+            process.split(stretch, self.names.proc)
             process.stretches.append(stretch)
         else:
             count(process.usage, previous, -1)
