@@ -170,17 +170,16 @@ def test_stopping_takes_a_last_sample(node: SlurmNode) -> None:
 
 def test_a_job_of_the_same_name_made_anew_is_another(node: SlurmNode) -> None:
     with following(node.finder()) as running:
-        births = []
         for _ in range(2):
             job = node.job(3)
             job.step(built("processor"), "100000").wait()
             wait_until(lambda: running.kept.parts(3))
-            births.append(last(running.kept, job).sighting.birth)
+            wait_until(lambda: running.agent.jobs)
             job.end()
             wait_until(lambda: not running.agent.jobs)
             time.sleep(0.05)
         assert len(running.kept.finals(3)) == 2
-        assert births[0] != births[1]
+        assert len({final.sighting.birth for final in running.kept.finals(3)}) == 2
         for final in running.kept.finals(3):
             assert row(final, built("processor")).executions == 1
             assert final.totals.cpu_time == pytest.approx(0.1e9, rel=0.3)

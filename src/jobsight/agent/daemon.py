@@ -327,6 +327,7 @@ class NodeAgent:
         self.collector.flush()
         for job in self._jobs.values():
             job.finish()
+            job.probe.close()
         self._jobs.clear()
         if self._control is not None:
             self._control.close()

@@ -24,8 +24,7 @@ MISSING_LIMIT: Final = 1_000_000_000
 #: With events, the list of the cgroup is only a second look for processes that were moved in.
 STRANGERS_EVERY: Final = 20
 
-#: In a job of so many processes each one's I/O is read in every other round; its exit record
-#: completes it.
+#: With so many processes each one's I/O is read in every other round; its record completes it.
 MANY: Final = 64
 
 IO_METRICS: Final = (
@@ -118,6 +117,10 @@ class CgroupProbe:
         except OSError as error:
             self._note("cpu", error)
             cpu = None
+        else:
+            # The counter is cumulative: what was missed before is in it.
+            self.errors.pop("cpu", None)
+        self._gone = False
         self._cpu = cpu or self._cpu
         row["cpu.time"], row["cpu.user"], row["cpu.system"] = cpu or (MISSING, MISSING, MISSING)
         try:
@@ -136,8 +139,7 @@ class CgroupProbe:
 
     @staticmethod
     def _memory_row(row: Row, memory: MemoryReading | None) -> None:
-        row["memory.used"] = memory.used if memory else MISSING
-        for name in ("current", "anonymous", "file", "shared", "swap"):
+        for name in ("used", "current", "anonymous", "file", "shared", "swap"):
             row[f"memory.{name}"] = getattr(memory, name) if memory else MISSING
 
     def _note(self, group: str, error: OSError) -> None:
@@ -190,10 +192,8 @@ class CgroupProbe:
             process.vitals_peak = resident
         if with_io:
             io = live.input_output(threads, process.io, had_children=process.had_children)
-            if io is None:
-                self._io_hidden = True
-            else:
-                process.vitals_io = io
+            self._io_hidden |= io is None
+            process.vitals_io = io or process.vitals_io
         if not self.events:
             self.tracker.look_for_exec(process)
 
@@ -235,7 +235,7 @@ class CgroupProbe:
             if live.has_ended():
                 # It is still listed, but its end has been told, and booked.
                 live.close()
-                raise Gone
+                return
             new = live.start_ticks >= self._epoch_ticks - 1
             process = self.tracker.adopt(live, usage, step=step, new=new, daemon_at=daemon_at)
             if not new:

@@ -93,7 +93,8 @@ class StepCgroup:
                 self._task_cpu[folder] = int(files.read("cpuacct.usage", 64))
             except CgroupGone:
                 files.close()
-                del self._tasks[folder]
+                if not folder.exists():
+                    del self._tasks[folder]
         tasks = sum(self._task_cpu.values())
         self.use.cpu_time, self.use.cpu_overhead = tasks, max(0, whole - tasks)
 
@@ -191,13 +192,13 @@ class SlurmCounters:
             step.read()
         steps = self.steps()
         self.overhead = sum(step.cpu_overhead or 0 for step in steps)
-        if self.version == self.V2:
-            # slurmstepd runs on between two reads, so the users' own sums are taken as they are.
-            whole = cpu_v2(files)
-            used = sum(step.cpu_time or 0 for step in steps)
-        else:
-            whole = cpu_v1(files)
-            used = max(0, whole.time - self.overhead)
+        whole = cpu_v2(files) if self.version == self.V2 else cpu_v1(files)
+        used = max(0, whole.time - self.overhead)
+        users = [step.cpu_time for step in steps]
+        if self.version == self.V2 and None not in users:
+            # slurmstepd runs on between two reads, so the users' own sums are taken as they are;
+            # a step that could not be read yet is in the whole alone.
+            used = sum(filter(None, users))
         user = round(used * whole.user / whole.time) if whole.time else used // 2
         return CpuReading(used, user, used - user)
 

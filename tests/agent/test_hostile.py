@@ -1,0 +1,149 @@
+"""Executables with names and places that are meant to break something."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jobsight.model import JobPart
+from jobsight.wire import decode, encode
+from tests.agent.slurm_trees import (
+    RunningAgent,
+    SlurmJob,
+    SlurmNode,
+    attributed,
+    available,
+    built,
+    following,
+    row,
+    wait_until,
+)
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(not available(), reason="needs root and the hierarchies of cgroup v1"),
+]
+
+NAMES = [
+    b"100%(jobid)s%n",
+    b'it\'s "quoted"',
+    b"{braces} {0} ${HOME} `id`",
+    b"two\nlines\r",
+    b"not utf-8 \xff\xfe\x80",
+    b"trailing (deleted)",
+    b") R 1 1 1 (",
+    "ünïcode 🚀".encode(),
+    b"x" * 255,
+]
+
+
+@pytest.fixture
+def node() -> Iterator[SlurmNode]:
+    node = SlurmNode()
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def last(running: RunningAgent, job: SlurmJob) -> JobPart:
+    counter = job.cpu_time()
+
+    def complete() -> JobPart | None:
+        parts = running.kept.parts(job.job_id)
+        return parts[-1] if parts and (parts[-1].totals.cpu_time or 0) >= counter else None
+
+    part: JobPart = wait_until(complete)
+    return part
+
+
+def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) -> None:
+    paths = [os.path.join(os.fsencode(tmp_path), name) for name in NAMES]
+    with following(node.finder()) as running:
+        job = node.job(1)
+        for number, path in enumerate(paths):
+            shutil.copy(built("processor"), path)
+            job.step(path, "60000", step=str(number)).wait()
+        part = last(running, job)
+        for path in paths:
+            assert (row(part, path).executions, row(part, path).path_known) == (1, True)
+        assert attributed(part) >= 0.95
+        # And they come through the wire as they are.
+        (batch,) = [batch for batch in running.kept.batches if part in batch.parts]
+        again = decode(encode(msgspec.structs.replace(batch, spool="s", sequence=1)))
+        assert {use.path for use in again.parts[0].executables} >= set(paths)
+
+
+def test_a_path_of_four_thousand_characters(node: SlurmNode, tmp_path: Path) -> None:
+    # A path of that length can only be reached step by step.
+    here = os.open(tmp_path, os.O_RDONLY)
+    length = len(os.fsencode(tmp_path))
+    name = b"d" * 200
+    try:
+        while length + 201 < 4000:
+            os.mkdir(name, dir_fd=here)
+            below = os.open(name, os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here, length = below, length + 201
+        program = os.open(b"p", os.O_WRONLY | os.O_CREAT, 0o755, dir_fd=here)
+        os.write(program, built("processor").read_bytes())
+        os.close(program)
+        with following(node.finder()) as running:
+            job = node.job(1)
+            job.step("/bin/sh", "-c", "exec ./p 100000", preexec_fn=lambda: os.fchdir(here)).wait()
+            part = last(running, job)
+            (use,) = [use for use in part.executables if use.path.endswith(b"/p")]
+            assert len(use.path) == length + 2
+            assert use.cpu_time == pytest.approx(0.1e9, rel=0.2)
+    finally:
+        os.close(here)
+        subprocess.run(["rm", "-rf", tmp_path / os.fsdecode(name)], check=True)
+
+
+def test_a_deleted_executable(node: SlurmNode, tmp_path: Path) -> None:
+    program = tmp_path / "gone"
+    shutil.copy(built("processor"), program)
+    with following(node.finder()) as running:
+        job = node.job(1)
+        step = job.step(program, "400000")
+        time.sleep(0.1)
+        program.unlink()
+        step.wait()
+        assert row(last(running, job), program).executions == 1
+
+
+@pytest.mark.parametrize("kind", ["namespace", "chroot"])
+def test_an_executable_that_is_not_seen_from_here(
+    node: SlurmNode, tmp_path: Path, kind: str
+) -> None:
+    """A container's files: the link gives the path inside, a look from outside finds nothing."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    static = inside / "burn"
+    source = built("processor").with_suffix(".c")
+    command = ["cc", "-O2", "-static", "-DCLOCK=CLOCK_PROCESS_CPUTIME_ID", "-o", static, source]
+    if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("needs a static C library")
+    if kind == "chroot":
+        words = ["chroot", str(inside), "/burn", "100000"]
+    else:
+        script = (
+            f"mount -t tmpfs none {inside} && cp {tmp_path}/burn {inside}/only-here"
+            f" && {inside}/only-here 100000; true"
+        )
+        shutil.copy(static, tmp_path / "burn")
+        words = ["unshare", "-m", "sh", "-c", script]
+    with following(node.finder()) as running:
+        job = node.job(1)
+        assert job.step(*words).wait() == 0
+        part = last(running, job)
+        uses = [use for use in part.executables if use.cpu_time > 0.08e9]
+        assert [use.executions for use in uses] == [1]
+        assert uses[0].path.endswith((b"burn", b"only-here"))
+        assert attributed(part) >= 0.9
+    assert not (inside / "only-here").exists()

@@ -1,0 +1,210 @@
+"""The counters of a job's steps: trees of both versions, steps and tasks that come and go."""
+
+import contextlib
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.cgroups import CgroupFiles, CgroupGone
+from jobsight.agent.images import ImageNames
+from jobsight.agent.slurm_cgroup import SlurmCounters
+from jobsight.agent.slurm_probe import SlurmProbe
+from jobsight.agent.tracker import ProcessTracker
+
+CPUS = 128
+
+
+def write(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def cpuacct(folder: Path, used: int) -> None:
+    """As on a node of 128 cores, with the lists per CPU."""
+    write(
+        folder,
+        cpuacct__usage=f"{used}\n",
+        cpuacct__stat=f"user {used // 20_000_000}\nsystem {used // 20_000_000}\n",
+        cpuacct__usage_percpu=" ".join([str(used // CPUS)] * CPUS) + "\n",
+        cgroup__procs="",
+    )
+
+
+def memory(folder: Path, used: int, peak: int) -> None:
+    write(
+        folder,
+        memory__usage_in_bytes=f"{used}\n",
+        memory__max_usage_in_bytes=f"{peak}\n",
+        memory__limit_in_bytes=f"{2**63 - 4096}\n",
+        memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
+        memory__stat=f"total_cache 0\ntotal_rss {used}\ntotal_shmem 0\ntotal_swap 0\n",
+        cgroup__procs="",
+    )
+
+
+def unified(folder: Path, used: int, used_memory: int | None = None) -> None:
+    files = {
+        "cpu__stat": f"usage_usec {used // 1000}\nuser_usec {used // 1000}\nsystem_usec 0\n"
+        "nr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
+        "cgroup__procs": "",
+    }
+    if used_memory is not None:
+        files |= {
+            "memory__current": f"{used_memory}\n",
+            "memory__peak": f"{used_memory * 2}\n",
+            "memory__max": "max\n",
+            "memory__swap__current": "0\n",
+            "memory__events": "low 0\nhigh 0\nmax 0\noom 1\noom_kill 1\n",
+            "memory__stat": f"anon {used_memory}\nfile 0\nshmem 0\n",
+        }
+    write(folder, **files)
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> dict[str, Path]:
+    folders = {name: tmp_path / name / "slurm/uid_5/job_1" for name in ("cpuacct", "memory")}
+    cpuacct(folders["cpuacct"], 1_000_000_000)
+    memory(folders["memory"], 4096, 8192)
+    for step, whole, tasks in (("batch", 600, (500,)), ("0", 400, (200, 150))):
+        cpuacct(folders["cpuacct"] / f"step_{step}", whole * 1_000_000)
+        memory(folders["memory"] / f"step_{step}", 2048, 4096)
+        for number, used in enumerate(tasks):
+            cpuacct(folders["cpuacct"] / f"step_{step}" / f"task_{number}", used * 1_000_000)
+    return folders
+
+
+@pytest.fixture
+def v2(tmp_path: Path) -> dict[str, Path]:
+    job = tmp_path / "job_1"
+    unified(job, 1_000_000_000, 1 << 20)
+    unified(job / "step_batch", 1_000_000_000)
+    unified(job / "step_batch/user", 900_000_000, 1 << 19)
+    unified(job / "step_batch/user/task_0", 900_000_000)
+    unified(job / "step_batch/slurm", 100_000_000)
+    return {"unified": job}
+
+
+def test_steps_and_tasks_of_v1(v1: dict[str, Path]) -> None:
+    counters = SlurmCounters(v1)
+    cpu = counters.cpu()
+    assert cpu is not None
+    used = {step.step: (step.tasks, step.cpu_time, step.cpu_overhead) for step in counters.steps()}
+    assert used == {"batch": (1, 500_000_000, 100_000_000), "0": (2, 350_000_000, 50_000_000)}
+    # The daemons' share is not the user's.
+    assert (cpu.time, counters.overhead) == (850_000_000, 150_000_000)
+    assert counters.marks().peak == 8192
+    assert {step.memory_peak for step in counters.steps()} == {4096}
+    counters.close()
+
+
+def test_steps_of_v2(v2: dict[str, Path]) -> None:
+    counters = SlurmCounters(v2)
+    cpu = counters.cpu()
+    assert cpu is not None
+    (step,) = counters.steps()
+    assert (step.cpu_time, step.cpu_overhead) == (900_000_000, 100_000_000)
+    assert (step.memory_peak, step.oom_kills) == (1 << 20, 1)
+    assert (cpu.time, counters.overhead) == (900_000_000, 100_000_000)
+    assert (counters.marks().peak, counters.marks().limit) == (1 << 21, None)
+    counters.close()
+
+
+def test_a_step_of_v2_whose_folders_are_being_made_is_not_over(v2: dict[str, Path]) -> None:
+    new = v2["unified"] / "step_0"
+    unified(new, 0)
+    counters = SlurmCounters(v2)
+    counters.cpu()
+    unified(new / "slurm", 0)
+    unified(new / "user", 50_000_000)
+    counters.refresh()
+    counters.cpu()
+    step = {step.step: step for step in counters.steps()}["0"]
+    assert (step.ended, step.cpu_time) == (False, 50_000_000)
+    counters.close()
+
+
+def test_a_task_that_goes_before_its_step_keeps_its_use(
+    v1: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = SlurmCounters(v1)
+    counters.cpu()
+    gone = v1["cpuacct"] / "step_0/task_1"
+    shutil.rmtree(gone)
+    vanish(monkeypatch, gone)
+    counters.refresh()
+    cpuacct(v1["cpuacct"] / "step_0/task_0", 220_000_000)
+    counters.cpu()
+    step = {step.step: step for step in counters.steps()}["0"]
+    assert (step.ended, step.cpu_time, step.tasks) == (False, 370_000_000, 2)
+    counters.close()
+
+
+def test_an_ended_step_keeps_its_last_reading(v1: dict[str, Path]) -> None:
+    counters = SlurmCounters(v1)
+    counters.cpu()
+    for folder in v1.values():
+        shutil.rmtree(folder / "step_0")
+    counters.refresh()
+    cpu = counters.cpu()
+    assert cpu is not None
+    step = {step.step: step for step in counters.steps()}["0"]
+    assert (step.ended, step.cpu_time) == (True, 350_000_000)
+    assert cpu.time == 850_000_000
+    counters.close()
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize(
+    "number", [errno.ENODEV, errno.ENOENT, errno.EACCES, errno.EMFILE], ids=errno.errorcode.get
+)
+def test_every_read_may_fail(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, version: str, number: int
+) -> None:
+    """A figure that could not be read is failed or missing, never zero, and nothing is raised
+    but the word that the cgroup is gone."""
+    folders = request.getfixturevalue(version)
+    fault = {"at": 0, "calls": 0}
+
+    def wrapped(real: object) -> object:
+        def call(*arguments: object, **named: object) -> object:
+            fault["calls"] += 1
+            if fault["calls"] == fault["at"]:
+                raise OSError(number, os.strerror(number), str(arguments[0]))
+            return real(*arguments, **named)  # type: ignore[operator]
+
+        return call
+
+    for name in ("open", "pread"):
+        monkeypatch.setattr(os, name, wrapped(getattr(os, name)))
+    for position in range(1, 60):
+        fault.update(at=0, calls=0)
+        probe = SlurmProbe(SlurmCounters(folders), ProcessTracker(ImageNames()), events=True)
+        fault["at"] = position
+        with contextlib.suppress(CgroupGone):
+            assert probe.sample()["cpu.time"] != 0
+        fault["at"] = 0
+        reached = fault["calls"] >= position
+        probe.sample()
+        totals = probe.totals()
+        assert totals.cpu_time in (850_000_000, 900_000_000)
+        assert probe.coverage(0)["cpu"].quality == "exact"
+        probe.close()
+        if not reached:
+            break
+
+
+def vanish(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Reads through kept descriptors fail as those of a removed cgroup do."""
+    real = CgroupFiles.read
+
+    def read(self: CgroupFiles, name: str, size: int = 4096) -> bytes:
+        if self.folder == folder:
+            self.close()
+        return real(self, name, size)
+
+    monkeypatch.setattr(CgroupFiles, "read", read)
