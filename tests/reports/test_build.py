@@ -33,6 +33,12 @@ def test_executables_may_sum_to_more_than_the_counter() -> None:
     assert not any("more than" in note for note in noise.coverage_notes)
 
 
+def test_a_row_that_was_taken_back_is_not_shown() -> None:
+    empty = use(b"true", 0, 0, path_known=False, processes=0)
+    made = report(uses=[*USES, ("n1", empty)])
+    assert "true" not in [row.path for row in made.executables]
+
+
 def test_nodes_are_summed_and_executables_joined() -> None:
     uses = [*USES, ("n2", use(b"/usr/bin/true", 10, 100, peak_memory=GIB))]
     made = report(job(nodes=("n1", "n2")), [node(), node("n2")], uses)

@@ -25,9 +25,13 @@ def executable_rows(stored: Iterable[StoredExecutable]) -> list[ExecutableRow]:
             joined[use.path, use.path_known] = _row(use)
         else:
             _add(row, use)
-    return sorted(
-        joined.values(), key=lambda row: (-row.cpu_time, -(row.executions or 0), row.path)
-    )
+    rows = [row for row in joined.values() if not _taken_back(row)]
+    return sorted(rows, key=lambda row: (-row.cpu_time, -(row.executions or 0), row.path))
+
+
+def _taken_back(row: ExecutableRow) -> bool:
+    """Whether the agent has since learned the path of what it had sent under a command's name."""
+    return not (row.executions or row.processes or row.cpu_time)
 
 
 def remainder_row(cpu_time: int, whole: int) -> ExecutableRow:
