@@ -34,7 +34,7 @@ def test_executables_may_sum_to_more_than_the_counter() -> None:
 
 
 def test_a_row_that_was_taken_back_is_not_shown() -> None:
-    empty = use(b"true", 0, 0, path_known=False, processes=0)
+    empty = use(b"true", 0, 0, path_known=False)
     made = report(uses=[*USES, ("n1", empty)])
     assert "true" not in [row.path for row in made.executables]
 

@@ -104,7 +104,7 @@ class CgroupProbe:
             self._sample_counters({})
         except CgroupGone:
             return
-        if self._cpu is not None and not self.usage.members:
+        if self._cpu is not None and not self._gone and not self.usage.members:
             # Nothing is alive whose own account would lag behind the counter.
             self._full = (self._cpu.time, self.usage.cpu_seen())
 
@@ -120,7 +120,8 @@ class CgroupProbe:
         else:
             # The counter is cumulative: what was missed before is in it.
             self.errors.pop("cpu", None)
-        self._gone = False
+        # A hierarchy that the job has left says nothing, rather than that it is gone.
+        self._gone = cpu is None and self._cpu is not None
         self._cpu = cpu or self._cpu
         row["cpu.time"], row["cpu.user"], row["cpu.system"] = cpu or (MISSING, MISSING, MISSING)
         try:
