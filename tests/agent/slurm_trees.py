@@ -259,14 +259,12 @@ class RunningAgent:
     def __init__(self, finder: Finder, **named: Any) -> None:
         self.kept = Kept()
         self.error: BaseException | None = None
-        options: dict[str, Any] = {"flush_interval": 0.2, "intervals": ((None, 0.2),)}
-        self.agent = NodeAgent(
-            cluster="test",
-            node="n1",
-            spool=self.kept,  # type: ignore[arg-type]
-            finder=finder,
-            **(options | named),
-        )
+        options: dict[str, Any] = {
+            "flush_interval": 0.2,
+            "intervals": ((None, 0.2),),
+            "spool": self.kept,
+        }
+        self.agent = NodeAgent(cluster="test", node="n1", finder=finder, **(options | named))
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:

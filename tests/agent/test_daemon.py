@@ -297,16 +297,14 @@ def test_a_job_whose_every_read_fails_once(
 
 def test_a_spool_that_is_full_does_not_stop_the_measuring(node: SlurmNode, tmp_path: Path) -> None:
     job = node.job(1)
-    running = RunningAgent(node.finder())
-    running.agent.collector.spool = Spool(tmp_path / "spool", limit=1)
+    spool = Spool(tmp_path / "spool", limit=1)
+    running = RunningAgent(node.finder(), spool=spool)
     try:
         running.thread.start()
         job.step(built("processor"), "300000").wait()
         wait_until(lambda: running.agent.jobs)
-        time.sleep(0.5)
+        wait_until(lambda: spool.dropped > 0)
         assert running.thread.is_alive()
-        spool = running.agent.collector.spool
-        assert spool.dropped > 0
     finally:
         running.stop()
         spool.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.command import Command
-from jobsight.agent.launcher import Outcome
+from jobsight.agent.request import Outcome
 from jobsight.agent.tree import TreeProbe
 from jobsight.errors import CommandError
 from jobsight.model import Run

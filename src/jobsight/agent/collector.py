@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from jobsight import __version__
 from jobsight.agent.cgroups import CgroupGone
 from jobsight.agent.faults import Faults
@@ -17,6 +19,7 @@ from jobsight.agent.images import ImageNames
 from jobsight.agent.job import FollowedJob
 from jobsight.agent.netlink import Connector, EventsUnavailable, Taskstats
 from jobsight.agent.spool import Spool
+from jobsight.agent.spool_writer import SpoolWriter
 from jobsight.agent.tracker import ProcessTracker
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
 
@@ -76,7 +79,7 @@ class Collector:
         self.events: EventSources | None = None
         self.events_reason = ""
         self._flush_interval = round(flush_interval * SECOND)
-        self._after_flush = after_flush
+        self._writer = SpoolWriter(spool, after_flush) if spool is not None else None
         self._infos: list[JobInfo] = []
         self._next_flush = time.monotonic_ns() + self._flush_interval
         self._last_drain = 0
@@ -153,7 +156,8 @@ class Collector:
 
     def tell(self, info: JobInfo) -> None:
         """Send what is known about a job along with the next batch."""
-        self._infos.append(info)
+        # It is filled in further while the batch waits for the disk.
+        self._infos.append(msgspec.structs.replace(info))
 
     def wake(self) -> None:
         try:
@@ -298,12 +302,14 @@ class Collector:
         )
         if self.on_batch is not None:
             self.on_batch(batch)
-        if self.spool is not None:
-            self.spool.put(batch)
-        if self._after_flush is not None:
-            self._after_flush()
+        if self._writer is not None:
+            self._writer.put(batch)
 
     def close(self) -> None:
+        """End; everything that was put is in the spool then."""
+        if self._writer is not None:
+            self._writer.end()
+            self._writer = None
         self.close_events()
         read, write = self._wake_read, self._wake_write
         # A late signal must not write into whatever gets these numbers next.

@@ -80,6 +80,14 @@ class ImageNames:
             _, forgotten = self._by_inode.popitem(last=False)
             self._known_paths.pop(forgotten, None)
 
+    def look_at(self, path: bytes) -> None:
+        """Learn a file that is about to be executed."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return
+        self._learn((kernel_device(found.st_dev), found.st_ino), os.path.realpath(path))
+
     def learn(self, executable: tuple[int, int] | None, name: Name) -> None:
         """Take the inode of an exit record for a process whose link was read: on some file
         systems (overlay, btrfs) it is not the one that stat gives."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import resource
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from jobsight.agent.collector import Collector, boot_id
 from jobsight.agent.command import Command, become_subreaper
@@ -20,6 +18,7 @@ from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
 from jobsight.agent.live import Gone, LiveProcess
 from jobsight.agent.ownership import KILL_WAIT, OwnCgroup, make_cgroup, sweep
 from jobsight.agent.probe import CgroupProbe
+from jobsight.agent.request import Outcome, Request
 from jobsight.agent.tree import REASON, TreeProbe
 from jobsight.errors import CommandError
 from jobsight.model import JobInfo, Run, Sighting
@@ -42,34 +41,6 @@ _LOOK_EVERY: Final = 1.0
 _FROM_KERNEL: Final = 0x80
 #: Polling the tree is the only way to see short programs without privileges, so it is dense.
 _TREE_INTERVALS: Final = ((60, 0.1), (3600, 1.0), (None, 10.0))
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How the command ended."""
-
-    run: Run
-    state: str
-    exit_code: int | None
-    exit_signal: int | None
-    left_overs: int
-
-    @property
-    def status(self) -> int:
-        """The exit code that a shell would give."""
-        if self.exit_signal is not None:
-            return 128 + self.exit_signal
-        return self.exit_code or 0
-
-
-class Request(msgspec.Struct, kw_only=True, frozen=True):
-    """What was asked for."""
-
-    arguments: Sequence[str]
-    job_id: int
-    name: str | None = None
-    cpus: int | None = None
-    memory: int | None = None
-    account: str | None = None
 
 
 class Launcher:
@@ -179,6 +150,10 @@ class Launcher:
             self._own.enter()
 
     def _follow(self, pid: int, start: int) -> FollowedJob:
+        found = shutil.which(self.request.arguments[0])
+        if found is not None:
+            # Whatever it does in its first moments, the command itself has a name.
+            self.collector.tracker.names.look_at(os.fsencode(found))
         events = self.collector.open_events()
         intervals = DEFAULT_INTERVALS
         probe: CgroupProbe | TreeProbe

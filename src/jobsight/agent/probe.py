@@ -336,9 +336,8 @@ class CgroupProbe:
         if self._io_hidden:
             return Coverage(quality="missing", reason="the processes' I/O may not be read")
         # Each ended process may have lost up to a KiB of bytes, and 1,023 calls.
-        rounded = self.usage.rounded * 1023
         moved = self._io.read_characters + self._io.written_characters
-        if split.quality == "exact" and rounded > moved // 100:
+        if split.quality == "exact" and self.usage.rounded * 1023 > moved // 100:
             reason = "exit records round down to 1,024 bytes and calls a process"
             return Coverage(quality="estimate", reason=reason)
         return Coverage(quality=split.quality, events_lost=split.events_lost, reason=split.reason)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+import msgspec
+
 from jobsight.agent.probe import CgroupProbe
 from jobsight.agent.slurm_cgroup import SlurmCounters
 from jobsight.agent.tracker import ProcessTracker
@@ -46,7 +48,7 @@ class SlurmProbe(CgroupProbe):
         return processes
 
     def steps(self) -> list[StepUse]:
-        found = self.counters.steps()
+        found = [msgspec.structs.replace(step) for step in self.counters.steps()]
         for step in found:
             # A step that went before its last reading is completed from its exit records.
             booked = self.usage.step_cpu[step.step]

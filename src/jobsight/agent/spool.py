@@ -69,6 +69,11 @@ class Spool:
     def dropped(self) -> int:
         return self._state.dropped
 
+    def count_dropped(self) -> None:
+        """A batch had to be given up before it came to the disk."""
+        self._state.dropped += 1
+        self.problem = f"the disk of the spool {self.folder} was too slow; batches were dropped"
+
     @property
     def refused(self) -> int:
         return self._state.refused

@@ -12,7 +12,8 @@ from rich.console import Console
 from jobsight import places
 from jobsight.agent.collector import Collector
 from jobsight.agent.delivery import Delivery, DeliveryThread
-from jobsight.agent.launcher import Launcher, Outcome, Request
+from jobsight.agent.launcher import Launcher
+from jobsight.agent.request import Outcome, Request
 from jobsight.agent.spool import Spool
 from jobsight.cli.destination import deliver_left_overs, next_job_id, open_target
 from jobsight.cli.report import find_report

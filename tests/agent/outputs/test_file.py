@@ -239,8 +239,8 @@ def test_only_the_writing_thread_is_another_user() -> None:
 def test_who_may_not_change_the_user_is_told() -> None:
     program = """
 import errno, os
-os.setuid(65534)
 from jobsight.agent.outputs.fsuid import writing_as
+os.setuid(65534)  # after the import: nobody may not be able to read this checkout
 try:
     with writing_as(0):
         raise SystemExit("written as root")

@@ -7,8 +7,8 @@ from typing import Any
 
 from jobsight.agent.cgroups import CgroupV1, CgroupV2
 from jobsight.agent.images import Name
-from jobsight.agent.samplers.node import Node
 from jobsight.agent.process import Process, Stretch
+from jobsight.agent.samplers.node import Node
 from jobsight.agent.usage import JobUsage
 from jobsight.agent.view import Counters, JobView
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, Sighting

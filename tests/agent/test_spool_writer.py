@@ -1,0 +1,70 @@
+"""A disk that is slow must not stop the loop, and what it cannot take is counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent import spool_writer
+from jobsight.agent.spool import Spool
+from jobsight.agent.spool_writer import SpoolWriter
+from jobsight.model import Batch
+from jobsight.wire import decode
+
+
+def batch() -> Batch:
+    return Batch(cluster="c", node="n", spool="", sequence=0, written=1, monotonic=1, agent="test")
+
+
+class SlowSpool(Spool):
+    """A disk that takes its time over each batch."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.go_on = threading.Event()
+
+    def put(self, batch: Batch) -> bool:
+        self.go_on.wait(10)
+        return super().put(batch)
+
+
+def test_batches_are_written_in_their_order_and_all_before_the_end(tmp_path: Path) -> None:
+    told: list[int] = []
+    spool = Spool(tmp_path / "spool")
+    writer = SpoolWriter(spool, lambda: told.append(len(spool)))
+    for _ in range(5):
+        writer.put(batch())
+    writer.end()
+    assert [decode(data).sequence for _, data in spool.pending()] == [1, 2, 3, 4, 5]
+    assert len(told) == 5
+    spool.close()
+
+
+def test_putting_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    spool = SlowSpool(tmp_path / "spool")
+    writer = SpoolWriter(spool)
+    before = time.thread_time_ns()
+    writer.put(batch())
+    writer.put(batch())
+    assert len(spool) == 0
+    assert time.thread_time_ns() - before < 1_000_000_000
+    spool.go_on.set()
+    writer.end()
+    assert len(spool) == 2
+    spool.close()
+
+
+def test_what_does_not_fit_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_writer, "_LONGEST", 2)
+    spool = SlowSpool(tmp_path / "spool")
+    writer = SpoolWriter(spool)
+    for _ in range(10):
+        writer.put(batch())
+    assert spool.dropped >= 7
+    assert "too slow" in spool.problem
+    spool.go_on.set()
+    writer.end()
+    spool.close()
