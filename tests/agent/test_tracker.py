@@ -361,6 +361,28 @@ def test_records_whose_exit_was_lost_are_bounded(
     assert len(kernel.tracker._held) <= 100
 
 
+def test_programs_without_end_share_a_row(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobsight.agent.usage.EXECUTABLES_LIMIT", 10)
+    usage = kernel.job()
+    for number in range(50):
+        kernel.names.links[7] = b"/made/%d" % number
+        kernel.tell(kernel.fork(100, 7), kernel.execute(7))
+        kernel.tell(kernel.exit(7), record(7, 5))
+    assert len(usage.executables) == 11
+    assert use_of(usage, b"other programs").cpu_time == 5 * 41
+    assert sum(row.cpu_time for row in usage.snapshot(estimated=False)) == 250
+
+
+def test_more_processes_than_are_followed_are_stated(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.agent.tracker.PROCESSES_LIMIT", 10)
+    usage = kernel.job()
+    kernel.tell(*(kernel.fork(100, 1000 + number) for number in range(50)))
+    assert len(kernel.tracker.processes) == 10
+    assert usage.records_lost == 41
+
+
 # Any number of valid lives, told in any order that the kernel could tell them.
 
 

@@ -218,3 +218,14 @@ def test_a_het_job_is_two_components(site: Site) -> None:
     leader, other = site.ended(f"{job}+0"), site.ended(f"{job}+1")
     assert leader["job_id"] != other["job_id"]
     assert other["cpu"]["time"] >= 0.4 * SECOND
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_time_limit_ends_a_job_and_keeps_what_it_used(site: Site) -> None:
+    job = site.cluster.submit(ALICE, script(burn(1), "sleep 600"), "--mem=50", "--time=1")
+    site.cluster.wait(job, "TIMEOUT", timeout=240)
+    report = site.ended(job, timeout=120)
+    assert report["state"] == "TIMEOUT"
+    assert report["time"]["asked"] == 60 * SECOND
+    assert close(report["cpu"]["time"], 1.02 * SECOND)

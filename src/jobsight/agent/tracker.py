@@ -27,6 +27,8 @@ SPLIT_FLOOR: Final = 10_000_000
 #: How long a process of an older kernel, whose records do not say which thread is the last, is
 #: kept after its first thread has ended: the others end at the same moment or soon after.
 LINGER: Final = 100_000_000
+#: More live processes than any node has; a bomb beyond it is not followed one by one.
+PROCESSES_LIMIT: Final = 100_000
 #: A process that small does not make a job's peak worth another reading.
 NOTABLE_MEMORY: Final = 16 * 2**20
 #: The kernel tells of a fork or an exec a moment after it can be seen.
@@ -191,6 +193,10 @@ class ProcessTracker:
             self.strangers.note(event)
             return
         usage = parent.usage.children
+        if len(self.processes) >= PROCESSES_LIMIT:
+            # Its CPU time stays in the counter, and the loss is stated.
+            usage.records_lost += 1
+            return
         # A daemon's child is nothing of the job's before it executes a program.
         expected = usage is not parent.usage
         stretch = Stretch(None if expected else parent.name, event.time, executed=False)

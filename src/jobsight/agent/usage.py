@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -14,6 +14,11 @@ from jobsight.model import ExecutableUse
 
 if TYPE_CHECKING:
     from jobsight.agent.process import Process
+
+
+#: So many programs a job are told apart; what comes after them shares one row.
+EXECUTABLES_LIMIT: Final = 10_000
+OTHERS: Final = Name(b"other programs", known=False)
 
 
 class JobUsage:
@@ -72,6 +77,10 @@ class JobUsage:
 
     def of(self, name: Name) -> ExecutableUse:
         use = self.executables.get(name)
+        if use is None and len(self.executables) >= EXECUTABLES_LIMIT:
+            # A job that makes programs without end must not take the node's memory with it.
+            name = OTHERS
+            use = self.executables.get(name)
         if use is None:
             use = ExecutableUse(path=name.path, path_known=name.known)
             self.executables[name] = use
