@@ -10,7 +10,7 @@ import pytest
 
 from jobsight.agent.cgroups import CgroupFiles, CgroupGone
 from jobsight.agent.images import ImageNames
-from jobsight.agent.slurm_cgroup import SlurmCounters
+from jobsight.agent.slurm_cgroup import SlurmCounters, StepCgroup
 from jobsight.agent.slurm_probe import SlurmProbe
 from jobsight.agent.tracker import ProcessTracker
 
@@ -208,3 +208,22 @@ def vanish(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         return real(self, name, size)
 
     monkeypatch.setattr(CgroupFiles, "read", read)
+
+
+def test_a_task_that_goes_first_leaves_its_time_to_the_user(tmp_path: Path) -> None:
+    """Slurm removes the folder of a task before that of its step; slurmstepd gets none of it."""
+    step = tmp_path / "cpuacct" / "step_0"
+    task = step / "task_0"
+    task.mkdir(parents=True)
+    for folder, used in ((step, 1_000), (task, 990)):
+        (folder / "cpuacct.usage").write_text(f"{used}\n")
+    cgroup = StepCgroup("0", {"cpuacct": step}, SlurmCounters.V1)
+    cgroup.refresh({"cpuacct": step})
+    cgroup.read()
+    assert (cgroup.use.cpu_time, cgroup.use.cpu_overhead) == (990, 10)
+    (task / "cpuacct.usage").unlink()
+    task.rmdir()
+    (step / "cpuacct.usage").write_text("5000\n")
+    cgroup.close()
+    cgroup.read()
+    assert (cgroup.use.cpu_time, cgroup.use.cpu_overhead) == (4_990, 10)

@@ -88,15 +88,20 @@ class StepCgroup:
         if not self._tasks and not self._task_cpu:
             self.use.cpu_time, self.use.cpu_overhead = whole, 0
             return
+        complete = bool(self._tasks)
         for folder, files in list(self._tasks.items()):
             try:
                 self._task_cpu[folder] = int(files.read("cpuacct.usage", 64))
             except CgroupGone:
+                complete = False
                 files.close()
                 if not folder.exists():
                     del self._tasks[folder]
         tasks = sum(self._task_cpu.values())
-        self.use.cpu_time, self.use.cpu_overhead = tasks, max(0, whole - tasks)
+        if complete and len(self._tasks) == len(self._task_cpu):
+            self.use.cpu_overhead = max(0, whole - tasks)
+        # A task that has gone before its last reading is still in the step, and is the user's.
+        self.use.cpu_time = max(tasks, whole - (self.use.cpu_overhead or 0))
 
     def _read_v2(self) -> None:
         user = self._open("unified", "user")
