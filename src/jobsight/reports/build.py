@@ -140,7 +140,7 @@ def _cpu(info: JobInfo, totals: list[JobTotals], elapsed: int | None) -> CpuUse:
         cores_mean=cores,
         share=cores / info.cpus if cores is not None and info.cpus else None,
         source=", ".join(sources) or None,
-        overhead_text="" if overhead is None else _overhead_text(overhead),
+        overhead_text=_overhead_text(overhead) if overhead else "",
     )
 
 
