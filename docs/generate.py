@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from jobsight import config
 from jobsight.cli import collector
 from jobsight.cli import main as command
+from jobsight.settings import Settings
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "jobsight"
@@ -59,7 +59,7 @@ def _sentence(file: Path) -> str:
 def settings() -> str:
     """Every setting: key, type, default, meaning, environment variable."""
     lines = ["| key | type | default | meaning | variable |", "|---|---|---|---|---|"]
-    for path, field, comment in _fields(config.Settings, ()):
+    for path, field, comment in _fields(Settings, ()):
         key = ".".join(path)
         default = DEFAULTS.get(key) or _default(field)
         variable = "JOBSIGHT_" + "__".join(path).upper()

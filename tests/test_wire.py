@@ -50,6 +50,7 @@ def of_struct(
         str | None: optional(WORD),
         float | None: optional(some.floats(0, 1)),
         tuple[str, ...] | None: optional(some.lists(WORD, max_size=3).map(tuple)),
+        dict[str, int] | None: optional(some.dictionaries(WORD, COUNT, max_size=3)),
     }
 
     def of_type(wanted: Any) -> some.SearchStrategy[Any]:

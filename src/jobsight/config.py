@@ -9,123 +9,19 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import socket
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
 from jobsight import places
 from jobsight.errors import ConfigError
+from jobsight.settings import Settings
 
 _PREFIX = "JOBSIGHT_"
 _SUFFIXES = (".toml", ".yaml", ".yml")
-
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
-
-
-def short_host_name() -> str:
-    return socket.gethostname().partition(".")[0] or "localhost"
-
-
-class StoreSettings(msgspec.Struct, kw_only=True):
-    #: A file, or the address of a database.
-    location: str = msgspec.field(default_factory=lambda: str(places.store_file()))
-
-
-class ServerSettings(msgspec.Struct, kw_only=True):
-    #: Where the pages and the API listen.
-    host: str = "127.0.0.1"
-    #: 0 takes a free one.
-    port: Port = 8080
-    #: The file that holds the token.
-    token_file: str | None = None
-    #: Names besides those of loopback under which the server may be asked.
-    allowed_hosts: list[str] = msgspec.field(default_factory=list)
-    #: Pages and API speak plain HTTP: listening on a network is a decision of its own.
-    allow_network: bool = False
-    #: Where agents find the server; by default the one that runs on this machine.
-    url: str | None = None
-
-
-class SamplingSettings(msgspec.Struct, kw_only=True):
-    """Seconds between two samples, by the age of a job."""
-
-    #: Seconds between two samples of a job in its first minute.
-    first_minute: Seconds = 1.0
-    #: The same, up to its first hour.
-    first_hour: Seconds = 10.0
-    #: The same, after its first hour.
-    later: Seconds = 30.0
-
-
-class AgentSettings(msgspec.Struct, kw_only=True):
-    #: The node's name; by default the short name of the host.
-    node: str = msgspec.field(default_factory=short_host_name)
-    #: The folder where batches wait for the server.
-    spool: str = msgspec.field(default_factory=lambda: str(places.spool_folder()))
-    #: Bytes; what does not fit any more is dropped, counted and shown.
-    spool_limit: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20
-    sampling: SamplingSettings = msgspec.field(default_factory=SamplingSettings)
-    #: What need not survive a reboot: the socket of the agent and the births of running jobs.
-    run_folder: str = msgspec.field(default_factory=lambda: str(places.run_folder()))
-    #: Slurm's own folders where they are not called as usual, as regular expressions: those of
-    #: cgroup v1 (usual: "slurm" and "slurm_NODE") and the scopes of v2 ("slurmstepd.scope" and
-    #: "NODE_slurmstepd.scope"). A group named "node" gives the node's name.
-    cgroup_roots: list[str] = msgspec.field(default_factory=list)
-    cgroup_scopes: list[str] = msgspec.field(default_factory=list)
-    #: Follow only jobs of the node of that name, where several slurmd share a machine.
-    only_this_node: bool = False
-    #: Ask Slurm who the jobs are; prologs tell it, too.
-    ask_slurm: bool = True
-    #: Samplers besides the engine's own, by their short names.
-    samplers: list[str] = msgspec.field(default_factory=lambda: ["pressure", "gpu"])
-    #: Seconds after which a batch is sent, full or not.
-    send_every: Seconds = 10.0
-    #: Users whose jobs are left alone.
-    ignore_uids: list[Annotated[int, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=list)
-
-
-class RestSettings(msgspec.Struct, kw_only=True):
-    """Where slurmrestd is."""
-
-    #: "unix:/run/slurmrestd.socket" or "http://host:6820".
-    url: str | None = None
-    #: The user whose token it is.
-    user: str | None = None
-    #: A file that holds a token; read anew for each question. Else $SLURM_JWT.
-    token_file: str | None = None
-
-
-class SchedulerSettings(msgspec.Struct, kw_only=True):
-    #: "auto" takes the best that answers.
-    source: Literal["auto", "rest", "json", "text", "recorded"] = "auto"
-    #: Seconds between two scrapes inside of `jobsight serve`; 0 is never.
-    every: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 0.0
-    #: Seconds within which Slurm must answer.
-    timeout: Seconds = 60.0
-    #: Seconds that each scrape looks back behind the last, for records that are booked late.
-    overlap: Seconds = 900.0
-    #: Seconds of accounting in one question while catching up.
-    window: Seconds = 21600.0
-    #: Days to look back where the store knows of no scrape before.
-    history: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 7.0
-    #: Where slurmrestd is.
-    rest: RestSettings = msgspec.field(default_factory=RestSettings)
-    #: A folder of replies that were recorded elsewhere.
-    recorded: str | None = None
-
-
-class Settings(msgspec.Struct, kw_only=True):
-    #: The cluster's name, a part of every run's key.
-    cluster: str = msgspec.field(default_factory=short_host_name)
-    store: StoreSettings = msgspec.field(default_factory=StoreSettings)
-    server: ServerSettings = msgspec.field(default_factory=ServerSettings)
-    agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
-    scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
 
 
 def load_settings(

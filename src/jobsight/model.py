@@ -114,10 +114,15 @@ class JobInfo(msgspec.Struct, kw_only=True):
     uid: int | None = None
     account: str | None = None
     partition: str | None = None
+    qos: str | None = None
     command: str | None = None
     nodes: tuple[str, ...] | None = None
     cpus: int | None = None
     memory: int | None = None
+    gpus: int | None = None
+    #: What was allocated, by Slurm's names of its resources ("cpu", "gres/gpu:a100"); "mem" in
+    #: bytes.
+    tres: dict[str, int] | None = None
     time_limit: int | None = None
     submit: int | None = None
     start: int | None = None

@@ -5,8 +5,8 @@ import pytest
 
 from jobsight.cli import report as report_command
 from jobsight.cli.main import main
-from jobsight.config import Settings
 from jobsight.server.serve import BackgroundServer
+from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.server.batches import batch
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.config import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.errors import AdaptError, SourceError
 from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, Problem
 from jobsight.scheduler.scrape import Scraper
 from jobsight.scheduler.sources.choose import Choice
 from jobsight.scheduler.state import read_state
+from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.store.sample import batch, part, sighting
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from jobsight import wire
-from jobsight.config import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.record import ServerRecord, announced, read_record
 from jobsight.server.serve import BackgroundServer, open_listener
+from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.server.batches import batch
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.config import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.commands import run_command
 from jobsight.scheduler.node_query import jobs_of_node
@@ -22,6 +21,7 @@ from jobsight.scheduler.sources.choose import Choice
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
+from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.bed import Cluster
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jobsight.model import MISSING, SECOND, Column, Coverage, ExecutableUse, RunReference, Series
-from jobsight.store import RunNotFound, Store
+from jobsight.store import RunNotFound, Store, tables
 from tests.store.sample import (
     EXACT,
     START,
@@ -308,7 +308,7 @@ def test_info(store: Store) -> None:
     found = store.info()
     assert (found.runs, found.nodes, found.chunks, found.rows) == (1, 1, 1, 2)
     assert (found.executables, found.steps, found.paths, found.agents) == (1, 0, 1, 1)
-    assert found.version == "0002"
+    assert found.version == tables.VERSION
     assert found.series_size > 0
     assert found.size is not None
     assert found.size > 0

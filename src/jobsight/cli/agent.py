@@ -23,9 +23,10 @@ from jobsight.agent.service import (
     stopping_on_signals,
 )
 from jobsight.cli.collector import add_options, collect, follow, make_absolute, prepare_log
-from jobsight.config import Settings, load_settings
+from jobsight.config import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.parts import load_part
+from jobsight.settings import Settings
 
 if TYPE_CHECKING:
     from jobsight.agent.finder import Finder

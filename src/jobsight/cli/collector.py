@@ -22,8 +22,9 @@ from jobsight.agent.service import (
     start_logging,
     stopping_on_signals,
 )
-from jobsight.config import load_settings, short_host_name
+from jobsight.config import load_settings
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.settings import short_host_name
 
 if TYPE_CHECKING:
     from jobsight.agent.seeds import SeedSettings

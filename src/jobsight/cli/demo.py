@@ -21,13 +21,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from jobsight import places
 from jobsight.cli.report import find_report
 from jobsight.cli.typed import ConfigOption, run_typed
-from jobsight.config import Settings, load_settings
+from jobsight.config import load_settings
 from jobsight.errors import JobsightError
 from jobsight.reports.terminal import print_report
 from jobsight.reports.units import format_bytes, format_cores
 from jobsight.samples import Sample, samples
 from jobsight.server.record import read_record
 from jobsight.server.serve import BackgroundServer
+from jobsight.settings import Settings
 from jobsight.store import Store, StoredRun
 
 ACCOUNT = "samples"

@@ -11,11 +11,11 @@ from pathlib import Path
 from jobsight import places
 from jobsight.agent.delivery import Delivery, EmbeddedTarget, HttpTarget, Target
 from jobsight.agent.spool import Spool, SpoolError
-from jobsight.config import Settings
 from jobsight.errors import JobsightError
 from jobsight.server.receiver import Receiver
 from jobsight.server.record import read_record
 from jobsight.server.tokens import read_token
+from jobsight.settings import Settings
 from jobsight.store import Store
 
 

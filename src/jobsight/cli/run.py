@@ -18,9 +18,10 @@ from jobsight.agent.spool import Spool
 from jobsight.cli.destination import deliver_left_overs, next_job_id, open_target
 from jobsight.cli.report import find_report
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
-from jobsight.config import Settings, load_settings
+from jobsight.config import load_settings
 from jobsight.errors import CommandError, JobsightError
 from jobsight.reports.terminal import print_report
+from jobsight.settings import Settings
 from jobsight.sizes import parse_size
 
 #: A job that somebody watches on its page is sent more often than one of a node's many.

@@ -13,9 +13,10 @@ import msgspec
 
 from jobsight.agent.seed_modules import Sections
 from jobsight.agent.seeds import DEFAULT_FORMAT, parse_level, read_tree
-from jobsight.config import Settings, load_settings
+from jobsight.config import load_settings
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE
+from jobsight.settings import Settings
 
 AGGREGATOR: Final = "sams.aggregator"
 RECEIVER: Final = "sams.post-receiver"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from jobsight.config import Settings
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND, JobInfo, RunReference
 from jobsight.scheduler.combine import (
@@ -30,6 +29,7 @@ from jobsight.scheduler.errors import SchedulerError
 from jobsight.scheduler.records import JobRecord, Jobs, Problem
 from jobsight.scheduler.sources.choose import Choice, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
+from jobsight.settings import Settings
 from jobsight.store import BatchError, RunNotFound, Store
 
 logger = logging.getLogger("jobsight.scheduler")

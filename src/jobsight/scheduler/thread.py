@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jobsight.config import Settings
 from jobsight.scheduler.scrape import Scraper
+from jobsight.settings import Settings
 from jobsight.store import Store
 
 logger = logging.getLogger("jobsight.scheduler")

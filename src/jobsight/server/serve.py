@@ -17,11 +17,11 @@ from typing import Self
 import uvicorn
 
 from jobsight import places
-from jobsight.config import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.app import create_app
 from jobsight.server.record import ServerRecord, announced
 from jobsight.server.tokens import load_token
+from jobsight.settings import Settings
 from jobsight.store import Store
 
 _START_LIMIT = 30.0

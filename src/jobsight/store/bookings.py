@@ -25,6 +25,7 @@ HIGHEST = 2**63 - 1
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_nodes = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_decode_tres = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
 class Bookings:
@@ -129,7 +130,8 @@ class Bookings:
             if not heirs:
                 continue
             heir = max(heirs, key=lambda row: row.start)
-            self._transaction.execute(statements.DELETE_RUN, {"id": husk.id})
+            for statement in statements.REMOVE_RUN:
+                self._transaction.execute(statement, {"id": husk.id})
             rows.remove(husk)
             source = heir.info.source
             heir.info = merge(husk.info, heir.info)
@@ -222,12 +224,13 @@ def info_from_columns(
     cluster: str, job_id: int, start: int | None, values: dict[str, Any]
 ) -> JobInfo:
     """A JobInfo from the columns of ``runs``."""
-    nodes = values.pop("nodes")
+    nodes, tres = values.pop("nodes"), values.pop("tres")
     return JobInfo(
         cluster=cluster,
         job_id=job_id,
         start=start,
         nodes=None if nodes is None else _decode_nodes(nodes),
+        tres=None if tres is None else _decode_tres(tres),
         **values,
     )
 
@@ -242,8 +245,9 @@ def _row(
 
 def _columns(info: JobInfo) -> dict[str, Any]:
     values = {name: getattr(info, name) for name in statements.INFO_NAMES}
-    if info.nodes is not None:
-        values["nodes"] = _encode(info.nodes)
+    for name in ("nodes", "tres"):
+        if values[name] is not None:
+            values[name] = _encode(values[name])
     return values
 
 

@@ -57,6 +57,9 @@ def _check_info(info: JobInfo, batch: Batch) -> None:
     _numbers(info, where)
     for node in info.nodes or ():
         _name(f"node {where}", node, 255)
+    for resource, amount in (info.tres or {}).items():
+        _name(f"resource {where}", resource, 255)
+        _number(f"amount of {resource} {where}", amount)
 
 
 def _check_part(part: JobPart, batch: Batch) -> None:

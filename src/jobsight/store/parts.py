@@ -136,7 +136,10 @@ class Parts:
             node = self._node(part)
             before = node.figures()
             node.take(part, series, self._batch.written)
-            self._runs[node.run_id].take(before, node.figures(), series)
+            run = self._runs[node.run_id]
+            run.take(before, node.figures(), series)
+            # What ran is part of the sums by day, too.
+            run.changed |= bool(part.executables)
             if series is not None:
                 row = {"run_node_id": node.id, "level": ARRIVED, "summary": None}
                 chunks.append(row | series._asdict())

@@ -59,17 +59,23 @@ RUNS_OF_JOB = f"""
     FROM runs WHERE cluster = :cluster AND job_id = :job_id ORDER BY start
 """
 UPDATE_RUN = f"""
-    UPDATE runs SET start = :start, provisional = :provisional, updated = :updated,
+    UPDATE runs SET start = :start, provisional = :provisional, updated = :updated, stale = true,
         {", ".join(f"{quoted(name)} = :{name}" for name in INFO_NAMES)}
     WHERE id = :id
 """
-DELETE_RUN = "DELETE FROM runs WHERE id = :id"
+#: Its share of the sums by day is taken out by whoever sums up next.
+REMOVE_RUN = (
+    "UPDATE contributions SET dropped = true WHERE run_id = :id",
+    "DELETE FROM run_details WHERE run_id = :id",
+    "DELETE FROM runs WHERE id = :id",
+)
 COUNT_NODES_OF_RUN = "SELECT count(*) FROM run_nodes WHERE run_id = :id"
 
 #: Adds what one part changed; cost does not depend on the number of nodes.
 ADD_TO_RUN = """
-    UPDATE runs SET updated = :updated, cpu_time = :cpu_time, memory_used_peak = :memory_used_peak,
-        memory_peak = :memory_peak, first_seen = :first_seen, last_seen = :last_seen
+    UPDATE runs SET updated = :updated, stale = true, cpu_time = :cpu_time,
+        memory_used_peak = :memory_used_peak, memory_peak = :memory_peak,
+        first_seen = :first_seen, last_seen = :last_seen
     WHERE id = :id
 """
 

@@ -17,10 +17,12 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
+    true,
 )
 
 #: The revision of :mod:`jobsight.store.migrations` that these tables are; a test holds them equal.
-VERSION = "0002"
+VERSION = "0003"
 
 metadata = MetaData(
     naming_convention={
@@ -49,11 +51,15 @@ INFO_FIELDS = (
     Column("uid", BigInteger),
     Column("account", Text),
     Column("partition", Text),
+    Column("qos", Text),
     Column("command", Text),
     # A msgpack list: only ever read whole. Who ran where is asked of run_nodes.
     Column("nodes", LargeBinary),
     Column("cpus", BigInteger),
     Column("memory", BigInteger),
+    Column("gpus", BigInteger),
+    # A msgpack map, as nodes.
+    Column("tres", LargeBinary),
     Column("time_limit", BigInteger),
     Column("submit", BigInteger),
     Column("end", BigInteger),
@@ -80,6 +86,10 @@ runs = Table(
     Column("first_seen", BigInteger),
     Column("last_seen", BigInteger),
     Column("updated", BigInteger, nullable=False),
+    # Changed since its share of the sums by day was worked out; see jobsight.store.rollups.
+    Column("stale", Boolean, nullable=False, server_default=true()),
+    # The file of the archive that holds the run, under the archive's own folder.
+    Column("archived", Text),
     UniqueConstraint("cluster", "job_id", "start"),
     Index(None, "job_id"),
     Index(None, "start"),
@@ -87,6 +97,16 @@ runs = Table(
     Index(None, "account", "start"),
     Index(None, "array_job_id"),
     Index(None, "het_job_id"),
+    # Few are stale or open at any time, so that finding them costs nothing however many runs
+    # there are.
+    Index("ix_runs_stale", "id", sqlite_where=text("stale"), postgresql_where=text("stale")),
+    Index(
+        "ix_runs_open",
+        "cluster",
+        sqlite_where=text('"end" IS NULL'),
+        postgresql_where=text('"end" IS NULL'),
+    ),
+    Index(None, "end"),
 )
 
 run_nodes = Table(
@@ -135,6 +155,8 @@ chunks = Table(
     Column("data", LargeBinary, nullable=False),
     # The summaries of the metrics, from level 1 on; see jobsight.store.curves.
     Column("summary", LargeBinary),
+    # Nanoseconds between two rows of a series that was thinned out to be kept longer.
+    Column("resolution", BigInteger),
     CheckConstraint("level BETWEEN 0 AND 2", name="level"),
     Index(None, "run_node_id", "first"),
 )
@@ -146,6 +168,24 @@ paths = Table(
     # PostgreSQL cannot index values of 4,096 bytes, so the uniqueness lies on their digest.
     Column("digest", LargeBinary(16), nullable=False, unique=True),
     Column("path", LargeBinary, nullable=False),
+    # What the rules called it: a row of software, 0 where no rule knows it, NULL where none was
+    # asked yet.
+    Column("software_id", BigInteger),
+    Column("named", BigInteger),
+    Index(None, "software_id"),
+)
+
+software = Table(
+    "software",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # May hold %(user)s and %(project)s, which are filled for each run.
+    Column("name", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("local_version", Text, nullable=False),
+    Column("user_provided", Boolean, nullable=False),
+    Column("ignored", Boolean, nullable=False),
+    UniqueConstraint("name", "version", "local_version", "user_provided", "ignored"),
 )
 
 #: The figures of an executable that add up over epochs.
@@ -230,4 +270,19 @@ batches = Table(
     Column("first", BigInteger, primary_key=True),
     Column("last", BigInteger, nullable=False),
     sqlite_with_rowid=False,
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # Agents that show it may write for this cluster only.
+    Column("cluster", Text, nullable=False),
+    # SHA-256 of a token that is random itself: nothing a stronger hash would add.
+    Column("digest", LargeBinary(32), nullable=False, unique=True),
+    Column("label", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("expires", BigInteger),
+    Column("revoked", BigInteger),
+    Column("used", BigInteger),
 )

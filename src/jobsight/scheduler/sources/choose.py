@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jobsight.config import Settings
 from jobsight.errors import ConfigError
 from jobsight.scheduler.commands import Runner, run_command
 from jobsight.scheduler.errors import SchedulerError, SourceError
@@ -14,6 +13,7 @@ from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
+from jobsight.settings import Settings
 
 
 class Choice(NamedTuple):
