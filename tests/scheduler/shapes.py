@@ -38,6 +38,8 @@ def old_accounting(**more: Any) -> dict[str, Any]:
                  "user": _seconds(0), "system": _seconds(0)},
         "tres": {"allocated": [{"type": "cpu", "name": None, "id": 1, "count": 8},
                                {"type": "mem", "name": None, "id": 2, "count": 8192},
+                               {"type": "node", "name": None, "id": 4, "count": 2},
+                               {"type": "billing", "name": None, "id": 5, "count": 8},
                                {"type": "gres", "name": "gpu:a100", "id": 1002, "count": 2}],
                  "requested": []},
         "flags": ["CLEAR_SCHEDULING"], "reservation": {"id": 0, "name": 0},

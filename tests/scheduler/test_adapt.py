@@ -47,7 +47,9 @@ def test_the_accounting_in_both_shapes(shape: str) -> None:
     assert [step.step for step in record.steps] == ["batch", "0"]
     assert record.steps[1].memory_peak == 7 * 2**20
     assert (record.steps[0].exit_code, record.steps[0].exit_signal) == (None, 9)
-    assert record.tres_allocated["gres/gpu:a100"] == 2
+    assert record.info.tres is not None
+    assert record.info.tres["gres/gpu:a100"] == 2
+    assert record.info.gpus == 2
     assert (record.comment, record.reservation, record.reason) == (
         "a note", None, "NonZeroExitCode",
     )  # fmt: skip

@@ -20,7 +20,7 @@ ROW = {
     "Account": "alpha", "Partition": "main", "State": "RUNNING", "RestartCnt": "1",
     "NodeList": "cn[1-2]", "NumCPUs": "4", "tres-alloc": "cpu=4,mem=1.50G,node=2,billing=4",
     "TimeLimit": "1-00:10:00", "SubmitTime": "1794720980", "StartTime": "1794720981",
-    "EndTime": "1794807981", "exit_code": "0", "HetJobID": "N/A", "HetJobOffset": "N/A",
+    "EndTime": "1794807981", "exit_code": "0", "QOS": "normal", "HetJobID": "N/A", "HetJobOffset": "N/A",
     "Command": "/home/alice/job.sh", "Name": "arr",
 }  # fmt: skip
 
@@ -59,6 +59,7 @@ def test_a_row_becomes_a_record() -> None:
     assert (job.cluster, job.job_id, job.array_job_id, job.array_task_id) == ("c", 7, 2, 1)
     assert (job.user, job.uid, job.account, job.partition) == ("alice", 1002, "alpha", "main")
     assert (job.nodes, job.cpus, job.memory) == (("cn1", "cn2"), 4, 3 * 2**29)
+    assert (job.qos, job.gpus) == ("normal", 0)
     assert (job.restart_count, job.state, job.name) == (1, "RUNNING", "arr")
     assert job.time_limit == (86400 + 600) * SECOND
     assert job.start == 1794720981 * SECOND

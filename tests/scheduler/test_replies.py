@@ -65,7 +65,7 @@ def check_common(job: dict[str, Any], record: Any, states: Any, where: str) -> N
     assert info.account == (job["account"] or None), where
     assert info.partition == (job["partition"] or None), where
     assert info.name == (job["name"] or None), where
-    assert record.qos == (job["qos"] or None), where
+    assert info.qos == (job["qos"] or None), where
     # A job that was never scheduled may have none in the reply either.
     waits = info.start is None
     assert info.cpus or waits, where
@@ -102,7 +102,8 @@ def check_accounting(job: dict[str, Any], record: Any, where: str) -> None:
         assert info.cpus == allocated["cpu"], where
         assert info.memory == allocated["mem"] * 2**20, where
     gpus = sum(e["count"] for e in job["tres"]["allocated"] if e["type"] == "gres")
-    assert sum(v for k, v in record.tres_allocated.items() if k.startswith("gres")) == gpus, where
+    tres = info.tres or {}
+    assert sum(v for k, v in tres.items() if k.startswith("gres")) == gpus, where
     for step, raw in zip(record.steps, job["steps"], strict=True):
         assert step.step in str(raw["step"]["id"]), where
         assert step.state in raw["state"], where

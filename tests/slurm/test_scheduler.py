@@ -134,7 +134,7 @@ def test_three_ways_tell_the_same(
             assert steps == [(s.step, s.state, s.nodes, s.memory_peak) for s in other.steps]
             if other.cpu_time is not None:
                 assert abs((record.cpu_time or 0) - other.cpu_time) <= SECOND // 100
-            assert record.tres_allocated == other.tres_allocated
+            assert record.info.tres == other.info.tres
     queues = {
         name: {(r.info.job_id, r.info.start): r.info for r in source.queue().records if r.ran}
         for name, source in sources.items()

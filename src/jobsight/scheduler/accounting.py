@@ -10,7 +10,7 @@ from jobsight.scheduler import readers
 from jobsight.scheduler.exits import Exit, believable, read_exit
 from jobsight.scheduler.reader import RecordReader
 from jobsight.scheduler.records import JobRecord, StepInfo
-from jobsight.scheduler.tres import MIB, read_tres
+from jobsight.scheduler.tres import MIB, count_gpus, read_tres
 from jobsight.scheduler.values import amount, identity, integer, text_or_none
 
 
@@ -54,9 +54,12 @@ def read_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
             uid=read(amount, "user_id", "uid"),
             account=read(text_or_none, "account", "association.account"),
             partition=read(text_or_none, "partition"),
+            qos=read(text_or_none, "qos"),
             nodes=nodes,
             cpus=allocated.get("cpu", asked),
             memory=memory,
+            gpus=count_gpus(allocated),
+            tres=allocated or None,
             time_limit=read(readers.minutes, "time.limit"),
             submit=read(readers.time, "time.submission"),
             start=start if ran else None,
@@ -67,7 +70,6 @@ def read_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
         ),
         state_flags=state.flags if state else (),
         reason=read(text_or_none, "state.reason"),
-        qos=read(text_or_none, "qos"),
         reservation=read(readers.name, "reservation.name"),
         group=read(text_or_none, "group"),
         gid=read(amount, "group_id", "gid"),
@@ -93,7 +95,6 @@ def read_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
         derived_exit_signal=derived.signal,
         cancelled_by=read(text_or_none, "kill_request_user"),
         flags=read(readers.flags, "flags") or (),
-        tres_allocated=allocated,
         tres_requested=requested,
         gres=read(readers.flags, "used_gres") or (),
         steps=steps,

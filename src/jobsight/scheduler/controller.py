@@ -7,7 +7,7 @@ from jobsight.scheduler import readers
 from jobsight.scheduler.exits import Exit, read_exit
 from jobsight.scheduler.reader import RecordReader
 from jobsight.scheduler.records import JobRecord
-from jobsight.scheduler.tres import MIB, read_tres
+from jobsight.scheduler.tres import MIB, count_gpus, read_tres
 from jobsight.scheduler.values import amount, identity, integer, text_or_none
 
 
@@ -48,10 +48,13 @@ def read_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
             uid=read(amount, "user_id"),
             account=read(text_or_none, "account"),
             partition=read(text_or_none, "partition"),
+            qos=read(text_or_none, "qos"),
             command=read(text_or_none, "command"),
             nodes=nodes,
             cpus=cpus,
             memory=memory,
+            gpus=count_gpus(allocated),
+            tres=allocated or None,
             time_limit=read(readers.minutes, "time_limit"),
             submit=read(readers.time, "submit_time"),
             start=start if ran else None,
@@ -63,7 +66,6 @@ def read_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
         ),
         state_flags=state.flags if state else (),
         reason=read(text_or_none, "state_reason"),
-        qos=read(text_or_none, "qos"),
         reservation=read(readers.name, "resv_name"),
         group=read(text_or_none, "group_name"),
         gid=read(amount, "group_id"),
@@ -88,7 +90,6 @@ def read_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
         derived_exit_code=derived.code,
         derived_exit_signal=derived.signal,
         flags=read(readers.flags, "flags") or (),
-        tres_allocated=allocated,
         tres_requested=requested,
         gres=read(readers.flags, "gres_detail") or (),
         raw=reader.raw,

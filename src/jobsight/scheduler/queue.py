@@ -13,13 +13,13 @@ from jobsight.scheduler.exits import from_wait_status
 from jobsight.scheduler.hostlist import expand_hosts
 from jobsight.scheduler.states import parse_job_state
 from jobsight.scheduler.times import parse_duration, parse_time
-from jobsight.scheduler.tres import parse_tres
+from jobsight.scheduler.tres import count_gpus, parse_tres
 
 #: Free text stands last, so that a row is complete before it begins.
 COLUMNS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "UserName", "UserID", "Account", "Partition", "State",
     "RestartCnt", "NodeList", "NumCPUs", "tres-alloc", "TimeLimit", "SubmitTime", "StartTime",
-    "EndTime", "exit_code", "HetJobID", "HetJobOffset", "Command", "Name",
+    "EndTime", "exit_code", "QOS", "HetJobID", "HetJobOffset", "Command", "Name",
 )  # fmt: skip
 #: Columns with another name, or none, before 20.02.
 _NEWER = ("HetJobID", "HetJobOffset")
@@ -88,10 +88,13 @@ def info_of_row(cluster: str, row: dict[str, str]) -> JobInfo:
         uid=_optional(int, row["UserID"]),
         account=_text(row["Account"]),
         partition=_text(row["Partition"]),
+        qos=_text(row["QOS"]),
         command=_text(row["Command"]),
         nodes=nodes,
         cpus=_optional(int, row["NumCPUs"]),
         memory=tres.get("mem"),
+        gpus=count_gpus(tres),
+        tres=tres or None,
         time_limit=_optional(parse_duration, row["TimeLimit"]),
         submit=_optional(parse_time, row["SubmitTime"]),
         # Of a job that waits this is an expectation, of one that runs the end is.

@@ -52,7 +52,6 @@ class JobRecord(msgspec.Struct, kw_only=True):
     #: Beside the state: COMPLETING, REQUEUED, CONFIGURING ...
     state_flags: tuple[str, ...] = ()
     reason: str | None = None
-    qos: str | None = None
     reservation: str | None = None
     group: str | None = None
     gid: int | None = None
@@ -83,7 +82,6 @@ class JobRecord(msgspec.Struct, kw_only=True):
     #: Who ended it by scancel, where Slurm says so.
     cancelled_by: str | None = None
     flags: tuple[str, ...] = ()
-    tres_allocated: dict[str, int] = msgspec.field(default_factory=dict)
     tres_requested: dict[str, int] = msgspec.field(default_factory=dict)
     #: Generic resources with their places, one text for each node: "gpu:a100:2(IDX:0-1)".
     gres: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from jobsight.scheduler.reader import RecordReader
 from jobsight.scheduler.records import JobRecord, Jobs, Problem, StepInfo
 from jobsight.scheduler.states import parse_job_state
 from jobsight.scheduler.times import from_minutes, parse_duration, parse_time
-from jobsight.scheduler.tres import parse_amount, parse_size, parse_tres
+from jobsight.scheduler.tres import count_gpus, parse_amount, parse_size, parse_tres
 from jobsight.scheduler.values import amount, integer, text_or_none, words
 
 #: Asked for where `sacct -e` knows them. Free text stands last.
@@ -105,9 +105,12 @@ def _job(reader: RecordReader, job_id: int, cluster: str, source: str) -> JobRec
         uid=read(amount, "UID"),
         account=read(text_or_none, "Account"),
         partition=read(text_or_none, "Partition"),
+        qos=read(text_or_none, "QOS"),
         nodes=nodes,
         cpus=allocated.get("cpu") or read(amount, "AllocCPUS") or read(amount, "ReqCPUS"),
         memory=memory,
+        gpus=count_gpus(allocated),
+        tres=allocated or None,
         time_limit=read(_minutes, "TimelimitRaw"),
         submit=read(parse_time, "Submit"),
         start=start if ran else None,
@@ -119,7 +122,6 @@ def _job(reader: RecordReader, job_id: int, cluster: str, source: str) -> JobRec
     return JobRecord(
         info=info,
         reason=read(text_or_none, "Reason"),
-        qos=read(text_or_none, "QOS"),
         reservation=read(text_or_none, "Reservation"),
         group=read(text_or_none, "Group"),
         gid=read(amount, "GID"),
@@ -144,7 +146,6 @@ def _job(reader: RecordReader, job_id: int, cluster: str, source: str) -> JobRec
         derived_exit_signal=derived.signal,
         cancelled_by=cancelled[1] if cancelled else None,
         flags=read(words, "Flags") or (),
-        tres_allocated=allocated,
         tres_requested=requested,
         raw=reader.raw,
     )

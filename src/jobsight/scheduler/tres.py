@@ -116,3 +116,8 @@ def gpus_of(tres: Mapping[str, int]) -> dict[str, int]:
     whole = tres.get("gres/gpu", 0)
     rest = whole - sum(typed.values())
     return typed | ({"gpu": rest} if rest > 0 else {})
+
+
+def count_gpus(tres: Mapping[str, int]) -> int | None:
+    """All GPUs of an allocation; None where nothing is known of it."""
+    return sum(gpus_of(tres).values()) if tres else None
