@@ -90,6 +90,8 @@ runs = Table(
     Column("stale", Boolean, nullable=False, server_default=true()),
     # The file of the archive that holds the run, under the archive's own folder.
     Column("archived", Text),
+    # What was taken away by age: bits of jobsight.store.retention.
+    Column("pruned", SmallInteger, nullable=False, server_default="0"),
     UniqueConstraint("cluster", "job_id", "start"),
     Index(None, "job_id"),
     Index(None, "start"),
@@ -107,6 +109,8 @@ runs = Table(
         postgresql_where=text('"end" IS NULL'),
     ),
     Index(None, "end"),
+    # The next that is old enough for something is found without a look at what was pruned before.
+    Index(None, "pruned", "end"),
 )
 
 run_nodes = Table(

@@ -30,6 +30,9 @@ def _add_columns() -> None:
         "runs", sa.Column("stale", sa.Boolean(), nullable=False, server_default=sa.true())
     )
     op.add_column("runs", sa.Column("archived", sa.Text()))
+    op.add_column(
+        "runs", sa.Column("pruned", sa.SmallInteger(), nullable=False, server_default="0")
+    )
     for name, column, where in (("stale", "id", "stale"), ("open", "cluster", '"end" IS NULL')):
         op.create_index(
             f"ix_runs_{name}",
@@ -39,6 +42,7 @@ def _add_columns() -> None:
             postgresql_where=sa.text(where),
         )
     op.create_index(op.f("ix_runs_end"), "runs", ["end"])
+    op.create_index(op.f("ix_runs_pruned_end"), "runs", ["pruned", "end"])
     op.add_column("chunks", sa.Column("resolution", sa.BigInteger()))
     op.add_column("paths", sa.Column("software_id", sa.BigInteger()))
     op.add_column("paths", sa.Column("named", sa.BigInteger()))
