@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from jobsight import places
+from jobsight.server.settings import ServerSettings
 
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
 
 
@@ -23,21 +23,6 @@ def short_host_name() -> str:
 class StoreSettings(msgspec.Struct, kw_only=True):
     #: A file, or the address of a database.
     location: str = msgspec.field(default_factory=lambda: str(places.store_file()))
-
-
-class ServerSettings(msgspec.Struct, kw_only=True):
-    #: Where the pages and the API listen.
-    host: str = "127.0.0.1"
-    #: 0 takes a free one.
-    port: Port = 8080
-    #: The file that holds the token.
-    token_file: str | None = None
-    #: Names besides those of loopback under which the server may be asked.
-    allowed_hosts: list[str] = msgspec.field(default_factory=list)
-    #: Pages and API speak plain HTTP: listening on a network is a decision of its own.
-    allow_network: bool = False
-    #: Where agents find the server; by default the one that runs on this machine.
-    url: str | None = None
 
 
 class SamplingSettings(msgspec.Struct, kw_only=True):
@@ -74,6 +59,12 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     samplers: list[str] = msgspec.field(default_factory=lambda: ["pressure", "gpu"])
     #: Seconds after which a batch is sent, full or not.
     send_every: Seconds = 10.0
+    #: Authorities (PEM) that the server's certificate must come from; by default the system's.
+    tls_ca: str | None = None
+    #: The node's own certificate and key (PEM), where the server or its proxy asks for one. They
+    #: are read anew when they change.
+    tls_certificate: str | None = None
+    tls_key: str | None = None
     #: Users whose jobs are left alone.
     ignore_uids: list[Annotated[int, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=list)
 
@@ -108,6 +99,13 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     recorded: str | None = None
 
 
+class SoftwareSettings(msgspec.Struct, kw_only=True):
+    #: Files of rules that name executables, in their order. SAMS's own files can be named here.
+    rules: list[str] = msgspec.field(default_factory=list)
+    #: Ask the ready rules after them.
+    ready_rules: bool = True
+
+
 class Settings(msgspec.Struct, kw_only=True):
     #: The cluster's name, a part of every run's key.
     cluster: str = msgspec.field(default_factory=short_host_name)
@@ -115,3 +113,4 @@ class Settings(msgspec.Struct, kw_only=True):
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
     agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
     scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
+    software: SoftwareSettings = msgspec.field(default_factory=SoftwareSettings)

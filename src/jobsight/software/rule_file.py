@@ -1,0 +1,242 @@
+"""One file of rules: SAMS's YAML, in a file of its own or inside a configuration of SAMS.
+
+A file that a site has must load, so an unknown key is a warning with the nearest name. What would
+name programs wrongly is an error that says file, rule, key and what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from jobsight.errors import ConfigError
+from jobsight.software.patterns import SLOW_LIMIT, Pattern, PatternError
+from jobsight.software.templates import Template, TemplateError
+
+SECTION: Final = "sams.software.Regexp"
+TEXTS: Final = ("software", "version", "versionstr")
+
+_FLAGS: Final = ("user_provided", "ignore")
+_RULE: Final = ("match", *TEXTS, *_FLAGS)
+_TEST: Final = ("path", *TEXTS, *_FLAGS, "undetermined")
+_FILE: Final = ("rules", "rewrite", "stop_on_rewrite_match", "tests")
+
+
+class RulesError(ConfigError):
+    """A file of rules is wrong."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """Names the paths that match."""
+
+    pattern: Pattern
+    texts: tuple[Template, Template, Template]
+    user_provided: bool
+    ignore: bool
+
+
+class Rewrite(msgspec.Struct, frozen=True):
+    """Changes a name that a rule gave."""
+
+    patterns: dict[str, Pattern]
+    updates: dict[str, Template]
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What a site expects of its rules for one path."""
+
+    number: int
+    path: str
+    undetermined: bool
+    expected: dict[str, str | bool]
+
+
+class RuleFile(msgspec.Struct):
+    """What one file says."""
+
+    name: str
+    rules: list[Rule]
+    rewrites: list[Rewrite]
+    stop_on_rewrite_match: bool
+    expectations: list[Expectation]
+    warnings: list[str]
+    #: All that decides on names, to tell whether they have to be given anew.
+    source: object
+
+
+def read_rules(file: Path) -> RuleFile:
+    """Read and check a file."""
+    return _Reader(str(file)).read(_tree(file))
+
+
+def _tree(file: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        text = file.read_bytes().decode()
+    except OSError as error:
+        raise RulesError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise RulesError(f"{file}: is not UTF-8 text at byte {error.start}") from None
+    try:
+        # The loader in C is ten times as fast, where it was built.
+        tree = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise RulesError(f"{file}: {' '.join(str(error).split())}") from None
+    found = tree.get(SECTION, tree) if isinstance(tree, dict) else tree
+    if not isinstance(found, dict) or not any(key in found for key in _FILE):
+        raise RulesError(f"{file}: holds no rules; right: a list `rules:`, or a section {SECTION}")
+    return {str(key): value for key, value in found.items()}
+
+
+class _Reader:
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._warnings: list[str] = []
+
+    def read(self, tree: dict[str, Any]) -> RuleFile:
+        self._unknown("", tree, _FILE)
+        rules = [self._rule(*entry) for entry in self._entries(tree, "rules", "rule")]
+        rewrites = [self._rewrite(*entry) for entry in self._entries(tree, "rewrite", "rewrite")]
+        tests = [self._test(*entry) for entry in self._entries(tree, "tests", "test")]
+        stop = self._flag("", tree, "stop_on_rewrite_match")
+        return RuleFile(
+            name=self._file,
+            rules=rules,
+            rewrites=[rewrite for rewrite in rewrites if rewrite is not None],
+            stop_on_rewrite_match=stop,
+            expectations=tests,
+            warnings=self._warnings,
+            source=[tree.get("rules"), tree.get("rewrite"), stop],
+        )
+
+    def _entries(self, tree: Mapping[str, Any], key: str, noun: str) -> list[tuple[int, Any]]:
+        entries = tree.get(key)
+        if entries is None:
+            return []
+        if not isinstance(entries, list):
+            raise RulesError(f"{self._file}: {key}: expected a list, got {_kind(entries)}")
+        for number, entry in enumerate(entries, 1):
+            if not isinstance(entry, dict):
+                raise self._error(
+                    f"{noun} {number}", f"expected keys and values, got {_kind(entry)}"
+                )
+        return list(enumerate(entries, 1))
+
+    def _rule(self, number: int, entry: dict[str, Any]) -> Rule:
+        where = f"rule {number}"
+        self._unknown(where, entry, _RULE)
+        pattern = self._pattern(where, "match", self._text(where, entry, "match"))
+        known = frozenset(pattern.groups)
+        first, second, third = (
+            self._template(where, key, self._text(where, entry, key), known) for key in TEXTS
+        )
+        return Rule(
+            pattern,
+            (first, second, third),
+            self._flag(where, entry, "user_provided"),
+            self._flag(where, entry, "ignore"),
+        )
+
+    def _rewrite(self, number: int, entry: dict[str, Any]) -> Rewrite | None:
+        where = f"rewrite {number}"
+        self._unknown(where, entry, ("match", "update"))
+        for key in ("match", "update"):
+            if not isinstance(entry.get(key), dict):
+                # SAMS passes over such an entry, and a site's file must load.
+                self._warn(f"{where}: is not used: {key} is no list of software, version ...")
+                return None
+            self._unknown(f"{where}: {key}", entry[key], TEXTS)
+        patterns = {
+            key: self._pattern(f"{where}: match", key, self._text(where, entry["match"], key))
+            for key in TEXTS
+            if key in entry["match"]
+        }
+        if not patterns:
+            self._warn(f"{where}: is not used: match names none of {', '.join(TEXTS)}")
+            return None
+        known = frozenset(TEXTS).union(*(pattern.groups for pattern in patterns.values()))
+        updates = {
+            key: self._template(
+                f"{where}: update", key, self._text(where, entry["update"], key), known
+            )
+            for key in TEXTS
+            if key in entry["update"]
+        }
+        return Rewrite(patterns, updates)
+
+    def _test(self, number: int, entry: dict[str, Any]) -> Expectation:
+        where = f"test {number}"
+        self._unknown(where, entry, _TEST)
+        path = self._text(where, entry, "path")
+        expected: dict[str, str | bool] = {
+            key: self._text(where, entry, key) for key in TEXTS if key in entry
+        }
+        expected |= {key: self._flag(where, entry, key) for key in _FLAGS if key in entry}
+        undetermined = self._flag(where, entry, "undetermined")
+        if undetermined == bool(expected):
+            raise self._error(
+                where, f"say what is expected: {', '.join(TEXTS)}, or undetermined: true"
+            )
+        return Expectation(number, path, undetermined, expected)
+
+    def _text(self, where: str, entry: Mapping[str, Any], key: str) -> str:
+        value = entry.get(key)
+        if isinstance(value, str):
+            return value
+        if key not in entry:
+            raise self._error(where, f"{key}: is missing")
+        hint = f"'{value}'" if isinstance(value, int | float) else "''" if value is None else ""
+        hint = f"; right: a text in quotes, {hint}" if hint else ""
+        raise self._error(where, f"{key}: expected a text, got {_kind(value)}{hint}")
+
+    def _flag(self, where: str, entry: Mapping[str, Any], key: str) -> bool:
+        value = entry.get(key)
+        if value is None:
+            return False
+        try:
+            return msgspec.convert(value, bool, strict=False)
+        except msgspec.ValidationError:
+            raise self._error(where, f"{key}: expected true or false, got {value!r}") from None
+
+    def _pattern(self, where: str, key: str, text: str) -> Pattern:
+        try:
+            pattern = Pattern(text)
+        except PatternError as error:
+            raise self._error(where, f"{key}: {error}") from None
+        if pattern.reason is not None:
+            self._warn(
+                f"{where}: {key}: cannot be matched in linear time ({pattern.reason}); "
+                f"paths of more than {SLOW_LIMIT} bytes do not match it"
+            )
+        return pattern
+
+    def _template(self, where: str, key: str, text: str, known: frozenset[str]) -> Template:
+        try:
+            template = Template(text, known)
+        except TemplateError as error:
+            raise self._error(where, f"{key}: {error}") from None
+        for name in template.missing:
+            self._warn(f"{where}: {key}: %({name})s is no group of match; taken as %%({name})s")
+        return template
+
+    def _unknown(self, where: str, entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        for key in entry:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+                self._warn(f"{where}: " * bool(where) + f"unknown key {key}; {hint}")
+
+    def _warn(self, sentence: str) -> None:
+        self._warnings.append(f"{self._file}: {sentence}")
+
+    def _error(self, where: str, sentence: str) -> RulesError:
+        return RulesError(": ".join(part for part in (self._file, where, sentence) if part))
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"`{type(value).__name__}`"

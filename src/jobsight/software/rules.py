@@ -1,0 +1,171 @@
+"""The rules that turn the path of an executable into the name of a software.
+
+The first rule that matches wins. All rules are asked at once: RE2 follows them together through the
+path, so that a thousand of them cost little more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import re2
+
+from jobsight.software.patterns import group_bytes, is_text, options
+from jobsight.software.rule_file import TEXTS, Rewrite, Rule, RuleFile, read_rules
+from jobsight.software.templates import bounded, harmless
+from jobsight.text import readable_path
+
+#: Grows when the same rules give other names than before.
+_EDITION: Final = 1
+#: Bytes that RE2 may take to follow all rules at once.
+_MEMORY: Final = 64 * 2**20
+_READY: Final = Path(__file__).parent / "ready"
+
+
+class SoftwareName(msgspec.Struct, frozen=True):
+    """What a path is called. Texts may hold ``%(user)s`` and ``%(project)s``; see
+    :func:`jobsight.software.templates.fill_run`."""
+
+    software: str
+    version: str
+    local_version: str
+    user_provided: bool = False
+    ignored: bool = False
+
+
+class RuleSet:
+    """The rules of several files, in their order."""
+
+    def __init__(self, files: Sequence[RuleFile]) -> None:
+        self.files = list(files)
+        self.warnings = [sentence for file in files for sentence in file.warnings]
+        source = [_EDITION, *(file.source for file in files)]
+        #: Another one means that paths may have other names.
+        self.digest = sha256(msgspec.json.encode(source, order="deterministic")).hexdigest()
+        self._rules = [(rule, place) for place, file in enumerate(files) for rule in file.rules]
+        #: Rules that Python has to match, one by one.
+        self._slow = [
+            number for number, (rule, _) in enumerate(self._rules) if rule.pattern.linear is None
+        ]
+        self._together: dict[bool, _Together] = {}
+
+    @classmethod
+    def load(cls, files: Sequence[Path], *, ready: bool = False) -> RuleSet:
+        """The rules of files, the first file first, and the ready ones after them if wanted."""
+        return cls([*map(read_rules, files), *(_ready_files() if ready else ())])
+
+    @classmethod
+    def ready(cls) -> RuleSet:
+        """The rules for layouts that many sites have."""
+        return cls(_ready_files())
+
+    def name(self, path: bytes) -> SoftwareName | None:
+        """What the rules call a path; nothing where no rule knows it."""
+        text = is_text(path)
+        number = self._first(path, text)
+        if number is None:
+            return None
+        rule, place = self._rules[number]
+        texts = _texts(rule, path, text)
+        # The rewrites of the rule's own file, then those of the files before it: what a site
+        # writes holds for the names of the ready rules, too, and never the other way round.
+        for file in reversed(self.files[: place + 1]):
+            _rewrite(file, texts)
+        return SoftwareName(
+            software=bounded(texts["software"]),
+            version=bounded(texts["version"]),
+            local_version=bounded(texts["versionstr"]),
+            user_provided=rule.user_provided,
+            ignored=rule.ignore,
+        )
+
+    def rule_of(self, path: bytes) -> tuple[str, int] | None:
+        """The file and the number in it of the rule that names a path."""
+        number = self._first(path, is_text(path))
+        if number is None:
+            return None
+        place = self._rules[number][1]
+        return self.files[place].name, number + 1 - sum(len(f.rules) for f in self.files[:place])
+
+    def _first(self, path: bytes, text: bool) -> int | None:
+        together = self._together.get(text)
+        if together is None:
+            patterns = [rule.pattern.linear for rule, _ in self._rules]
+            together = self._together[text] = _Together(patterns, text)
+        best = together.first(path)
+        if best is _FAILED:
+            fast = (n for n, (rule, _) in enumerate(self._rules) if rule.pattern.linear is not None)
+            best = next((n for n in fast if self._matches(n, path, text)), None)
+        slow = (n for n in self._slow if best is None or n < best)
+        return next((n for n in slow if self._matches(n, path, text)), best)
+
+    def _matches(self, number: int, path: bytes, text: bool) -> bool:
+        return self._rules[number][0].pattern.match(path, text) is not None
+
+
+#: RE2 had not the memory to follow all rules at once.
+_FAILED: Final = -1
+
+
+class _Together:
+    """All patterns that RE2 takes, followed at once through a path."""
+
+    def __init__(self, patterns: Sequence[bytes | None], text: bool) -> None:
+        self._set: Any = re2.Set.MatchSet(options(text=text, memory=_MEMORY))
+        # Matches everything. Where it is not among the matches, RE2 gave up: it says so on no
+        # other way.
+        self._numbers = [_FAILED]
+        self._set.Add(b"")
+        for number, pattern in enumerate(patterns):
+            if pattern is not None:
+                self._set.Add(pattern)
+                self._numbers.append(number)
+        try:
+            self._set.Compile()
+        except re2.error:
+            self._set = None
+
+    def first(self, path: bytes) -> int | None:
+        """The number of the first pattern that matches; :data:`_FAILED` where RE2 gave up."""
+        found = sorted(self._set.Match(path)) if self._set else []
+        if not found or found[0] != 0:
+            return _FAILED
+        return self._numbers[found[1]] if len(found) > 1 else None
+
+
+def _texts(rule: Rule, path: bytes, text: bool) -> dict[str, str]:
+    found = rule.pattern.match(path, text)
+    assert found is not None
+    groups = rule.pattern.groups
+
+    def value(name: str) -> str:
+        return harmless(readable_path(group_bytes(found.group(groups[name]))))
+
+    return {key: template.fill(value) for key, template in zip(TEXTS, rule.texts, strict=True)}
+
+
+def _rewrite(file: RuleFile, texts: dict[str, str]) -> None:
+    for rewrite in file.rewrites:
+        if _rewritten(rewrite, texts) and file.stop_on_rewrite_match:
+            return
+
+
+def _rewritten(rewrite: Rewrite, texts: dict[str, str]) -> bool:
+    values = dict(texts)
+    for key, pattern in rewrite.patterns.items():
+        found = pattern.match(texts[key].encode("utf-8", "surrogatepass"), True)
+        if found is None:
+            return False
+        for name, number in pattern.groups.items():
+            values[name] = group_bytes(found.group(number)).decode("utf-8", "replace")
+    for key, template in rewrite.updates.items():
+        texts[key] = template.fill(values.__getitem__)
+    return True
+
+
+def _ready_files() -> list[RuleFile]:
+    return [read_rules(file) for file in sorted(_READY.glob("*.yaml"))]
