@@ -138,8 +138,8 @@ class Parts:
             node.take(part, series, self._batch.written)
             run = self._runs[node.run_id]
             run.take(before, node.figures(), series)
-            # What ran is part of the sums by day, too.
-            run.changed |= bool(part.executables)
+            # What ran is part of the sums by day, too; all of it is part of the archive.
+            run.changed |= bool(part.executables or part.steps or part.totals or part.coverage)
             if series is not None:
                 row = {"run_node_id": node.id, "level": ARRIVED, "summary": None}
                 chunks.append(row | series._asdict())

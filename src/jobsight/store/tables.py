@@ -88,8 +88,12 @@ runs = Table(
     Column("updated", BigInteger, nullable=False),
     # Changed since its share of the sums by day was worked out; see jobsight.store.rollups.
     Column("stale", Boolean, nullable=False, server_default=true()),
-    # The file of the archive that holds the run, under the archive's own folder.
+    # The file of the archive that holds the run, under the archive's own folder, and what
+    # ``updated`` and ``start`` were then: the archive holds the run as it is now where
+    # archived_updated = updated.
     Column("archived", Text),
+    Column("archived_updated", BigInteger),
+    Column("archived_start", BigInteger),
     # What was taken away by age: bits of jobsight.store.retention.
     Column("pruned", SmallInteger, nullable=False, server_default="0"),
     UniqueConstraint("cluster", "job_id", "start"),

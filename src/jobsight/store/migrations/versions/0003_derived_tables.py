@@ -30,6 +30,8 @@ def _add_columns() -> None:
         "runs", sa.Column("stale", sa.Boolean(), nullable=False, server_default=sa.true())
     )
     op.add_column("runs", sa.Column("archived", sa.Text()))
+    op.add_column("runs", sa.Column("archived_updated", sa.BigInteger()))
+    op.add_column("runs", sa.Column("archived_start", sa.BigInteger()))
     op.add_column(
         "runs", sa.Column("pruned", sa.SmallInteger(), nullable=False, server_default="0")
     )
