@@ -161,6 +161,7 @@ def test_recorded_json_and_text_of_one_moment_agree() -> None:
     rows = [dict(zip(names, line.split("|"), strict=True))
             for line in lines if line.count("|") == len(names) - 1]  # fmt: skip
     text = jobs_from_rows(rows, "", "sacct")
+    assert text.records
     assert {problem.reason for problem in text.problems} == {"is a step without its job"}
     assert len(text.records) >= 48
     for record in text.records:

@@ -47,10 +47,10 @@ class Tools:
         self.columns = columns
         self.commands: list[Sequence[str]] = []
 
-    def __call__(self, command: Sequence[str], timeout: float) -> bytes:
+    def __call__(self, command: Sequence[str], timeout: float) -> list[bytes]:
         self.commands.append(command)
         if "--helpformat" in command:
-            return " ".join(self.columns).encode()
+            return [" ".join(self.columns).encode()]
         options = dict(word.split("=", 1) for word in command if "=" in word)
         if command[0] == "sacct":
             names = options["--format"].split(",")
@@ -64,7 +64,8 @@ class Tools:
                 value = row.get(name, "")
                 output += (value.encode() if isinstance(value, str) else value) + mark.encode()
             output += b"\n"
-        return output
+        # In pieces that end anywhere, as a pipe gives them.
+        return [output[place : place + 7] for place in range(0, len(output), 7)]
 
 
 def test_rows_of_sacct() -> None:
@@ -85,7 +86,7 @@ def test_marks_are_new_in_every_call() -> None:
     tools = Tools(JOB)
     source = TextSource("hpc", run=tools)
     for _ in range(2):
-        source.accounting_of([12])
+        assert source.accounting_of([12]).records
     marks = {word for command in tools.commands for word in command if "--delimiter" in word}
     assert len(marks) == 2
 
@@ -102,12 +103,12 @@ def test_any_bytes_may_be_a_name_or_a_comment(name: bytes, comment: bytes) -> No
 
 def test_rows_that_are_cut_are_an_error() -> None:
     class Cut(Tools):
-        def __call__(self, command: Sequence[str], timeout: float) -> bytes:
+        def __call__(self, command: Sequence[str], timeout: float) -> list[bytes]:
             output = super().__call__(command, timeout)
-            return output if "--helpformat" in command else output[:-40]
+            return output if "--helpformat" in command else output[:-6]
 
     with pytest.raises(AdaptError, match="columns have changed"):
-        TextSource("hpc", run=Cut(JOB)).accounting_of([12])
+        list(TextSource("hpc", run=Cut(JOB)).accounting_of([12]))
 
 
 def test_nodes_of_sinfo() -> None:
@@ -212,7 +213,7 @@ def test_runs_of_requeued_jobs_are_asked_for_where_that_is_a_choice() -> None:
     takes = {"get": {"parameters": [{"name": "start_time"}, {"name": "show_duplicates"}]}}
     paths = {"paths": PATHS | {"/slurmdb/v0.0.41/jobs": takes}}
     with slurmrestd(REPLIES | {"/openapi/v3": paths}) as (url, handler):
-        RestSource("hpc", url, timeout=5).accounting(SECOND, 90 * SECOND)
+        list(RestSource("hpc", url, timeout=5).accounting(SECOND, 90 * SECOND))
         assert handler.asked[-1][0].endswith("&show_duplicates=true")
 
 
@@ -240,24 +241,24 @@ def test_a_slurmrestd_that_refuses_or_is_away(tmp_path: Path) -> None:
 def test_the_choice_says_why() -> None:
     settings = Settings(cluster="hpc")
 
-    def old(command: Sequence[str], timeout: float) -> bytes:
+    def old(command: Sequence[str], timeout: float) -> list[bytes]:
         if "--json" in command:
-            return json.dumps({"meta": {"Slurm": {"release": "22.05.8"}}, "jobs": []}).encode()
+            return [json.dumps({"meta": {"Slurm": {"release": "22.05.8"}}, "jobs": []}).encode()]
         if "--helpformat" in command:
-            return " ".join(COLUMNS).encode()
-        return b"slurm 22.05.8\n" if "--version" in command else b""
+            return [" ".join(COLUMNS).encode()]
+        return [b"slurm 22.05.8\n"] if "--version" in command else []
 
     choice = open_source(settings, old)
     assert isinstance(choice.source, TextSource)
     assert "rest: scheduler.rest.url is not set" in choice.reason
     assert "22.05 does not tell exit codes" in choice.reason
 
-    def new(command: Sequence[str], timeout: float) -> bytes:
-        return json.dumps(shapes.reply()).encode()
+    def new(command: Sequence[str], timeout: float) -> list[bytes]:
+        return [json.dumps(shapes.reply()).encode()]
 
     assert isinstance(open_source(settings, new).source, JsonSource)
 
-    def away(command: Sequence[str], timeout: float) -> bytes:
+    def away(command: Sequence[str], timeout: float) -> list[bytes]:
         raise SourceError(f"{command[0]} cannot be run: No such file or directory")
 
     with pytest.raises(SourceError, match=r"no source of Slurm answers: rest: .*json: .*text: "):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler.commands import run_command
+from jobsight.scheduler.commands import stream_command
 from jobsight.scheduler.node_query import jobs_of_node
 from jobsight.scheduler.records import JobRecord
 from jobsight.scheduler.scrape import Scraper
@@ -35,7 +35,7 @@ NOT_IN_JSON = {"uid", "exit_code", "source"}
 
 @pytest.fixture(scope="module")
 def sources(cluster: Cluster) -> Iterator[dict[str, Source]]:
-    run = functools.partial(run_command, environment=cluster.environment())
+    run = functools.partial(stream_command, environment=cluster.environment())
     name = cluster.settings.name
     with tempfile.TemporaryDirectory(prefix="js-rest-") as folder:
         entry = pwd.getpwnam(ALICE)
@@ -210,7 +210,7 @@ def test_the_jobs_of_a_node_in_one_question(cluster: Cluster) -> None:
     options = (f"--nodelist={node}", "--mem=50", "--output=/dev/null")
     job = cluster.submit(BOB, "sleep 60", *options, "--job-name", HOSTILE)
     cluster.wait(job, "RUNNING")
-    run = functools.partial(run_command, environment=cluster.environment())
+    run = functools.partial(stream_command, environment=cluster.environment())
     answer = jobs_of_node(node, cluster=cluster.settings.name, run=run)
     assert answer.known
     (info,) = [info for info in answer.jobs if info.job_id == job]
@@ -226,7 +226,7 @@ def test_the_jobs_of_a_node_in_one_question(cluster: Cluster) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_controller_that_is_away(cluster: Cluster, tmp_path: Path) -> None:
-    run = functools.partial(run_command, environment=cluster.environment())
+    run = functools.partial(stream_command, environment=cluster.environment())
     location = str(tmp_path / "store.db")
     settings = Settings(cluster=cluster.settings.name, store=StoreSettings(location=location))
     source = TextSource(cluster.settings.name, timeout=3, run=run)

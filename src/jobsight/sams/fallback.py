@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from jobsight.model import SECOND, JobInfo
 from jobsight.sams.record import RecordError, SamsRecord, SlurmInfo
 from jobsight.sams.settings import LoaderSettings
-from jobsight.scheduler.commands import Runner, run_command
+from jobsight.scheduler.commands import StreamRunner, stream_command
 from jobsight.scheduler.sources.text import TextSource
 
 #: Prologs and clocks: how far a node's first process may lie outside of what Slurm booked.
@@ -43,9 +43,9 @@ class Fallback:
         return [_choose(record, runs.get(record.job_id, [])) for record in records]
 
 
-def _runner(sacct: str, environment: dict[str, str]) -> Runner:
-    def run(command: Sequence[str], timeout: float) -> bytes:
-        return run_command([sacct, *command[1:]], timeout, {**os.environ, **environment})
+def _runner(sacct: str, environment: dict[str, str]) -> StreamRunner:
+    def run(command: Sequence[str], timeout: float) -> Iterable[bytes]:
+        return stream_command([sacct, *command[1:]], timeout, {**os.environ, **environment})
 
     return run
 

@@ -6,49 +6,33 @@ is not understood raises :class:`AdaptError`; it never becomes an empty list.
 
 from __future__ import annotations
 
-import codecs
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from jobsight.scheduler import accounting, controller
-from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.errors import AdaptError, NoList, SourceError
 from jobsight.scheduler.nodes import read_node, read_partition
 from jobsight.scheduler.reader import RecordReader
 from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, Problem
+from jobsight.scheduler.stream import ESCAPED, ReplyStream
 from jobsight.scheduler.values import integer, text_or_none
 
 #: Errors that say "there is none": no such job (2017), no such node or partition, nothing found.
 _NOTHING = frozenset({2017, 9003})
 
-#: What a reply may hold many of.
-_LISTS = frozenset({"jobs", "nodes", "partitions"})
-_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
 Record = TypeVar("Record")
-
-
-class _Entries(list[Any]):
-    """The records of a reply, each turned into a document when it is its turn: a document takes
-    ten times the space of its text."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for entry in super().__iter__():
-            yield _decoded(entry) if isinstance(entry, msgspec.Raw) else entry
+Read = Callable[[RecordReader], Record]
 
 
 def decode_json(data: bytes, what: str) -> Any:
-    r"""A reply as a document. Names may hold bytes that are no UTF-8; they become ``\xNN``."""
+    r"""A short reply as a document. Bytes in names that are no UTF-8 become ``\xNN``."""
+    data = data.decode("utf-8", ESCAPED).encode()
     try:
-        data.decode()
-    except UnicodeDecodeError:
-        data = data.decode("utf-8", "jobsight.escaped").encode()
-    try:
-        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        return {key: _part(key, part) for key, part in parts.items()}
-    except (msgspec.DecodeError, AdaptError):
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
         # Not a document, or one that is not quite JSON: NaN, bare control characters.
         pass
     try:
@@ -58,20 +42,19 @@ def decode_json(data: bytes, what: str) -> Any:
         raise AdaptError(f"{what} gave no JSON ({error}); it begins with {begin!r}") from None
 
 
-def _part(key: str, part: msgspec.Raw) -> Any:
-    listed = key in _LISTS and bytes(memoryview(part)[:1]) == b"["
-    return _Entries(_ENTRIES(part)) if listed else _decoded(part)
+def stream_jobs(chunks: Iterable[bytes], what: str, cluster: str, source: str) -> Jobs:
+    """The jobs of a reply while it comes; what is wrong with it is raised where that is seen."""
+    stream = ReplyStream(chunks, "jobs", what)
+    problems: list[Problem] = []
 
+    def records() -> Iterator[JobRecord]:
+        yield from _Reading("jobs", "job", "job_id", problems).records(
+            stream, _job_reader(cluster, source)
+        )
+        jobs.release = release_of(stream.rest)
 
-def _decoded(data: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        pass
-    try:
-        return json.loads(bytes(data), strict=False)
-    except ValueError as error:
-        raise AdaptError(f"a part of a reply is no JSON: {error}") from None
+    jobs = Jobs(records(), problems)
+    return jobs
 
 
 def adapt_jobs(document: Any, cluster: str = "", source: str = "json") -> Jobs:
@@ -79,7 +62,14 @@ def adapt_jobs(document: Any, cluster: str = "", source: str = "json") -> Jobs:
 
     ``cluster`` takes the place of the name that the reply gives.
     """
+    named = cluster or _text_under(document, "meta", "slurm", "cluster")
+    read = _job_reader(cluster, source, named)
+    jobs = Jobs(*_adapt(document, "jobs", "job", "job_id", read))
+    jobs.release = release_of(document)
+    return jobs
 
+
+def _job_reader(cluster: str, source: str, named: str = "") -> Read[JobRecord]:
     def read(reader: RecordReader) -> JobRecord:
         if integer(reader.value("job_id")) is None:
             raise ValueError("it has no job id")
@@ -91,9 +81,7 @@ def adapt_jobs(document: Any, cluster: str = "", source: str = "json") -> Jobs:
             return record
         raise ValueError("it is neither a job of the controller nor one of the accounting")
 
-    named = _text_under(document, "meta", "slurm", "cluster")
-    records, problems = _adapt(document, "jobs", "job", "job_id", read)
-    return Jobs(records=records, problems=problems, release=release_of(document))
+    return read
 
 
 def adapt_nodes(document: Any, cluster: str = "") -> Nodes:
@@ -131,31 +119,66 @@ def release_of(document: Any) -> str | None:
     return None
 
 
+class _Document:
+    """A reply that is there whole, to be read as a stream is."""
+
+    def __init__(self, document: Any, key: str) -> None:
+        if not isinstance(document, Mapping):
+            raise AdaptError(f"a reply about {key} is a {type(document).__name__}, not a document")
+        self.rest = document
+        found = document.get(key)
+        self.listed = isinstance(found, list)
+        self._entries: list[Any] = found if isinstance(found, list) else []
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._entries)
+
+
 def _adapt(
-    document: Any, key: str, kind: str, id_name: str, read: Callable[[RecordReader], Record]
+    document: Any, key: str, kind: str, id_name: str, read: Read[Record]
 ) -> tuple[list[Record], list[Problem]]:
-    if not isinstance(document, Mapping):
-        raise AdaptError(f"a reply about {key} is a {type(document).__name__}, not a document")
-    entries = document.get(key)
-    _raise_errors(document, key, bool(entries))
-    if not isinstance(entries, list):
-        shown = ", ".join(list(document)[:8])
-        raise AdaptError(f"a reply about {key} has no list of them; it holds: {shown or 'nothing'}")
-    records: list[Record] = []
-    problems: list[Problem] = []
-    for entry in entries:
+    reading = _Reading(key, kind, id_name, [])
+    return list(reading.records(_Document(document, key), read)), reading.problems
+
+
+class _Reading:
+    """Reads the entries of one reply, and says what is wrong with them."""
+
+    def __init__(self, key: str, kind: str, id_name: str, problems: list[Problem]) -> None:
+        self.key = key
+        self.kind = kind
+        self.id_name = id_name
+        self.problems = problems
+
+    def records(self, reply: _Document | ReplyStream, read: Read[Record]) -> Iterator[Record]:
+        seen = understood = 0
+        for entry in reply:
+            seen += 1
+            record = self._record(entry, read)
+            if record is not None:
+                understood += 1
+                yield record
+        _raise_errors(reply.rest, self.key, answered=bool(seen))
+        if not reply.listed:
+            shown = ", ".join(list(reply.rest)[:8]) or "nothing"
+            raise NoList(f"a reply about {self.key} has no list of them; it holds: {shown}")
+        if seen and not understood:
+            first = self.problems[0]
+            raise AdaptError(f"none of {seen} {self.key} was understood; first: {first}")
+
+    def _record(self, entry: Any, read: Read[Record]) -> Record | None:
         if not isinstance(entry, Mapping):
-            problems.append(Problem(f"a {kind}", key, f"is a {type(entry).__name__}"))
-            continue
-        reader = RecordReader(entry, f"{kind} {entry.get(id_name)}")
+            kind = type(entry).__name__
+            self.problems.append(Problem(f"a {self.kind}", self.key, f"is a {kind}"))
+            return None
+        reader = RecordReader(entry, f"{self.kind} {entry.get(self.id_name)}")
         try:
-            records.append(read(reader))
+            return read(reader)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            problems.append(Problem(reader.label, key, str(error)))
-        problems += reader.problems
-    if entries and not records:
-        raise AdaptError(f"none of {len(entries)} {key} was understood; first: {problems[0]}")
-    return records, problems
+            self.problems.append(Problem(reader.label, self.key, str(error)))
+            return None
+        finally:
+            self.problems += reader.problems
 
 
 def _raise_errors(document: Mapping[str, Any], key: str, answered: bool) -> None:
@@ -178,14 +201,3 @@ def _text_under(document: Any, *path: str) -> str:
     for name in path:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document if isinstance(document, str) else ""
-
-
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    wrong = error.object[error.start : error.end]
-    # The backslash is doubled because this stands inside of a JSON string.
-    return "".join(f"\\\\x{byte:02x}" for byte in wrong), error.end
-
-
-codecs.register_error("jobsight.escaped", _escaped)

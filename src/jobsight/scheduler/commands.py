@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import itertools
 import os
+import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from jobsight.model import SECOND
@@ -14,6 +17,7 @@ from jobsight.scheduler.errors import AdaptError, SourceError
 
 #: Times mean the same whatever zone the cluster is in; messages can be read.
 _ENVIRONMENT = {"TZ": "UTC", "LC_ALL": "C.UTF-8"}
+_CHUNK = 1 << 18
 #: Users set these for themselves; here they would change which columns and rows come.
 _FOREIGN = ("SACCT_", "SQUEUE_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
 
@@ -24,37 +28,69 @@ class Runner(Protocol):
     def __call__(self, command: Sequence[str], timeout: float) -> bytes: ...
 
 
+class StreamRunner(Protocol):
+    """The same, piece by piece while it comes; the time limit is one for the command's silence."""
+
+    def __call__(self, command: Sequence[str], timeout: float) -> Iterable[bytes]: ...
+
+
 def run_command(
     command: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None
 ) -> bytes:
     """Run a command on this machine."""
+    return b"".join(stream_command(command, timeout, environment))
+
+
+def stream_command(
+    command: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None
+) -> Iterator[bytes]:
+    """Run a command on this machine, and end it when nobody reads on."""
     given = os.environ if environment is None else environment
     variables = {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}
-    try:
-        process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=variables | _ENVIRONMENT | _times(command),
-            # Whatever it starts ends with it.
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SourceError(f"{command[0]} cannot be run: {error.strerror}") from None
-    with process:
+    with os.fdopen(os.memfd_create("complaint"), "rb") as complaint:
         try:
-            output, complaint = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            raise SourceError(f"{command[0]} gave no answer within {timeout:g} s") from None
-        except BaseException:
-            _kill(process)
-            raise
-    if process.returncode != 0:
-        said = " ".join(complaint.decode("utf-8", "backslashreplace").split())[-300:]
-        raise SourceError(f"{command[0]} failed with {process.returncode}: {said or 'no word why'}")
-    return output
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                # A file: a pipe that nobody empties would stop the command.
+                stderr=complaint,
+                env=variables | _ENVIRONMENT | _times(command),
+                # Whatever it starts ends with it.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SourceError(f"{command[0]} cannot be run: {error.strerror}") from None
+        with process:
+            try:
+                yield from _output(process, command[0], timeout)
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                raise _silent(command[0], timeout) from None
+            finally:
+                _kill(process)
+        if process.returncode != 0:
+            complaint.seek(0)
+            said = " ".join(complaint.read().decode("utf-8", "backslashreplace").split())[-300:]
+            raise SourceError(
+                f"{command[0]} failed with {process.returncode}: {said or 'no word why'}"
+            )
+
+
+def _output(process: subprocess.Popen[bytes], name: str, timeout: float) -> Iterator[bytes]:
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.select(timeout):
+            chunk = os.read(process.stdout.fileno(), _CHUNK)
+            if not chunk:
+                return
+            yield chunk
+    raise _silent(name, timeout)
+
+
+def _silent(name: str, timeout: float) -> SourceError:
+    return SourceError(f"{name} gave no answer within {timeout:g} s")
 
 
 def _times(command: Sequence[str]) -> dict[str, str]:
@@ -64,6 +100,8 @@ def _times(command: Sequence[str]) -> dict[str, str]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is not None:
+        return
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -86,22 +124,37 @@ def new_mark() -> str:
 
 
 def split_records(output: bytes, mark: str, width: int, what: str) -> list[list[str]]:
+    """The rows of a short output."""
+    return list(iterate_records([output], mark, width, what))
+
+
+def iterate_records(
+    chunks: Iterable[bytes], mark: str, width: int, what: str
+) -> Iterator[list[str]]:
     r"""Rows of ``width`` fields, each field closed by the mark; a newline stands between rows.
 
     Rows are counted fields, not lines: names may hold newlines. Bytes that are no UTF-8 become
     ``\xNN``.
     """
-    text = output.decode("utf-8", "backslashreplace")
-    fields = text.split(mark)
-    rest = fields.pop()
-    if rest.strip() or len(fields) % width:
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    fields: list[str] = []
+    rest, first = "", True
+    for chunk in itertools.chain(chunks, [None]):
+        text = rest + decoder.decode(chunk or b"", final=chunk is None)
+        *found, rest = text.split(mark)
+        fields += found
+        whole = len(fields) - len(fields) % width
+        for place in range(0, whole, width):
+            row = fields[place : place + width]
+            if not first:
+                if not row[0].startswith("\n"):
+                    raise AdaptError(f"{what} gave rows that do not end where they should")
+                row[0] = row[0][1:]
+            first = False
+            yield row
+        del fields[:whole]
+    if rest.strip() or fields:
         raise AdaptError(
-            f"{what} gave {len(fields)} fields and {len(rest)} characters more, which are not "
-            f"rows of {width}; its columns have changed"
+            f"{what} ended with {len(fields)} fields and {len(rest)} characters, which are not a "
+            f"row of {width}; its columns have changed"
         )
-    rows = [fields[place : place + width] for place in range(0, len(fields), width)]
-    for row in rows[1:]:
-        if not row[0].startswith("\n"):
-            raise AdaptError(f"{what} gave rows that do not end where they should")
-        row[0] = row[0][1:]
-    return rows

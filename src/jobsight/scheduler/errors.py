@@ -15,3 +15,7 @@ class SourceError(SchedulerError):
 
 class AdaptError(SchedulerError):
     """An answer came and is not understood as a whole."""
+
+
+class NoList(AdaptError):
+    """An answer is about something else than what was asked for."""

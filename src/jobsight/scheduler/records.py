@@ -5,6 +5,7 @@ Units as in :mod:`jobsight.model`: nanoseconds, bytes; ``None`` is "not known".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -168,12 +169,39 @@ class PartitionInfo(msgspec.Struct, kw_only=True):
     raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Jobs(msgspec.Struct, kw_only=True):
-    """A reply about jobs."""
+class Jobs:
+    """A reply about jobs, read once while it comes; ``records`` takes all of it into memory."""
 
-    records: list[JobRecord]
-    problems: list[Problem] = msgspec.field(default_factory=list)
-    release: str | None = None
+    def __init__(
+        self, records: Iterable[JobRecord] = (), problems: list[Problem] | None = None
+    ) -> None:
+        self._stream = iter(records)
+        self._records: list[JobRecord] | None = None
+        #: Complete, as the release is, once all records have been read.
+        self.problems: list[Problem] = [] if problems is None else problems
+        self.release: str | None = None
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return self._stream if self._records is None else iter(self._records)
+
+    @property
+    def records(self) -> list[JobRecord]:
+        if self._records is None:
+            self._records = list(self._stream)
+        return self._records
+
+
+def join_jobs(replies: Iterable[Jobs]) -> Jobs:
+    """Several replies as one, each asked for when it is its turn."""
+
+    def records() -> Iterator[JobRecord]:
+        for reply in replies:
+            yield from reply
+            joined.problems += reply.problems
+            joined.release = reply.release or joined.release
+
+    joined = Jobs(records())
+    return joined
 
 
 class Nodes(msgspec.Struct, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from jobsight.model import JobInfo
 from jobsight.scheduler.accounting import add_cpu_times
@@ -43,30 +43,41 @@ def choose_columns(known: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in COLUMNS if name.lower() in there)
 
 
-def jobs_from_rows(rows: Sequence[Mapping[str, str]], cluster: str, source: str) -> Jobs:
+def jobs_from_rows(rows: Iterable[Mapping[str, str]], cluster: str, source: str) -> Jobs:
     """Join rows of jobs with the rows of their steps, which follow them."""
-    records: list[JobRecord] = []
     problems: list[Problem] = []
-    readers: list[RecordReader] = []
+    return Jobs(_jobs(rows, cluster, source, problems), problems)
+
+
+def _jobs(
+    rows: Iterable[Mapping[str, str]], cluster: str, source: str, problems: list[Problem]
+) -> Iterator[JobRecord]:
+    job: tuple[JobRecord, RecordReader] | None = None
     for row in rows:
         raw_id, dot, step = row["JobIDRaw"].partition(".")
         if not (raw_id.isascii() and raw_id.isdigit()):
             raise AdaptError(f"sacct gave {row['JobIDRaw'][:40]!r} as a job's id")
         reader = RecordReader(row, f"job {row['JobIDRaw']}")
         if not dot:
-            records.append(_job(reader, int(raw_id), cluster, source))
-            readers.append(reader)
-        elif records and records[-1].info.job_id == int(raw_id):
-            records[-1].steps.append(_step(reader, step))
-            records[-1].raw |= {f"{step}.{key}": value for key, value in reader.raw.items()}
+            if job is not None:
+                yield _finished(*job, problems)
+            job = _job(reader, int(raw_id), cluster, source), reader
+        elif job is not None and job[0].info.job_id == int(raw_id):
+            job[0].steps.append(_step(reader, step))
+            job[0].raw |= {f"{step}.{key}": value for key, value in reader.raw.items()}
             problems += reader.problems
         else:
             problems.append(Problem(reader.label, "JobIDRaw", "is a step without its job"))
-    for record, reader in zip(records, readers, strict=True):
-        times = [reader.read(parse_duration, f"{part}CPU") for part in ("Total", "User", "System")]
-        add_cpu_times(record, *times)
-        problems += reader.problems
-    return Jobs(records=records, problems=problems)
+    if job is not None:
+        yield _finished(*job, problems)
+
+
+def _finished(record: JobRecord, reader: RecordReader, problems: list[Problem]) -> JobRecord:
+    """The job with the times of its steps, all of which have been read by now."""
+    times = [reader.read(parse_duration, f"{part}CPU") for part in ("Total", "User", "System")]
+    add_cpu_times(record, *times)
+    problems += reader.problems
+    return record
 
 
 def _job(reader: RecordReader, job_id: int, cluster: str, source: str) -> JobRecord:

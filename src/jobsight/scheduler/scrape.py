@@ -9,9 +9,10 @@ they waited for ever.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -39,6 +40,8 @@ _DAY = 86400 * SECOND
 _OTHER_SOURCES = frozenset({"jobsight run", "test"})
 #: Ids in one question, and the longest pause before an open run is asked for again.
 _MOST_IDS = 200
+#: Records that are in memory at once, however many a reply has.
+_AT_ONCE = 1000
 _FIRST_PAUSE, _LONGEST_PAUSE = 60 * SECOND, 6 * 3600 * SECOND
 
 
@@ -91,7 +94,9 @@ class Scraper:
         queued: dict[Key, JobInfo] = {}
         self._booked.clear()
         try:
-            queued = runs_by_key(self._heard(source.queue()))
+            jobs = source.queue()
+            queued = runs_by_key(jobs)
+            self._report(jobs.problems)
         except SchedulerError as error:
             # The accounting may answer while the controller is away, and the other way round.
             failures.append(str(error))
@@ -122,8 +127,7 @@ class Scraper:
         while True:
             # The last window reaches into the future a little: clocks differ.
             end = begin + window if begin + window < now else now + 60 * SECOND
-            records = self._heard(self._choice.source.accounting(begin, end))
-            self._book(records, queued, ())
+            self._book(self._choice.source.accounting(begin, end), queued, ())
             if end >= now:
                 self.state.until = now
                 return
@@ -146,12 +150,20 @@ class Scraper:
         due = [job_id for job_id in wanted if self._pauses.get(job_id, (0, 0))[0] <= now]
         for place in range(0, len(due), _MOST_IDS):
             some = due[place : place + _MOST_IDS]
-            self._book(self._heard(self._choice.source.accounting_of(some)), queued, some)
+            self._book(self._choice.source.accounting_of(some), queued, some)
         for job_id in due:
             pause = min(self._pauses.get(job_id, (0, _FIRST_PAUSE // 2))[1] * 2, _LONGEST_PAUSE)
             self._pauses[job_id] = (now + pause, pause)
 
-    def _book(
+    def _book(self, jobs: Jobs, queued: dict[Key, JobInfo], open_ids: Sequence[int]) -> None:
+        """Store the accounting's records group by group, as they come."""
+        try:
+            for some in batched(jobs, _AT_ONCE):
+                self._book_some(some, queued, open_ids)
+        finally:
+            self._report(jobs.problems)
+
+    def _book_some(
         self, records: Iterable[JobRecord], queued: dict[Key, JobInfo], open_ids: Sequence[int]
     ) -> None:
         """Store the runs among the accounting's records. A job that is open in the store, and
@@ -194,10 +206,6 @@ class Scraper:
                 except BatchError as error:
                     self._report([Problem(f"job {info.job_id}", "record", str(error))])
 
-    def _heard(self, jobs: Jobs) -> list[JobRecord]:
-        self._report(jobs.problems)
-        return jobs.records
-
     def _report(self, problems: Sequence[Problem]) -> None:
         self.state.problems += len(problems)
         for problem in problems:
@@ -206,6 +214,12 @@ class Scraper:
             if kind not in self._reported and len(self._reported) < 1000:
                 self._reported.add(kind)
                 logger.warning("%s", problem)
+
+
+def batched(records: Iterable[JobRecord], size: int) -> Iterator[list[JobRecord]]:
+    stream = iter(records)
+    while group := list(itertools.islice(stream, size)):
+        yield group
 
 
 def _second(time: int | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jobsight.errors import ConfigError
-from jobsight.scheduler.commands import Runner, run_command
+from jobsight.scheduler.commands import StreamRunner, stream_command
 from jobsight.scheduler.errors import SchedulerError, SourceError
 from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.json import JsonSource
@@ -23,7 +23,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def open_source(settings: Settings, run: Runner = run_command) -> Choice:
+def open_source(settings: Settings, run: StreamRunner = stream_command) -> Choice:
     """The source that the settings name, without asking it; with "auto" the first that answers."""
     wanted = settings.scheduler.source
     if wanted != "auto":
@@ -45,7 +45,7 @@ def open_source(settings: Settings, run: Runner = run_command) -> Choice:
     raise SourceError(f"no source of Slurm answers: {'; '.join(refused)}")
 
 
-def _rest(settings: Settings, run: Runner) -> Source:
+def _rest(settings: Settings, run: StreamRunner) -> Source:
     rest = settings.scheduler.rest
     if not rest.url:
         raise ConfigError("scheduler.rest.url is not set")
@@ -58,21 +58,21 @@ def _rest(settings: Settings, run: Runner) -> Source:
     )
 
 
-def _json(settings: Settings, run: Runner) -> Source:
+def _json(settings: Settings, run: StreamRunner) -> Source:
     return JsonSource(settings.cluster, timeout=settings.scheduler.timeout, run=run)
 
 
-def _text(settings: Settings, run: Runner) -> Source:
+def _text(settings: Settings, run: StreamRunner) -> Source:
     return TextSource(settings.cluster, timeout=settings.scheduler.timeout, run=run)
 
 
-def _recorded(settings: Settings, run: Runner) -> Source:
+def _recorded(settings: Settings, run: StreamRunner) -> Source:
     if not settings.scheduler.recorded:
         raise ConfigError("scheduler.recorded is not set; it names the folder of the replies")
     return RecordedSource(settings.cluster, settings.scheduler.recorded)
 
 
-_MAKERS: dict[str, Callable[[Settings, Runner], Source]] = {
+_MAKERS: dict[str, Callable[[Settings, StreamRunner], Source]] = {
     "rest": _rest,
     "json": _json,
     "text": _text,

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from jobsight.errors import ConfigError
 from jobsight.scheduler.errors import SourceError
 
-#: A reply may be long; one that never ends must not fill the memory.
-LARGEST = 2**31
+_CHUNK = 1 << 18
+
+Said = Callable[[], AbstractContextManager[None]]
+
+
+class Body:
+    """What a reply holds, while it comes; the connection is closed at its end."""
+
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, said: Said
+    ) -> None:
+        self._connection = connection
+        self._response = response
+        self._said = said
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while True:
+                with self._said():
+                    chunk = self._response.read(_CHUNK)
+                if not chunk:
+                    return
+                yield chunk
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
 
 
 class Reply(NamedTuple):
     status: int
-    body: bytes
+    body: Body
 
 
 class Address(NamedTuple):
@@ -63,21 +92,29 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def get(address: Address, target: str, headers: Mapping[str, str], timeout: float) -> Reply:
-    """One GET; :class:`SourceError` where no reply comes."""
+    """One GET; :class:`SourceError` where no reply comes, or where it breaks off."""
     connection = _connection(address, timeout)
     prefix = "" if address.scheme == "unix" else address.path
+    said = functools.partial(_explained, address, timeout)
     try:
-        connection.request("GET", prefix + target, headers=dict(headers))
-        with connection.getresponse() as response:
-            body = response.read(LARGEST)
-            return Reply(response.status, body)
+        with said():
+            connection.request("GET", prefix + target, headers=dict(headers))
+            response = connection.getresponse()
+    except BaseException:
+        connection.close()
+        raise
+    return Reply(response.status, Body(connection, response, said))
+
+
+@contextmanager
+def _explained(address: Address, timeout: float) -> Iterator[None]:
+    try:
+        yield
     except TimeoutError:
         raise SourceError(f"slurmrestd gave no answer within {timeout:g} s") from None
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise SourceError(f"slurmrestd at {_shown(address)} does not answer: {reason}") from None
-    finally:
-        connection.close()
 
 
 def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:

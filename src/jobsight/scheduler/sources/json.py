@@ -11,8 +11,9 @@ from jobsight.scheduler.adapt import (
     adapt_partitions,
     decode_json,
     release_of,
+    stream_jobs,
 )
-from jobsight.scheduler.commands import Runner, run_command, window_options
+from jobsight.scheduler.commands import StreamRunner, stream_command, window_options
 from jobsight.scheduler.errors import SourceError
 from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions
 
@@ -26,7 +27,9 @@ class JsonSource:
     name = "json"
     whole = False
 
-    def __init__(self, cluster: str, *, timeout: float = 60.0, run: Runner = run_command) -> None:
+    def __init__(
+        self, cluster: str, *, timeout: float = 60.0, run: StreamRunner = stream_command
+    ) -> None:
         self._cluster = cluster
         self._timeout = timeout
         self._run = run
@@ -49,7 +52,7 @@ class JsonSource:
         return release_of(document) or ""
 
     def queue(self) -> Jobs:
-        return adapt_jobs(self._ask("squeue", "--json"), self._cluster, "squeue")
+        return self._jobs("squeue", "--json")
 
     def accounting(self, since: int, until: int) -> Jobs:
         return self._accounting("--allusers", *window_options(since, until))
@@ -58,8 +61,11 @@ class JsonSource:
         return self._accounting(f"--jobs={','.join(map(str, job_ids))}")
 
     def _accounting(self, *options: str) -> Jobs:
-        document = self._ask("sacct", "--json", "--duplicates", *options)
-        return adapt_jobs(document, self._cluster, "sacct")
+        return self._jobs("sacct", "--json", "--duplicates", *options)
+
+    def _jobs(self, *command: str) -> Jobs:
+        chunks = self._run(command, self._timeout)
+        return stream_jobs(chunks, f"{command[0]} --json", self._cluster, command[0])
 
     def nodes(self) -> Nodes:
         try:
@@ -76,7 +82,7 @@ class JsonSource:
         return adapt_partitions(document, self._cluster)
 
     def _ask(self, *command: str) -> Any:
-        return decode_json(self._run(command, self._timeout), f"{command[0]} --json")
+        return decode_json(b"".join(self._run(command, self._timeout)), f"{command[0]} --json")
 
 
 def partitions_of(nodes: Nodes) -> Partitions:

@@ -6,13 +6,17 @@ from slurmrestd ``slurmdb-job*``, ``slurm-job*``, ``slurm-node*``, ``slurm-parti
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobsight.scheduler.adapt import adapt_jobs, adapt_nodes, adapt_partitions, decode_json
-from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.records import Jobs, Nodes, Partitions
+from jobsight.model import JobInfo
+from jobsight.scheduler.adapt import adapt_nodes, adapt_partitions, decode_json, stream_jobs
+from jobsight.scheduler.errors import NoList, SourceError
+from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
+
+_CHUNK = 1 << 18
 
 
 class RecordedSource:
@@ -35,20 +39,20 @@ class RecordedSource:
         return self._jobs(("squeue", "slurm-job", "scontrol"), "squeue")
 
     def accounting(self, since: int, until: int) -> Jobs:
-        jobs = self._jobs(("sacct", "slurmdb-job"), "sacct")
-        jobs.records = [
-            record
-            for record in jobs.records
-            if (record.info.end is None or record.info.end >= since)
-            and (record.info.start is None or record.info.start <= until)
-        ]
-        return jobs
+        return self._accounting(
+            lambda info: (
+                (info.end is None or info.end >= since)
+                and (info.start is None or info.start <= until)
+            )
+        )
 
     def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
-        jobs = self._jobs(("sacct", "slurmdb-job"), "sacct")
         wanted = set(job_ids)
-        jobs.records = [record for record in jobs.records if record.info.job_id in wanted]
-        return jobs
+        return self._accounting(lambda info: info.job_id in wanted)
+
+    def _accounting(self, wanted: Callable[[JobInfo], bool]) -> Jobs:
+        jobs = self._jobs(("sacct", "slurmdb-job"), "sacct")
+        return Jobs((record for record in jobs if wanted(record.info)), jobs.problems)
 
     def nodes(self) -> Nodes:
         found = Nodes(records=[])
@@ -67,17 +71,15 @@ class RecordedSource:
         return found
 
     def _jobs(self, names: tuple[str, ...], source: str) -> Jobs:
-        found = Jobs(records=[])
-        for document in self._documents(names, "jobs"):
-            part = adapt_jobs(document, self._cluster, source)
-            found.records += part.records
-            found.problems += part.problems
-            found.release = part.release
-        return found
+        return join_jobs(
+            Jobs(_of_jobs(reply), reply.problems)
+            for file in self._files(names)
+            for reply in [stream_jobs(_chunks(file), file.name, self._cluster, source)]
+        )
 
     def _documents(self, names: tuple[str, ...], key: str) -> Iterator[Any]:
         for file in self._files(names):
-            document = decode_json(_read(file), file.name)
+            document = decode_json(b"".join(_chunks(file)), file.name)
             if not isinstance(document, dict) or key in document:
                 yield document
 
@@ -86,8 +88,16 @@ class RecordedSource:
         return sorted(filter(matches, self._folder.glob("*.json")))
 
 
-def _read(file: Path) -> bytes:
+def _of_jobs(reply: Jobs) -> Iterator[JobRecord]:
+    """The jobs of a file, none where it is about something else."""
+    with contextlib.suppress(NoList):
+        yield from reply
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
     try:
-        return file.read_bytes()
+        with file.open("rb") as opened:
+            while chunk := opened.read(_CHUNK):
+                yield chunk
     except OSError as error:
         raise SourceError(f"{file}: cannot be read: {error.strerror}") from None

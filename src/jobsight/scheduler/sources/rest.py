@@ -16,10 +16,11 @@ from jobsight.scheduler.adapt import (
     adapt_partitions,
     decode_json,
     release_of,
+    stream_jobs,
 )
 from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.records import Jobs, Nodes, Partitions
-from jobsight.scheduler.sources.http import Address, get
+from jobsight.scheduler.records import Jobs, Nodes, Partitions, join_jobs
+from jobsight.scheduler.sources.http import Address, Reply, get
 
 _VERSION = re.compile(r"/(slurm|slurmdb)/v0\.0\.(\d{1,4})/jobs/?", re.ASCII)
 #: Asked in turn where slurmrestd does not describe itself.
@@ -59,7 +60,7 @@ class RestSource:
         )
 
     def queue(self) -> Jobs:
-        return adapt_jobs(self._ask("slurm", "jobs"), self._cluster, "slurmrestd")
+        return self._jobs("slurm", ["jobs"])
 
     def accounting(self, since: int, until: int) -> Jobs:
         window = {
@@ -70,21 +71,22 @@ class RestSource:
         if self._duplicates:
             # Else newer interfaces give only the last run of a requeued job.
             window["show_duplicates"] = "true"
-        return self._accounting("jobs", window)
+        return self._jobs("slurmdb", ["jobs"], window)
 
     def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
         """One request for each: the list of jobs takes no ids in the older interfaces."""
-        found = Jobs(records=[])
-        for job_id in job_ids:
-            part = self._accounting(f"job/{int(job_id)}", {})
-            found.records += part.records
-            found.problems += part.problems
-            found.release = part.release
-        return found
+        return self._jobs("slurmdb", [f"job/{int(job_id)}" for job_id in job_ids])
 
-    def _accounting(self, what: str, query: dict[str, str]) -> Jobs:
-        document = self._ask("slurmdb", what, query)
-        return adapt_jobs(document, self._cluster, "slurmrestd")
+    def _jobs(self, part: str, names: Sequence[str], query: dict[str, str] | None = None) -> Jobs:
+        return join_jobs(self._reply(part, name, query or {}) for name in names)
+
+    def _reply(self, part: str, name: str, query: dict[str, str]) -> Jobs:
+        target = self._target(part, name, query)
+        reply = self._open(target)
+        if reply.status >= 400:
+            return adapt_jobs(self._document(target, reply), self._cluster, "slurmrestd")
+        shown = f"slurmrestd {_shown(target)}"
+        return stream_jobs(reply.body, shown, self._cluster, "slurmrestd")
 
     def nodes(self) -> Nodes:
         return adapt_nodes(self._ask("slurm", "nodes"), self._cluster)
@@ -92,26 +94,34 @@ class RestSource:
     def partitions(self) -> Partitions:
         return adapt_partitions(self._ask("slurm", "partitions"), self._cluster)
 
-    def _ask(self, part: str, what: str, query: dict[str, str] | None = None) -> Any:
-        version = self._discover()[part]
-        target = f"/{part}/v0.0.{version}/{what}"
-        if query:
-            target += "?" + urlencode(query)
-        return self._get(target)
+    def _ask(self, part: str, what: str) -> Any:
+        return self._get(self._target(part, what, {}))
+
+    def _target(self, part: str, what: str, query: dict[str, str]) -> str:
+        target = f"/{part}/v0.0.{self._discover()[part]}/{what}"
+        return f"{target}?{urlencode(query)}" if query else target
 
     def _get(self, target: str) -> Any:
+        return self._document(target, self._open(target))
+
+    def _open(self, target: str) -> Reply:
         reply = get(self._address, target, self._headers(), self._timeout)
-        shown = target.partition("?")[0]
         if reply.status in (401, 403):
+            reply.body.close()
             raise SourceError(
-                f"slurmrestd refuses {shown} with {reply.status}: the user or the token "
+                f"slurmrestd refuses {_shown(target)} with {reply.status}: the user or the token "
                 "(scheduler.rest.user, scheduler.rest.token_file) is not accepted"
             )
+        return reply
+
+    def _document(self, target: str, reply: Reply) -> Any:
+        shown = _shown(target)
+        body = b"".join(reply.body)
         try:
-            document = decode_json(reply.body, f"slurmrestd {shown}")
+            document = decode_json(body, f"slurmrestd {shown}")
         except AdaptError:
             if reply.status >= 400:
-                said = " ".join(reply.body[:200].decode("utf-8", "replace").split())
+                said = " ".join(body[:200].decode("utf-8", "replace").split())
                 raise SourceError(f"slurmrestd {shown}: {reply.status}: {said}") from None
             raise
         errors = document.get("errors") if isinstance(document, dict) else None
@@ -179,6 +189,10 @@ class RestSource:
                 continue
             return {"slurm": version, "slurmdb": version}
         raise AdaptError("slurmrestd speaks none of v0.0.36 to v0.0.48")
+
+
+def _shown(target: str) -> str:
+    return target.partition("?")[0]
 
 
 def _parameters(paths: Any, path: str) -> set[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobsight.scheduler.commands import (
-    Runner,
+    StreamRunner,
+    iterate_records,
     new_mark,
-    run_command,
     split_records,
+    stream_command,
     window_options,
 )
 from jobsight.scheduler.errors import AdaptError, SourceError
@@ -19,7 +20,7 @@ from jobsight.scheduler.node_rows import (
     partitions_from_rows,
 )
 from jobsight.scheduler.queue import info_of_row, queue_rows
-from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions
+from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
 from jobsight.scheduler.rows import choose_columns, jobs_from_rows
 
 #: Ids in one command, which has a longest length.
@@ -32,33 +33,30 @@ class TextSource:
     name = "text"
     whole = False
 
-    def __init__(self, cluster: str, *, timeout: float = 60.0, run: Runner = run_command) -> None:
+    def __init__(
+        self, cluster: str, *, timeout: float = 60.0, run: StreamRunner = stream_command
+    ) -> None:
         self._cluster = cluster
         self._timeout = timeout
         self._run = run
         self._columns: tuple[str, ...] | None = None
 
     def probe(self) -> str:
-        version = self._run(["sacct", "--version"], self._timeout).decode("utf-8", "replace")
+        version = self._whole(["sacct", "--version"], self._timeout).decode("utf-8", "replace")
         columns = len(self._sacct_columns())
-        self._run(["squeue", "--noheader", "--user=root", "--format=%i"], self._timeout)
+        self._whole(["squeue", "--noheader", "--user=root", "--format=%i"], self._timeout)
         return f"sacct and squeue answer, {version.strip()}, {columns} columns"
 
     def queue(self) -> Jobs:
-        rows = queue_rows(["--states=all"], self._timeout, self._run)
-        return Jobs(records=[JobRecord(info=info_of_row(self._cluster, row)) for row in rows])
+        rows = queue_rows(["--states=all"], self._timeout, self._whole)
+        return Jobs(JobRecord(info=info_of_row(self._cluster, row)) for row in rows)
 
     def accounting(self, since: int, until: int) -> Jobs:
         return self._accounting("--allusers", *window_options(since, until))
 
     def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
-        found = Jobs(records=[])
-        for place in range(0, len(job_ids), _MOST_IDS):
-            some = job_ids[place : place + _MOST_IDS]
-            part = self._accounting(f"--jobs={','.join(map(str, some))}")
-            found.records += part.records
-            found.problems += part.problems
-        return found
+        groups = (job_ids[place : place + _MOST_IDS] for place in range(0, len(job_ids), _MOST_IDS))
+        return join_jobs(self._accounting(f"--jobs={','.join(map(str, ids))}") for ids in groups)
 
     def _accounting(self, *options: str) -> Jobs:
         columns = self._sacct_columns()
@@ -68,13 +66,16 @@ class TextSource:
             "sacct", "--parsable", "--noheader", "--noconvert", "--duplicates",
             f"--delimiter={mark}", f"--format={','.join(columns)}", *options,
         ]  # fmt: skip
-        rows = split_records(self._run(command, self._timeout), mark, len(columns), "sacct")
-        named = [dict(zip(columns, row, strict=True)) for row in rows]
+        rows = iterate_records(self._run(command, self._timeout), mark, len(columns), "sacct")
+        named = (dict(zip(columns, row, strict=True)) for row in rows)
         return jobs_from_rows(named, self._cluster, "sacct")
+
+    def _whole(self, command: Sequence[str], timeout: float) -> bytes:
+        return b"".join(self._run(command, timeout))
 
     def _sacct_columns(self) -> tuple[str, ...]:
         if self._columns is None:
-            listed = self._run(["sacct", "--helpformat"], self._timeout)
+            listed = self._whole(["sacct", "--helpformat"], self._timeout)
             self._columns = choose_columns(listed.decode("utf-8", "replace").split())
         return self._columns
 
@@ -93,7 +94,7 @@ class TextSource:
             layout = ",".join(f"{column}:{mark}" for column in wanted)
             command = ["sinfo", "--noheader", *options, f"--Format={layout}"]
             try:
-                output = self._run(command, self._timeout)
+                output = self._whole(command, self._timeout)
             except SourceError as error:
                 refused = [name for name in wanted[1:] if name.lower() in str(error).lower()]
                 if "format" not in str(error).lower() or not refused:
