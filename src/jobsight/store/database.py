@@ -27,7 +27,7 @@ _PATIENCE = 30
 #: Locks of jobs are folded into so many, since a transaction may hold only some thousands.
 _LOCKS = 1024
 #: Sets our advisory locks apart from those of other users of the same database.
-_FAMILY = {"tables": 28519, "agent": 28520, "job": 28521}
+_FAMILY = {"tables": 28519, "agent": 28520, "job": 28521, "sums": 28522}
 
 
 class Cursor(Protocol):
@@ -44,30 +44,38 @@ class Transaction:
 
     def __init__(self, connection: Any, postgresql: bool) -> None:
         self._connection = connection
-        self._postgresql = postgresql
+        self.postgresql = postgresql
 
     def execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Cursor:
         """Run one statement; both drivers keep it prepared."""
-        if self._postgresql:
+        if self.postgresql:
             sql = _percent_style(sql)
         cursor: Cursor = self._connection.execute(sql, parameters or {})
         return cursor
 
     def execute_many(self, sql: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Run one statement for every row."""
-        if self._postgresql:
+        if self.postgresql:
             self._connection.cursor().executemany(_percent_style(sql), list(rows))
         else:
             self._connection.executemany(sql, rows)
 
-    def lock(self, kind: Literal["agent", "job"], names: Iterable[str]) -> None:
+    def lock(self, kind: Literal["agent", "job", "sums"], names: Iterable[str]) -> None:
         """Keep other writers off what has these names, until the end of the transaction."""
         # SQLite has one writer at a time anyway.
-        if self._postgresql:
+        if self.postgresql:
             # In one order for all writers, so that none waits for one that waits for it.
             for number in sorted({_lock_number(name) for name in names}):
                 family = _FAMILY[kind]
                 self.execute(f"SELECT pg_advisory_xact_lock({family}, :number)", {"number": number})
+
+    def lock_out_writers(self) -> None:
+        """Wait until nobody writes a batch, and keep all off until the end of the transaction."""
+        if self.postgresql:
+            self.execute(
+                f"SELECT pg_advisory_xact_lock({_FAMILY['job']}, number) "
+                f"FROM generate_series(0, {_LOCKS - 1}) AS number"
+            )
 
 
 def _lock_number(name: str) -> int:

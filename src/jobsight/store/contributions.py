@@ -1,0 +1,271 @@
+"""What one run adds to the sums by day: worked out from the run alone, the same every time.
+
+No clock is read here: an open run counts up to its last sample, so whoever works it out again
+from the same records gets the same figures.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from jobsight.model import SECOND
+from jobsight.store.apportion import apportion, spread
+
+DAY = 86400 * SECOND
+#: No rule knows the path.
+UNDETERMINED = 0
+#: CPU time that no executable accounts for.
+NOT_ATTRIBUTED = -1
+
+#: Of a run that claims to have lasted longer, the last ten years count: its start is a wrong clock.
+_LONGEST = 3660 * DAY
+#: More than any machine has: a wrong number must not run over 63 bits in a sum.
+_MOST_CPUS, _MOST_GPUS, _MOST_MEMORY = 2**24, 2**20, 2**60
+_MEBIBYTE = 2**20
+
+
+class SoftwareShare(msgspec.Struct, array_like=True):
+    """One software's part of a run on one day; times are microseconds."""
+
+    software_id: int
+    runs: int = 0
+    executions: int = 0
+    cpu_time: int = 0
+    core_time: int = 0
+    gpu_time: int = 0
+
+
+class DayShare(msgspec.Struct, array_like=True):
+    """A run on one day; its software adds up to it. Memory is MiB seconds."""
+
+    day: int
+    runs: int
+    cpu_time: int
+    core_time: int
+    gpu_time: int
+    memory_time: int
+    software: list[SoftwareShare]
+
+
+class Contribution(msgspec.Struct, array_like=True):
+    """All that one run adds, and to whose rows."""
+
+    cluster: str
+    user: str
+    account: str
+    partition: str
+    days: list[DayShare]
+
+    def software(self) -> dict[int, SoftwareShare]:
+        """The run's software over all its days."""
+        sums: dict[int, SoftwareShare] = {}
+        for day in self.days:
+            for share in day.software:
+                whole = sums.setdefault(share.software_id, SoftwareShare(share.software_id))
+                _add(whole, share)
+        return sums
+
+
+class RunFacts(NamedTuple):
+    """The columns of a run that its hours depend on."""
+
+    id: int
+    cluster: str
+    start: int
+    end: int | None
+    provisional: bool
+    user: str | None
+    account: str | None
+    partition: str | None
+    cpus: int | None
+    gpus: int | None
+    memory: int | None
+    last_seen: int | None
+
+    def interval(self) -> tuple[int, int]:
+        """From when to when it counts. A run without an end counts up to its last sample."""
+        end = self.end if self.end is not None else self.last_seen
+        end = self.start if end is None else max(self.start, end)
+        return max(self.start, end - _LONGEST), end
+
+    def midnights(self) -> range:
+        """The midnights (UTC) that the run went through."""
+        start, end = self.interval()
+        return range((start // DAY + 1) * DAY, end, DAY)
+
+
+class Use(NamedTuple):
+    """What one executable used on one node, over the lives of the agent; CPU nanoseconds."""
+
+    #: Of the path: puts equal remainders in an order that no numbering of rows can change.
+    digest: bytes
+    software_id: int
+    cpu_time: int
+    executions: int
+
+
+class NodeFacts(NamedTuple):
+    """One sighting of a run."""
+
+    #: The counter of the job there, in nanoseconds; None where it was never read.
+    cpu_time: int | None
+    uses: Sequence[Use]
+    #: The counter at each of the run's midnights, where a curve says so.
+    at_midnight: Sequence[int] | None = None
+
+    def counted(self) -> int:
+        """The counter is the truth; without one the executables are all there is."""
+        if self.cpu_time is not None:
+            return max(self.cpu_time, 0)
+        return sum(max(use.cpu_time, 0) for use in self.uses)
+
+
+class PathShare(NamedTuple):
+    """One path's part of a run, by day in microseconds; ``digest`` is empty for the remainder."""
+
+    digest: bytes
+    software_id: int
+    executions: list[int]
+    cpu_time: list[int]
+    core_time: list[int]
+    gpu_time: list[int]
+
+
+def contribution(run: RunFacts, nodes: Sequence[NodeFacts]) -> Contribution | None:
+    """The run's share of the sums; None for a job that has not begun."""
+    if run.provisional and not nodes:
+        return None
+    usage = _usage_by_day(run, nodes)
+    for path in path_shares(usage, nodes):
+        for place, day in enumerate(usage):
+            share = SoftwareShare(
+                path.software_id,
+                # Counted like the run itself on the day of the start.
+                int(place == 0),
+                path.executions[place],
+                path.cpu_time[place],
+                path.core_time[place],
+                path.gpu_time[place],
+            )
+            _gather(day.software, share)
+    for day in usage:
+        day.software = [share for share in day.software if any(msgspec.structs.astuple(share)[1:])]
+        day.software.sort(key=lambda share: share.software_id)
+    names = (run.user or "", run.account or "", run.partition or "")
+    return Contribution(run.cluster, *names, [day for day in usage if _counts(day)])
+
+
+def shares_of_run(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[PathShare]:
+    """The parts of the run by path: what a new name would move."""
+    if run.provisional and not nodes:
+        return []
+    return path_shares(_usage_by_day(run, nodes), nodes)
+
+
+def path_shares(usage: Sequence[DayShare], nodes: Sequence[NodeFacts]) -> list[PathShare]:
+    """Split a run over its paths first and not over their names: so a new name moves whole
+    shares, to the microsecond."""
+    used, unaccounted = _cpu_by_path(nodes)
+    paths = sorted(used, key=lambda key: key[0])
+    weights = [used[key][0] for key in paths]
+    rest = unaccounted or not sum(weights)
+    if rest:
+        paths.insert(0, (b"", NOT_ATTRIBUTED))
+        weights.insert(0, unaccounted)
+    cpu = spread([day.cpu_time for day in usage], weights)
+    core = spread([day.core_time for day in usage], weights)
+    gpu = spread([day.gpu_time for day in usage], weights)
+    # Programs are counted where the run used its CPU time; nobody noted the day of each.
+    days = [day.cpu_time for day in usage]
+    result = []
+    for place, (digest, software_id) in enumerate(paths):
+        executions = used[digest, software_id][1] if digest else 0
+        columns = ([row[place] for row in table] for table in (cpu, core, gpu))
+        result.append(PathShare(digest, software_id, apportion(executions, days), *columns))
+    return result
+
+
+def _usage_by_day(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[DayShare]:
+    start, end = run.interval()
+    bounds = [start, *run.midnights(), end]
+    counted = [0, *_cpu_at_midnights(run, nodes), sum(node.counted() for node in nodes)]
+    cpus, gpus = _within(run.cpus, _MOST_CPUS), _within(run.gpus, _MOST_GPUS)
+    memory = _within(run.memory, _MOST_MEMORY)
+    # Rounded at the bounds and not by day: the days add up to the whole.
+    cpu = _differences([value // 1000 for value in counted])
+    core = _differences([cpus * (bound - start) // 1000 for bound in bounds])
+    gpu = _differences([gpus * (bound - start) // 1000 for bound in bounds])
+    held = [memory * (bound - start) // (_MEBIBYTE * SECOND) for bound in bounds]
+    return [
+        DayShare(start // DAY + place, int(place == 0), *figures, [])
+        for place, figures in enumerate(zip(cpu, core, gpu, _differences(held), strict=True))
+    ]
+
+
+def _cpu_at_midnights(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[int]:
+    """The CPU nanoseconds of all nodes up to each midnight, evenly where no curve tells."""
+    start, end = run.interval()
+    result = []
+    for place, midnight in enumerate(run.midnights()):
+        result.append(0)
+        for node in nodes:
+            counted = node.counted()
+            if node.at_midnight is not None:
+                result[-1] += min(max(node.at_midnight[place], 0), counted)
+            else:
+                result[-1] += counted * (midnight - start) // (end - start)
+    return result
+
+
+def _cpu_by_path(
+    nodes: Sequence[NodeFacts],
+) -> tuple[dict[tuple[bytes, int], tuple[int, int]], int]:
+    """CPU time and executions by path and name, and the CPU time that no path accounts for."""
+    used: dict[tuple[bytes, int], tuple[int, int]] = {}
+    unaccounted = 0
+    for node in nodes:
+        counted = node.counted()
+        figures = [max(use.cpu_time, 0) for use in node.uses]
+        if sum(figures) > counted:
+            # Records of processes overrun the counter by rounding; the counter is the truth.
+            figures = apportion(counted, figures)
+        unaccounted += counted - sum(figures)
+        for use, cpu_time in zip(node.uses, figures, strict=True):
+            before = used.get((use.digest, use.software_id), (0, 0))
+            executions = before[1] + max(use.executions, 0)
+            used[use.digest, use.software_id] = (before[0] + cpu_time, executions)
+    return used, unaccounted
+
+
+def _differences(values: Sequence[int]) -> list[int]:
+    return [after - before for before, after in itertools.pairwise(values)]
+
+
+def _within(value: int | None, most: int) -> int:
+    return min(max(value or 0, 0), most)
+
+
+def _counts(day: DayShare) -> bool:
+    return any((day.runs, day.cpu_time, day.core_time, day.gpu_time, day.memory_time, day.software))
+
+
+def _gather(shares: list[SoftwareShare], share: SoftwareShare) -> None:
+    for known in shares:
+        if known.software_id == share.software_id:
+            runs = max(known.runs, share.runs)
+            _add(known, share)
+            known.runs = runs
+            return
+    shares.append(share)
+
+
+def _add(whole: SoftwareShare, share: SoftwareShare) -> None:
+    whole.runs += share.runs
+    whole.executions += share.executions
+    whole.cpu_time += share.cpu_time
+    whole.core_time += share.core_time
+    whole.gpu_time += share.gpu_time

@@ -1,0 +1,264 @@
+"""Sums by day, kept right by differences: what a changed run added goes out, the new goes in.
+
+A run is summed up in one transaction with the mark that it waits, so a process that is killed
+leaves it as it was or done. One process sums up at a time; batches go on beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from jobsight.store import facts
+from jobsight.store.contributions import Contribution, NodeFacts, RunFacts, contribution
+from jobsight.store.database import Database, Transaction
+from jobsight.store.midnights import with_midnights
+from jobsight.store.statements import quoted
+
+#: Runs, and nodes of runs, in one transaction: a batch waits no longer than these take.
+AT_ONCE, NODES_AT_ONCE = 500, 2000
+#: The same in seconds, for runs whose curves have to be read.
+_LONGEST: Final = 0.2
+
+_WAITING = f"""
+    SELECT {facts.COLUMNS}, (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id)
+    FROM runs WHERE stale AND id > :after ORDER BY id LIMIT :limit
+"""
+_BEFORE = f"""
+    SELECT contributions.run_id, contributions.data FROM runs CROSS JOIN contributions
+    WHERE {facts.WAITING} AND contributions.run_id = runs.id
+"""
+_DROPPED = "SELECT run_id, data FROM contributions WHERE dropped ORDER BY run_id LIMIT :limit"
+_KEEP = """
+    INSERT INTO contributions (run_id, revision, dropped, data)
+    VALUES (:run_id, :revision, false, :data)
+    ON CONFLICT (run_id) DO UPDATE SET revision = excluded.revision, dropped = false,
+        data = excluded.data
+"""
+_FORGET = "DELETE FROM contributions WHERE run_id = :run_id"
+_DONE = "UPDATE runs SET stale = false WHERE id = :id"
+_REVISION = "SELECT value FROM marks WHERE name = 'contributions'"
+_SET_REVISION = """
+    INSERT INTO marks (name, value) VALUES ('contributions', :value)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+
+_KEY = ("day", "cluster", "user", "account", "partition")
+_TABLES: Final = {
+    "usage_by_day": (_KEY, ("runs", "cpu_time", "core_time", "gpu_time", "memory_time")),
+    "software_by_day": (
+        (*_KEY, "software_id"),
+        ("runs", "executions", "cpu_time", "core_time", "gpu_time"),
+    ),
+}
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Contribution).decode
+
+
+class Round(NamedTuple):
+    """What was summed up, and how many of the runs had changed their share."""
+
+    runs: int
+    changed: int
+    #: Go on behind this run; None where nothing is left.
+    after: int | None
+
+
+def sum_up(database: Database, after: int = 0, limit: int = AT_ONCE) -> Round:
+    """Sum up some of the runs that wait, from the lowest id above ``after``, in one transaction."""
+    begun = time.monotonic()
+    with database.write() as transaction:
+        transaction.lock("sums", ["sums"])
+        sums = _Sums(transaction)
+        _take_out_dropped(transaction, sums, limit)
+        waiting = _waiting(transaction, after, limit)
+        reached, done = after, 0
+        for run, nodes, before in _read(transaction, waiting):
+            new = contribution(run, with_midnights(transaction, run, nodes))
+            sums.replace(run.id, before, new)
+            reached, done = run.id, done + 1
+            if time.monotonic() - begun > _LONGEST:
+                break
+        else:
+            reached = waiting[-1].id if waiting else after
+        sums.store()
+    return Round(done, sums.changed, reached if waiting else None)
+
+
+def sum_up_all(
+    database: Database,
+    progress: Callable[[int], None] = lambda done: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Round:
+    """Go once through all runs that wait; one that changes meanwhile may wait again."""
+    done = changed = 0
+    after: int | None = 0
+    while after is not None and not stopped():
+        one = sum_up(database, after)
+        done, changed, after = done + one.runs, changed + one.changed, one.after
+        progress(done)
+    return Round(done, changed, after)
+
+
+def decode_contribution(data: bytes) -> Contribution:
+    """Read a row's data."""
+    return _decode(data)
+
+
+def _held_apart(transaction: Transaction, sql: str, table: str) -> str:
+    """The same, without rows that a batch holds and is about to change: they wait on.
+
+    Nothing is waited for here, so no batch can wait for us while we wait for it.
+    """
+    lock = f" FOR NO KEY UPDATE OF {table} SKIP LOCKED" if transaction.postgresql else ""
+    return sql + lock
+
+
+def _take_out_dropped(transaction: Transaction, sums: _Sums, limit: int) -> None:
+    sql = _held_apart(transaction, _DROPPED, "contributions")
+    for run_id, data in transaction.execute(sql, {"limit": limit}).fetchall():
+        sums.take_out(run_id, data)
+
+
+def _waiting(transaction: Transaction, after: int, limit: int) -> list[RunFacts]:
+    """Runs that wait, as many as have no more nodes together than one transaction should read."""
+    sql = _held_apart(transaction, _WAITING, "runs")
+    result: list[RunFacts] = []
+    whole = 0
+    for *columns, nodes in transaction.execute(sql, {"after": after, "limit": limit}).fetchall():
+        whole += nodes
+        if result and whole > NODES_AT_ONCE:
+            break
+        result.append(RunFacts(*columns))
+    return result
+
+
+def _read(
+    transaction: Transaction, waiting: Sequence[RunFacts]
+) -> Iterator[tuple[RunFacts, dict[int, NodeFacts], bytes | None]]:
+    """Each run with its nodes and what it added before."""
+    if not waiting:
+        return
+    between = {"first": waiting[0].id, "last": waiting[-1].id}
+    before: dict[int, bytes] = dict(transaction.execute(_BEFORE, between).fetchall())
+    free = before.keys()
+    if transaction.postgresql:
+        # Who removes a run holds its contribution first and would then wait for our run.
+        sql = _held_apart(transaction, _BEFORE, "contributions")
+        free = dict(transaction.execute(sql, between).fetchall()).keys()
+    nodes = facts.read_nodes(transaction, facts.WAITING, between)
+    for run in waiting:
+        if run.id in free or run.id not in before:
+            yield run, nodes.get(run.id, {}), before.get(run.id)
+
+
+class _Sums:
+    """The differences that one transaction makes, gathered so that each row is touched once."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._rows: dict[str, dict[tuple[object, ...], list[int]]] = {
+            table: {} for table in _TABLES
+        }
+        self._kept: list[tuple[int, bytes]] = []
+        self._done: list[dict[str, int]] = []
+
+    @property
+    def changed(self) -> int:
+        """How many runs have another share than before."""
+        return len(self._kept)
+
+    def replace(self, run_id: int, before: bytes | None, new: Contribution | None) -> None:
+        """Put a run's new share in the place of the old one."""
+        self._done.append({"id": run_id})
+        if new is None and before is None:
+            return
+        # A job that is taken to have never begun keeps an empty share: an export has to see it.
+        new = new or Contribution("", "", "", "", [])
+        data = _encode(new)
+        if data == before:
+            return
+        if before is not None:
+            self._book(-1, _decode(before))
+        self._book(1, new)
+        self._kept.append((run_id, data))
+
+    def take_out(self, run_id: int, before: bytes) -> None:
+        """Take the share of a run that is gone out of the sums."""
+        self._book(-1, _decode(before))
+        self._transaction.execute(_FORGET, {"run_id": run_id})
+
+    def store(self) -> None:
+        """Write what was gathered."""
+        for table, rows in self._rows.items():
+            names, figures = _TABLES[table]
+            columns = (*names, *figures)
+            moved = sorted((key, values) for key, values in rows.items() if any(values))
+            self._transaction.execute_many(
+                _ADD[table],
+                [dict(zip(columns, (*key, *values), strict=True)) for key, values in moved],
+            )
+            # A row of nothing would make a user or a software of somebody who has none left.
+            self._transaction.execute_many(
+                _REMOVE_EMPTY[table],
+                [dict(zip(names, key, strict=True)) for key, values in moved if min(values) < 0],
+            )
+        self._keep()
+        self._transaction.execute_many(_DONE, self._done)
+
+    def _keep(self) -> None:
+        if not self._kept:
+            return
+        found = self._transaction.execute(_REVISION).fetchone()
+        last = found[0] if found else 0
+        kept = [
+            {"run_id": run_id, "revision": last + number, "data": data}
+            for number, (run_id, data) in enumerate(self._kept, 1)
+        ]
+        self._transaction.execute_many(_KEEP, kept)
+        self._transaction.execute(_SET_REVISION, {"value": last + len(kept)})
+
+    def _book(self, sign: int, share: Contribution) -> None:
+        usage, software = self._rows["usage_by_day"], self._rows["software_by_day"]
+        who = (share.cluster, share.user, share.account, share.partition)
+        for day, *figures, parts in map(msgspec.structs.astuple, share.days):
+            _add(usage, (day, *who), sign, figures)
+            for software_id, *figures in map(msgspec.structs.astuple, parts):
+                _add(software, (day, *who, software_id), sign, figures)
+
+
+def _add(
+    rows: dict[tuple[object, ...], list[int]],
+    key: tuple[object, ...],
+    sign: int,
+    figures: Sequence[int],
+) -> None:
+    row = rows.setdefault(key, [0] * len(figures))
+    for place, figure in enumerate(figures):
+        row[place] += sign * figure
+
+
+def _add_sql(table: str) -> str:
+    names, figures = _TABLES[table]
+    columns = ", ".join(map(quoted, (*names, *figures)))
+    values = ", ".join(f":{name}" for name in (*names, *figures))
+    added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in figures)
+    return (
+        f"INSERT INTO {table} ({columns}) VALUES ({values}) "
+        f"ON CONFLICT ({', '.join(map(quoted, names))}) DO UPDATE SET {added}"
+    )
+
+
+def _remove_empty_sql(table: str) -> str:
+    names, figures = _TABLES[table]
+    same = [f"{quoted(name)} = :{name}" for name in names]
+    nothing = [f"{name} = 0" for name in figures]
+    return f"DELETE FROM {table} WHERE {' AND '.join(same + nothing)}"
+
+
+_ADD = {table: _add_sql(table) for table in _TABLES}
+_REMOVE_EMPTY = {table: _remove_empty_sql(table) for table in _TABLES}

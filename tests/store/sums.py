@@ -1,0 +1,44 @@
+"""The sums by day as they stand, and worked out anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Table, select
+
+from jobsight.store import Store
+from jobsight.store.derived import contributions, software_by_day, usage_by_day
+from jobsight.store.rollups import sum_up_all
+from jobsight.store.tables import software
+
+
+def rows(store: Store, table: Table) -> set[tuple[Any, ...]]:
+    with store.database.read() as connection:
+        return {tuple(row) for row in connection.execute(select(table))}
+
+
+def sums(store: Store) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
+    """All rows of both tables."""
+    return rows(store, usage_by_day), rows(store, software_by_day)
+
+
+def from_scratch(store: Store) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
+    """The same after everything derived was thrown away and worked out again."""
+    with store.database.write() as transaction:
+        for table in (usage_by_day, software_by_day, contributions):
+            transaction.execute(f"DELETE FROM {table.name}")
+        transaction.execute("UPDATE runs SET stale = true")
+    sum_up_all(store.database)
+    return sums(store)
+
+
+def by_software(store: Store, figure: str = "cpu_time") -> dict[str, int]:
+    """A figure by the name of the software, over all days and users."""
+    with store.database.read() as connection:
+        names = {row.id: row.name for row in connection.execute(select(software))}
+        names |= {0: "undetermined", -1: "not attributed"}
+        result: dict[str, int] = {}
+        for row in connection.execute(select(software_by_day)).mappings():
+            name = names[row["software_id"]]
+            result[name] = result.get(name, 0) + row[figure]
+    return result
