@@ -7,7 +7,8 @@ import pytest
 
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, Problem
+from jobsight.scheduler.mirror import read_mirror
+from jobsight.scheduler.records import JobRecord, Jobs, NodeInfo, Nodes, Partitions, Problem
 from jobsight.scheduler.scrape import Scraper
 from jobsight.scheduler.sources.choose import Choice
 from jobsight.scheduler.state import read_state
@@ -38,6 +39,7 @@ class Slurm:
         self.problems: list[Problem] = []
         self.windows: list[tuple[int, int]] = []
         self.asked: list[list[int]] = []
+        self.known_nodes: list[NodeInfo] = []
         self.controller_away: Exception | None = None
         self.accounting_away: Exception | None = None
 
@@ -68,7 +70,9 @@ class Slurm:
         return Jobs(records=[JobRecord(info=info) for info in found])
 
     def nodes(self) -> Nodes:
-        return Nodes(records=[])
+        if self.controller_away:
+            raise self.controller_away
+        return Nodes(records=self.known_nodes)
 
     def partitions(self) -> Partitions:
         return Partitions(records=[])
@@ -120,6 +124,23 @@ def test_a_job_that_ends_while_the_scraper_is_away(site: Site) -> None:
     (run,) = site.store.runs()
     assert (run.info.state, run.info.end, run.info.exit_code) == ("FAILED", NOW + HOUR, 3)
     assert site.store.open_runs("c1") == []
+
+
+def test_nodes_and_waiting_jobs_are_kept(site: Site) -> None:
+    site.slurm.known_nodes = [NodeInfo(cluster="c1", name="n1", cpus=4)]
+    site.slurm.queued = [job(2, None, state="PENDING"), job(3)]
+    assert site.scraper.once().healthy
+    assert [node.name for node in read_mirror(site.store, "c1", "node", NodeInfo)] == ["n1"]
+    (waits,) = read_mirror(site.store, "c1", "waiting", JobRecord)
+    assert waits.info.job_id == 2
+    assert site.runs() == [(3, 0, "RUNNING")]
+    site.slurm.queued = [job(2), job(3)]
+    site.scraper.once()
+    assert read_mirror(site.store, "c1", "waiting", JobRecord) == []
+    # The controller is away: what was known of the cluster stays.
+    site.slurm.controller_away = SourceError("squeue failed")
+    assert not site.scraper.once().healthy
+    assert len(read_mirror(site.store, "c1", "node", NodeInfo)) == 1
 
 
 def test_catching_up_goes_in_bounded_windows(site: Site) -> None:

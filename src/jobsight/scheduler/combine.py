@@ -22,9 +22,28 @@ def key_of(info: JobInfo) -> Key:
     return info.job_id, info.start // SECOND
 
 
-def runs_by_key(records: Iterable[JobRecord]) -> dict[Key, JobInfo]:
-    """Those records that are runs; of two with one key the later wins."""
-    return {key_of(record.info): record.info for record in records if record.ran}
+class Queue:
+    """The controller's jobs of one round."""
+
+    def __init__(self, records: Iterable[JobRecord] = ()) -> None:
+        #: Those that run, or have run; of two with one key the later wins.
+        self.runs: dict[Key, JobRecord] = {}
+        #: Those that wait, by the id that Slurm shows: "12", "12_3".
+        self.waiting: dict[str, JobRecord] = {}
+        for record in records:
+            if record.ran:
+                self.runs[key_of(record.info)] = record
+            elif record.info.state == "PENDING":
+                self.waiting[_shown(record)] = record
+
+    def active(self) -> set[int]:
+        """The ids of those that run now."""
+        return {job_id for (job_id, _), record in self.runs.items() if record.info.end is None}
+
+
+def _shown(record: JobRecord) -> str:
+    info = record.info
+    return str(info.job_id) if not record.array_tasks else f"{info.job_id}_[{record.array_tasks}]"
 
 
 def is_whole(info: JobInfo) -> bool:
@@ -39,8 +58,19 @@ def has_doubtful_name(info: JobInfo) -> bool:
     return info.name is not None and any(mark in info.name for mark in _REPLACED)
 
 
-def combine(accounting: JobInfo, controller: JobInfo) -> JobInfo:
-    """The accounting's record, completed by the controller's of the same run.
+def combine(accounting: JobRecord, controller: JobRecord) -> JobRecord:
+    """The accounting's record, completed by the controller's of the same run."""
+    values = {
+        name: getattr(controller, name)
+        for name in JobRecord.__struct_fields__
+        if getattr(accounting, name) in (None, (), {}, [])
+    }
+    values["info"] = combine_infos(accounting.info, controller.info)
+    return msgspec.structs.replace(accounting, **values)
+
+
+def combine_infos(accounting: JobInfo, controller: JobInfo) -> JobInfo:
+    """The same for what the store keeps in its own columns.
 
     The controller has the name as the user wrote it, the restart count and the exit code of
     failed jobs, which the accounting's JSON of some releases lacks; and it is ahead in time.

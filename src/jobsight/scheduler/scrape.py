@@ -13,21 +13,24 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.model import SECOND, JobInfo, RunReference
+from jobsight.model import SECOND, RunReference
 from jobsight.scheduler.combine import (
     Key,
+    Queue,
     combine,
     has_doubtful_name,
     is_whole,
     key_of,
-    runs_by_key,
 )
 from jobsight.scheduler.errors import SchedulerError
+from jobsight.scheduler.mirror import Mirror
 from jobsight.scheduler.records import JobRecord, Jobs, Problem
+from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.choose import Choice, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
 from jobsight.settings import Settings
@@ -66,6 +69,7 @@ class Scraper:
         #: Runs of this round that stand in the accounting and in the queue.
         self._booked: set[Key] = set()
         self._reported: set[tuple[str, str]] = set()
+        self._mirror = Mirror(store, settings.cluster, clock)
         self.state = read_state(settings.store.location, settings.cluster)
 
     def once(self) -> ScrapeState:
@@ -91,29 +95,35 @@ class Scraper:
         source = self._choice.source
         now = self._clock()
         failures: list[str] = []
-        queued: dict[Key, JobInfo] = {}
+        queue = Queue()
         self._booked.clear()
-        try:
+        # The accounting may answer while the controller is away, and the other way round.
+        with _collected(failures):
             jobs = source.queue()
-            queued = runs_by_key(jobs)
+            queue = Queue(jobs)
             self._report(jobs.problems)
-        except SchedulerError as error:
-            # The accounting may answer while the controller is away, and the other way round.
-            failures.append(str(error))
-        try:
-            self._catch_up(now, queued)
-        except SchedulerError as error:
-            failures.append(str(error))
+            self._mirror.keep("waiting", queue.waiting.items())
+        with _collected(failures):
+            self._mirror_cluster(source)
+        with _collected(failures):
+            self._catch_up(now, queue)
         # What the accounting has not booked yet, or could not be asked for.
-        self._store_all(info for key, info in queued.items() if key not in self._booked)
-        try:
-            self._reconcile(now, queued)
-        except SchedulerError as error:
-            failures.append(str(error))
+        for some in batched(
+            (record for key, record in queue.runs.items() if key not in self._booked), _AT_ONCE
+        ):
+            self._store_all(some)
+        with _collected(failures):
+            self._reconcile(now, queue)
         if failures:
             raise SchedulerError("; ".join(dict.fromkeys(failures)))
 
-    def _catch_up(self, now: int, queued: dict[Key, JobInfo]) -> None:
+    def _mirror_cluster(self, source: Source) -> None:
+        nodes, partitions = source.nodes(), source.partitions()
+        for kind, reply in (("node", nodes), ("partition", partitions)):
+            self._report(reply.problems)
+            self._mirror.keep(kind, ((record.name, record) for record in reply.records))
+
+    def _catch_up(self, now: int, queue: Queue) -> None:
         """Read the accounting up to now, window by window, and keep how far that came."""
         assert self._choice is not None
         scheduler = self._settings.scheduler
@@ -127,74 +137,77 @@ class Scraper:
         while True:
             # The last window reaches into the future a little: clocks differ.
             end = begin + window if begin + window < now else now + 60 * SECOND
-            self._book(self._choice.source.accounting(begin, end), queued, ())
+            self._book(self._choice.source.accounting(begin, end), queue, ())
             if end >= now:
                 self.state.until = now
                 return
             self.state.until = begin = end
             write_state(self._settings.store.location, self.state)
 
-    def _reconcile(self, now: int, queued: dict[Key, JobInfo]) -> None:
+    def _reconcile(self, now: int, queue: Queue) -> None:
         """Ask for every run that is open in the store and not shown as active any more."""
         assert self._choice is not None
-        active = {info.job_id for info in queued.values() if info.end is None}
+        active = queue.active()
         wanted = sorted(
             {
                 run.job_id
                 for run in self._store.open_runs(self._settings.cluster)
                 if run.source not in _OTHER_SOURCES
-                and (run.job_id not in active or (run.job_id, _second(run.start)) not in queued)
+                and (run.job_id not in active or (run.job_id, _second(run.start)) not in queue.runs)
             }
         )
         self._pauses = {job_id: self._pauses[job_id] for job_id in wanted if job_id in self._pauses}
         due = [job_id for job_id in wanted if self._pauses.get(job_id, (0, 0))[0] <= now]
         for place in range(0, len(due), _MOST_IDS):
             some = due[place : place + _MOST_IDS]
-            self._book(self._choice.source.accounting_of(some), queued, some)
+            self._book(self._choice.source.accounting_of(some), queue, some)
         for job_id in due:
             pause = min(self._pauses.get(job_id, (0, _FIRST_PAUSE // 2))[1] * 2, _LONGEST_PAUSE)
             self._pauses[job_id] = (now + pause, pause)
 
-    def _book(self, jobs: Jobs, queued: dict[Key, JobInfo], open_ids: Sequence[int]) -> None:
+    def _book(self, jobs: Jobs, queue: Queue, open_ids: Sequence[int]) -> None:
         """Store the accounting's records group by group, as they come."""
         try:
             for some in batched(jobs, _AT_ONCE):
-                self._book_some(some, queued, open_ids)
+                self._book_some(some, queue, open_ids)
         finally:
             self._report(jobs.problems)
 
     def _book_some(
-        self, records: Iterable[JobRecord], queued: dict[Key, JobInfo], open_ids: Sequence[int]
+        self, records: Iterable[JobRecord], queue: Queue, open_ids: Sequence[int]
     ) -> None:
         """Store the runs among the accounting's records. A job that is open in the store, and
         that never ran as the accounting says, ends there without a start."""
-        infos = []
+        wanted = []
         for record in records:
             info = record.info
             if record.ran:
-                live = queued.get(key_of(info))
+                live = queue.runs.get(key_of(info))
                 if live is not None:
                     self._booked.add(key_of(info))
-                    infos.append(combine(info, live))
+                    wanted.append(combine(record, live))
                 elif is_whole(info):
-                    infos.append(self._with_kept_name(info))
+                    wanted.append(self._with_kept_name(record))
             elif info.job_id in open_ids and info.end is not None and is_whole(info):
-                infos.append(self._with_kept_name(info))
-        self._store_all(infos)
+                wanted.append(self._with_kept_name(record))
+        self._store_all(wanted)
 
-    def _with_kept_name(self, info: JobInfo) -> JobInfo:
+    def _with_kept_name(self, record: JobRecord) -> JobRecord:
         """A name that the accounting may have changed does not replace one that is stored."""
+        info = record.info
         if not has_doubtful_name(info):
-            return info
+            return record
         reference = RunReference(info.job_id, info.cluster, info.start)
         try:
             stored = self._store.find(reference)
         except RunNotFound:
-            return info
-        return info if stored.info.name is None else msgspec.structs.replace(info, name=None)
+            return record
+        if stored.info.name is not None:
+            record.info = msgspec.structs.replace(info, name=stored.info.name)
+        return record
 
-    def _store_all(self, infos: Iterable[JobInfo]) -> None:
-        known = list(infos)
+    def _store_all(self, records: Sequence[JobRecord]) -> None:
+        known = [record.info for record in records]
         self.state.seen += len(known)
         try:
             self.state.changed += self._store.record_jobs(known)
@@ -205,6 +218,7 @@ class Scraper:
                     self.state.changed += self._store.record_jobs([info])
                 except BatchError as error:
                     self._report([Problem(f"job {info.job_id}", "record", str(error))])
+        self._mirror.keep_details(records)
 
     def _report(self, problems: Sequence[Problem]) -> None:
         self.state.problems += len(problems)
@@ -214,6 +228,14 @@ class Scraper:
             if kind not in self._reported and len(self._reported) < 1000:
                 self._reported.add(kind)
                 logger.warning("%s", problem)
+
+
+@contextmanager
+def _collected(failures: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except SchedulerError as error:
+        failures.append(str(error))
 
 
 def batched(records: Iterable[JobRecord], size: int) -> Iterator[list[JobRecord]]:

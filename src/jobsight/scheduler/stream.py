@@ -113,8 +113,9 @@ class ReplyStream:
             else:
                 # A number near the end may go on: "1" may become "1e+5".
                 unsure = isinstance(value, int | float) and end + 3 > len(self._text)
+                length = end - self._place
                 if not unsure or not self._more():
-                    self._place = end
+                    self._place += length
                     return value
 
     def _more(self) -> bool:

@@ -86,7 +86,10 @@ run_details = Table(
     "run_details",
     metadata,
     Column("run_id", ForeignKey("runs.id"), primary_key=True, autoincrement=False),
+    # When the scheduler last said something new of it; sinks go on from there.
+    Column("changed", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
+    Index(None, "changed"),
 )
 
 # The cluster as the scheduler sees it: "node", "partition", "reservation", "qos", "association".

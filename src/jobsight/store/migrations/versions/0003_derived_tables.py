@@ -122,10 +122,12 @@ def _add_scheduler() -> None:
     op.create_table(
         "run_details",
         sa.Column("run_id", _ID, nullable=False, autoincrement=False),
+        sa.Column("changed", sa.BigInteger(), nullable=False),
         sa.Column("data", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_details_run_id_runs")),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_run_details")),
     )
+    op.create_index(op.f("ix_run_details_changed"), "run_details", ["changed"])
     op.create_table(
         "cluster_records",
         sa.Column("cluster", sa.Text(), nullable=False),
