@@ -14,15 +14,36 @@ from jobsight import places
 from jobsight.server.settings import ServerSettings
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
+Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
 
 
 def short_host_name() -> str:
     return socket.gethostname().partition(".")[0] or "localhost"
 
 
+class KeepSettings(msgspec.Struct, kw_only=True):
+    """How long what a run left is kept: days after its end, 0 is for ever."""
+
+    #: Days after the end of a run until its curves are thinned; 0 is never.
+    series: Days = 365.0
+    #: Days until its curves are removed, thinned or not; 0 is never.
+    thinned: Days = 0.0
+    #: Days until its executables and steps are removed; 0 is never.
+    executables: Days = 0.0
+    #: Days until the run is removed with all that belongs to it; 0 is never. Sums by day stay.
+    runs: Days = 0.0
+    #: Seconds between two points of a thinned curve, at most; short runs keep more.
+    resolution: Seconds = 300.0
+    #: Leave runs alone that are not in the archive.
+    only_archived: bool = False
+    #: Whether `jobsight serve` does it once a day; else `jobsight store prune` does.
+    daily: bool = True
+
+
 class StoreSettings(msgspec.Struct, kw_only=True):
     #: A file, or the address of a database.
     location: str = msgspec.field(default_factory=lambda: str(places.store_file()))
+    keep: KeepSettings = msgspec.field(default_factory=KeepSettings)
 
 
 class SamplingSettings(msgspec.Struct, kw_only=True):
