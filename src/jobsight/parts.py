@@ -17,7 +17,7 @@ PARTS: dict[str, dict[str, str]] = {
     "listener": dict(LISTENERS),
     "output": {
         "embedded": "jobsight.agent.delivery:EmbeddedTarget",
-        "server": "jobsight.agent.delivery:HttpTarget",
+        "server": "jobsight.agent.server_target:HttpTarget",
         **OUTPUTS,
     },
     "probe": {

@@ -14,8 +14,8 @@ from jobsight.agent.delivery import (
     Delivery,
     DeliveryThread,
     EmbeddedTarget,
-    HttpTarget,
 )
+from jobsight.agent.server_target import HttpTarget
 from jobsight.agent.spool import Spool
 from jobsight.errors import JobsightError
 from jobsight.model import Batch
@@ -38,6 +38,10 @@ class Server(ThreadingHTTPServer):
         self.answers: list[int | str] = []
         self.received: list[Batch] = []
         self.asked: list[tuple[str, str | None, str | None]] = []
+        #: Seconds in the Retry-After of answers other than 200.
+        self.wait: str | None = None
+        #: The one token that is right; None takes any.
+        self.token: str | None = None
         self.ended = threading.Event()
 
     @property
@@ -54,6 +58,8 @@ class Handler(BaseHTTPRequestHandler):
             (self.path, self.headers["Authorization"], self.headers["Content-Type"])
         )
         answer = self.server.answers.pop(0) if self.server.answers else 200
+        if self.server.token and self.headers["Authorization"] != f"Bearer {self.server.token}":
+            answer = 401
         if answer == "hang":
             self.server.ended.wait(10)
         elif answer == "page":
@@ -68,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.received.append(decode(data))
             body = b'{"status": "stored"}' if answer == 200 else b'{"error": "as the test says"}'
             self.send_response(answer)
+            if answer != 200 and self.server.wait is not None:
+                self.send_header("Retry-After", self.server.wait)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -98,8 +106,16 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 
 @pytest.fixture
-def delivery(server: Server, spool: Spool) -> Delivery:
-    return Delivery(spool, HttpTarget(server.url, TOKEN, timeout=0.3))
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def delivery(server: Server, spool: Spool, token_file: Path) -> Delivery:
+    return Delivery(spool, HttpTarget(server.url, token_file, timeout=0.3))
 
 
 def received(server: Server) -> list[int]:
@@ -122,8 +138,8 @@ def test_how_it_is_sent(server: Server, delivery: Delivery) -> None:
     )
 
 
-def test_a_server_below_a_path(server: Server, spool: Spool) -> None:
-    assert Delivery(spool, HttpTarget(f"{server.url}/jobsight/", TOKEN)).deliver()
+def test_a_server_below_a_path(server: Server, spool: Spool, token_file: Path) -> None:
+    assert Delivery(spool, HttpTarget(f"{server.url}/jobsight/", token_file)).deliver()
     assert server.asked[0][0] == "/jobsight/api/v1/batches"
 
 
@@ -153,11 +169,45 @@ def test_what_is_refused_is_put_aside_and_the_rest_goes_on(
     assert delivery.refusal == f'the server answered {answer}: {{"error": "as the test says"}}'
 
 
-def test_nobody_there(spool: Spool) -> None:
+@pytest.mark.parametrize(
+    ("said", "wait"), [("7", 7.0), (None, 0.0), ("Sun, 15 Nov 2026 09:00:00 GMT", 0.0), ("-1", 0.0)]
+)
+@pytest.mark.parametrize("answer", [429, 503])
+def test_a_server_says_when_to_come_again(
+    server: Server, delivery: Delivery, answer: int, said: str | None, wait: float
+) -> None:
+    server.answers, server.wait = [answer], said
+    assert not delivery.deliver()
+    assert delivery.wait == wait
+    assert delivery.deliver()
+    assert delivery.wait == 0
+
+
+def test_a_rotated_token_is_taken_up_without_a_restart(
+    server: Server, delivery: Delivery, token_file: Path
+) -> None:
+    server.token = "the-new-token-of-the-delivery-tests"
+    assert not delivery.deliver()
+    assert "the server answered 401" in delivery.reason
+    assert len(server.asked) == 1
+    token_file.write_text(server.token)
+    assert delivery.deliver()
+    assert received(server) == [1, 2, 3]
+    # A file that cannot be used meanwhile leaves the token that was read before.
+    server.asked.clear()
+    server.token = "one-more-token-of-the-delivery-tests"
+    token_file.unlink()
+    delivery.spool.put(batch())
+    assert not delivery.deliver()
+    assert len(server.asked) == 1
+    assert len(delivery.spool) == 1
+
+
+def test_nobody_there(spool: Spool, token_file: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    delivery = Delivery(spool, HttpTarget(url, TOKEN))
+    delivery = Delivery(spool, HttpTarget(url, token_file))
     assert not delivery.deliver()
     assert "does not answer" in delivery.reason
     assert len(spool) == 3
@@ -166,9 +216,9 @@ def test_nobody_there(spool: Spool) -> None:
 @pytest.mark.parametrize(
     "url", ["", "localhost:8080", "ftp://host", "http://", "http://host:99999", "http://[::1", "x"]
 )
-def test_what_is_no_address(url: str) -> None:
+def test_what_is_no_address(url: str, token_file: Path) -> None:
     with pytest.raises(JobsightError, match="is not the address of a server; right: http://"):
-        HttpTarget(url, TOKEN)
+        HttpTarget(url, token_file)
 
 
 def test_into_a_store_of_this_process(tmp_path: Path, spool: Spool) -> None:
@@ -215,6 +265,21 @@ def test_the_thread_tries_again_by_itself(server: Server, delivery: Delivery) ->
     thread.notify()
     wait_until(lambda: received(server) == [1, 2, 3])
     thread.end()
+
+
+def test_the_thread_waits_as_long_as_it_is_told(
+    server: Server, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+    thread = DeliveryThread(delivery)
+    monkeypatch.setattr(thread._ended, "wait", lambda pause: pauses.append(pause))
+    server.answers, server.wait = [503, 429], "30"
+    thread.start()
+    thread.notify()
+    wait_until(lambda: received(server) == [1, 2, 3])
+    thread.end()
+    assert len(pauses) == 2
+    assert all(30 <= pause < 38 for pause in pauses)
 
 
 def test_the_thread_ends_while_it_waits(server: Server, delivery: Delivery) -> None:

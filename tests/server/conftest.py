@@ -5,9 +5,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from jobsight.server.app import create_app
+from jobsight.server.settings import IngestSettings, ServerSettings
 from jobsight.store import Store
 from tests.server.batches import batch
 
+SETTINGS = ServerSettings(ingest=IngestSettings(body_limit=100_000))
 TOKEN = "a-token-for-the-tests-of-the-server"
 
 
@@ -28,7 +30,7 @@ def filled(store: Store) -> Store:
 @pytest.fixture
 def stranger(filled: Store) -> TestClient:
     """A client without a token."""
-    app = create_app(filled, TOKEN, delay=0, body_limit=100_000)
+    app = create_app(filled, TOKEN, delay=0, settings=SETTINGS)
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
 
-import msgspec
-
-from jobsight.agent.plain_http import post
 from jobsight.agent.spool import Spool
 from jobsight.errors import JobsightError, StoreError
 from jobsight.wire import WireError
@@ -17,8 +14,8 @@ from jobsight.wire import WireError
 if TYPE_CHECKING:
     from jobsight.server.receiver import Receiver
 
-#: Answers after which the same batch may be taken later.
-_TRY_LATER: Final = frozenset({401, 403, 404, 408, 425, 429})
+#: However long a server wants to be left alone, it is tried again within so many seconds.
+_LONGEST_WAIT: Final = 3600.0
 
 
 class Answer(NamedTuple):
@@ -28,75 +25,14 @@ class Answer(NamedTuple):
     #: Never to be sent again; the reason says why it was refused.
     refused: bool = False
     reason: str = ""
-
-
-class _Receipt(msgspec.Struct):
-    status: str
+    #: Seconds that the server wants to be left alone.
+    wait: float = 0.0
 
 
 class Target(Protocol):
     """Takes encoded batches."""
 
     def send(self, data: bytes) -> Answer: ...
-
-
-class HttpTarget:
-    """A receiver behind HTTP."""
-
-    def __init__(self, url: str, token: str, timeout: float = 10.0) -> None:
-        try:
-            self._parts = urlsplit(url)
-            named = bool(self._parts.hostname) and self._parts.port != 0
-            right = named and self._parts.scheme in ("http", "https")
-        except ValueError:
-            right = False
-        if not right:
-            raise JobsightError(f"{url!r} is not the address of a server; right: http://HOST:PORT")
-        self._token = token
-        self._timeout = timeout
-
-    def send(self, data: bytes) -> Answer:
-        try:
-            status, body = self._post(data)
-        except OSError as error:
-            return Answer(stored=False, reason=f"the server does not answer: {error}")
-        if status == 200:
-            if _is_receipt(body):
-                return Answer(stored=True)
-            # A reply that was cut, or the page of some proxy: only a receipt says it is stored.
-            return Answer(stored=False, reason="the server answered 200 without a receipt")
-        reason = f"the server answered {status}: {body.decode(errors='replace')[:200]}"
-        final = 400 <= status < 500 and status not in _TRY_LATER
-        return Answer(stored=False, refused=final, reason=reason)
-
-    def _post(self, data: bytes) -> tuple[int, bytes]:
-        path = self._parts.path.rstrip("/") + "/api/v1/batches"
-        headers = {
-            "Authorization": f"Bearer {self._token}",
-            "Content-Type": "application/vnd.jobsight.batch",
-        }
-        host, port = self._parts.hostname or "", self._parts.port
-        if self._parts.scheme == "http":
-            return post(host, port or 80, path, headers, data, self._timeout)
-        # Imported only where it is needed: TLS is a fifth of the agent's memory.
-        import http.client
-
-        connection = http.client.HTTPSConnection(host, port, timeout=self._timeout)
-        try:
-            connection.request("POST", path, data, headers)
-            response = connection.getresponse()
-            return response.status, response.read(2000)
-        except http.client.HTTPException as error:
-            raise OSError(str(error) or type(error).__name__) from None
-        finally:
-            connection.close()
-
-
-def _is_receipt(body: bytes) -> bool:
-    try:
-        return msgspec.json.decode(body, type=_Receipt).status in ("stored", "duplicate")
-    except msgspec.MsgspecError:
-        return False
 
 
 class EmbeddedTarget:
@@ -124,6 +60,8 @@ class Delivery:
         #: Why batches wait, and why others were refused.
         self.reason = ""
         self.refusal = ""
+        #: Seconds that the target wants to be left alone; none where it said nothing.
+        self.wait = 0.0
 
     def deliver(self) -> bool:
         """Send all that waits; False as soon as the target cannot take more now."""
@@ -135,9 +73,9 @@ class Delivery:
                 self.refusal = answer.reason
                 self.spool.refuse(name)
             else:
-                self.reason = answer.reason
+                self.reason, self.wait = answer.reason, answer.wait
                 return False
-        self.reason = ""
+        self.reason, self.wait = "", 0.0
         return True
 
 
@@ -172,8 +110,9 @@ class DeliveryThread(threading.Thread):
             if self._delivery.deliver():
                 pause = 1.0
             else:
-                self._ended.wait(pause)
-                pause = min(pause * 2, self._longest_pause)
+                self._ended.wait(_spread(min(self._delivery.wait, _LONGEST_WAIT) or pause))
+                # A server that says when to come again is not one that is away.
+                pause = 1.0 if self._delivery.wait else min(pause * 2, self._longest_pause)
                 self._work.set()
 
     def end(self) -> None:
@@ -181,3 +120,8 @@ class DeliveryThread(threading.Thread):
         self._ended.set()
         self._work.set()
         self.join()
+
+
+def _spread(pause: float) -> float:
+    """Up to a quarter longer: the agents of a cluster must not all come back at one moment."""
+    return pause * (1 + os.urandom(1)[0] / 1024)

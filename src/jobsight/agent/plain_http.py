@@ -1,14 +1,15 @@
-"""One POST over plain HTTP, without the standard library's client.
+"""One POST over HTTP, without the standard library's client.
 
 That client brings TLS and the parser of mail along, a fifth of the agent's memory on every node.
+Where TLS is wanted, it wraps the connection.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 _LARGEST_REPLY: Final = 65536
 
@@ -17,32 +18,60 @@ class BadReply(OSError):
     """What came back is not HTTP, or was cut."""
 
 
+class Reply(NamedTuple):
+    """What the server answered."""
+
+    status: int
+    #: By their names in small letters.
+    headers: dict[str, str]
+    body: bytes
+
+
 def post(
-    host: str, port: int, path: str, headers: Mapping[str, str], body: bytes, timeout: float
-) -> tuple[int, bytes]:
-    """Send a body and give status and reply. HTTP 1.0: the reply ends with the connection."""
+    host: str,
+    port: int,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    timeout: float,
+    wrap: Callable[[socket.socket], socket.socket] | None = None,
+) -> Reply:
+    """Send a body and give the reply. HTTP 1.0: the reply ends with the connection."""
     deadline = time.monotonic() + timeout
     name = f"[{host}]" if ":" in host else host
     lines = [f"POST {path} HTTP/1.0", f"Host: {name}:{port}", f"Content-Length: {len(body)}"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
     if any("\r" in line or "\n" in line for line in lines):
         raise BadReply("a header holds a line break")
-    with socket.create_connection((host, port), timeout) as connection:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
-        reply = bytearray()
-        while len(reply) < _LARGEST_REPLY:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("timed out")
-            connection.settimeout(left)
-            data = connection.recv(16384)
-            if not data:
-                break
-            reply += data
-    return _parsed(bytes(reply))
+    connection = socket.create_connection((host, port), timeout)
+    try:
+        if wrap is not None:
+            connection = wrap(connection)
+        try:
+            connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        except (BrokenPipeError, ConnectionResetError):
+            # A server may refuse before it has read all; then its answer is there already.
+            pass
+        return _parsed(_received(connection, deadline))
+    finally:
+        connection.close()
 
 
-def _parsed(reply: bytes) -> tuple[int, bytes]:
+def _received(connection: socket.socket, deadline: float) -> bytes:
+    reply = bytearray()
+    while len(reply) < _LARGEST_REPLY:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        connection.settimeout(left)
+        data = connection.recv(16384)
+        if not data:
+            break
+        reply += data
+    return bytes(reply)
+
+
+def _parsed(reply: bytes) -> Reply:
     head, separator, body = reply.partition(b"\r\n\r\n")
     first, *rest = head.split(b"\r\n")
     words = first.split(None, 2)
@@ -50,11 +79,14 @@ def _parsed(reply: bytes) -> tuple[int, bytes]:
         raise BadReply(f"the reply is not HTTP: {reply[:60]!r}")
     if not words[1].isdigit() or len(words[1]) != 3:
         raise BadReply(f"the reply has no status: {first[:60]!r}")
+    headers = {}
     for line in rest:
-        key, _, value = line.partition(b":")
-        if key.strip().lower() == b"content-length" and value.strip().isdigit():
-            length = int(value)
-            if len(body) < min(length, _LARGEST_REPLY - len(head) - 4):
-                raise BadReply("the reply was cut")
-            body = body[:length]
-    return int(words[1]), body
+        key, _, value = line.decode("latin-1").partition(":")
+        headers[key.strip().lower()] = value.strip()
+    announced = headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit():
+        length = int(announced)
+        if len(body) < min(length, _LARGEST_REPLY - len(head) - 4):
+            raise BadReply("the reply was cut")
+        body = body[:length]
+    return Reply(int(words[1]), headers, body)

@@ -185,21 +185,15 @@ def _question(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | No
 def _delivered(spool: Spool, settings: Settings) -> Iterator[Callable[[], None] | None]:
     """Deliver beside the loop, and once more at the end. Without a server the spool fills up to
     its limit; what has to be dropped is counted."""
-    from jobsight.agent.delivery import Delivery, DeliveryThread, HttpTarget
-    from jobsight.server.record import read_record
-    from jobsight.server.tokens import read_token
+    from jobsight.agent.delivery import Delivery, DeliveryThread
+    from jobsight.agent.server_target import server_target
 
-    location = settings.store.location
-    url, token_file = settings.server.url, settings.server.token_file
-    record = None if url else read_record(places.server_file(location))
-    if record is not None:
-        url, token_file = record.url, record.token_file
-    if url is None:
+    target = server_target(settings, settings.store.location)
+    if target is None:
         logger.warning("no server is known (server.url): batches are kept in %s", spool.folder)
         yield None
         return
-    token = read_token(Path(token_file or str(places.token_file(location))).expanduser())
-    delivery = Delivery(spool, HttpTarget(url, token))
+    delivery = Delivery(spool, target)
     thread = DeliveryThread(delivery)
     thread.start()
     try:

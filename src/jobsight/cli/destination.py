@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobsight import places
-from jobsight.agent.delivery import Delivery, EmbeddedTarget, HttpTarget, Target
+from jobsight.agent.delivery import Delivery, EmbeddedTarget, Target
+from jobsight.agent.server_target import server_target
 from jobsight.agent.spool import Spool, SpoolError
 from jobsight.errors import JobsightError
 from jobsight.server.receiver import Receiver
-from jobsight.server.record import read_record
-from jobsight.server.tokens import read_token
 from jobsight.settings import Settings
 from jobsight.store import Store
 
@@ -22,13 +21,9 @@ from jobsight.store import Store
 @contextmanager
 def open_target(settings: Settings, location: str) -> Iterator[Target]:
     """The receiver to use; opening it before the job starts shows what is wrong in time."""
-    if settings.server.url:
-        file = settings.server.token_file or str(places.token_file(location))
-        yield HttpTarget(settings.server.url, read_token(Path(file).expanduser()))
-        return
-    record = read_record(places.server_file(location))
-    if record is not None:
-        yield HttpTarget(record.url, read_token(Path(record.token_file)))
+    target = server_target(settings, location)
+    if target is not None:
+        yield target
         return
     if "://" not in location:
         places.private_folder(places.folder_of_store(location))

@@ -36,6 +36,7 @@ COMMANDS = {
     "jobs": Command("jobsight.cli.jobs:main", "List jobs from the store"),
     "scrape": Command("jobsight.cli.scrape:main", "Bring what Slurm knows into the store"),
     "doctor": Command("jobsight.cli.doctor:main", "Say what this machine lets us measure"),
+    "token": Command("jobsight.cli.token:main", "Make and revoke the tokens of agents"),
     "import": Command(
         "jobsight.cli.import_:main", "Bring the databases of SAMS along, as often as you like"
     ),

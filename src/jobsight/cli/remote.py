@@ -12,7 +12,7 @@ import msgspec
 
 from jobsight.errors import JobsightError, StoreError
 from jobsight.reports.report import JobReport
-from jobsight.server.record import read_record
+from jobsight.server.record import ServerRecord, read_record
 from jobsight.server.tokens import read_token
 
 _LIMIT = 10.0
@@ -34,20 +34,27 @@ def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
     token = read_token(Path(record.token_file))
     if wanted is None:
         query = urllib.parse.urlencode({"user": user, "limit": 1})
-        rows = _get(f"{record.url}/api/v1/jobs?{query}", token, _Rows).jobs
+        rows = _get(record, f"/api/v1/jobs?{query}", token, _Rows).jobs
         if not rows:
             raise StoreError(f"the server {record.url} has no job of {user}")
         wanted = rows[0].run
-    return _get(f"{record.url}/api/v1/jobs/{urllib.parse.quote(wanted)}", token, JobReport)
+    return _get(record, f"/api/v1/jobs/{urllib.parse.quote(wanted)}", token, JobReport)
 
 
 _Reply = TypeVar("_Reply")
 
 
-def _get(url: str, token: str, kind: type[_Reply]) -> _Reply:
+def _get(record: ServerRecord, path: str, token: str, kind: type[_Reply]) -> _Reply:
+    url = record.url + path
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     # No proxy: the server is on this machine, and its token must not leave it.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if record.certificate is not None:
+        from jobsight.agent.client_tls import ClientTls
+
+        context = ClientTls(record.certificate, pinned=True).context
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=_LIMIT) as reply:
             return msgspec.json.decode(reply.read(), type=kind)

@@ -2,12 +2,14 @@
 
 A browser proves itself with a cookie, a program with ``Authorization: Bearer``. The cookie opens
 what is read only: a page of another server on the same machine shares our site, and a form there
-must not be able to write here.
+must not be able to write here. An agent's token belongs to its cluster and opens the door for its
+batches, nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -18,14 +20,27 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobsight.errors import StoreError
+from jobsight.server.keyring import Keyring
 from jobsight.server.tokens import cookie_value, same
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 #: Told to everybody: that there is a server, and what the sign-in page needs to look like one.
 PUBLIC = frozenset({"/healthz", "/sign-in", "/static/style.css", "/static/icon.svg"})
 
+#: Where batches go, the one place that the token of a cluster opens.
+BATCHES = "/api/v1/batches"
+#: The token of a cluster that a request was let in with; absent for the server's own.
+TOKEN_IN_SCOPE = "jobsight.token"
+#: Seconds after which a program may try again when the store was busy or full.
+RETRY_AFTER = 5
+
 _SAFE = frozenset({"GET", "HEAD"})
 _FORM_LIMIT = 4096
+#: How much of a refused body is read, in bytes and seconds. A connection that is closed with bytes
+#: unread is reset, and the sender may never see why.
+_DRAINED = 32 * 2**20
+_DRAIN_TIME = 10.0
 #: On every answer, whoever gives it.
 HEADERS = {
     "Content-Security-Policy": (
@@ -50,12 +65,14 @@ class Access:
         app: ASGIApp,
         *,
         token: str,
+        keyring: Keyring,
         hosts: Iterable[str],
         sign_in_page: SignInPage,
         delay: float = 0.25,
     ) -> None:
         self._app = app
         self._token = token
+        self._keyring = keyring
         self._session = cookie_value(token)
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK_NAMES, *hosts))
         self._sign_in_page = sign_in_page
@@ -81,6 +98,8 @@ class Access:
             await send(message)
 
         answer = await self._check(scope, receive)
+        if answer is not None and scope["path"] == BATCHES:
+            await drain(receive)
         await (answer or self._app)(scope, receive, send_guarded)
 
     async def _check(self, scope: Scope, receive: Receive) -> Response | None:
@@ -97,16 +116,16 @@ class Access:
         if method in _SAFE and not path.startswith("/api/"):
             given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
             if given is not None:
-                return await self._enter(given, _without_token(scope), port_of(host))
-        return await self._judge(headers, path, method, port_of(host))
+                return await self._enter(scope, given, _without_token(scope), port_of(host))
+        return await self._judge(scope, headers, port_of(host))
 
-    async def _judge(self, headers: Headers, path: str, method: str, port: str) -> Response | None:
+    async def _judge(self, scope: Scope, headers: Headers, port: str) -> Response | None:
+        path, method = scope["path"], scope["method"]
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and given:
             if same(given.strip(), self._token):
                 return None
-            await asyncio.sleep(self._delay)
-            return self._unauthorised(path, "the token is wrong")
+            return await self._judge_agent(scope, given.strip())
         cookie = _cookie(headers.get("cookie", ""), cookie_name(port))
         if cookie is not None and same(cookie, self._session):
             if method in _SAFE:
@@ -115,6 +134,20 @@ class Access:
                 path, "writing needs the token as Authorization: Bearer, not a browser's cookie"
             )
         return self._unauthorised(path, "")
+
+    async def _judge_agent(self, scope: Scope, given: str) -> Response | None:
+        try:
+            token = await self._keyring.find(given)
+        except StoreError as error:
+            return _refusal(503, str(error), {"Retry-After": str(RETRY_AFTER)})
+        refusal = "the token is wrong" if token is None else token.refusal(time.time_ns())
+        if token is None or refusal is not None:
+            await asyncio.sleep(self._delay)
+            return self._unauthorised(scope["path"], refusal or "")
+        if (scope["path"], scope["method"]) != (BATCHES, "POST"):
+            return _refusal(403, f"the token {token.name} may send batches and nothing else")
+        scope[TOKEN_IN_SCOPE] = token
+        return None
 
     def _unauthorised(self, path: str, message: str) -> Response:
         if path.startswith(("/api/", "/static/")):
@@ -133,17 +166,37 @@ class Access:
             if len(body) > _FORM_LIMIT:
                 return _refusal(413, "the form of the sign-in is a few lines long, not more")
         form = dict(parse_qsl(body.decode("utf-8", "replace")))
-        return await self._enter(form.get("token", "").strip(), "/", port)
+        return await self._enter(request.scope, form.get("token", "").strip(), "/", port)
 
-    async def _enter(self, given: str, target: str, port: str) -> Response:
+    async def _enter(self, scope: Scope, given: str, target: str, port: str) -> Response:
         if not same(given, self._token):
             await asyncio.sleep(self._delay)
             page = self._sign_in_page("This is not the token of this server.")
             return HTMLResponse(page, 401, {"WWW-Authenticate": "Bearer"})
         # The clean address: the token stays neither in the history nor in a copied link.
         answer = RedirectResponse(target, 303)
-        answer.set_cookie(cookie_name(port), self._session, httponly=True, samesite="strict")
+        answer.set_cookie(
+            cookie_name(port),
+            self._session,
+            secure=scope["scheme"] == "https",
+            httponly=True,
+            samesite="strict",
+        )
         return answer
+
+
+async def drain(receive: Receive) -> None:
+    """Read the rest of a body that nobody wants, within bounds, so that the answer is heard."""
+    size = 0
+    try:
+        async with asyncio.timeout(_DRAIN_TIME):
+            while size < _DRAINED:
+                message = await receive()
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
+                size += len(message.get("body", b""))
+    except TimeoutError:
+        return
 
 
 def host_name(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The API for programs: jobs, their reports and curves, and the batches of the agents.
+"""The API for programs: jobs, their reports and curves.
 
 Replies are msgspec structs, encoded once; their schemas stand in the OpenAPI description.
 """
@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,13 +21,11 @@ from jobsight.reports.build import build_report
 from jobsight.reports.listing import JobRow, job_row
 from jobsight.reports.report import JobReport
 from jobsight.server import series as curves
-from jobsight.server.errors import RETRY_AFTER, ErrorReply
-from jobsight.server.receiver import Receipt, Receiver
+from jobsight.server.access import RETRY_AFTER
+from jobsight.server.errors import ErrorReply
+from jobsight.server.receiver import Receipt
 from jobsight.store import Store, StoredRun
-from jobsight.wire import WireError
 
-#: An agent cuts its batches far below this; more in one request is a mistake or an attack.
-BODY_LIMIT = 16 * 2**20
 #: The year 2262: the last moment that nanoseconds in 64 bits can name.
 _LAST_SECOND = 9_223_372_036
 
@@ -79,15 +76,12 @@ RunText = Annotated[
 ]
 
 
-def create_router(
-    store: Store, *, body_limit: int = BODY_LIMIT, clock: Callable[[], int] = time.time_ns
-) -> APIRouter:
+def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> APIRouter:
     """The routes under /api/v1."""
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
-    receiver = Receiver(store)
 
     # Plain functions: FastAPI runs them in threads, so the store never blocks the event loop.
-    @router.get("/jobs", tags=["jobs"], responses=_replies(JobList, 422, 503))
+    @router.get("/jobs", tags=["jobs"], responses=replies(JobList, 422, 503))
     def jobs(
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
@@ -108,17 +102,17 @@ def create_router(
         rows = store.runs(limit=limit, offset=offset, **wanted)
         total = store.count_runs(**wanted)
         now = clock()
-        return _json(JobList(total, limit, offset, [job_row(row, now) for row in rows]))
+        return json_reply(JobList(total, limit, offset, [job_row(row, now) for row in rows]))
 
-    @router.get("/jobs/{run}", tags=["jobs"], responses=_replies(JobReport, 400, 404, 422, 503))
+    @router.get("/jobs/{run}", tags=["jobs"], responses=replies(JobReport, 400, 404, 422, 503))
     def job(run: RunText) -> Response:
         """Report what one run asked for and used, and how sure each figure is."""
-        return _json(build_report(store, find_run(store, run), clock=clock))
+        return json_reply(build_report(store, find_run(store, run), clock=clock))
 
     @router.get(
         "/jobs/{run}/series",
         tags=["jobs"],
-        responses=_replies(curves.SeriesReply, 400, 404, 422, 503),
+        responses=replies(curves.SeriesReply, 400, 404, 422, 503),
     )
     def series(
         run: RunText,
@@ -141,35 +135,16 @@ def create_router(
             since=_nanoseconds(since),
             until=_nanoseconds(until),
         )
-        return _json(curves.reply(str(stored.run), found, names, points))
+        return json_reply(curves.reply(str(stored.run), found, names, points))
 
-    @router.get("/metrics", tags=["metrics"], responses=_replies(MetricList, 422))
+    @router.get("/metrics", tags=["metrics"], responses=replies(MetricList, 422))
     def metrics() -> Response:
         """Say what each metric means."""
         rows = [
             MetricRow(row.name, row.kind, row.unit, row.rate_unit, row.title, row.help)
             for row in METRICS.values()
         ]
-        return _json(MetricList(rows))
-
-    @router.post(
-        "/batches",
-        tags=["agents"],
-        responses=_replies(Receipt, 400, 413, 422, 503),
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {"application/octet-stream": {"schema": {"type": "string"}}},
-            }
-        },
-    )
-    async def batches(request: Request) -> Response:
-        """Store one batch of an agent; a batch that is there already is answered as stored."""
-        data = await _read_body(request, body_limit)
-        try:
-            return _json(await run_in_threadpool(receiver.accept, data))
-        except WireError as error:
-            raise HTTPException(400, str(error)) from None
+        return json_reply(MetricList(rows))
 
     return router
 
@@ -199,39 +174,30 @@ def find_run(store: Store, text: str) -> StoredRun:
     return store.find(reference)
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
-    announced = request.headers.get("content-length", "")
-    parts, size = [], int(announced) if announced.isdecimal() else 0
-    if size <= limit:
-        size = 0
-        async for part in request.stream():
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                break
-    if size > limit:
-        raise HTTPException(413, f"a batch of more than {limit} bytes is refused; send it in parts")
-    return b"".join(parts)
-
-
 def _nanoseconds(seconds: float | None) -> int | None:
     return None if seconds is None else min(round(seconds * SECOND), 2**63 - 1)
 
 
-def _json(reply: msgspec.Struct) -> Response:
+def json_reply(reply: msgspec.Struct) -> Response:
+    """A struct as the answer of a route."""
     return Response(msgspec.json.encode(reply), media_type="application/json")
 
 
 _MEANINGS = {
     400: "The text does not name what it should",
     404: "There is no such run",
+    403: "The token or the certificate does not open this",
+    408: "The batch did not come in time",
     413: "The batch is too large",
     422: "A parameter or the content of a batch is refused",
+    429: "The agent sends too much; try again after the seconds of Retry-After",
     503: f"The store cannot be used now; try again after {RETRY_AFTER} seconds",
 }
 
 
-def _replies(good: type[msgspec.Struct], *bad: int) -> dict[int | str, dict[str, Any]]:
+def replies(good: type[msgspec.Struct], *bad: int) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route for its description: the good one, and the refusals by status."""
+
     def described(meaning: str, reply: type) -> dict[str, Any]:
         schema = {"$ref": f"#/components/schemas/{reply.__name__}"}
         return {"description": meaning, "content": {"application/json": {"schema": schema}}}

@@ -16,13 +16,16 @@ from starlette.staticfiles import StaticFiles
 import jobsight
 from jobsight import web
 from jobsight.reports.build import build_report
-from jobsight.server import api, errors
+from jobsight.server import api, errors, ingest
 from jobsight.server.access import Access
+from jobsight.server.keyring import Keyring
+from jobsight.server.settings import ServerSettings
 from jobsight.store import Store
 
 _DESCRIPTION = """What the jobs of a cluster really did.
 
-Every route needs the server's token as `Authorization: Bearer TOKEN`. Times and durations are
+Every route needs the server's token as `Authorization: Bearer TOKEN`; batches may come with the
+token of their cluster instead. Times and durations are
 integer nanoseconds (times in UTC since 1970), CPU time is nanoseconds, sizes are bytes, shares
 run from 0 to 1; only the times of curves, and the times in questions, are in seconds."""
 
@@ -32,10 +35,12 @@ def create_app(
     token: str,
     *,
     allowed_hosts: Iterable[str] = (),
-    body_limit: int = api.BODY_LIMIT,
+    settings: ServerSettings | None = None,
+    keyring: Keyring | None = None,
     delay: float = 0.25,
 ) -> FastAPI:
     """Put the application together; nothing of it answers without the token."""
+    keyring = keyring or Keyring(store)
     app = FastAPI(
         title="jobsight",
         version=jobsight.__version__,
@@ -46,7 +51,9 @@ def create_app(
         openapi_url="/api/v1/openapi.json",
     )
     errors.install(app)
-    app.include_router(api.create_router(store, body_limit=body_limit))
+    app.include_router(api.create_router(store))
+    taking = ingest.Ingest(store, keyring, settings or ServerSettings())
+    app.include_router(ingest.create_router(taking))
     _add_pages(app, store)
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
@@ -55,7 +62,12 @@ def create_app(
         return PlainTextResponse("ok\n")
 
     app.add_middleware(
-        Access, token=token, hosts=allowed_hosts, sign_in_page=_sign_in_page, delay=delay
+        Access,
+        token=token,
+        keyring=keyring,
+        hosts=allowed_hosts,
+        sign_in_page=_sign_in_page,
+        delay=delay,
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -12,11 +12,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from jobsight.errors import JobsightError, StoreError
-from jobsight.server.access import HEADERS
+from jobsight.server.access import HEADERS, RETRY_AFTER
+from jobsight.server.receiver import ForeignCluster
 from jobsight.store import BatchError, RunNotFound
-
-#: Seconds after which a program may try again when the store was busy or full.
-RETRY_AFTER = 5
 
 
 class ErrorReply(msgspec.Struct):
@@ -43,6 +41,8 @@ def status_of(error: JobsightError) -> int:
         return 404
     if isinstance(error, BatchError):
         return 422
+    if isinstance(error, ForeignCluster):
+        return 403
     return 503 if isinstance(error, StoreError) else 500
 
 

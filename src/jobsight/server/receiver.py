@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from jobsight import wire
+from jobsight.errors import JobsightError
 
 if TYPE_CHECKING:
+    from jobsight.model import Batch
     from jobsight.store import Store
+
+#: What one batch may speak of. Each costs statements while other writers wait; a node is far below.
+MOST: Final = {
+    "parts": 4096,
+    "jobs": 16_384,
+    "metrics": 262_144,
+    "executables": 131_072,
+    "steps": 65_536,
+}
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -18,12 +29,41 @@ class Receipt(msgspec.Struct, frozen=True):
     status: Literal["stored", "duplicate"]
 
 
+class ForeignCluster(JobsightError):
+    """A batch of one cluster came with the token of another."""
+
+
 class Receiver:
     """Unpacks batches and writes each to the store once, however often it comes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def accept(self, data: bytes) -> Receipt:
-        """Store one batch; raises WireError, BatchError or StoreError with the reason."""
-        return Receipt("stored" if self._store.write(wire.decode(data)) else "duplicate")
+    def accept(self, data: bytes, cluster: str | None = None) -> Receipt:
+        """Store one batch, of one cluster only where one is given.
+
+        Raises WireError, BatchError, ForeignCluster or StoreError with the reason.
+        """
+        batch = wire.decode(data)
+        if cluster is not None and batch.cluster != cluster:
+            raise ForeignCluster(
+                f"the token is one of cluster {cluster!r}, the batch is one of cluster "
+                f"{batch.cluster[:255]!r}: nothing was stored"
+            )
+        _check_counts(batch)
+        return Receipt("stored" if self._store.write(batch) else "duplicate")
+
+
+def _check_counts(batch: Batch) -> None:
+    counts = {
+        "parts": len(batch.parts),
+        "jobs": len(batch.jobs),
+        "metrics": sum(len(part.series.columns) for part in batch.parts if part.series),
+        "executables": sum(len(part.executables) for part in batch.parts),
+        "steps": sum(len(part.steps) for part in batch.parts),
+    }
+    for what, count in counts.items():
+        if count > MOST[what]:
+            from jobsight.store import BatchError
+
+            raise BatchError(f"the batch has {count:,} {what}; {MOST[what]:,} are allowed")

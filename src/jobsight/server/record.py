@@ -20,6 +20,8 @@ class ServerRecord(msgspec.Struct, kw_only=True):
     url: str
     token_file: str
     pid: int
+    #: Where it speaks TLS: the file of its certificate, which local commands trust by itself.
+    certificate: str | None = None
 
 
 def read_record(file: Path) -> ServerRecord | None:

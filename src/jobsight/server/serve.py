@@ -15,16 +15,22 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
+from fastapi import FastAPI
 
 from jobsight import places
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.app import create_app
+from jobsight.server.connection import Connection
+from jobsight.server.keyring import Keyring
 from jobsight.server.record import ServerRecord, announced
+from jobsight.server.tls import ServerTls
 from jobsight.server.tokens import load_token
 from jobsight.settings import Settings
 from jobsight.store import Store
 
 _START_LIMIT = 30.0
+#: uvicorn's own loop turns so often between two looks at the certificate: ten seconds.
+_RENEWAL_TURNS = 100
 
 
 class BackgroundServer:
@@ -86,6 +92,17 @@ class BackgroundServer:
         self._thread.join()
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's server, which looks after the certificate now and then."""
+
+    tls: ServerTls | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.tls is not None and counter % _RENEWAL_TURNS == 0:
+            self.tls.renew()
+        return await super().on_tick(counter)
+
+
 class _Prepared:
     """A server with its socket open and nothing running yet."""
 
@@ -120,14 +137,20 @@ def token_file(settings: Settings) -> Path:
 @contextmanager
 def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
     with ExitStack() as stack:
+        tls = ServerTls.of(settings.server)
         listener = stack.enter_context(open_listener(settings))
-        url = _url(settings.server.host, listener.getsockname()[1])
+        url = _url(settings.server.host, listener.getsockname()[1], secure=tls is not None)
         location = settings.store.location
         if "://" not in location:
             places.private_folder(places.folder_of_store(location))
         file = token_file(settings)
         token = load_token(file)
-        record = ServerRecord(url=url, token_file=str(file.absolute()), pid=os.getpid())
+        record = ServerRecord(
+            url=url,
+            token_file=str(file.absolute()),
+            pid=os.getpid(),
+            certificate=str(tls.certificate.absolute()) if tls else None,
+        )
         stack.enter_context(announced(places.server_file(location), record))
         if store is None:
             store = Store.open(location)
@@ -136,28 +159,47 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.scheduler.thread import scraping
 
             stack.enter_context(scraping(settings, store))
+        keyring = Keyring(store)
+        stack.callback(keyring.write_uses)
         app = create_app(
-            store, token, allowed_hosts=[settings.server.host, *settings.server.allowed_hosts]
+            store,
+            token,
+            allowed_hosts=[settings.server.host, *settings.server.allowed_hosts],
+            settings=settings.server,
+            keyring=keyring,
         )
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=3,
-        )
-        yield _Prepared(uvicorn.Server(config), listener, url, token)
+        yield _Prepared(_server(app, settings, tls), listener, url, token)
+
+
+def _server(app: FastAPI, settings: Settings, tls: ServerTls | None) -> uvicorn.Server:
+    proxies = settings.server.trusted_proxies
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=3,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        ssl_context_factory=(lambda *_: tls.context) if tls else None,
+    )
+    server = _Server(config)
+    server.tls = tls
+    return server
 
 
 def open_listener(settings: Settings) -> socket.socket:
     """Open the socket before anything else is touched, so that a port in use costs nothing."""
     host, port = settings.server.host, settings.server.port
     address = _address(host, port)
-    if not address.is_loopback and not settings.server.allow_network:
+    secure = settings.server.tls_certificate is not None
+    if not (address.is_loopback or secure or settings.server.allow_network):
         raise ConfigError(
-            f"{host} is not a loopback address, and the pages are not encrypted: put a proxy with "
-            "TLS before 127.0.0.1, or set server.allow_network to true"
+            f"{host} is not a loopback address, and the pages are not encrypted: set "
+            "server.tls_certificate and server.tls_key, put a proxy with TLS before 127.0.0.1, or "
+            "set server.allow_network to true"
         )
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -184,9 +226,9 @@ def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
     return ipaddress.ip_address(str(found[0][4][0]).partition("%")[0])
 
 
-def _url(host: str, port: int) -> str:
+def _url(host: str, port: int, *, secure: bool) -> str:
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"http://{name}:{port}"
+    return f"{'https' if secure else 'http'}://{name}:{port}"
 
 
 @contextmanager

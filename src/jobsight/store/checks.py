@@ -34,10 +34,10 @@ class BatchError(JobsightError, ValueError):
 
 def check(batch: Batch) -> None:
     """Raise :class:`BatchError` for the first thing that is wrong."""
-    _name("cluster", batch.cluster, 255)
-    _name("node", batch.node, 255)
-    _name("spool", batch.spool, 255)
-    _name("version of the agent", batch.agent, 255)
+    check_name("cluster", batch.cluster, 255)
+    check_name("node", batch.node, 255)
+    check_name("spool", batch.spool, 255)
+    check_name("version of the agent", batch.agent, 255)
     _number("sequence", batch.sequence, least=0)
     _time("the batch was written at", batch.written)
     for info in batch.jobs:
@@ -56,9 +56,9 @@ def _check_info(info: JobInfo, batch: Batch) -> None:
             _time(f"the {field} {where} is", time)
     _numbers(info, where)
     for node in info.nodes or ():
-        _name(f"node {where}", node, 255)
+        check_name(f"node {where}", node, 255)
     for resource, amount in (info.tres or {}).items():
-        _name(f"resource {where}", resource, 255)
+        check_name(f"resource {where}", resource, 255)
         _number(f"amount of {resource} {where}", amount)
 
 
@@ -66,14 +66,14 @@ def _check_part(part: JobPart, batch: Batch) -> None:
     sighting: Sighting = part.sighting
     _same_cluster(sighting.cluster, batch)
     # Not necessarily the node of the batch: several slurmd may run on one machine.
-    _name("node", sighting.node, 255)
+    check_name("node", sighting.node, 255)
     _number("job id", sighting.job_id, least=0)
     where = f"of job {sighting.job_id} on {sighting.node}"
-    _name(f"boot id {where}", sighting.boot_id, 255)
-    _name(f"epoch {where}", part.epoch, 255)
+    check_name(f"boot id {where}", sighting.boot_id, 255)
+    check_name(f"epoch {where}", part.epoch, 255)
     _time(f"the birth {where} is", sighting.birth)
     if sighting.sluid is not None:
-        _name(f"SLUID {where}", sighting.sluid, 255)
+        check_name(f"SLUID {where}", sighting.sluid, 255)
     if sighting.restart_count is not None:
         _number(f"restart count {where}", sighting.restart_count)
     if part.series is not None:
@@ -82,7 +82,7 @@ def _check_part(part: JobPart, batch: Batch) -> None:
         _time(f"the time of the totals {where} is", part.totals.time)
         _numbers(part.totals, where)
     for group in part.coverage:
-        _name(f"group of a coverage {where}", group, 128)
+        check_name(f"group of a coverage {where}", group, 128)
     for use in part.executables:
         if not 0 < len(use.path) <= _MAX_PATH:
             raise BatchError(
@@ -97,7 +97,7 @@ def _check_part(part: JobPart, batch: Batch) -> None:
 def _check_step(use: StepUse, where: str) -> None:
     # A job that has no steps of its own may be one without a name.
     if use.step:
-        _name(f"step {where}", use.step, _MAX_STEP)
+        check_name(f"step {where}", use.step, _MAX_STEP)
     for time in (use.first_seen, use.last_seen):
         if time:
             _time(f"a step {where} was seen at", time)
@@ -109,7 +109,7 @@ def _check_series(series: Series, where: str) -> None:
     _kind("the times", series.times, "q", where)
     for name, column in series.columns.items():
         if not _is_name(name, 128):
-            _name(f"metric {where}", name, 128)
+            check_name(f"metric {where}", name, 128)
         _kind(f"the metric {name}", column, "qd", where)
         if len(column) != rows:
             raise BatchError(
@@ -137,7 +137,8 @@ def _is_name(text: str, longest: int) -> bool:
     return 0 < len(text) <= longest and not _CONTROL.search(text)
 
 
-def _name(what: str, text: str, longest: int) -> None:
+def check_name(what: str, text: str, longest: int) -> None:
+    """Refuse a name that is empty, too long or has control characters."""
     if _is_name(text, longest):
         return
     if not 0 < len(text) <= longest:

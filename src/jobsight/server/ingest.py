@@ -1,0 +1,186 @@
+"""The route of the agents' batches: who may send how much, and what is held at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from functools import partial
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from jobsight.server.access import BATCHES, TOKEN_IN_SCOPE, drain
+from jobsight.server.api import check_parameters, json_reply, replies
+from jobsight.server.connection import CERTIFICATE_IN_STATE
+from jobsight.server.keyring import Keyring
+from jobsight.server.rates import Rates
+from jobsight.server.receiver import Receipt, Receiver
+from jobsight.server.room import AT_ONCE, Busy, Room, weight
+from jobsight.server.settings import ServerSettings
+from jobsight.store import Store
+from jobsight.store.tokens import ClusterToken
+from jobsight.wire import WireError
+
+logger = logging.getLogger("jobsight.server")
+
+#: Largest batches whose bytes may be in memory at once, before they are unpacked.
+_BODIES = 8
+
+
+class Ingest:
+    """Takes batches over HTTP, within bounds of rate, size, time and memory."""
+
+    def __init__(self, store: Store, keyring: Keyring, settings: ServerSettings) -> None:
+        self._receiver = Receiver(store)
+        self._keyring = keyring
+        self._limits = settings.ingest
+        self._certificates = settings.tls_client_ca is not None
+        self._behind_proxy = bool(settings.trusted_proxies)
+        self._rates = Rates(self._limits.requests_per_second, self._limits.bytes_per_second)
+        self._room = Room(self._limits.memory, self._limits.patience)
+        # Threads of their own: while the store is held by another, pages are still served.
+        self._threads = CapacityLimiter(AT_ONCE)
+        self._bodies = 0
+        self._working: set[asyncio.Task[Receipt]] = set()
+
+    async def take(self, request: Request) -> Receipt:
+        """Store the batch of a request, or raise with the status and sentence of the refusal."""
+        token: ClusterToken | None = request.scope.get(TOKEN_IN_SCOPE)
+        self._notice_proxy(request)
+        # Without a proxy's word the address is the proxy's: then its agents share one bound.
+        agent = (token.id if token else None, request.client.host if request.client else "")
+        try:
+            self._check_certificate(request)
+            self._check_rate(agent)
+        except HTTPException:
+            await drain(request.receive)
+            raise
+        data = await self._read(request)
+        try:
+            self._rates.charge(agent, len(data))
+            return await self._store(data, token)
+        finally:
+            self._bodies -= len(data)
+
+    def _check_certificate(self, request: Request) -> None:
+        if self._certificates and not request.scope.get("state", {}).get(CERTIFICATE_IN_STATE):
+            raise HTTPException(
+                403,
+                "batches need a client certificate that server.tls_client_ca has signed; "
+                "on a node: agent.tls_certificate and agent.tls_key",
+            )
+
+    def _check_rate(self, agent: tuple[int | None, str]) -> None:
+        seconds = self._rates.admit(agent)
+        if seconds:
+            raise HTTPException(
+                429,
+                f"this agent sends more than {self._limits.requests_per_second:g} requests or "
+                f"{self._limits.bytes_per_second} bytes a second",
+                {"Retry-After": str(math.ceil(seconds))},
+            )
+
+    def _notice_proxy(self, request: Request) -> None:
+        if not self._behind_proxy and "x-forwarded-for" in request.headers:
+            # Once is enough.
+            self._behind_proxy = True
+            logger.warning(
+                "batches come through a proxy at %s that server.trusted_proxies does not name: "
+                "all agents behind it count as one",
+                request.client.host if request.client else "an unknown address",
+            )
+
+    async def _read(self, request: Request) -> bytes:
+        """The bytes of a batch, which count as held until the caller lets them go."""
+        parts: list[bytes] = []
+        whole = False
+        try:
+            async with asyncio.timeout(self._limits.body_time):
+                await self._read_parts(request, parts)
+            whole = True
+        except TimeoutError:
+            raise HTTPException(
+                408, f"the batch did not come whole within {self._limits.body_time:g} seconds"
+            ) from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the connection ended before the batch did") from None
+        finally:
+            if not whole:
+                self._bodies -= sum(map(len, parts))
+        return b"".join(parts)
+
+    async def _read_parts(self, request: Request, parts: list[bytes]) -> None:
+        limit = self._limits.body_limit
+        announced = request.headers.get("content-length", "")
+        size = int(announced) if announced.isdecimal() else 0
+        if size <= limit:
+            size = 0
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                self._bodies += len(part)
+                if size > limit:
+                    break
+                if self._bodies > _BODIES * limit:
+                    await drain(request.receive)
+                    raise Busy("the server holds as many batches as it can; try later")
+        if size > limit:
+            await drain(request.receive)
+            raise HTTPException(
+                413, f"a batch of more than {limit} bytes is refused; send it in parts"
+            )
+
+    async def _store(self, data: bytes, token: ClusterToken | None) -> Receipt:
+        task = asyncio.create_task(self._work(data, token))
+        self._working.add(task)
+        task.add_done_callback(self._done)
+        await asyncio.wait({task}, timeout=self._limits.patience)
+        if not task.done():
+            # The thread goes on. Should it store the batch yet, the next try is a duplicate.
+            raise Busy("the store is busy: the batch is not known to be stored; send it again")
+        try:
+            return task.result()
+        except WireError as error:
+            raise HTTPException(400, str(error)) from None
+
+    async def _work(self, data: bytes, token: ClusterToken | None) -> Receipt:
+        async with self._room.hold(weight(data)):
+            accept = partial(self._accept, data, token)
+            return await to_thread.run_sync(accept, limiter=self._threads)
+
+    def _accept(self, data: bytes, token: ClusterToken | None) -> Receipt:
+        receipt = self._receiver.accept(data, token.cluster if token else None)
+        if token is not None:
+            self._keyring.note_use(token)
+        return receipt
+
+    def _done(self, task: asyncio.Task[Receipt]) -> None:
+        self._working.discard(task)
+        # Asked for, so that nobody complains of an error whose request has had its answer.
+        if not task.cancelled():
+            task.exception()
+
+
+def create_router(ingest: Ingest) -> APIRouter:
+    """The one route that writes."""
+    router = APIRouter(dependencies=[Depends(check_parameters)])
+
+    @router.post(
+        BATCHES,
+        tags=["agents"],
+        responses=replies(Receipt, 400, 403, 408, 413, 422, 429, 503),
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+            }
+        },
+    )
+    async def batches(request: Request) -> Response:
+        """Store one batch of an agent; a batch that is there already is answered as stored."""
+        return json_reply(await ingest.take(request))
+
+    return router
