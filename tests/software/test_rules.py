@@ -97,26 +97,22 @@ def test_rewrites_come_in_order_and_may_stop(tmp_path: Path, stop: str, software
     assert found.name(b"/gmx/x") == named("gmx", "x", "")
 
 
-def test_the_rewrites_of_a_site_hold_for_files_after_its_own_only(tmp_path: Path) -> None:
-    first = write(
-        tmp_path,
-        """
-        rules: [{match: /a, software: plain, version: '', versionstr: ''}]
-        rewrite: [{match: {software: '(?P<s>.*)'}, update: {software: '%(s)s by first'}}]
-        """,
-        "first.yaml",
-    )
-    second = write(
-        tmp_path,
-        """
-        rules: [{match: /b, software: plain, version: '', versionstr: ''}]
-        rewrite: [{match: {software: '(?P<s>.*)'}, update: {software: '%(s)s by second'}}]
-        """,
-        "second.yaml",
-    )
-    found = RuleSet.load([first, second])
-    assert found.name(b"/a") == named("plain by first", "", "")
-    assert found.name(b"/b") == named("plain by second by first", "", "")
+def test_rewrites_hold_for_their_own_file_and_for_the_ready_rules(tmp_path: Path) -> None:
+    files = [
+        write(
+            tmp_path,
+            f"""
+            rules: [{{match: /{name}, software: plain, version: '', versionstr: ''}}]
+            rewrite: [{{match: {{software: '(?P<s>.*)'}}, update: {{software: '%(s)s {name}'}}}}]
+            """,
+            f"{name}.yaml",
+        )
+        for name in ("a", "b")
+    ]
+    found = RuleSet.load(files, ready=True)
+    assert found.name(b"/a") == named("plain a", "", "")
+    assert found.name(b"/b") == named("plain b", "", "")
+    assert found.name(b"/usr/bin/python3.9") == named("Python a b", "3.9", "system/python3.9")
 
 
 def test_places_of_the_run_are_filled_later_and_nothing_of_the_path_is_one(tmp_path: Path) -> None:

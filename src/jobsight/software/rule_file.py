@@ -59,6 +59,8 @@ class RuleFile(msgspec.Struct):
     """What one file says."""
 
     name: str
+    #: One of those that come with jobsight.
+    ready: bool
     rules: list[Rule]
     rewrites: list[Rewrite]
     stop_on_rewrite_match: bool
@@ -68,9 +70,9 @@ class RuleFile(msgspec.Struct):
     source: object
 
 
-def read_rules(file: Path) -> RuleFile:
-    """Read and check a file."""
-    return _Reader(str(file)).read(_tree(file))
+def read_rules(file: Path, *, ready: bool = False) -> RuleFile:
+    """Read and check a file; a ``ready`` one goes by its bare name."""
+    return _Reader(file.name if ready else str(file)).read(_tree(file), ready)
 
 
 def _tree(file: Path) -> dict[str, Any]:
@@ -98,7 +100,7 @@ class _Reader:
         self._file = file
         self._warnings: list[str] = []
 
-    def read(self, tree: dict[str, Any]) -> RuleFile:
+    def read(self, tree: dict[str, Any], ready: bool) -> RuleFile:
         self._unknown("", tree, _FILE)
         rules = [self._rule(*entry) for entry in self._entries(tree, "rules", "rule")]
         rewrites = [self._rewrite(*entry) for entry in self._entries(tree, "rewrite", "rewrite")]
@@ -106,12 +108,13 @@ class _Reader:
         stop = self._flag("", tree, "stop_on_rewrite_match")
         return RuleFile(
             name=self._file,
+            ready=ready,
             rules=rules,
             rewrites=[rewrite for rewrite in rewrites if rewrite is not None],
             stop_on_rewrite_match=stop,
             expectations=tests,
             warnings=self._warnings,
-            source=[tree.get("rules"), tree.get("rewrite"), stop],
+            source=[ready, tree.get("rules"), tree.get("rewrite"), stop],
         )
 
     def _entries(self, tree: Mapping[str, Any], key: str, noun: str) -> list[tuple[int, Any]]:

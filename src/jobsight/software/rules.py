@@ -51,6 +51,10 @@ class RuleSet:
         self._slow = [
             number for number, (rule, _) in enumerate(self._rules) if rule.pattern.linear is None
         ]
+        # What a site rewrites holds for the names of the ready rules, too, and never the other way
+        # round.
+        site = [file for file in files if not file.ready]
+        self._rewriting = [[file, *site] if file.ready else [file] for file in files]
         self._together: dict[bool, _Together] = {}
 
     @classmethod
@@ -71,9 +75,7 @@ class RuleSet:
             return None
         rule, place = self._rules[number]
         texts = _texts(rule, path, text)
-        # The rewrites of the rule's own file, then those of the files before it: what a site
-        # writes holds for the names of the ready rules, too, and never the other way round.
-        for file in reversed(self.files[: place + 1]):
+        for file in self._rewriting[place]:
             _rewrite(file, texts)
         return SoftwareName(
             software=bounded(texts["software"]),
@@ -168,4 +170,4 @@ def _rewritten(rewrite: Rewrite, texts: dict[str, str]) -> bool:
 
 
 def _ready_files() -> list[RuleFile]:
-    return [read_rules(file) for file in sorted(_READY.glob("*.yaml"))]
+    return [read_rules(file, ready=True) for file in sorted(_READY.glob("*.yaml"))]
