@@ -125,6 +125,8 @@ class SoftwareSettings(msgspec.Struct, kw_only=True):
     rules: list[str] = msgspec.field(default_factory=list)
     #: Ask the ready rules after them.
     ready_rules: bool = True
+    #: Seconds between two rounds of naming and summing up inside of `jobsight serve`; 0 is never.
+    every: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 60.0
 
 
 class Settings(msgspec.Struct, kw_only=True):

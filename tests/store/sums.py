@@ -6,9 +6,11 @@ from typing import Any
 
 from sqlalchemy import Table, select
 
+from jobsight.software.naming import name_all_new
+from jobsight.software.rules import RuleSet
 from jobsight.store import Store
 from jobsight.store.derived import contributions, software_by_day, usage_by_day
-from jobsight.store.rollups import sum_up_all
+from jobsight.store.rollups import Round, sum_up_all
 from jobsight.store.tables import software
 
 
@@ -22,14 +24,22 @@ def sums(store: Store) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
     return rows(store, usage_by_day), rows(store, software_by_day)
 
 
-def from_scratch(store: Store) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
+def from_scratch(
+    store: Store, rules: RuleSet | None = None
+) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
     """The same after everything derived was thrown away and worked out again."""
     with store.database.write() as transaction:
         for table in (usage_by_day, software_by_day, contributions):
             transaction.execute(f"DELETE FROM {table.name}")
         transaction.execute("UPDATE runs SET stale = true")
-    sum_up_all(store.database)
+    sum_up_everything(store, rules)
     return sums(store)
+
+
+def sum_up_everything(store: Store, rules: RuleSet | None = None) -> Round:
+    """As the background work does; without rules all paths are undetermined."""
+    name_all_new(store.database, rules or RuleSet([]))
+    return sum_up_all(store.database)
 
 
 def by_software(store: Store, figure: str = "cpu_time") -> dict[str, int]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from jobsight.model import SECOND
+from jobsight.software.naming import name_new
+from jobsight.software.rules import RuleSet
 from jobsight.store import Store
 from jobsight.store.contributions import DAY
 from jobsight.store.derived import software_by_day, usage_by_day
-from jobsight.store.rollups import sum_up, sum_up_all
+from jobsight.store.rollups import sum_up
 from tests.store import postgresql
 from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
-from tests.store.sums import from_scratch, rows, sums
+from tests.store.sums import from_scratch, rows, sum_up_everything, sums
 
 FIRST_DAY = START // DAY
 MINUTE = 60 * SECOND
@@ -40,7 +42,7 @@ def test_a_run_of_an_hour(store: Store) -> None:
     record = info(**WHO, cpus=4, gpus=2, memory=2**30, end=START + 60 * MINUTE, state="COMPLETED")
     uses = [use(b"/opt/a", 3000 * SECOND), use(b"/opt/b", 1000 * SECOND)]
     store.write(batch(record, part(totals=totals(3600, 5000 * SECOND), executables=uses)))
-    done = sum_up_all(store.database)
+    done = sum_up_everything(store)
     assert (done.runs, done.changed, done.after) == (1, 1, None)
     assert usage(store) == [(0, 1, 5000, 4 * 3600, 2 * 3600, 1024 * 3600)]
     # Both paths wait for a name; what no path accounts for is a row of its own.
@@ -49,7 +51,7 @@ def test_a_run_of_an_hour(store: Store) -> None:
         (0, 0, 1, 2, 4000, 4 * 2880, 4 * 1440),
     ]
     assert {row[1:5] for row in rows(store, usage_by_day)} == {("c1", "anna", "astro", "batch")}
-    assert sum_up_all(store.database).runs == 0
+    assert sum_up_everything(store).runs == 0
 
 
 def test_a_night_is_split_by_the_curve(store: Store) -> None:
@@ -65,7 +67,7 @@ def test_a_night_is_split_by_the_curve(store: Store) -> None:
             ),
         )
     )
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert usage(store) == [(0, 1, 60, TO_MIDNIGHT, 0, 0), (1, 0, 0, 3600, 0, 0)]
     assert software(store) == [
         (0, -1, 1, 0, 15, TO_MIDNIGHT / 4, 0),
@@ -78,7 +80,7 @@ def test_a_night_is_split_by_the_curve(store: Store) -> None:
 def test_a_night_without_a_curve_is_split_evenly(store: Store) -> None:
     record = info(**WHO, cpus=2, end=START + 2 * TO_MIDNIGHT * SECOND)
     store.write(batch(record, part(totals=totals(9, 100 * SECOND))))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert usage(store) == [
         (0, 1, 50, 2 * TO_MIDNIGHT, 0, 0),
         (1, 0, 50, 2 * TO_MIDNIGHT, 0, 0),
@@ -91,24 +93,24 @@ def test_a_broken_curve_costs_only_its_detail(store: Store) -> None:
     store.write(batch(record, part(totals=totals(9, 100 * SECOND), series=curve)))
     with store.database.write() as transaction:
         transaction.execute("UPDATE chunks SET data = :data", {"data": b"\x01nothing"})
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert [row[2] for row in usage(store)] == [50, 50]
 
 
 def test_an_open_run_counts_to_its_last_sample_and_is_corrected(store: Store) -> None:
     store.write(batch(info(**WHO, cpus=2), part(series=series([0, 60]), totals=totals(60, 5))))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert usage(store) == [(0, 1, 0, 120, 0, 0)]
     store.record_jobs([info(end=START + 100 * SECOND, state="COMPLETED")])
-    assert sum_up_all(store.database).changed == 1
+    assert sum_up_everything(store).changed == 1
     assert usage(store) == [(0, 1, 0, 200, 0, 0)]
 
 
 def test_a_job_that_waits_or_never_began_counts_nothing(store: Store) -> None:
     store.record_jobs([info(start=None, submit=START, state="PENDING", cpus=8)])
-    assert sum_up_all(store.database).runs == 1
+    assert sum_up_everything(store).runs == 1
     store.record_jobs([info(start=None, end=START + MINUTE, state="CANCELLED")])
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert sums(store) == (set(), set())
 
 
@@ -119,7 +121,7 @@ def test_without_cpu_time_the_allocation_is_not_attributed(store: Store) -> None
             part(executables=[use(b"/bin/sleep", 0)], totals=totals(60, None)),
         )
     )
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert software(store) == [(0, -1, 1, 0, 0, 180, 0), (0, 0, 1, 1, 0, 0, 0)]
 
 
@@ -127,7 +129,7 @@ def test_processes_beyond_the_counter_are_scaled_to_it(store: Store) -> None:
     uses = [use(b"/a", 6 * SECOND), use(b"/b", 2 * SECOND)]
     record = info(**WHO, cpus=1, end=START + MINUTE)
     store.write(batch(record, part(executables=uses, totals=totals(60, 4 * SECOND))))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert usage(store) == [(0, 1, 4, 60, 0, 0)]
     assert software(store) == [(0, 0, 1, 2, 4, 60, 0)]
 
@@ -138,7 +140,7 @@ def test_wrong_numbers_do_not_run_over(store: Store) -> None:
     store.write(batch(record, part(executables=uses, totals=totals(60, 2**63 - 1))))
     # A start of a clock that had stopped: not 200 years of days.
     store.write(batch(info(8, start=700_000_000 * SECOND, cpus=1, end=6 * 10**18)))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert len(rows(store, usage_by_day)) == 3662
     assert sums(store) == from_scratch(store)
     assert all(0 <= value < 2**63 for row in rows(store, software_by_day) for value in row[6:])
@@ -146,9 +148,9 @@ def test_wrong_numbers_do_not_run_over(store: Store) -> None:
 
 def test_a_run_that_moves_to_another_user_leaves_nothing_behind(store: Store) -> None:
     store.write(batch(info(user="anna", cpus=1, end=START + MINUTE), part(totals=totals(9, 5))))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     store.record_jobs([info(user="bert", end=START + MINUTE)])
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert {row[2] for row in rows(store, usage_by_day)} == {"bert"}
     assert {row[2] for row in rows(store, software_by_day)} == {"bert"}
 
@@ -156,10 +158,10 @@ def test_a_run_that_moves_to_another_user_leaves_nothing_behind(store: Store) ->
 def test_a_provisional_run_that_is_absorbed_is_taken_out(store: Store) -> None:
     later = START + 10 * SECOND
     store.write(batch(part(sighting(birth=later), totals=totals(60, SECOND), series=series([60]))))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert [row[:2] for row in usage(store)] == [(0, 1)]
     store.record_jobs([info(**WHO, cpus=1, end=START + MINUTE)])
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert usage(store) == [(0, 1, 1, 60, 0, 0)]
     assert sums(store) == from_scratch(store)
 
@@ -167,14 +169,14 @@ def test_a_provisional_run_that_is_absorbed_is_taken_out(store: Store) -> None:
 def test_a_contribution_that_was_dropped_is_taken_out_once(store: Store) -> None:
     for job in (1, 2):
         store.write(batch(info(job, **WHO, cpus=1, end=START + MINUTE)))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     gone = find(store, "1").id
     with store.database.write() as transaction:
         transaction.execute("UPDATE contributions SET dropped = true WHERE run_id = :id",
                             {"id": gone})  # fmt: skip
         transaction.execute("DELETE FROM runs WHERE id = :id", {"id": gone})
     for _ in range(2):
-        sum_up_all(store.database)
+        sum_up_everything(store)
         assert usage(store) == [(0, 1, 0, 60, 0, 0)]
 
 
@@ -186,14 +188,14 @@ def test_a_revision_is_given_only_where_something_changed(store: Store) -> None:
 
     for job in (1, 2, 3):
         store.write(batch(info(job, **WHO, cpus=1, end=START + MINUTE)))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     assert revision() == 3
     # News that no sum depends on.
     store.record_jobs([info(2, name="other", end=START + MINUTE)])
-    assert sum_up_all(store.database)[:2] == (1, 0)
+    assert sum_up_everything(store)[:2] == (1, 0)
     assert revision() == 3
     store.record_jobs([info(2, cpus=2, end=START + MINUTE)])
-    assert sum_up_all(store.database)[:2] == (1, 1)
+    assert sum_up_everything(store)[:2] == (1, 1)
     assert revision() == 4
 
 
@@ -217,14 +219,14 @@ def test_a_run_that_a_batch_holds_waits_for_the_next_round(
     with Store.open(postgresql_server.new_database()) as store:
         for job in (1, 2, 3):
             store.write(batch(info(job, **WHO, cpus=1, end=START + MINUTE)))
-        sum_up_all(store.database)
+        sum_up_everything(store)
         held = find(store, "3").id
         store.record_jobs([info(job, cpus=4, end=START + MINUTE) for job in (1, 2, 3)])
         with store.database.write() as writer:
             writer.execute("UPDATE runs SET cpus = 2, stale = true WHERE job_id = 1")
             writer.execute(f"UPDATE contributions SET dropped = true WHERE run_id = {held}")
-            assert sum_up_all(store.database).runs == 1
-        assert sum_up_all(store.database).runs == 2
+            assert sum_up_everything(store).runs == 1
+        assert sum_up_everything(store).runs == 2
         assert usage(store) == [(0, 3, 0, 600, 0, 0)]
 
 
@@ -243,7 +245,7 @@ def test_days_and_software_add_up(store: Store) -> None:
         for node in (1, 2, 3)
     ]
     store.write(batch(record, *parts))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     by_day: dict[int, list[int]] = {}
     for row in rows(store, software_by_day):
         sums_of_day = by_day.setdefault(row[0], [0, 0, 0])
@@ -259,8 +261,19 @@ def test_what_an_export_reads_is_the_run_s_whole(store: Store) -> None:
 
     record = info(**WHO, cpus=2, end=START + 2 * DAY)
     store.write(batch(record, part(totals=totals(9, SECOND), executables=[use(b"/a", SECOND)])))
-    sum_up_all(store.database)
+    sum_up_everything(store)
     with store.database.write() as transaction:
         data = transaction.execute("SELECT data FROM contributions").fetchone()[0]
     share = decode_contribution(bytes(data)).software()[0]
     assert msgspec.structs.astuple(share) == (0, 1, 1, 10**6, 4 * 86400 * 10**6, 0)
+
+
+def test_a_run_waits_until_its_paths_have_names(store: Store) -> None:
+    for job, path in ((1, b"/a"), (2, b"/b")):
+        seen = part(sighting(job), executables=[use(path, SECOND)])
+        store.write(batch(info(job, **WHO, cpus=1, end=START + MINUTE), seen))
+    assert sum_up(store.database).runs == 0
+    assert name_new(store.database, RuleSet([]), limit=1) == 1
+    assert sum_up(store.database).runs == 1
+    assert sum_up_everything(store).runs == 1
+    assert usage(store) == [(0, 2, 2, 120, 0, 0)]

@@ -159,6 +159,10 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.scheduler.thread import scraping
 
             stack.enter_context(scraping(settings, store))
+        if settings.software.every:
+            from jobsight.software.worker import updating
+
+            stack.enter_context(updating(store, settings.software))
         keyring = Keyring(store)
         stack.callback(keyring.write_uses)
         app = create_app(

@@ -85,6 +85,8 @@ class RunFacts(NamedTuple):
     gpus: int | None
     memory: int | None
     last_seen: int | None
+    #: What was removed by age; see :mod:`jobsight.store.retention`.
+    pruned: int = 0
 
     def interval(self) -> tuple[int, int]:
         """From when to when it counts. A run without an end counts up to its last sample."""

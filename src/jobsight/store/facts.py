@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from jobsight.store.contributions import NodeFacts, RunFacts, Use
+from jobsight.store.contributions import UNDETERMINED, NodeFacts, RunFacts, Use
 from jobsight.store.database import Transaction
 
 COLUMNS = ", ".join(f'runs."{name}"' for name in RunFacts._fields)
@@ -19,7 +20,7 @@ _NODES = """
     WHERE {chosen} AND run_nodes.run_id = runs.id ORDER BY run_nodes.id
 """
 _USES = """
-    SELECT executables.run_node_id, paths.digest, coalesce(paths.software_id, 0),
+    SELECT run_nodes.run_id, executables.run_node_id, paths.digest, paths.software_id,
         executables.cpu_time, executables.executions
     FROM runs CROSS JOIN run_nodes CROSS JOIN executables CROSS JOIN paths
     WHERE {chosen} AND run_nodes.run_id = runs.id AND executables.run_node_id = run_nodes.id
@@ -34,21 +35,29 @@ def read_run(transaction: Transaction, run_id: int) -> RunFacts | None:
     return None if row is None else RunFacts(*row)
 
 
-def read_nodes(
-    transaction: Transaction, chosen: str, parameters: Mapping[str, int]
-) -> dict[int, dict[int, NodeFacts]]:
-    """The nodes of the chosen runs, by the ids of run and node."""
+class RunNodes(NamedTuple):
+    #: By the ids of run and node.
+    nodes: dict[int, dict[int, NodeFacts]]
+    #: Runs with a path that no rule was asked for yet.
+    unnamed: set[int]
+
+
+def read_nodes(transaction: Transaction, chosen: str, parameters: Mapping[str, int]) -> RunNodes:
+    """The nodes of the chosen runs."""
     uses: dict[int, list[Use]] = {}
-    for run_node_id, digest, *figures in transaction.execute(
-        _USES.format(chosen=chosen), parameters
-    ).fetchall():
+    unnamed = set()
+    found = transaction.execute(_USES.format(chosen=chosen), parameters).fetchall()
+    for run_id, run_node_id, digest, software_id, *figures in found:
         # An agent that learned a better name has taken back the row of the first.
-        if any(figures[1:]):
-            uses.setdefault(run_node_id, []).append(Use(bytes(digest), *figures))
+        if not any(figures):
+            continue
+        if software_id is None:
+            unnamed.add(run_id)
+        use = Use(bytes(digest), software_id or UNDETERMINED, *figures)
+        uses.setdefault(run_node_id, []).append(use)
     nodes: dict[int, dict[int, NodeFacts]] = {}
-    for run_id, run_node_id, cpu_time in transaction.execute(
-        _NODES.format(chosen=chosen), parameters
-    ).fetchall():
+    found = transaction.execute(_NODES.format(chosen=chosen), parameters).fetchall()
+    for run_id, run_node_id, cpu_time in found:
         facts = NodeFacts(cpu_time, uses.get(run_node_id, ()))
         nodes.setdefault(run_id, {})[run_node_id] = facts
-    return nodes
+    return RunNodes(nodes, unnamed)

@@ -16,6 +16,7 @@ from jobsight.store import facts
 from jobsight.store.contributions import Contribution, NodeFacts, RunFacts, contribution
 from jobsight.store.database import Database, Transaction
 from jobsight.store.midnights import with_midnights
+from jobsight.store.retention import EXECUTABLES
 from jobsight.store.statements import quoted
 
 #: Runs, and nodes of runs, in one transaction: a batch waits no longer than these take.
@@ -78,8 +79,12 @@ def sum_up(database: Database, after: int = 0, limit: int = AT_ONCE) -> Round:
         waiting = _waiting(transaction, after, limit)
         reached, done = after, 0
         for run, nodes, before in _read(transaction, waiting):
-            new = contribution(run, with_midnights(transaction, run, nodes))
-            sums.replace(run.id, before, new)
+            if run.pruned & EXECUTABLES and before is not None:
+                # What ran is not known any more; what was summed up when it was known stands.
+                sums.leave(run.id)
+            else:
+                new = contribution(run, with_midnights(transaction, run, nodes))
+                sums.replace(run.id, before, new)
             reached, done = run.id, done + 1
             if time.monotonic() - begun > _LONGEST:
                 break
@@ -150,9 +155,10 @@ def _read(
         # Who removes a run holds its contribution first and would then wait for our run.
         sql = _held_apart(transaction, _BEFORE, "contributions")
         free = dict(transaction.execute(sql, between).fetchall()).keys()
-    nodes = facts.read_nodes(transaction, facts.WAITING, between)
+    nodes, unnamed = facts.read_nodes(transaction, facts.WAITING, between)
     for run in waiting:
-        if run.id in free or run.id not in before:
+        # A path that came a moment ago is named before the next round.
+        if run.id not in unnamed and (run.id in free or run.id not in before):
             yield run, nodes.get(run.id, {}), before.get(run.id)
 
 
@@ -172,9 +178,13 @@ class _Sums:
         """How many runs have another share than before."""
         return len(self._kept)
 
+    def leave(self, run_id: int) -> None:
+        """Leave a run's share as it is."""
+        self._done.append({"id": run_id})
+
     def replace(self, run_id: int, before: bytes | None, new: Contribution | None) -> None:
         """Put a run's new share in the place of the old one."""
-        self._done.append({"id": run_id})
+        self.leave(run_id)
         if new is None and before is None:
             return
         # A job that is taken to have never begun keeps an empty share: an export has to see it.

@@ -1,0 +1,126 @@
+"""The store's background work: name new paths, follow changed rules, sum up what has changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobsight.errors import JobsightError
+from jobsight.settings import SoftwareSettings
+from jobsight.software.naming import name_all_new
+from jobsight.software.renaming import digest_in_use, rename_all, take_over
+from jobsight.software.rules import RuleSet
+from jobsight.store import Store
+from jobsight.store.rollups import Round, sum_up_all
+
+logger = logging.getLogger("jobsight.software")
+
+#: Seconds that a server waits at its end for the transaction that is under way.
+_LAST_WAIT = 5.0
+
+
+def load_rules(settings: SoftwareSettings) -> RuleSet:
+    """The rules that the settings name."""
+    files = [Path(file).expanduser() for file in settings.rules]
+    return RuleSet.load(files, ready=settings.ready_rules)
+
+
+def update(
+    store: Store,
+    rules: RuleSet,
+    *,
+    renaming: Callable[[int, int], None] = lambda done, whole: None,
+    summing: Callable[[int], None] = lambda done: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Round:
+    """Make the store say what these rules say: names, then sums."""
+    take_over(store.database, rules)
+    name_all_new(store.database, rules, stopped)
+    rename_all(store.database, rules, renaming, stopped)
+    return sum_up_all(store.database, summing, stopped)
+
+
+class Worker:
+    """Does that again and again, with the rules as their files stand."""
+
+    def __init__(self, store: Store, settings: SoftwareSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._seen: object = None
+        self._rules: RuleSet | None = None
+        self._said: str | None = None
+
+    def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
+        """One round. Rules that cannot be read leave the names to the last ones that could."""
+        fresh = self._look()
+        if self._rules is not None:
+            if fresh:
+                take_over(self._store.database, self._rules)
+            self._name(self._rules, stopped)
+        return sum_up_all(self._store.database, stopped=stopped)
+
+    def _name(self, rules: RuleSet, stopped: Callable[[], bool]) -> None:
+        # Two servers with different rules would rename each other's work for ever: the one whose
+        # rules came last names, the other stands aside.
+        if digest_in_use(self._store.database) != rules.digest:
+            self._say("another process names this store by other rules; this one leaves it to it")
+            return
+        name_all_new(self._store.database, rules, stopped)
+        rename_all(self._store.database, rules, stopped=stopped)
+
+    def _look(self) -> bool:
+        """Read the rules where their files have changed; whether they are others now."""
+        state = [_state(file) for file in self._settings.rules]
+        if state == self._seen:
+            return False
+        self._seen = state
+        try:
+            rules = load_rules(self._settings)
+        except JobsightError as error:
+            self._say(f"the rules are not taken: {error}")
+            return False
+        before, self._rules = self._rules, rules
+        return before is None or before.digest != rules.digest
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said:
+            logger.warning("%s", sentence)
+        self._said = sentence
+
+
+def _state(file: str) -> tuple[str, int, int, int] | None:
+    try:
+        found = os.stat(Path(file).expanduser())
+    except OSError:
+        return None
+    return file, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def updating(store: Store, settings: SoftwareSettings) -> Iterator[None]:
+    """Work beside what the block does, every ``software.every`` seconds."""
+    stopped = threading.Event()
+    worker = Worker(store, settings)
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                worker.once(stopped.is_set)
+            except JobsightError as error:
+                logger.warning("names and sums wait: %s", error)
+            except Exception:
+                # A fault of ours must not end the work, nor the server.
+                logger.exception("names and sums wait: a fault of jobsight")
+            stopped.wait(settings.every)
+
+    thread = threading.Thread(target=work, name="jobsight-software", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join(_LAST_WAIT)
