@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from jobsight import places
+from jobsight.prometheus.settings import MetricsSettings
 from jobsight.server.settings import ServerSettings
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
@@ -88,6 +89,7 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     tls_key: str | None = None
     #: Users whose jobs are left alone.
     ignore_uids: list[Annotated[int, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=list)
+    metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
 
 
 class RestSettings(msgspec.Struct, kw_only=True):

@@ -46,6 +46,8 @@ class StepCgroup:
         self._tasks: dict[Path, CgroupFiles] = {}
         #: CPU time of each task at its last reading; a task may go before its step.
         self._task_cpu: dict[Path, int] = {}
+        #: The part of the CPU time that was spent in programs; on v2 alone.
+        self.cpu_user = 0
 
     def _open(self, controller: str, below: str = "") -> CgroupFiles | None:
         files = self._files.get(controller)
@@ -107,7 +109,8 @@ class StepCgroup:
         user = self._open("unified", "user")
         if user is None:
             return
-        self.use.cpu_time = cpu_v2(user).time
+        used = cpu_v2(user)
+        self.use.cpu_time, self.cpu_user = used.time, used.user
         daemon = self._files.setdefault("daemon", CgroupFiles(self.folders["unified"] / "slurm"))
         try:
             self.use.cpu_overhead = cpu_v2(daemon).time
@@ -163,6 +166,8 @@ class SlurmCounters:
         self._files: dict[str, CgroupFiles] = {}
         self._steps: dict[str, StepCgroup] = {}
         self._ended: list[StepUse] = []
+        #: Of the ended steps; their time in programs, where it is counted by step.
+        self._ended_user = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -180,6 +185,7 @@ class SlurmCounters:
             step = self._steps.pop(name)
             step.end()
             self._ended.append(step.use)
+            self._ended_user += step.cpu_user
 
     def _open(self, controller: str) -> CgroupFiles | None:
         files = self._files.get(controller)
@@ -204,6 +210,8 @@ class SlurmCounters:
             # slurmstepd runs on between two reads, so the users' own sums are taken as they are;
             # a step that could not be read yet is in the whole alone.
             used = sum(filter(None, users))
+            user = self._ended_user + sum(step.cpu_user for step in self._steps.values())
+            return CpuReading(used, user, used - user)
         user = round(used * whole.user / whole.time) if whole.time else used // 2
         return CpuReading(used, user, used - user)
 

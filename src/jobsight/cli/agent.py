@@ -96,6 +96,7 @@ def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
 
 def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
     from jobsight.agent.daemon import NodeAgent
+    from jobsight.agent.exporter_service import Exporting
     from jobsight.agent.footprint import tighten
     from jobsight.agent.spool import Spool
 
@@ -103,15 +104,16 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     spool = Spool(Path(settings.agent.spool), settings.agent.spool_limit)
     sampling = settings.agent.sampling
     node = options.node or settings.agent.node
+    exporting = Exporting(settings.agent.metrics)
     try:
         with _delivered(spool, settings) as after_flush:
             agent = NodeAgent(
                 cluster=settings.cluster,
                 node=node,
                 spool=spool,
-                samplers=_samplers(settings.agent.samplers),
+                samplers=exporting.plans(sampler_plans(settings.agent.samplers)),
                 only_node=settings.agent.only_this_node,
-                finder=_finder(settings),
+                finder=finder_of(settings),
                 ignore_uids=settings.agent.ignore_uids,
                 intervals=(
                     (60, sampling.first_minute),
@@ -121,14 +123,16 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 flush_interval=settings.agent.send_every,
                 run_folder=places.private_folder(Path(settings.agent.run_folder)),
                 after_flush=_both(trim, after_flush),
-                who=_question(settings, node),
+                who=question_of(settings, node),
                 listen=True,
             )
             with stopping_on_signals(agent.stop):
+                exporting.start(agent)
                 if background is not None:
                     background.report(0)
                 agent.run()
     finally:
+        exporting.close()
         spool.close()
     return 0
 
@@ -142,7 +146,7 @@ def _both(first: Callable[[], None], second: Callable[[], None] | None) -> Calla
     return call
 
 
-def _finder(settings: Settings) -> Finder:
+def finder_of(settings: Settings) -> Finder:
     from jobsight.agent.finder import DEFAULT_SCOPES, DEFAULT_V1_ROOTS, Finder
 
     roots, scopes = settings.agent.cgroup_roots, settings.agent.cgroup_scopes
@@ -155,7 +159,7 @@ def _finder(settings: Settings) -> Finder:
         ) from None
 
 
-def _samplers(names: list[str]) -> list[SamplerPlan]:
+def sampler_plans(names: list[str]) -> list[SamplerPlan]:
     """The samplers of the settings; a name that does not exist is an error before any job."""
     from jobsight.agent.sampling import SamplerPlan
 
@@ -166,7 +170,7 @@ def _samplers(names: list[str]) -> list[SamplerPlan]:
     return [plan(name) for name in names]
 
 
-def _question(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | None:
+def question_of(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | None:
     """How to ask Slurm who the jobs of this node are; None where it is not there to be asked."""
     if not settings.agent.ask_slurm or shutil.which("squeue") is None:
         return None

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from jobsight.agent.outputs.mapping import Mapper, MappingOptions, Value, fill
 from jobsight.agent.view import Document, JobView
 from jobsight.errors import ConfigError
+from jobsight.prometheus.exposition import escape_label
 
 _HELP: Final = "Job Usage Metrics"
 _LABEL: Final = re.compile(
@@ -46,12 +47,6 @@ def parse_series(where: str, template: str) -> SeriesTemplate:
         labels.append((match["name"], match["value"]))
         position = match.end()
     return SeriesTemplate(name, tuple(labels))
-
-
-def escape_label(text: str) -> str:
-    r"""Escape a label's value. Bytes that are no UTF-8 are written as ``\xNN``."""
-    plain = text.encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace")
-    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _metric_name(text: str) -> str:

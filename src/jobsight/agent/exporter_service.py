@@ -1,0 +1,58 @@
+"""All ways in which an agent offers its series: put together from the settings, started, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from jobsight.agent.exporter import Exporter
+from jobsight.agent.exporter_own import OwnFigures
+from jobsight.agent.sampling import SamplerPlan
+from jobsight.prometheus.settings import MetricsSettings
+
+if TYPE_CHECKING:
+    from jobsight.agent.daemon import NodeAgent
+
+#: Seconds between two looks of the agent at itself.
+_OWN: Final = 5.0
+
+
+class Exporting:
+    """The exporter of an agent and its endpoint."""
+
+    def __init__(self, metrics: MetricsSettings, *, wait_for_address: bool = True) -> None:
+        self.exporter = Exporter(
+            seed_names=metrics.seed_names,
+            keep_ended=metrics.keep_ended,
+            max_series=metrics.max_series,
+        )
+        self.endpoint = None
+        if metrics.listen:
+            from jobsight.agent.exporter_http import Endpoint
+
+            self.endpoint = Endpoint(self.exporter, metrics)
+            if not wait_for_address:
+                self.endpoint.open()
+
+    @property
+    def wanted(self) -> bool:
+        return self.endpoint is not None
+
+    def plans(self, plans: Sequence[SamplerPlan]) -> list[SamplerPlan]:
+        """The samplers of a job, with the exporter among them where anybody reads it."""
+        return self.exporter.plans(plans) if self.wanted else list(plans)
+
+    def start(self, agent: NodeAgent) -> None:
+        """Offer what the agent measures, from now on."""
+        if not self.wanted:
+            return
+        own = OwnFigures(self.exporter, agent.status)
+        self.exporter.sources.append(own)
+        own.refresh()
+        agent.collector.every(_OWN, own.refresh)
+        if self.endpoint is not None:
+            self.endpoint.start()
+
+    def close(self) -> None:
+        if self.endpoint is not None:
+            self.endpoint.close()

@@ -1,0 +1,233 @@
+"""``/metrics`` over HTTP: both formats, TLS and passwords, and clients that do not behave."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import socket
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.exporter import Exporter, Lines
+from jobsight.agent.exporter_http import Endpoint, parse_address, parse_request
+from jobsight.errors import ConfigError, JobsightError
+from jobsight.prometheus.exposition import OPENMETRICS, PLAIN
+from jobsight.prometheus.names import AGENT
+from jobsight.prometheus.passwords import Password, hash_password
+from jobsight.prometheus.settings import MetricsSettings
+from tests.prometheus.readers import fetch, samples
+from tests.sams.front import make_papers
+
+JOBS = AGENT["jobsight_agent_jobs"]
+
+
+@pytest.fixture
+def exporter() -> Exporter:
+    made = Exporter()
+    text = "".join(f'{JOBS.name}{{node="n{number}"}} {number}\n' for number in range(200))
+    made.sources.append(lambda: [Lines(JOBS, text)])
+    return made
+
+
+@contextmanager
+def serving(exporter: Exporter, **settings: str) -> Iterator[str]:
+    endpoint = Endpoint(exporter, MetricsSettings(listen="127.0.0.1:0", **settings))
+    endpoint.open()
+    endpoint.start()
+    try:
+        yield f"127.0.0.1:{endpoint.port}"
+    finally:
+        endpoint.close()
+
+
+def status_of(url: str, headers: dict[str, str] | None = None, method: str = "GET") -> int:
+    request = urllib.request.Request(url, headers=headers or {}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {token}"}
+
+
+def test_both_formats_and_compression(exporter: Exporter) -> None:
+    with serving(exporter) as address:
+        url = f"http://{address}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            assert reply.headers["Content-Type"] == PLAIN
+            assert len(samples(reply.read())) == 200
+        asked = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=asked), timeout=10
+        ) as reply:
+            assert reply.headers["Content-Type"] == OPENMETRICS
+            assert reply.read().endswith(b"# EOF\n")
+        packed = fetch(url, {"Accept-Encoding": "gzip"})
+        assert len(samples(gzip.decompress(packed))) == 200
+        assert exporter.scrapes == 3
+
+
+def test_other_paths_and_methods(exporter: Exporter) -> None:
+    with serving(exporter) as address:
+        assert status_of(f"http://{address}/") == 200
+        assert status_of(f"http://{address}/etc/passwd") == 404
+        assert status_of(f"http://{address}/metrics", method="POST") == 405
+        assert status_of(f"http://{address}/metrics?x=1", method="HEAD") == 200
+
+
+def test_a_password_and_tls(exporter: Exporter, tmp_path: Path) -> None:
+    make_papers(tmp_path)
+    papers = {
+        "tls_certificate": str(tmp_path / "server.pem"),
+        "tls_key": str(tmp_path / "server.key"),
+    }
+    hashed = hash_password("se:cret", iterations=10)
+    with serving(exporter, user="prom", password_hash=hashed, **papers) as address:
+        url = f"https://{address}/metrics"
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        handler = urllib.request.HTTPSHandler(context=context)
+        opener = urllib.request.build_opener(handler)
+        for headers, wanted in (
+            ({}, 401),
+            (basic("prom", "wrong"), 401),
+            (basic("other", "se:cret"), 401),
+            ({"Authorization": "Basic ???"}, 401),
+            ({"Authorization": "Bearer se:cret"}, 401),
+            (basic("prom", "se:cret"), 200),
+            (basic("prom", "se:cret"), 200),
+            (basic("prom", "wrong"), 401),
+        ):
+            request = urllib.request.Request(url, headers=headers)
+            try:
+                with opener.open(request, timeout=10) as reply:
+                    found = reply.status
+            except urllib.error.HTTPError as error:
+                with error:
+                    found = error.code
+            assert (headers, found) == (headers, wanted)
+        with pytest.raises(OSError, match=r"."):
+            fetch(f"http://{address}/metrics")
+        # Whoever speaks no TLS costs nothing: the next one is served.
+        assert (
+            opener.open(
+                urllib.request.Request(url, headers=basic("prom", "se:cret")), timeout=10
+            ).close()
+            is None
+        )
+
+
+def test_a_hash_says_nothing_of_the_password_and_is_checked() -> None:
+    first, second = hash_password("x", iterations=10), hash_password("x", iterations=10)
+    assert first != second
+    assert Password("u", first).is_right("u", "x")
+    assert not Password("u", second).is_right("u", "y")
+    for wrong in ("secret", "md5$1$a$b", first.replace("$10$", "$0$"), first + "$"):
+        with pytest.raises(ConfigError, match="hash-password"):
+            Password("u", wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"user": "prom"}, "password_hash"),
+        ({"password_hash": "x"}, "agent.metrics.user"),
+        ({"tls_key": "/none"}, "tls_certificate"),
+        ({"tls_certificate": "/no/such/file"}, "cannot be used"),
+        ({"listen": "nonsense"}, "127.0.0.1:9306"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(
+    exporter: Exporter, settings: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Endpoint(exporter, MetricsSettings(**settings))
+
+
+def test_addresses() -> None:
+    assert parse_address("127.0.0.1:9306") == ("127.0.0.1", 9306)
+    assert parse_address("[::]:80") == ("::", 80)
+    for wrong in ("9306", ":9306", "a:b", "a:99999", "a:"):
+        with pytest.raises(ConfigError):
+            parse_address(wrong)
+
+
+def test_silent_and_slow_clients_delay_nobody(exporter: Exporter) -> None:
+    with serving(exporter) as address:
+        host, _, port = address.rpartition(":")
+        clients = [socket.create_connection((host, int(port))) for _ in range(8)]
+        for number, client in enumerate(clients):
+            if number % 2:
+                client.sendall(b"GET /metrics HT")
+        assert len(samples(fetch(f"http://{address}/metrics"))) == 200
+        for client in clients:
+            # Still waited for, so nobody had to wait for them.
+            client.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                client.recv(1)
+            client.setblocking(True)
+        clients[0].sendall(b"\x00\xff nonsense\r\n\r\n")
+        assert clients[0].recv(100) == b""
+        for client in clients:
+            client.close()
+
+
+def test_more_clients_than_are_served_at_once_are_let_go(exporter: Exporter) -> None:
+    with serving(exporter) as address:
+        host, _, port = address.rpartition(":")
+        clients = [socket.create_connection((host, int(port))) for _ in range(20)]
+        clients[-1].settimeout(4)
+        assert clients[-1].recv(10) == b""
+        for client in clients:
+            client.close()
+        # The places are free again as soon as those have gone.
+        deadline = time.monotonic() + 8
+        while True:
+            try:
+                assert len(samples(fetch(f"http://{address}/metrics"))) == 200
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+def test_an_address_in_use_is_an_error_or_waited_for(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.agent.exporter_http._TRY_AGAIN", 0.05)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        endpoint = Endpoint(exporter, MetricsSettings(listen=address))
+        with pytest.raises(JobsightError, match="--listen"):
+            endpoint.open()
+        endpoint.start()
+        time.sleep(0.2)
+    deadline = time.monotonic() + 10
+    while not endpoint.port:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert status_of(f"http://{address}/metrics") == 200
+    endpoint.close()
+    assert not [one for one in threading.enumerate() if one.name == "metrics"]
+
+
+def test_requests_are_read_strictly() -> None:
+    request = parse_request(b"GET /metrics?a=b HTTP/1.1\r\nACCEPT: x\r\nHost: y:1")
+    assert request == ("GET", "/metrics", {"accept": "x", "host": "y:1"})
+    for wrong in (b"", b"GET /", b"GET / HTTP/2", b"a b c d"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_request(wrong)
