@@ -7,6 +7,7 @@ path, so that a thousand of them cost little more than one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,8 @@ from jobsight.text import readable_path
 _EDITION: Final = 1
 #: Bytes that RE2 may take to follow all rules at once.
 _MEMORY: Final = 64 * 2**20
+#: Names whose rewritten form is kept at hand.
+_REMEMBERED: Final = 4096
 _READY: Final = Path(__file__).parent / "ready"
 
 
@@ -55,6 +58,8 @@ class RuleSet:
         # round.
         site = [file for file in files if not file.ready]
         self._rewriting = [[file, *site] if file.ready else [file] for file in files]
+        # A program of a thousand parts has one name: most names were rewritten before.
+        self._rewrite = lru_cache(_REMEMBERED)(self._rewritten)
         self._together: dict[bool, _Together] = {}
 
     @classmethod
@@ -74,16 +79,8 @@ class RuleSet:
         if number is None:
             return None
         rule, place = self._rules[number]
-        texts = _texts(rule, path, text)
-        for file in self._rewriting[place]:
-            _rewrite(file, texts)
-        return SoftwareName(
-            software=bounded(texts["software"]),
-            version=bounded(texts["version"]),
-            local_version=bounded(texts["versionstr"]),
-            user_provided=rule.user_provided,
-            ignored=rule.ignore,
-        )
+        software, version, local = self._rewrite(place, *_texts(rule, path, text))
+        return SoftwareName(software, version, local, rule.user_provided, rule.ignore)
 
     def rule_of(self, path: bytes) -> tuple[str, int] | None:
         """The file and the number in it of the rule that names a path."""
@@ -104,6 +101,12 @@ class RuleSet:
             best = next((n for n in fast if self._matches(n, path, text)), None)
         slow = (n for n in self._slow if best is None or n < best)
         return next((n for n in slow if self._matches(n, path, text)), best)
+
+    def _rewritten(self, place: int, *texts: str) -> tuple[str, ...]:
+        values = dict(zip(TEXTS, texts, strict=True))
+        for file in self._rewriting[place]:
+            _rewrite(file, values)
+        return tuple(bounded(values[key]) for key in TEXTS)
 
     def _matches(self, number: int, path: bytes, text: bool) -> bool:
         return self._rules[number][0].pattern.match(path, text) is not None
@@ -139,15 +142,14 @@ class _Together:
         return self._numbers[found[1]] if len(found) > 1 else None
 
 
-def _texts(rule: Rule, path: bytes, text: bool) -> dict[str, str]:
+def _texts(rule: Rule, path: bytes, text: bool) -> list[str]:
     found = rule.pattern.match(path, text)
     assert found is not None
-    groups = rule.pattern.groups
-
-    def value(name: str) -> str:
-        return harmless(readable_path(group_bytes(found.group(groups[name]))))
-
-    return {key: template.fill(value) for key, template in zip(TEXTS, rule.texts, strict=True)}
+    values = {
+        name: harmless(readable_path(group_bytes(found.group(number))))
+        for name, number in rule.pattern.groups.items()
+    }
+    return [template.fill(values) for template in rule.texts]
 
 
 def _rewrite(file: RuleFile, texts: dict[str, str]) -> None:
@@ -165,7 +167,7 @@ def _rewritten(rewrite: Rewrite, texts: dict[str, str]) -> bool:
         for name, number in pattern.groups.items():
             values[name] = group_bytes(found.group(number)).decode("utf-8", "replace")
     for key, template in rewrite.updates.items():
-        texts[key] = template.fill(values.__getitem__)
+        texts[key] = template.fill(values)
     return True
 
 

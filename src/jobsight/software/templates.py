@@ -7,7 +7,7 @@ so nobody can stop or bend a naming with a ``%`` in a folder's name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
@@ -52,11 +52,11 @@ class Template:
         self._pieces = pieces
         self._plain = None if any(place for place, _ in pieces) else "".join(t for _, t in pieces)
 
-    def fill(self, value: Callable[[str], str]) -> str:
+    def fill(self, values: Mapping[str, str]) -> str:
         """The text, with the value of each group in its place."""
         if self._plain is not None:
             return self._plain
-        return "".join(value(text) if place else text for place, text in self._pieces)
+        return "".join([values[text] if place else text for place, text in self._pieces])
 
 
 def harmless(text: str) -> str:
