@@ -112,7 +112,10 @@ def test_only_what_is_archived(store: Store) -> None:
     fill(store, range(4), age=50, now=NOW)
     summed(store)
     with store.database.write() as transaction:
-        transaction.execute("UPDATE runs SET archived = 'c1/2020-01' WHERE job_id = 2")
+        mark = "UPDATE runs SET archived = 'c1/2020-01', archived_updated = updated"
+        transaction.execute(f"{mark} WHERE job_id = 2")
+        # Changed since.
+        transaction.execute(f"{mark} - 1 WHERE job_id = 3")
     for keep in ({"series": 1}, {"thinned": 1}, {"executables": 1}, {"runs": 1}):
         taken = _prune(store, **keep, only_archived=True)
         (name,) = set(taken) - {"paths"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -185,8 +185,13 @@ def list_executables(connection: Connection, run_id: int) -> list[StoredExecutab
         .join(paths, paths.c.id == executables.c.path_id)
         .where(run_nodes.c.run_id == run_id)
     )
+    return sum_executables(connection.execute(query).mappings())
+
+
+def sum_executables(rows: Iterable[Mapping[Any, Any]]) -> list[StoredExecutable]:
+    """Rows of ``executables`` with node and path, of one run."""
     found: dict[tuple[str, bytes, bool], ExecutableUse] = {}
-    for row in connection.execute(query).mappings():
+    for row in rows:
         path, known = bytes(row["path"]), bool(row["path_known"])
         figures = {
             name: row[name] for name in (*SUMMED_FIGURES, "peak_memory", "first_seen", "last_seen")
@@ -220,8 +225,13 @@ def list_steps(connection: Connection, run_id: int) -> list[StoredStep]:
         .where(run_nodes.c.run_id == run_id)
         .order_by(run_nodes.c.node, steps.c.first_seen, steps.c.step, run_nodes.c.birth)
     )
+    return sum_steps(connection.execute(query).mappings())
+
+
+def sum_steps(rows: Iterable[Mapping[Any, Any]]) -> list[StoredStep]:
+    """Rows of ``steps`` with their node, of one run, in the order in which they are shown."""
     found: dict[tuple[str, str], StepUse] = {}
-    for row in connection.execute(query).mappings():
+    for row in rows:
         use = StepUse(**{name: row[name] for name in StepUse.__struct_fields__})
         key = (row["node"], use.step)
         found[key] = _add_step(found[key], use) if key in found else use

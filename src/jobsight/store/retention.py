@@ -87,7 +87,8 @@ class Class(NamedTuple):
 def classes(keep: KeepSettings, now: int) -> list[Class]:
     """What goes, in the order in which it should: nothing is thinned that is removed then."""
     runs, series = _cutoff(keep.runs, now), _cutoff(keep.thinned, now)
-    archived = "AND archived IS NOT NULL" if keep.only_archived else ""
+    # As it is now: what changed since is archived again first.
+    archived = "AND archived_updated = updated" if keep.only_archived else ""
     # What is not yet in the sums by day would be missing there for ever.
     summed = f"{archived} AND NOT stale"
     found = [

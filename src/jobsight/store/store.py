@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from sqlalchemy import func, select, text
 
 from jobsight.model import Batch, JobInfo, RunReference
 from jobsight.store import jobs, queries, schema
+from jobsight.store.archived import Archive, ArchivedRun, find_archived
 from jobsight.store.database import Database, open_database
 from jobsight.store.group import Group
 from jobsight.store.jobs import OpenRun
@@ -25,6 +27,8 @@ from jobsight.store.records import (
 from jobsight.store.tables import agents, chunks, executables, paths, run_nodes, runs, steps
 from jobsight.store.writer import write
 
+_Row = TypeVar("_Row")
+
 
 class Store:
     """Runs with their nodes, curves, executables and steps, in SQLite or PostgreSQL.
@@ -35,6 +39,8 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._group = Group(database)
+        #: Gives the archive where what was pruned can still be read; jobsight.archive sets it.
+        self.archive: Callable[[], Archive] | None = None
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Store:
@@ -126,12 +132,14 @@ class Store:
     def executables(self, run_id: int) -> list[StoredExecutable]:
         """What the run executed, by node, the most CPU time first."""
         with self.database.read() as connection:
-            return queries.list_executables(connection, run_id)
+            found = queries.list_executables(connection, run_id)
+        return found or self._archived(run_id, lambda archive, run: archive.executables(run))
 
     def steps(self, run_id: int) -> list[StoredStep]:
         """The steps of the run, by node, in the order in which they were first seen."""
         with self.database.read() as connection:
-            return queries.list_steps(connection, run_id)
+            found = queries.list_steps(connection, run_id)
+        return found or self._archived(run_id, lambda archive, run: archive.steps(run))
 
     def series(
         self,
@@ -142,12 +150,26 @@ class Store:
     ) -> list[StoredSeries]:
         """The run's curves by node, sorted by time; all metrics where none are named."""
         with self.database.read() as connection:
-            return queries.list_series(connection, run_id, metrics, since, until)
+            found = queries.list_series(connection, run_id, metrics, since, until)
+        return found or self._archived(
+            run_id, lambda archive, run: archive.series(run, metrics, since, until)
+        )
 
     def summaries(self, run_id: int) -> list[MetricSummary]:
         """Minimum, mean, maximum and last of each curve."""
         with self.database.read() as connection:
-            return queries.list_summaries(connection, run_id)
+            found = queries.list_summaries(connection, run_id)
+        return found or self._archived(run_id, lambda archive, run: archive.summaries(run))
+
+    def _archived(
+        self, run_id: int, ask: Callable[[Archive, ArchivedRun], list[_Row]]
+    ) -> list[_Row]:
+        """Ask the archive, where something of the run was pruned."""
+        if self.archive is None:
+            return []
+        with self.database.read() as connection:
+            run = find_archived(connection, run_id)
+        return [] if run is None else ask(self.archive(), run)
 
     def info(self) -> StoreInfo:
         """How much the store holds."""
