@@ -8,6 +8,8 @@ from jobsight.server.app import create_app
 from jobsight.server.settings import IngestSettings, ServerSettings
 from jobsight.store import Store
 from tests.server.batches import batch
+from tests.store.conftest import location as location
+from tests.store.conftest import postgresql_server as postgresql_server
 
 SETTINGS = ServerSettings(ingest=IngestSettings(body_limit=100_000))
 TOKEN = "a-token-for-the-tests-of-the-server"

@@ -1,0 +1,92 @@
+"""``jobsight token``, as it is typed."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from jobsight.cli.main import main
+from jobsight.server.tokens import read_token
+from jobsight.store import Store
+from jobsight.store.tokens import Tokens, digest_of
+
+
+class Typed:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.store = folder / "store.db"
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = main(["token", *arguments, "--store", str(self.store)])
+        said = self._capsys.readouterr()
+        return code, said.out, said.err
+
+
+@pytest.fixture
+def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
+    return Typed(tmp_path, capsys)
+
+
+def test_a_new_token_is_alone_on_the_output(typed: Typed) -> None:
+    code, out, err = typed("add", "--cluster", "alpha", "--label", "[nodes]")
+    assert (code, err) == (0, "token 1 of cluster alpha\n")
+    assert len(out.split()) == 1
+    with Store.open(typed.store) as store:
+        found = Tokens(store.database).find(digest_of(out.strip()))
+    assert found is not None
+    assert (found.cluster, found.label, found.expires) == ("alpha", "[nodes]", None)
+
+
+def test_a_token_in_a_file_is_one_that_an_agent_takes(typed: Typed, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert typed("add", "--cluster", "alpha", "--file", str(file))[:2] == (0, "")
+    first = read_token(file)
+    code, out, err = typed("rotate", "1", "--grace", "2", "--expires", "30", "--file", str(file))
+    assert (code, out) == (0, "")
+    assert "token 2 in place of the token 1 of cluster alpha, which is good for 2 h" in err
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert read_token(file) != first
+    assert [path.name for path in tmp_path.glob(".token*")] == []
+
+
+def test_a_token_that_cannot_be_written_is_not_lost(typed: Typed, tmp_path: Path) -> None:
+    code, out, err = typed("add", "--cluster", "alpha", "--file", str(tmp_path / "none" / "token"))
+    assert code == 1
+    assert "none/token cannot be written: No such file or directory; see above" in err
+    with Store.open(typed.store) as store:
+        assert Tokens(store.database).find(digest_of(out.strip())) is not None
+
+
+def test_the_list(typed: Typed) -> None:
+    assert typed("list") == (0, "", "there are no tokens of clusters\n")
+    typed("add", "--cluster", "alpha", "--label", "[nodes]")
+    typed("add", "--cluster", "beta", "--expires", "0")
+    typed("add", "--cluster", "beta")
+    assert "was revoked on" in typed("revoke", "3")[2]
+    _, out, _ = typed("list")
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[0] for row in rows] == ["ID", "1", "2", "3"]
+    assert rows[1][:4] == ["1", "alpha", "[nodes]", "good"]
+    assert "expired" in rows[2]
+    assert "revoked" in rows[3]
+    found = json.loads(typed("list", "--cluster", "beta", "--json")[1])
+    assert [one["id"] for one in found] == [2, 3]
+    assert "digest" not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["revoke"], "right would be: jobsight token revoke ID"),
+        (["add", "3"], "right would be: jobsight token add without an ID"),
+        (["list", "--grace", "3"], "--grace: is for rotate, not for list"),
+        (["rotate", "1", "--cluster", "a"], "--cluster: is for add and list, not for rotate"),
+    ],
+)
+def test_mistakes_are_one_line(typed: Typed, arguments: list[str], words: str) -> None:
+    code, out, err = typed(*arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert words in err
+    assert not typed.store.exists()

@@ -1,0 +1,221 @@
+"""Tokens of clusters: what they open, how they end, and a rotation that refuses nobody."""
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from jobsight import wire
+from jobsight.errors import JobsightError, StoreError
+from jobsight.model import SECOND
+from jobsight.server import keyring
+from jobsight.server.app import create_app
+from jobsight.server.keyring import Keyring
+from jobsight.store import BatchError, Store
+from jobsight.store.tokens import Tokens, digest_of
+from tests.server.batches import batch
+from tests.server.conftest import TOKEN
+from tests.server.test_access import ROUTES
+
+
+@pytest.fixture
+def store(location: str) -> Iterator[Store]:
+    with Store.open(location) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tokens(store: Store) -> Tokens:
+    return Tokens(store.database)
+
+
+@pytest.fixture
+def ring(store: Store) -> Keyring:
+    return Keyring(store)
+
+
+@pytest.fixture
+def client(store: Store, ring: Keyring) -> TestClient:
+    app = create_app(store, TOKEN, delay=0, keyring=ring)
+    return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
+
+
+def send(client: TestClient, token: str, **changes: object) -> tuple[int, str]:
+    sent = batch(**changes)  # type: ignore[arg-type]
+    answer = client.post(
+        "/api/v1/batches",
+        content=wire.encode(sent),
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    return answer.status_code, answer.json().get("error", answer.json().get("status"))
+
+
+def test_a_token_sends_batches_of_its_cluster_and_nothing_else(
+    client: TestClient, tokens: Tokens
+) -> None:
+    _, token = tokens.add("alpha", "nodes")
+    assert send(client, token) == (200, "stored")
+    for path in ROUTES:
+        answer = client.get(path, headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 403, path
+        assert "1 of cluster alpha (nodes) may send batches and nothing else" in answer.text
+    assert client.get(f"/?token={token}").status_code == 401
+    assert client.post("/sign-in", data={"token": token}).status_code == 401
+
+
+def test_a_batch_of_another_cluster_is_refused_and_both_are_named(
+    client: TestClient, tokens: Tokens, store: Store
+) -> None:
+    _, token = tokens.add("beta")
+    status, error = send(client, token)
+    assert status == 403
+    assert error.startswith("the token is one of cluster 'beta', the batch is one of cluster 'alp")
+    assert store.info().agents == store.info().runs == 0
+    assert send(client, TOKEN) == (200, "stored")
+
+
+def test_a_run_of_another_cluster_inside_of_a_batch_is_refused(
+    client: TestClient, tokens: Tokens, store: Store
+) -> None:
+    _, token = tokens.add("alpha")
+    status, error = send(client, token, cluster="beta")
+    assert (status, error) == (422, "a batch of cluster alpha speaks for cluster 'beta'")
+    assert store.info().agents == 0
+
+
+def test_only_the_digest_is_kept(tokens: Tokens, store: Store) -> None:
+    _, token = tokens.add("alpha", "label")
+    with store.database.write() as transaction:
+        (row,) = transaction.execute("SELECT * FROM tokens").fetchall()
+    assert digest_of(token) in [bytes(v) for v in row if isinstance(v, (bytes, memoryview))]
+    assert not any(token in str(value) for value in row)
+
+
+def test_wrong_expired_and_revoked_are_said(client: TestClient, tokens: Tokens) -> None:
+    assert send(client, "no-such-token") == (401, "the token is wrong")
+    _, expired = tokens.add("alpha", "old", expires=1_700_000_000 * SECOND)
+    assert send(client, expired) == (
+        401,
+        "the token 1 of cluster alpha (old) expired on 2023-11-14 22:13 UTC",
+    )
+    number, revoked = tokens.add("alpha")
+    tokens.revoke(number)
+    status, error = send(client, revoked)
+    assert status == 401
+    assert error.startswith("the token 2 of cluster alpha was revoked on 20")
+
+
+def test_a_rotation_has_no_gap(
+    client: TestClient, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, old = tokens.add("alpha", "nodes")
+    assert send(client, old) == (200, "stored")
+    before, new_number, new = tokens.rotate(number, grace=3600 * SECOND)
+    assert (before.id, new_number) == (1, 2)
+    # Both are good at once, in the server that knew only the first until now.
+    assert send(client, new) == send(client, old) == (200, "stored")
+    tokens.rotate(number, grace=0)
+    monkeypatch.setattr(keyring, "REVOKED_WITHIN", 0)
+    assert send(client, new) == (200, "stored")
+    assert "expired" in send(client, old)[1]
+    assert [token.label for token in tokens.list("alpha")] == ["nodes"] * 3
+    assert tokens.list("beta") == []
+
+
+def test_a_second_rotation_never_gives_a_token_a_longer_life(tokens: Tokens) -> None:
+    number, _ = tokens.add("alpha")
+    tokens.rotate(number, grace=60 * SECOND)
+    first = tokens.list()[0].expires
+    tokens.rotate(number, grace=3600 * SECOND)
+    assert tokens.list()[0].expires == first
+
+
+def test_a_revoked_token_is_refused_within_seconds(
+    client: TestClient, tokens: Tokens, ring: Keyring
+) -> None:
+    number, token = tokens.add("alpha")
+    assert send(client, token) == (200, "stored")
+    tokens.revoke(number)
+    # What the server read a moment ago is still believed; then it reads again.
+    assert send(client, token) == (200, "stored")
+    ring._read_at -= keyring.REVOKED_WITHIN
+    assert send(client, token)[0] == 401
+
+
+def test_uses_are_written_together_and_not_with_each_batch(
+    client: TestClient, tokens: Tokens, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    original = Tokens.note_used
+    monkeypatch.setattr(
+        Tokens, "note_used", lambda self, uses: (written.append(uses), original(self, uses))
+    )
+    made = [tokens.add("alpha")[1] for _ in range(2)]
+    for token in made * 3:
+        assert send(client, token) == (200, "stored")
+    assert written == []
+    ring._uses_written -= keyring._USES_EVERY
+    assert send(client, made[0]) == (200, "stored")
+    assert [sorted(uses) for uses in written] == [[1, 2]]
+    assert all(token.used is not None for token in tokens.list())
+    # An older word does not overwrite a newer one.
+    newest = tokens.list()[0].used
+    tokens.note_used({1: 5})
+    assert tokens.list()[0].used == newest
+    # A refused batch is no use.
+    written.clear()
+    assert send(client, made[0], cluster="beta")[0] == 422
+    ring.write_uses()
+    assert written == []
+
+
+def test_uses_wait_for_a_store_that_cannot_be_written(
+    tokens: Tokens, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens.add("alpha")
+
+    def fail(*arguments: object) -> None:
+        raise StoreError("the store is full")
+
+    ring.note_use(tokens.list()[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(Tokens, "note_used", fail)
+        ring.write_uses()
+    assert tokens.list()[0].used is None
+    ring.write_uses()
+    assert tokens.list()[0].used is not None
+
+
+def test_a_store_that_does_not_answer_lets_nobody_in(
+    client: TestClient, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise StoreError("the store is away")
+
+    _, token = tokens.add("alpha")
+    monkeypatch.setattr(Tokens, "by_digest", fail)
+    answer = client.post(
+        "/api/v1/batches", content=b"x", headers={"Authorization": f"Bearer {token}"}
+    )
+    assert (answer.status_code, answer.json()) == (503, {"error": "the store is away"})
+    assert int(answer.headers["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (lambda tokens: tokens.revoke(7), "there is no token 7"),
+        (lambda tokens: tokens.rotate(7, 0), "there is no token 7"),
+        (lambda tokens: tokens.revoke(tokens.add("a", expires=1)[0]), "expired on 1970-01-01"),
+    ],
+)
+def test_what_cannot_be_done_is_said(tokens: Tokens, action: object, words: str) -> None:
+    with pytest.raises(JobsightError, match=words):
+        action(tokens)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("cluster", ["", "a\nb", "x" * 256])
+def test_names_of_clusters_are_checked(tokens: Tokens, cluster: str) -> None:
+    with pytest.raises(BatchError, match="name of the cluster"):
+        tokens.add(cluster)
+    assert tokens.list() == []

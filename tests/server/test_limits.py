@@ -1,0 +1,274 @@
+"""Bounds on what agents may send: rate, size, time, number, and the memory of it all."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from starlette.testclient import TestClient
+
+from jobsight import wire
+from jobsight.model import ExecutableUse, JobInfo, Series, StepUse
+from jobsight.server import receiver, room
+from jobsight.server.app import create_app
+from jobsight.server.rates import AGENTS, Rates
+from jobsight.server.room import Busy, Room, weight
+from jobsight.server.serve import BackgroundServer
+from jobsight.server.settings import IngestSettings, ServerSettings
+from jobsight.settings import Settings
+from jobsight.store import Store
+from tests.server.batches import batch
+from tests.server.conftest import TOKEN
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_requests_and_bytes_a_second() -> None:
+    clock = Clock()
+    rates = Rates(2, 100, clock)
+    assert [rates.admit("a") for _ in range(20)] == [0.0] * 20
+    assert rates.admit("a") == pytest.approx(0.5)
+    assert rates.admit("b") == 0
+    clock.now += 0.5
+    assert rates.admit("a") == 0
+    assert rates.admit("a") > 0
+    # Ten seconds' worth may come at once; what is beyond has to be waited for.
+    rates.charge("b", 1000)
+    assert rates.admit("b") == 0
+    rates.charge("b", 50)
+    assert rates.admit("b") == pytest.approx(0.5)
+    clock.now += 0.5
+    assert rates.admit("b") == 0
+
+
+def test_zero_sets_no_bound() -> None:
+    rates = Rates(0, 0, Clock())
+    for _ in range(1000):
+        assert rates.admit("a") == 0
+        rates.charge("a", 2**40)
+
+
+def test_the_table_of_agents_is_bounded() -> None:
+    rates = Rates(1, 1, Clock())
+    for number in range(AGENTS + 500):
+        rates.admit(number)
+    assert len(rates) == AGENTS
+
+
+def app_with(store: Store, **limits: Any) -> TestClient:
+    settings = ServerSettings(ingest=IngestSettings(**limits))
+    made = create_app(store, TOKEN, delay=0, settings=settings)
+    return TestClient(made, base_url="http://127.0.0.1:8080", headers=BEARER)
+
+
+def test_an_agent_that_sends_too_often_is_told_when_to_come_again(store: Store) -> None:
+    client = app_with(store, requests_per_second=0.01)
+    data = wire.encode(batch())
+    assert client.post("/api/v1/batches", content=data).status_code == 200
+    answer = client.post("/api/v1/batches", content=data)
+    assert answer.status_code == 429
+    assert "more than 0.01 requests" in answer.json()["error"]
+    assert 90 <= int(answer.headers["Retry-After"]) <= 100
+    # Pages are not agents.
+    assert client.get("/api/v1/jobs").status_code == 200
+
+
+def test_an_agent_that_sends_too_much_is_told_when_to_come_again(store: Store) -> None:
+    client = app_with(store, bytes_per_second=1)
+    assert client.post("/api/v1/batches", content=wire.encode(batch())).status_code == 200
+    answer = client.post("/api/v1/batches", content=wire.encode(batch(13)))
+    assert answer.status_code == 429
+    assert int(answer.headers["Retry-After"]) > 100
+
+
+def test_one_batch_alone_has_room_and_the_next_waits() -> None:
+    async def scene() -> list[str]:
+        said = []
+        small = Room(memory=100, patience=5)
+
+        async def work(name: str, size: int) -> None:
+            async with small.hold(size):
+                said.append(f"{name} in")
+                await asyncio.sleep(0.01)
+                said.append(f"{name} out")
+
+        await asyncio.gather(work("large", 1000), work("one", 60), work("two", 60))
+        return said
+
+    assert asyncio.run(scene()) == [
+        *("large in", "large out", "one in", "one out", "two in", "two out")
+    ]
+
+
+def test_many_small_ones_go_side_by_side_up_to_a_number() -> None:
+    async def scene() -> int:
+        full = Room(memory=10**6, patience=5)
+        inside = most = 0
+
+        async def work() -> None:
+            nonlocal inside, most
+            async with full.hold(1):
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0)
+                inside -= 1
+
+        await asyncio.gather(*(work() for _ in range(100)))
+        return most
+
+    assert asyncio.run(scene()) == room.AT_ONCE
+
+
+def test_who_waits_too_long_is_told_so_and_leaves_no_trace() -> None:
+    async def scene() -> None:
+        full = Room(memory=100, patience=0.01)
+        async with full.hold(100):
+            with pytest.raises(Busy, match="as many batches at hand"):
+                async with full.hold(1):
+                    pass
+        async with full.hold(100):
+            pass
+        assert (full._held, full._batches, full._waiting) == (0, 0, set())
+
+    asyncio.run(scene())
+
+
+def test_the_weight_of_a_batch_is_known_before_it_is_unpacked() -> None:
+    data = wire.encode(batch())
+    assert len(data) < weight(data) < 10**6
+    bomb = wire.MAGIC + zstd(b"\0" * wire.MAX_UNPACKED)
+    assert weight(bomb) > wire.MAX_UNPACKED + 10 * wire.MAX_HEADER
+    assert weight(b"JSB1") == 4
+    assert weight(b"nonsense") == 8
+
+
+def zstd(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=True).compress(body)
+
+
+@pytest.mark.parametrize("what", ["parts", "jobs", "metrics", "executables", "steps"])
+def test_a_batch_of_too_many_things_is_refused(
+    store: Store, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = batch()
+    part = sent.parts[0]
+    monkeypatch.setitem(receiver.MOST, what, 3)
+    if what == "parts":
+        sent.parts = [part] * 4
+    elif what == "jobs":
+        sent.jobs = sent.jobs * 4
+    elif what == "metrics":
+        assert part.series is not None
+        times = part.series.times
+        part.series = Series(times, {f"m{number}": times for number in range(4)})
+    elif what == "executables":
+        part.executables = [ExecutableUse(path=b"a")] * 4
+    else:
+        part.steps = [StepUse(step=str(number)) for number in range(4)]
+    answer = app_with(store).post("/api/v1/batches", content=wire.encode(sent))
+    assert (answer.status_code, answer.json()["error"]) == (
+        422,
+        f"the batch has 4 {what}; 3 are allowed",
+    )
+    assert store.info().agents == 0
+
+
+class Held:
+    """A store whose writer waits until it is let go."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.go_on = threading.Event()
+        self.written: list[bool] = []
+
+    def write(self, sent: Any) -> bool:
+        self.go_on.wait(20)
+        self.written.append(self._store.write(sent))
+        return self.written[-1]
+
+
+def test_a_busy_store_is_said_in_time_and_the_next_try_is_a_duplicate(store: Store) -> None:
+    held: Any = Held(store)
+    settings = ServerSettings(ingest=IngestSettings(patience=0.05))
+    app = create_app(held, TOKEN, delay=0, settings=settings)
+    data = wire.encode(batch())
+    # One event loop for both requests, since the first one's thread outlives its answer.
+    with TestClient(app, base_url="http://127.0.0.1", headers=BEARER) as client:
+        answer = client.post("/api/v1/batches", content=data)
+        assert answer.status_code == 503
+        assert answer.json()["error"].startswith("the store is busy: the batch is not known to be")
+        assert int(answer.headers["Retry-After"]) > 0
+        held.go_on.set()
+        deadline = time.monotonic() + 10
+        while not held.written and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert client.post("/api/v1/batches", content=data).json() == {"status": "duplicate"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[BackgroundServer]:
+    settings = Settings()
+    settings.store.location = str(tmp_path / "store.db")
+    settings.server.port = 0
+    settings.server.ingest = IngestSettings(body_limit=1_000_000, body_time=0.2)
+    with BackgroundServer(settings) as running:
+        yield running
+
+
+def raw(server: BackgroundServer, *pieces: bytes) -> bytes:
+    """Send bytes as they are and read to the end."""
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    return received
+
+
+def head(server: BackgroundServer, size: int, token: str | None = None) -> bytes:
+    return (
+        f"POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
+        f"Authorization: Bearer {token or server.token}\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
+def test_a_client_that_sends_slowly_or_not_at_all_is_given_up(server: BackgroundServer) -> None:
+    answer = raw(server, head(server, 1000), b"JSB1")
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"did not come whole within 0.2 seconds" in answer
+
+
+def test_a_refusal_is_heard_by_who_is_still_sending(server: BackgroundServer) -> None:
+    large = b"x" * 8_000_000
+    assert raw(server, head(server, len(large)), large).startswith(b"HTTP/1.1 413")
+    assert raw(server, head(server, len(large), "wrong"), large).startswith(b"HTTP/1.1 401")
+
+
+def test_a_connection_without_a_request_is_closed(
+    server: BackgroundServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.server.connection._HEAD_TIME", 0.1)
+    assert raw(server, b"POST /api/v1/ba") == b""
+
+
+def test_huge_numbers_of_jobs_do_not_reach_the_store(store: Store) -> None:
+    sent = batch()
+    info = JobInfo(cluster="alpha", job_id=1, source="x")
+    sent.jobs = [info] * (receiver.MOST["jobs"] + 1)
+    answer = app_with(store).post("/api/v1/batches", content=wire.encode(sent))
+    assert answer.status_code == 422
+    assert "16,385 jobs; 16,384 are allowed" in answer.json()["error"]
