@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-guest test-long cluster check bench docs pictures lock clean
+.PHONY: help install run test test-guest test-long cluster check plugin bench docs pictures lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -28,6 +28,9 @@ cluster: ## A real Slurm to work in, with the pages of its jobs, until Ctrl-C (A
 check: ## Only the style and the types: ruff and mypy
 	@scripts/install dev
 	@scripts/check
+
+plugin: ## Build the Slurm profile plugin for the Slurm installed here (or SLURM_SOURCE=folder)
+	@scripts/plugin
 
 bench: ## Measure every figure beside its peer and write the table (ARGS="name" for one)
 	@scripts/bench $(ARGS)

@@ -4,7 +4,8 @@
 
 The header is the batch with each series replaced by its shape; the columns follow in the same
 order, times first. Columns travel as they lie in memory, so the agent needs no numpy and the
-server no loop.
+server no loop: an agent sends the same metrics again and again, so what a shape means is worked out
+once, and its columns stay the one piece of memory in which they came.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from typing import Literal, cast
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 import zstandard
@@ -38,17 +41,55 @@ MAX_HEADER = 16 * 2**20
 MAX_ROWS = 1_000_000
 MAX_COLUMNS = 4096
 
+#: A shape of more bytes is not remembered, so that strange ones cannot fill the memory.
+_REMEMBERED = 16 * 1024
+
 _LENGTH = struct.Struct("<I")
+
+Kind: TypeAlias = Literal["q", "d"]
 
 
 class WireError(ValueError):
     """The bytes are not a batch; the text says where they stop being one."""
 
 
+class Layout:
+    """The names and types of the columns after the times, and the place of each."""
+
+    def __init__(self, kinds: list[tuple[str, Kind]]) -> None:
+        self.kinds = tuple(kinds)
+        self.places = {name: place for place, (name, _) in enumerate(kinds, 1)}
+        if len(self.places) != len(kinds):
+            raise WireError("a series names the same metric twice")
+
+
+class Table(Mapping[str, Column]):
+    """The columns of a series in one block of memory, the times first."""
+
+    def __init__(self, layout: Layout, rows: int, block: memoryview) -> None:
+        self.layout = layout
+        self.block = block
+        self._rows = rows
+
+    def __getitem__(self, name: str) -> Column:
+        place = self.layout.places[name]
+        view = self.block[place * self._rows * 8 : (place + 1) * self._rows * 8]
+        return cast(memoryview, view.cast(self.layout.kinds[place - 1][1]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layout.places)
+
+    def __len__(self) -> int:
+        return len(self.layout.kinds)
+
+    def times(self) -> memoryview:
+        return self.block[: self._rows * 8].cast("q")
+
+
 class _Shape(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     rows: int
     #: Name and type of each column after the times: "q" for int64, "d" for float64.
-    columns: list[tuple[str, Literal["q", "d"]]]
+    columns: msgspec.Raw
 
 
 class _Part(msgspec.Struct, kw_only=True):
@@ -76,6 +117,7 @@ class _Header(msgspec.Struct, kw_only=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Header)
+_DECODE_KINDS = msgspec.msgpack.Decoder(list[tuple[str, Kind]]).decode
 
 
 def encode(batch: Batch, level: int = 3) -> bytes:
@@ -102,7 +144,7 @@ def encode(batch: Batch, level: int = 3) -> bytes:
 def _shape_part(part: JobPart, columns: list[bytes]) -> _Part:
     shape = None
     if part.series is not None:
-        names: list[tuple[str, Literal["q", "d"]]] = []
+        names: list[tuple[str, Kind]] = []
         columns.append(_column_bytes(part.series.times))
         for name, column in part.series.columns.items():
             if len(column) != len(part.series):
@@ -111,7 +153,7 @@ def _shape_part(part: JobPart, columns: list[bytes]) -> _Part:
                 )
             names.append((name, _kind(column)))
             columns.append(_column_bytes(column))
-        shape = _Shape(len(part.series), names)
+        shape = _Shape(len(part.series), msgspec.Raw(_ENCODER.encode(names)))
     return _Part(
         sighting=part.sighting,
         epoch=part.epoch,
@@ -124,7 +166,7 @@ def _shape_part(part: JobPart, columns: list[bytes]) -> _Part:
     )
 
 
-def _kind(column: Column) -> Literal["q", "d"]:
+def _kind(column: Column) -> Kind:
     kind = column.format if isinstance(column, memoryview) else column.typecode
     if kind not in ("q", "d"):
         raise WireError(f"a column of type {kind!r} cannot be sent; it must be int64 or float64")
@@ -139,25 +181,30 @@ def _column_bytes(column: Column) -> bytes:
 
 
 class _Reader:
-    """Hands out the columns of the payload one after the other, and never past its end."""
+    """Hands out the series of the payload one after the other, and never past its end."""
 
     def __init__(self, body: memoryview) -> None:
         self.body = body
         self.position = 0
 
-    def take(self, rows: int, kind: str) -> Column:
-        end = self.position + rows * 8
+    def take(self, rows: int, layout: Layout) -> Series:
+        end = self.position + rows * 8 * (1 + len(layout.kinds))
         if end > len(self.body):
             raise WireError(
                 f"the columns end after {len(self.body)} bytes, {end} were announced: cut short?"
             )
-        view = self.body[self.position : end]
+        table = Table(layout, rows, self.body[self.position : end])
         self.position = end
         if sys.byteorder == "big":
-            swapped = array(kind, view.tobytes())
-            swapped.byteswap()
-            return memoryview(swapped)
-        return cast(memoryview, view.cast("q") if kind == "q" else view.cast("d"))
+            swapped = {name: _swapped(column) for name, column in table.items()}
+            return Series(_swapped(table.times()), swapped)
+        return Series(table.times(), table)
+
+
+def _swapped(column: Column) -> Column:
+    made = array(_kind(column), column.tobytes())
+    made.byteswap()
+    return memoryview(made)
 
 
 def decode(data: bytes) -> Batch:
@@ -211,16 +258,10 @@ def _read_part(part: _Part, reader: _Reader) -> JobPart:
     series = None
     if part.shape is not None:
         rows = part.shape.rows
-        if not 0 <= rows <= MAX_ROWS or len(part.shape.columns) > MAX_COLUMNS:
-            raise WireError(
-                f"a series of {rows} rows and {len(part.shape.columns)} columns is refused; "
-                f"{MAX_ROWS} rows and {MAX_COLUMNS} columns are allowed"
-            )
-        times = reader.take(rows, "q")
-        columns = {name: reader.take(rows, kind) for name, kind in part.shape.columns}
-        if len(columns) != len(part.shape.columns):
-            raise WireError("a series names the same metric twice")
-        series = Series(times, columns)
+        layout = _layout(bytes(part.shape.columns))
+        if not 0 <= rows <= MAX_ROWS:
+            raise WireError(f"a series of {rows} rows is refused; {MAX_ROWS} rows are allowed")
+        series = reader.take(rows, layout)
     return JobPart(
         sighting=part.sighting,
         epoch=part.epoch,
@@ -231,3 +272,20 @@ def _read_part(part: _Part, reader: _Reader) -> JobPart:
         coverage=part.coverage,
         final=part.final,
     )
+
+
+def _layout(packed: bytes) -> Layout:
+    return _known_layout(packed) if len(packed) <= _REMEMBERED else _new_layout(packed)
+
+
+def _new_layout(packed: bytes) -> Layout:
+    try:
+        kinds = _DECODE_KINDS(packed)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
+        raise WireError(f"the header cannot be read: {error}") from None
+    if len(kinds) > MAX_COLUMNS:
+        raise WireError(f"a series of {len(kinds)} columns is refused; {MAX_COLUMNS} are allowed")
+    return Layout(kinds)
+
+
+_known_layout = lru_cache(maxsize=256)(_new_layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,14 +30,29 @@ _decode_tres = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
 class Bookings:
-    """Reads and writes the runs of one batch's jobs."""
+    """The runs of one batch's jobs: read at once, changed in memory, written by :meth:`flush`."""
 
     def __init__(self, transaction: Transaction, now: int) -> None:
         self._transaction = transaction
         self._now = now
+        #: All runs of a job by its cluster and id, by start.
+        self._jobs: dict[tuple[str, int], list[RunRow]] = {}
+        self._seen: dict[tuple[str, int], bool] = {}
+        self._new: dict[int, RunRow] = {}
+        self._changed: dict[int, RunRow] = {}
+        #: Runs that have got a sighting which is not in the tables yet.
+        self._bound: set[int] = set()
 
-    def record(self, info: JobInfo) -> bool:
-        """Take over a record of the scheduler or a launcher; False where nothing was new in it."""
+    def record_all(self, infos: Sequence[JobInfo]) -> int:
+        """Take over records of the scheduler or a launcher; how many had something new."""
+        jobs = list(dict.fromkeys((info.cluster, info.job_id) for info in infos))
+        self._load(jobs)
+        self._seen = dict.fromkeys(jobs, False)
+        for cluster, job_id in self._transaction.look_up(statements.JOBS_SEEN, jobs):
+            self._seen[cluster, job_id] = True
+        return sum(self._record(info) for info in infos)
+
+    def _record(self, info: JobInfo) -> bool:
         info = _storable(info)
         rows = self._rows(info.cluster, info.job_id)
         row = run_of_info(rows, info)
@@ -52,23 +68,38 @@ class Bookings:
             if row.info.start is not None:
                 row.provisional = False
                 row.start = self._free_start(rows, row.info.start, row)
-            self._update(row)
+            self._update(row, moved=row.start != before[0])
             moved = before != _interval(row)
         if moved:
             self._bind_anew(info.cluster, info.job_id)
         return True
 
-    def bind(self, sighting: Sighting) -> int:
-        """The id of the run that a new sighting belongs to; a provisional one if need be."""
+    def bind(self, sighting: Sighting) -> tuple[int, bool]:
+        """The id of the run that a new sighting belongs to, and whether that is a new one."""
         rows = self._rows(sighting.cluster, sighting.job_id)
         row = run_of_sighting(rows, sighting) or provisional_of_sighting(rows, sighting)
         if row is None:
             row = next((row for row in rows if self._waits_for(row, sighting)), None)
             if row is None:
-                return self._insert_provisional(rows, sighting)
-            row.start = self._free_start(rows, sighting.birth, row)
-            self._update(row)
-        return row.id
+                row = self._insert_provisional(rows, sighting)
+            else:
+                row.start = self._free_start(rows, sighting.birth, row)
+                self._update(row, moved=True)
+        self._bound.add(row.id)
+        return row.id, row.id in self._new
+
+    def flush(self) -> None:
+        """Write the runs that are new or changed."""
+        new = [
+            (row.info.cluster, row.info.job_id, *self._values(row)) for row in self._new.values()
+        ]
+        self._transaction.execute_rows(statements.INSERT_RUN, new)
+        changed = [self._values(row) for id, row in self._changed.items() if id not in self._new]
+        self._transaction.execute_rows(statements.UPDATE_RUN, changed)
+        self._new, self._changed = {}, {}
+
+    def _values(self, row: RunRow) -> tuple[Any, ...]:
+        return (row.start, row.provisional, self._now, *_columns(row.info), row.id)
 
     def sum_up(self, run_id: int) -> None:
         """Work out the figures of a run from all its nodes."""
@@ -100,27 +131,32 @@ class Bookings:
 
     def _bind_anew(self, cluster: str, job_id: int) -> None:
         """Give each sighting of a job to the run that the records now say; drop empty husks."""
-        job = {"cluster": cluster, "job_id": job_id}
         rows = self._rows(cluster, job_id)
         by_id = {row.id: row for row in rows}
         changed: set[int] = set()
-        sightings = self._transaction.execute(statements.RUN_NODES_OF_JOB, job).fetchall()
-        for id, run_id, node, boot_id, birth, sluid, restart_count in sightings:
-            sighting = Sighting(cluster, job_id, node, boot_id, birth, sluid, restart_count)
+        for id, run_id, *values in self._sightings(cluster, job_id):
+            sighting = Sighting(cluster, job_id, *values)
             row = run_of_sighting(rows, sighting)
             if row is None and not by_id[run_id].provisional:
                 row = provisional_of_sighting(rows, sighting)
                 if row is None:
-                    self._insert_provisional(rows, sighting)
-                    rows = self._rows(cluster, job_id)
-                    row = provisional_of_sighting(rows, sighting)
+                    row = self._insert_provisional(rows, sighting)
             if row is not None and row.id != run_id:
+                if row.id in self._new:
+                    self.flush()
                 move = {"id": id, "run_id": row.id}
                 self._transaction.execute(statements.MOVE_RUN_NODE, move)
                 changed |= {run_id, row.id}
         self._absorb(rows)
         for run_id in changed & {row.id for row in rows}:
             self.sum_up(run_id)
+
+    def _sightings(self, cluster: str, job_id: int) -> list[Any]:
+        # Most jobs are booked before any node has seen them.
+        if not self._seen[cluster, job_id]:
+            return []
+        job = {"cluster": cluster, "job_id": job_id}
+        return self._transaction.execute(statements.RUN_NODES_OF_JOB, job).fetchall()
 
     def _absorb(self, rows: list[RunRow]) -> None:
         """Provisional runs without nodes become part of the run that was booked."""
@@ -130,8 +166,10 @@ class Bookings:
             if not heirs:
                 continue
             heir = max(heirs, key=lambda row: row.start)
-            for statement in statements.REMOVE_RUN:
-                self._transaction.execute(statement, {"id": husk.id})
+            if self._new.pop(husk.id, None) is None:
+                for statement in statements.REMOVE_RUN:
+                    self._transaction.execute(statement, {"id": husk.id})
+            self._changed.pop(husk.id, None)
             rows.remove(husk)
             source = heir.info.source
             heir.info = merge(husk.info, heir.info)
@@ -139,6 +177,8 @@ class Bookings:
             self._update(heir)
 
     def _is_empty(self, row: RunRow) -> bool:
+        if row.id in self._new or row.id in self._bound:
+            return row.id not in self._bound
         found = self._transaction.execute(statements.COUNT_NODES_OF_RUN, {"id": row.id})
         return int(found.fetchone()[0]) == 0
 
@@ -152,7 +192,7 @@ class Bookings:
         )
         return is_waiting_run(row, seen) and self._is_empty(row)
 
-    def _insert_provisional(self, rows: list[RunRow], sighting: Sighting) -> int:
+    def _insert_provisional(self, rows: list[RunRow], sighting: Sighting) -> RunRow:
         info = JobInfo(
             cluster=sighting.cluster,
             job_id=sighting.job_id,
@@ -162,32 +202,26 @@ class Bookings:
         )
         return self._insert(info, self._free_start(rows, sighting.birth))
 
-    def _insert(self, info: JobInfo, birth: int | None = None) -> int:
-        start = info.start
-        if start is None:
-            rows = self._rows(info.cluster, info.job_id)
-            start = self._free_start(rows, birth or info.submit or self._now)
-        else:
-            start = self._free_start(self._rows(info.cluster, info.job_id), start)
-        values = _columns(info) | {
-            "cluster": info.cluster,
-            "job_id": info.job_id,
-            "start": start,
-            "provisional": info.start is None,
-            "updated": self._now,
-        }
-        self._transaction.execute(statements.INSERT_RUN, values)
-        found = self._rows(info.cluster, info.job_id)
-        return next(row.id for row in found if row.start == start)
+    def _insert(self, info: JobInfo, birth: int | None = None) -> RunRow:
+        rows = self._rows(info.cluster, info.job_id)
+        provisional = info.start is None
+        start = (birth or info.submit or self._now) if info.start is None else info.start
+        start = self._free_start(rows, start)
+        info = msgspec.structs.replace(info, start=None if provisional else start)
+        row = RunRow(self._transaction.new_id("runs"), start, provisional, info)
+        self._new[row.id] = row
+        rows.append(row)
+        rows.sort(key=lambda row: row.start)
+        return row
 
-    def _update(self, row: RunRow) -> None:
-        values = _columns(row.info) | {
-            "id": row.id,
-            "start": row.start,
-            "provisional": row.provisional,
-            "updated": self._now,
-        }
-        self._transaction.execute(statements.UPDATE_RUN, values)
+    def _update(self, row: RunRow, moved: bool = False) -> None:
+        # What is kept of a start is the one that no other run of the job has.
+        row.info.start = None if row.provisional else row.start
+        self._changed[row.id] = row
+        if moved:
+            self._rows(row.info.cluster, row.info.job_id).sort(key=lambda row: row.start)
+            # A start that became free may be taken by the next; the tables must know it first.
+            self.flush()
 
     @staticmethod
     def _free_start(rows: list[RunRow], start: int, own: RunRow | None = None) -> int:
@@ -198,9 +232,15 @@ class Bookings:
         return start
 
     def _rows(self, cluster: str, job_id: int) -> list[RunRow]:
-        job = {"cluster": cluster, "job_id": job_id}
-        found = self._transaction.execute(statements.RUNS_OF_JOB, job).fetchall()
-        return [_row(cluster, job_id, *values) for values in found]
+        """The runs of a job as they are by now, by start."""
+        if (cluster, job_id) not in self._jobs:
+            self._load([(cluster, job_id)])
+        return self._jobs[cluster, job_id]
+
+    def _load(self, jobs: Sequence[tuple[str, int]]) -> None:
+        self._jobs |= {job: [] for job in jobs}
+        for cluster, job_id, *values in self._transaction.look_up(statements.RUNS_OF_JOBS, jobs):
+            self._jobs[cluster, job_id].append(_row(cluster, job_id, *values))
 
 
 def _interval(row: RunRow) -> tuple[object, ...]:
@@ -243,12 +283,12 @@ def _row(
     return RunRow(id, start, bool(provisional), info_from_columns(cluster, job_id, booked, columns))
 
 
-def _columns(info: JobInfo) -> dict[str, Any]:
-    values = {name: getattr(info, name) for name in statements.INFO_NAMES}
+def _columns(info: JobInfo) -> list[Any]:
+    values = dict(zip(JobInfo.__struct_fields__, msgspec.structs.astuple(info), strict=True))
     for name in ("nodes", "tres"):
         if values[name] is not None:
             values[name] = _encode(values[name])
-    return values
+    return [values[name] for name in statements.INFO_NAMES]
 
 
 def _storable(info: JobInfo) -> JobInfo:

@@ -11,17 +11,23 @@ came. The checksum of the zstd frame tells damage.
 
 from __future__ import annotations
 
-import struct
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from jobsight.model import Column, Series
+from jobsight.store.chunk_header import (
+    ChunkColumn,
+    Header,
+    encode_header,
+    header_of,
+    join_header,
+    plain_header,
+    read_header,
+)
 from jobsight.store.frames import (
     ARRIVING_LEVEL,
     LASTING_LEVEL,
@@ -32,11 +38,7 @@ from jobsight.store.frames import (
 from jobsight.store.transforms import (
     DELTA,
     FEW_ROWS,
-    MAX_DECIMALS,
-    MAX_RATE,
-    METHODS,
     MISSING_FLOAT,
-    PLAIN,
     Floats,
     Integers,
     Packed,
@@ -46,42 +48,17 @@ from jobsight.store.transforms import (
     pack_integers,
     unpack,
 )
+from jobsight.wire import Kind, Table
 
 VERSION = 1
 #: A part of so many rows is packed well at once.
 MANY_ROWS = 1000
-MAX_ROWS = 1 << 27
+#: Values of neighbouring chunks that are put together at once.
+MAX_TOGETHER = 1 << 20
 
 Values: TypeAlias = Integers | Floats
 
-Kind: TypeAlias = Literal["q", "d"]
-
 _KINDS: dict[str, Kind] = {"i": "q", "f": "d"}
-_LENGTH = struct.Struct("<I")
-
-
-class _Column(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    name: str
-    kind: Kind
-    method: int
-    #: Which of the eight byte planes are stored, lowest first.
-    planes: int
-    missing: bool = False
-    base: int = 0
-    step: int = 0
-    scale: int = 1
-    rate: float = 0.0
-    decimals: int | None = None
-
-
-class _Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    rows: int
-    #: The times come first, under an empty name.
-    columns: list[_Column]
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_Header)
 
 
 def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_LEVEL) -> bytes:
@@ -90,7 +67,7 @@ def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_
     if rows < FEW_ROWS:
         return encode_plain(times, columns, level)
     elapsed = _elapsed(times)
-    header = _Header(rows, [])
+    header = Header(rows, [])
     blocks: list[bytes] = []
     _add(
         header,
@@ -108,7 +85,7 @@ def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_
         else:
             packed = pack_floats(np.ascontiguousarray(values, np.float64), elapsed)
             _add(header, blocks, name, "d", packed)
-    return _join(_ENCODER.encode(header), blocks, level)
+    return _join(encode_header(header), blocks, level)
 
 
 def encode_quickly(times: Integers, columns: Mapping[str, Values]) -> bytes:
@@ -126,18 +103,16 @@ def encode_quickly(times: Integers, columns: Mapping[str, Values]) -> bytes:
     kinds = [_KINDS[values.dtype.kind] for values in columns.values()]
     masks = np.packbits(used, axis=1, bitorder="little")[:, 0].tolist()
     firsts = bits[:, 0].view(np.int64).tolist()
-    header = _Header(
+    header = Header(
         rows,
         [
-            _Column(name, kind, DELTA, mask, base=first)
+            ChunkColumn(name, kind, DELTA, mask, base=first)
             for name, kind, mask, first in zip(
                 ["", *columns], ["q", *kinds], masks, firsts, strict=True
             )
         ],
     )
-    return _join(
-        _ENCODER.encode(header), [planes.transpose(0, 2, 1)[used].tobytes()], ARRIVING_LEVEL
-    )
+    return _join(encode_header(header), [planes.transpose(0, 2, 1)[used].tobytes()], ARRIVING_LEVEL)
 
 
 def encode_series(series: Series) -> bytes:
@@ -145,9 +120,13 @@ def encode_series(series: Series) -> bytes:
     method would cost more than it saves."""
     if len(series) < MANY_ROWS and sys.byteorder == "little":
         # The columns lie in memory as they lie in a chunk.
+        if isinstance(series.columns, Table):
+            table = series.columns
+            header = header_of(len(series), table.layout)
+            return _join(header, [table.block], ARRIVING_LEVEL)
         kinds = tuple((name, _kind(column)) for name, column in series.columns.items())
         blocks = [series.times, *series.columns.values()]
-        return _join(_plain_header(len(series), kinds), blocks, ARRIVING_LEVEL)
+        return _join(plain_header(len(series), kinds), blocks, ARRIVING_LEVEL)
     times = np.frombuffer(series.times, np.int64)
     columns: dict[str, Values] = {}
     for name, column in series.columns.items():
@@ -164,7 +143,7 @@ def encode_plain(
 ) -> bytes:
     """Pack columns as they are."""
     kinds = tuple((name, _KINDS[values.dtype.kind]) for name, values in columns.items())
-    header = _plain_header(len(times), kinds)
+    header = plain_header(len(times), kinds)
     blocks = [times.astype("<i8", copy=False).tobytes()]
     for name, values in columns.items():
         if len(values) != len(times):
@@ -173,36 +152,23 @@ def encode_plain(
     return _join(header, blocks, level)
 
 
-# An agent sends the same metrics again and again.
-@lru_cache(maxsize=1024)
-def _plain_header(rows: int, kinds: tuple[tuple[str, Kind], ...]) -> bytes:
-    columns = [_Column("", "q", PLAIN, 255)]
-    columns += [_Column(name, kind, PLAIN, 255) for name, kind in kinds]
-    return _ENCODER.encode(_Header(rows, columns))
-
-
 def _kind(column: Column) -> Kind:
     kind = column.format if isinstance(column, memoryview) else column.typecode
     return "q" if kind == "q" else "d"
 
 
 def _join(header: bytes, blocks: Iterable[bytes | Column], level: int) -> bytes:
-    pieces: list[bytes | Column] = [_LENGTH.pack(len(header)), header, *blocks]
-    return bytes((VERSION,)) + compress(b"".join(pieces), level)
+    return bytes((VERSION,)) + compress(b"".join([join_header(header), *blocks]), level)
 
 
 def decode(
     data: bytes, wanted: Collection[str] | None = None
 ) -> tuple[Integers, dict[str, Values]]:
     """Unpack the times and the wanted columns (all where ``wanted`` is None)."""
-    if not data or data[0] != VERSION:
-        found = data[0] if data else "nothing"
-        raise ChunkError(f"a chunk starts with {found}; this jobsight reads version {VERSION}")
-    body = decompress(data[1:])
-    header, position, plain = _read_header(body)
+    body, header, position, plain = _open(data)
     rows = header.rows
     if plain:
-        return _decode_plain(header, body, position, wanted)
+        return _columns_of(header, _plain_words(body, header, position), wanted)
     times: Integers = np.zeros(0, np.int64)
     elapsed: Floats = np.zeros(0)
     columns: dict[str, Values] = {}
@@ -220,17 +186,55 @@ def decode(
     return times, columns
 
 
-def _decode_plain(
-    header: _Header, body: bytes, position: int, wanted: Collection[str] | None
-) -> tuple[Integers, dict[str, Values]]:
+def decode_many(
+    pieces: Iterable[bytes], wanted: Collection[str] | None = None
+) -> Iterator[tuple[Integers, dict[str, Values]]]:
+    """Unpack chunks in their order; neighbours that lie there as they came are given as one."""
+    waiting: list[Integers] = []
+    first: Header | None = None
+    values = 0
+    for data in pieces:
+        body, header, position, plain = _open(data)
+        same = first is not None and plain and header.columns == first.columns
+        if first is not None and not (same and values < MAX_TOGETHER):
+            yield _columns_of(first, _beside(waiting), wanted)
+            waiting, first, values = [], None, 0
+        if not plain:
+            yield decode(data, wanted)
+            continue
+        first = first or header
+        values += header.rows * len(header.columns)
+        waiting.append(_plain_words(body, header, position))
+    if first is not None:
+        yield _columns_of(first, _beside(waiting), wanted)
+
+
+def _beside(tables: list[Integers]) -> Integers:
+    return tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
+
+
+def _open(data: bytes) -> tuple[bytes, Header, int, bool]:
+    if not data or data[0] != VERSION:
+        found = data[0] if data else "nothing"
+        raise ChunkError(f"a chunk starts with {found}; this jobsight reads version {VERSION}")
+    body = decompress(data[1:])
+    return body, *read_header(body)
+
+
+def _plain_words(body: bytes, header: Header, position: int) -> Integers:
     words = np.frombuffer(body, "<i8", header.rows * len(header.columns), position)
-    rows = words.astype(np.int64, copy=False).reshape(len(header.columns), header.rows)
+    return words.astype(np.int64, copy=False).reshape(len(header.columns), header.rows)
+
+
+def _columns_of(
+    header: Header, words: Integers, wanted: Collection[str] | None
+) -> tuple[Integers, dict[str, Values]]:
     columns: dict[str, Values] = {
         column.name: values if column.kind == "q" else values.view(np.float64)
-        for column, values in zip(header.columns[1:], rows[1:], strict=True)
+        for column, values in zip(header.columns[1:], words[1:], strict=True)
         if wanted is None or column.name in wanted
     }
-    return rows[0], columns
+    return words[0], columns
 
 
 def absent(kind: str, rows: int) -> Values:
@@ -241,7 +245,7 @@ def absent(kind: str, rows: int) -> Values:
 
 
 def _add(
-    header: _Header, blocks: list[bytes], name: str, kind: Literal["q", "d"], packed: Packed
+    header: Header, blocks: list[bytes], name: str, kind: Literal["q", "d"], packed: Packed
 ) -> None:
     planes = packed.words.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)
     used = np.bitwise_or.reduce(planes, axis=0) != 0
@@ -249,7 +253,7 @@ def _add(
         blocks.append(np.packbits(packed.missing).tobytes())
     blocks.append(np.ascontiguousarray(planes[:, used].T).tobytes())
     header.columns.append(
-        _Column(
+        ChunkColumn(
             name,
             kind,
             packed.method,
@@ -265,7 +269,7 @@ def _add(
 
 
 def _decode_column(
-    column: _Column, rows: int, block: npt.NDArray[np.uint8], mask_size: int, elapsed: Floats
+    column: ChunkColumn, rows: int, block: npt.NDArray[np.uint8], mask_size: int, elapsed: Floats
 ) -> Values:
     missing = None
     if column.missing:
@@ -286,48 +290,6 @@ def _decode_column(
     )
     bits = unpack(packed, elapsed, floating=column.kind == "d")
     return bits.view(np.int64) if column.kind == "q" else bits.view(np.float64)
-
-
-def _read_header(body: bytes) -> tuple[_Header, int, bool]:
-    if len(body) < _LENGTH.size:
-        raise ChunkError("a chunk of a series ends before its header")
-    (length,) = _LENGTH.unpack_from(body)
-    position = _LENGTH.size + length
-    header, size, plain = _parse_header(body[_LENGTH.size : position])
-    if position + size != len(body):
-        raise ChunkError(f"a chunk has {len(body)} bytes, its header announces {position + size}")
-    return header, position, plain
-
-
-@lru_cache(maxsize=256)
-def _parse_header(packed: bytes) -> tuple[_Header, int, bool]:
-    try:
-        header = _DECODER.decode(packed)
-    except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-        raise ChunkError(f"the header of a chunk cannot be read: {error}") from None
-    if not 0 <= header.rows <= MAX_ROWS or not header.columns or header.columns[0].kind != "q":
-        raise ChunkError("the header of a chunk makes no sense: no rows or no times")
-    announced = 0
-    for column in header.columns:
-        if not _makes_sense(column):
-            raise ChunkError(f"the column {column.name!r} of a chunk is written in an unknown way")
-        announced += ((header.rows + 7) // 8) * column.missing
-        announced += header.rows * column.planes.bit_count()
-    plain = {column.method == PLAIN for column in header.columns}
-    if len(plain) > 1:
-        raise ChunkError("a chunk has columns as they came beside packed ones")
-    return header, announced, plain == {True}
-
-
-def _makes_sense(column: _Column) -> bool:
-    if column.method == PLAIN:
-        return column.planes == 255 and not column.missing
-    return (
-        column.method in METHODS
-        and 0 <= column.planes < 256
-        and abs(column.rate) < MAX_RATE
-        and (column.decimals is None or 0 <= column.decimals <= MAX_DECIMALS)
-    )
 
 
 def _elapsed(times: Integers) -> Floats:

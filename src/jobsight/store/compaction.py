@@ -36,8 +36,8 @@ def _groups(found: list[tuple[bytes]]) -> Iterator[Curves]:
     waiting: list[Curves] = []
     rows = 0
     names: set[str] = set()
-    for (data,) in found:
-        part = Curves(*chunks.decode(data))
+    for times, columns in chunks.decode_many(data for (data,) in found):
+        part = Curves(times, columns)
         if waiting and (rows + len(part.times)) * len(names | part.columns.keys()) > MAX_VALUES:
             yield join(waiting)
             waiting, rows, names = [], 0, set()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -20,6 +18,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from jobsight.errors import StoreError
 from jobsight.store.mounts import file_system, is_network
+from jobsight.store.transaction import FAMILY, Cursor, Transaction
+
+__all__ = ["Cursor", "Database", "Transaction", "open_database"]
 
 _MAGIC = b"SQLite format 3\x00"
 #: How long one writer waits for another process before it gives up, in seconds.
@@ -28,64 +29,6 @@ _PATIENCE = 30
 _LOCKS = 1024
 #: Sets our advisory locks apart from those of other users of the same database.
 _FAMILY = {"tables": 28519, "agent": 28520, "job": 28521, "sums": 28522}
-
-
-class Cursor(Protocol):
-    """What SQLite's and PostgreSQL's cursors have in common."""
-
-    rowcount: int
-
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
-
-
-class Transaction:
-    """Runs statements written by hand, with ``:name`` for each parameter."""
-
-    def __init__(self, connection: Any, postgresql: bool) -> None:
-        self._connection = connection
-        self.postgresql = postgresql
-
-    def execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Cursor:
-        """Run one statement; both drivers keep it prepared."""
-        if self.postgresql:
-            sql = _percent_style(sql)
-        cursor: Cursor = self._connection.execute(sql, parameters or {})
-        return cursor
-
-    def execute_many(self, sql: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Run one statement for every row."""
-        if self.postgresql:
-            self._connection.cursor().executemany(_percent_style(sql), list(rows))
-        else:
-            self._connection.executemany(sql, rows)
-
-    def lock(self, kind: Literal["agent", "job", "sums"], names: Iterable[str]) -> None:
-        """Keep other writers off what has these names, until the end of the transaction."""
-        # SQLite has one writer at a time anyway.
-        if self.postgresql:
-            # In one order for all writers, so that none waits for one that waits for it.
-            for number in sorted({_lock_number(name) for name in names}):
-                family = _FAMILY[kind]
-                self.execute(f"SELECT pg_advisory_xact_lock({family}, :number)", {"number": number})
-
-    def lock_out_writers(self) -> None:
-        """Wait until nobody writes a batch, and keep all off until the end of the transaction."""
-        if self.postgresql:
-            self.execute(
-                f"SELECT pg_advisory_xact_lock({_FAMILY['job']}, number) "
-                f"FROM generate_series(0, {_LOCKS - 1}) AS number"
-            )
-
-
-def _lock_number(name: str) -> int:
-    digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") % _LOCKS
-
-
-@cache
-def _percent_style(sql: str) -> str:
-    return re.sub(r"(?<![:\w]):(\w+)", r"%(\1)s", sql)
 
 
 class Database:
@@ -114,7 +57,7 @@ class Database:
             with connection.begin():
                 if self.postgresql:
                     connection.exec_driver_sql(
-                        f"SELECT pg_advisory_xact_lock({_FAMILY['tables']}, 0)"
+                        f"SELECT pg_advisory_xact_lock({FAMILY['tables']}, 0)"
                     )
                 yield connection
 
@@ -137,6 +80,19 @@ class Database:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
+
+    @contextmanager
+    def alone(self) -> Iterator[Any]:
+        """The driver's connection outside of a transaction, for what cannot be part of one."""
+        with self._explained(), self._writing, self._raw() as connection:
+            if not self.postgresql:
+                yield connection
+                return
+            connection.autocommit = True
+            try:
+                yield connection
+            finally:
+                connection.autocommit = False
 
     def choose_journal(self) -> None:
         """Let readers and the writer work side by side; the choice stays in the file."""

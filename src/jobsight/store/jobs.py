@@ -52,7 +52,8 @@ def record_jobs(database: Database, infos: Sequence[JobInfo], now: int | None = 
         with database.write() as transaction:
             transaction.lock("job", {f"{info.cluster} {info.job_id}" for info in some})
             bookings = Bookings(transaction, now)
-            changed += sum(bookings.record(info) for info in some)
+            changed += bookings.record_all(some)
+            bookings.flush()
     return changed
 
 

@@ -1,18 +1,19 @@
 """The parts of one batch on their way into the tables.
 
-Each row of a node and of a run is read once, changed in memory and written once, so that a batch
-costs few statements however many parts it has.
+The rows of all nodes are read at once, changed in memory and written once, so that a batch costs
+few statements however many parts it has.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from jobsight.model import Batch, ExecutableUse, JobPart, JobTotals, StepUse
+from jobsight.model import Batch, JobPart, JobTotals, Sighting
 from jobsight.store import statements
 from jobsight.store.bookings import Bookings, total
 from jobsight.store.compaction import ARRIVED, OPEN_CHUNKS, join_chunks
@@ -25,6 +26,12 @@ _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
 _PEAKS = frozenset(("memory_peak", "memory_used_peak", "swap_peak"))
 
 
+#: Job id, node, boot id and birth: what tells one sighting of the batch from another.
+_Key: TypeAlias = tuple[int, str, str, int]
+#: CPU time, the two peaks of memory, first and last sample of a run.
+_Sums: TypeAlias = tuple[int | None, int | None, int | None, int | None, int | None]
+
+
 class PackedSeries(NamedTuple):
     """The series of a part as it goes into ``chunks``."""
 
@@ -35,7 +42,7 @@ class PackedSeries(NamedTuple):
 
 
 class _Node(msgspec.Struct):
-    """A row of ``run_nodes``; the fields that FIND_RUN_NODE reads come first, in its order."""
+    """A row of ``run_nodes``, in the order in which FIND_RUN_NODES reads it and others write it."""
 
     id: int
     run_id: int
@@ -52,6 +59,14 @@ class _Node(msgspec.Struct):
     #: None leaves what is stored.
     coverage: bytes | None = None
     compact: bool = False
+
+    def inserted(self, sighting: Sighting) -> tuple[Any, ...]:
+        """The values of INSERT_RUN_NODE."""
+        return (*msgspec.structs.astuple(sighting), *msgspec.structs.astuple(self)[:13])
+
+    def updated(self) -> tuple[Any, ...]:
+        """The values of UPDATE_RUN_NODE."""
+        return (*msgspec.structs.astuple(self)[2:13], self.id)
 
     def figures(self) -> tuple[int | None, int | None, int | None]:
         return self.cpu_time, self.memory_used_peak, self.memory_peak
@@ -94,6 +109,10 @@ class _Run(msgspec.Struct):
     #: Several sightings on one node do not simply add up: then all nodes are summed again.
     entangled: bool = False
 
+    def added(self) -> tuple[Any, ...]:
+        """The values of ADD_TO_RUN."""
+        return (self.updated, *msgspec.structs.astuple(self)[1:6], self.id)
+
     def take(
         self,
         before: tuple[int | None, ...],
@@ -124,14 +143,19 @@ class Parts:
         self._bookings = bookings
         self._batch = batch
         self._received = received
-        self._nodes: dict[tuple[object, ...], _Node] = {}
+        self._nodes: dict[_Key, _Node] = {}
         self._runs: dict[int, _Run] = {}
+        #: Sightings that the store has not seen before, by the key of their node.
+        self._new: dict[_Key, Sighting] = {}
+        #: Run and node of those.
+        self._places: set[tuple[int, str]] = set()
 
     def store(self, packed: Sequence[PackedSeries | None], paths: Mapping[bytes, int]) -> None:
         """Bring everything the parts say into the tables."""
-        chunks: list[dict[str, Any]] = []
-        executables: list[dict[str, Any]] = []
-        steps: list[dict[str, Any]] = []
+        chunks: list[tuple[Any, ...]] = []
+        executables: list[tuple[Any, ...]] = []
+        steps: list[tuple[Any, ...]] = []
+        self._find_nodes()
         for part, series in zip(self._batch.parts, packed, strict=True):
             node = self._node(part)
             before = node.figures()
@@ -141,65 +165,93 @@ class Parts:
             # What ran is part of the sums by day, too; all of it is part of the archive.
             run.changed |= bool(part.executables or part.steps or part.totals or part.coverage)
             if series is not None:
-                row = {"run_node_id": node.id, "level": ARRIVED, "summary": None}
-                chunks.append(row | series._asdict())
+                chunks.append((node.id, *series[:3], ARRIVED, series.data, None))
             if part.executables:
                 executables += self._executables(node, part, paths)
-            steps += [_step(node.id, use) for use in part.steps]
-        self._transaction.execute_many(statements.INSERT_CHUNK, chunks)
-        self._transaction.execute_many(statements.UPSERT_EXECUTABLE, executables)
-        self._transaction.execute_many(statements.UPSERT_STEP, steps)
+            steps += [(node.id, *msgspec.structs.astuple(use)) for use in part.steps]
+        self._bookings.flush()
+        self._write_nodes()
+        self._transaction.execute_rows(statements.INSERT_CHUNK, chunks)
+        self._transaction.execute_rows(statements.UPSERT_EXECUTABLE, executables)
+        self._transaction.execute_rows(statements.UPSERT_STEP, steps)
         self._finish()
+
+    def _write_nodes(self) -> None:
+        new, known = [], []
+        for key, node in self._nodes.items():
+            compact = node.compact and node.first_sample is not None
+            if node.compact:
+                node.compact, node.open_chunks = compact, 0
+            if key in self._new:
+                new.append(node.inserted(self._new[key]))
+            else:
+                known.append(node.updated())
+        self._transaction.execute_rows(statements.INSERT_RUN_NODE, new)
+        self._transaction.execute_rows(statements.UPDATE_RUN_NODE, known)
 
     def _finish(self) -> None:
         for node in self._nodes.values():
             if node.compact:
                 join_chunks(self._transaction, node.id, whole=node.final)
-                node.open_chunks = 0
-        self._transaction.execute_many(
-            statements.UPDATE_RUN_NODE, map(msgspec.structs.asdict, self._nodes.values())
-        )
         changed = [run for run in self._runs.values() if run.changed]
-        self._transaction.execute_many(
-            statements.ADD_TO_RUN, [msgspec.structs.asdict(run) for run in changed]
-        )
+        self._transaction.execute_rows(statements.ADD_TO_RUN, [run.added() for run in changed])
         for run in changed:
             if run.entangled:
                 self._bookings.sum_up(run.id)
 
+    def _find_nodes(self) -> None:
+        keys = dict.fromkeys(_key(part.sighting) for part in self._batch.parts)
+        cluster = self._batch.cluster
+        found = self._transaction.look_up(
+            statements.FIND_RUN_NODES, [(cluster, *key) for key in keys]
+        )
+        for row in found:
+            node = self._nodes[tuple(row[:4])] = _Node(*row[4:16])
+            self._know_run(node.run_id, row[16:21], bool(row[21]))
+
+    def _know_run(self, run_id: int, sums: _Sums, entangled: bool) -> None:
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._runs[run_id] = _Run(run_id, *sums, updated=self._received)
+        run.entangled |= entangled
+
     def _node(self, part: JobPart) -> _Node:
-        sighting = part.sighting
-        key = (sighting.job_id, sighting.node, sighting.boot_id, sighting.birth)
+        key = _key(part.sighting)
         if key not in self._nodes:
-            columns = msgspec.structs.asdict(sighting)
-            found = self._transaction.execute(statements.FIND_RUN_NODE, columns).fetchone()
-            if found is None:
-                values = columns | {
-                    "run_id": self._bookings.bind(sighting),
-                    "epoch": part.epoch,
-                    "written": self._batch.written,
-                }
-                self._transaction.execute(statements.INSERT_RUN_NODE, values)
-                found = self._transaction.execute(statements.FIND_RUN_NODE, columns).fetchone()
-            *of_node, cpu_time, used_peak, peak, first, last, siblings = found
-            node = self._nodes[key] = _Node(*of_node)
-            run = self._runs.get(node.run_id)
-            if run is None:
-                sums = (cpu_time, used_peak, peak, first, last)
-                run = self._runs[node.run_id] = _Run(node.run_id, *sums, updated=self._received)
-            run.entangled |= bool(siblings)
+            run_id, new = self._bookings.bind(part.sighting)
+            place = run_id, part.sighting.node
+            sums: _Sums = (None, None, None, None, None)
+            siblings = place in self._places
+            if not new:
+                row = dict(zip(("id", "node"), place, strict=True))
+                found = self._transaction.execute(statements.SUMS_OF_RUN, row).fetchone()
+                sums, siblings = found[:5], siblings or bool(found[5])
+            self._know_run(run_id, sums, siblings)
+            self._places.add(place)
+            self._new[key] = part.sighting
+            id = self._transaction.new_id("run_nodes")
+            self._nodes[key] = _Node(
+                id, run_id, part.epoch, self._batch.written, *(None,) * 6, False, 0
+            )
         return self._nodes[key]
 
     def _executables(
         self, node: _Node, part: JobPart, paths: Mapping[bytes, int]
-    ) -> list[dict[str, Any]]:
-        digest = hashlib.blake2b(part.epoch.encode(), digest_size=8).digest()
-        key = {
-            "run_node_id": node.id,
-            "epoch": int.from_bytes(digest, "big", signed=True),
-            "sequence": self._batch.sequence,
-        }
-        return [key | _figures(use, paths[use.path]) for use in part.executables]
+    ) -> list[tuple[Any, ...]]:
+        key = (node.id, _epoch_number(part.epoch), self._batch.sequence)
+        return [
+            (*key, paths[use.path], *msgspec.structs.astuple(use)[1:]) for use in part.executables
+        ]
+
+
+def _key(sighting: Sighting) -> _Key:
+    return sighting.job_id, sighting.node, sighting.boot_id, sighting.birth
+
+
+@lru_cache(maxsize=4096)
+def _epoch_number(epoch: str) -> int:
+    digest = hashlib.blake2b(epoch.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
@@ -220,18 +272,6 @@ def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
     if newer.cpu_time is None and older.cpu_time is not None:
         changes["cpu_source"] = older.cpu_source
     return msgspec.structs.replace(newer, **changes) if changes else newer
-
-
-def _figures(use: ExecutableUse, path_id: int) -> dict[str, Any]:
-    values = msgspec.structs.asdict(use)
-    values["path_id"] = path_id
-    return values
-
-
-def _step(run_node_id: int, use: StepUse) -> dict[str, Any]:
-    values = msgspec.structs.asdict(use)
-    values["run_node_id"] = run_node_id
-    return values
 
 
 def _least(known: int | None, value: int) -> int:

@@ -5,7 +5,8 @@ No RETURNING: SQLite has it since 3.35 only, and enterprise Linux 9 ships 3.34.
 
 from __future__ import annotations
 
-from jobsight.store.tables import INFO_FIELDS, SUMMED_FIGURES
+from jobsight.model import ExecutableUse, StepUse
+from jobsight.store.tables import INFO_FIELDS
 
 INFO_NAMES = tuple(column.name for column in INFO_FIELDS)
 
@@ -52,11 +53,16 @@ DELETE_STRETCH = "DELETE FROM batches WHERE spool_id = :spool_id AND first = :fi
 
 # Runs
 
-_RUN = ("cluster", "job_id", "start", *INFO_NAMES, "provisional", "updated")
-INSERT_RUN = _insert("runs", *_RUN)
-RUNS_OF_JOB = f"""
-    SELECT id, start, provisional, {", ".join(map(quoted, INFO_NAMES))}
-    FROM runs WHERE cluster = :cluster AND job_id = :job_id ORDER BY start
+_RUN = ("start", "provisional", "updated", *INFO_NAMES, "id")
+INSERT_RUN = _insert("runs", "cluster", "job_id", *_RUN)
+#: Keys are cluster and job id. The join is written as SQLite takes it: the keys first, then by
+#: the index, however large the table is.
+RUNS_OF_JOBS = f"""
+    WITH wanted(cluster, job_id) AS (VALUES :keys)
+    SELECT runs.cluster, runs.job_id, id, start, provisional, {", ".join(map(quoted, INFO_NAMES))}
+    FROM wanted CROSS JOIN runs
+    WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
+    ORDER BY start
 """
 UPDATE_RUN = f"""
     UPDATE runs SET start = :start, provisional = :provisional, updated = :updated, stale = true,
@@ -81,37 +87,54 @@ ADD_TO_RUN = """
 
 # Nodes of a run
 
-#: A sighting's row, the sums of its run, and whether the run has other sightings on that node (a
-#: cgroup that was made anew, a reboot).
-FIND_RUN_NODE = """
-    SELECT own.id, own.run_id, own.epoch, own.written, own.totals, own.cpu_time,
-        own.memory_used_peak, own.memory_peak, own.first_sample, own.last_sample, own.final,
-        own.open_chunks,
-        runs.cpu_time, runs.memory_used_peak, runs.memory_peak, runs.first_seen, runs.last_seen,
+_SUMS_OF_RUN = """
+    runs.cpu_time, runs.memory_used_peak, runs.memory_peak, runs.first_seen, runs.last_seen
+"""
+#: Sightings' rows, the sums of their runs, and whether the run has other sightings on that node (a
+#: cgroup that was made anew, a reboot). Keys are cluster, job id, node, boot id and birth.
+FIND_RUN_NODES = f"""
+    WITH wanted(cluster, job_id, node, boot_id, birth) AS (VALUES :keys)
+    SELECT own.job_id, own.node, own.boot_id, own.birth, own.id, own.run_id, own.epoch,
+        own.written, own.totals, own.cpu_time, own.memory_used_peak, own.memory_peak,
+        own.first_sample, own.last_sample, own.final, own.open_chunks, {_SUMS_OF_RUN},
         EXISTS (
             SELECT 1 FROM run_nodes AS other
             WHERE other.run_id = own.run_id AND other.node = own.node AND other.id <> own.id
         )
-    FROM run_nodes AS own JOIN runs ON runs.id = own.run_id
-    WHERE own.cluster = :cluster AND own.job_id = :job_id AND own.node = :node
-        AND own.boot_id = :boot_id AND own.birth = :birth
+    FROM wanted CROSS JOIN run_nodes AS own CROSS JOIN runs
+    WHERE own.cluster = wanted.cluster AND own.job_id = wanted.job_id AND own.node = wanted.node
+        AND own.boot_id = wanted.boot_id AND own.birth = wanted.birth AND runs.id = own.run_id
 """
-INSERT_RUN_NODE = _insert(
-    "run_nodes",
-    *("run_id", "cluster", "job_id", "node", "boot_id", "birth", "sluid", "restart_count"),
-    *("epoch", "written"),
+#: The same for a sighting that is new to its run.
+SUMS_OF_RUN = f"""
+    SELECT {_SUMS_OF_RUN},
+        EXISTS (SELECT 1 FROM run_nodes WHERE run_id = :id AND node = :node)
+    FROM runs WHERE id = :id
+"""
+_SIGHTING = ("cluster", "job_id", "node", "boot_id", "birth", "sluid", "restart_count")
+_NODE = (
+    *("run_id", "epoch", "written", "totals", "cpu_time", "memory_used_peak", "memory_peak"),
+    *("first_sample", "last_sample", "final", "open_chunks"),
 )
+INSERT_RUN_NODE = _insert("run_nodes", *_SIGHTING, "id", *_NODE, "coverage")
 RUN_NODES_OF_JOB = """
     SELECT id, run_id, node, boot_id, birth, sluid, restart_count FROM run_nodes
     WHERE cluster = :cluster AND job_id = :job_id
 """
+#: Which of some jobs any node has seen.
+JOBS_SEEN = """
+    WITH wanted(cluster, job_id) AS (VALUES :keys)
+    SELECT wanted.cluster, wanted.job_id FROM wanted WHERE EXISTS (
+        SELECT 1 FROM run_nodes AS own
+        WHERE own.cluster = wanted.cluster AND own.job_id = wanted.job_id
+    )
+"""
 MOVE_RUN_NODE = "UPDATE run_nodes SET run_id = :run_id WHERE id = :id"
 UPDATE_RUN_NODE = """
     UPDATE run_nodes SET epoch = :epoch, written = :written, totals = :totals,
-        coverage = coalesce(:coverage, coverage), cpu_time = :cpu_time,
-        memory_used_peak = :memory_used_peak, memory_peak = :memory_peak,
+        cpu_time = :cpu_time, memory_used_peak = :memory_used_peak, memory_peak = :memory_peak,
         first_sample = :first_sample, last_sample = :last_sample, final = :final,
-        open_chunks = :open_chunks
+        open_chunks = :open_chunks, coverage = coalesce(:coverage, coverage)
     WHERE id = :id
 """
 FIGURES_OF_RUN = """
@@ -131,17 +154,20 @@ DELETE_CHUNKS_UP_TO = "DELETE FROM chunks WHERE run_node_id = :run_node_id AND l
 
 INSERT_PATH = _insert("paths", "digest", "path") + " ON CONFLICT (digest) DO NOTHING"
 FIND_PATH = "SELECT id FROM paths WHERE digest = :digest"
-_FIGURES = (*SUMMED_FIGURES, "peak_memory", "first_seen", "last_seen")
+FIND_PATHS = """
+    WITH wanted(digest) AS (VALUES :keys)
+    SELECT paths.digest, paths.id FROM wanted CROSS JOIN paths WHERE paths.digest = wanted.digest
+"""
+#: In the order of ExecutableUse, without its path and whether that is known.
+_FIGURES = ExecutableUse.__struct_fields__[2:]
 UPSERT_EXECUTABLE = (
-    _insert("executables", "run_node_id", "path_id", "path_known", "epoch", "sequence", *_FIGURES)
+    _insert("executables", "run_node_id", "epoch", "sequence", "path_id", "path_known", *_FIGURES)
     + " ON CONFLICT (run_node_id, path_id, path_known, epoch) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in ("sequence", *_FIGURES))
     + " WHERE excluded.sequence >= executables.sequence"
 )
 
 # Steps
-
-_STEP = ("tasks", "cpu_time", "cpu_overhead", "memory_peak", "oom_kills")
 
 
 def _newer(name: str) -> str:
@@ -164,7 +190,7 @@ def _highest(name: str) -> str:
 #: Figures of a step are cumulative since its birth, whichever life of the agent reports them.
 #: A time of zero is one that the agent did not know.
 UPSERT_STEP = (
-    _insert("steps", "run_node_id", "step", *_STEP, "first_seen", "last_seen", "ended")
+    _insert("steps", "run_node_id", *StepUse.__struct_fields__)
     + " ON CONFLICT (run_node_id, step) DO UPDATE SET "
     + ", ".join(map(_newer, ("cpu_time", "cpu_overhead", "oom_kills")))
     + ", "

@@ -34,8 +34,7 @@ def _store(
     jobs |= {part.sighting.job_id for part in batch.parts}
     transaction.lock("job", (f"{batch.cluster} {job_id}" for job_id in jobs))
     bookings = Bookings(transaction, received)
-    for record in batch.jobs:
-        bookings.record(record)
+    bookings.record_all(batch.jobs)
     paths = _paths(transaction, batch)
     Parts(transaction, bookings, batch, received).store(packed, paths)
     return True
@@ -50,15 +49,18 @@ def _pack(series: Series | None) -> PackedSeries | None:
 
 def _paths(transaction: Transaction, batch: Batch) -> dict[bytes, int]:
     """The id of every path in the batch; new ones are added in sorted order."""
-    result = {}
     named = {use.path for part in batch.parts for use in part.executables}
-    for digest, path in sorted(
-        (hashlib.blake2b(path, digest_size=16).digest(), path) for path in named
-    ):
-        key = {"digest": digest}
-        found = transaction.execute(statements.FIND_PATH, key).fetchone()
-        if found is None:
-            transaction.execute(statements.INSERT_PATH, key | {"path": path})
-            found = transaction.execute(statements.FIND_PATH, key).fetchone()
-        result[path] = found[0]
-    return result
+    paths = {hashlib.blake2b(path, digest_size=16).digest(): path for path in named}
+    found = _path_ids(transaction, sorted(paths))
+    if len(found) < len(paths):
+        # In one order for all writers, so that none waits for one that waits for it.
+        missing = sorted(paths.keys() - found.keys())
+        rows = [(digest, paths[digest]) for digest in missing]
+        transaction.execute_rows(statements.INSERT_PATH, rows)
+        found |= _path_ids(transaction, missing)
+    return {path: found[digest] for digest, path in paths.items()}
+
+
+def _path_ids(transaction: Transaction, digests: list[bytes]) -> dict[bytes, int]:
+    rows = transaction.look_up(statements.FIND_PATHS, [(digest,) for digest in digests])
+    return {bytes(digest): id for digest, id in rows}

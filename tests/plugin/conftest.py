@@ -1,0 +1,39 @@
+"""The plugin's C files, compiled without Slurm and with the sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "slurm-plugin"
+FLAGS = (
+    *("-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-pthread", "-fno-sanitize-recover=all"),
+    *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"),
+)
+
+Compiled = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """`compiled("driver", "-fsanitize=thread")` gives the program."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc; `make test` as root installs it")
+    folder = tmp_path_factory.mktemp("plugin")
+    # What includes Slurm's headers is tried under Slurm.
+    modules = [path for path in SOURCES.glob("*.c") if path.name != "plugin.c"]
+
+    def compile_once(name: str, *options: str) -> Path:
+        program = folder / "".join([name, *options]).replace("/", "_")
+        if not program.exists():
+            sources = [SOURCES / "tests" / f"{name}.c", *modules]
+            subprocess.run(
+                ["gcc", *FLAGS, *options, *sources, "-lm", "-o", program], check=True, timeout=100
+            )
+        return program
+
+    return compile_once

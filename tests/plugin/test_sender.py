@@ -1,0 +1,148 @@
+"""The plugin's sender against gateways that work, hang and fail; the hook never waits for any."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.plugin.conftest import Compiled
+from tests.plugin.gateways import agent, datagrams, gateway, hanging
+
+GROUP = "/metrics/job/42/instance/n1/step/0/group"
+
+
+class Step(NamedTuple):
+    """A whole step of the driver."""
+
+    longest_hook: int  # microseconds
+    dropped: int  # by the ring
+    lasted: float
+    said: str
+
+
+def step(
+    program: Path, host: str, *, tasks: int = 2, rounds: int = 5, pause: int = 50, keep: int = 0
+) -> Step:
+    begin = time.monotonic()
+    done = subprocess.run(
+        [program, host, *map(str, (tasks, rounds, pause, keep))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
+    )
+    assert done.returncode == 0, done.stderr
+    longest, dropped = map(int, done.stdout.split())
+    return Step(longest, dropped, time.monotonic() - begin, done.stderr)
+
+
+@pytest.fixture
+def driver(compiled: Compiled) -> Path:
+    return compiled("driver", "-fsanitize=address,undefined")
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_each_sample_of_each_task_is_pushed_to_a_group_of_its_own(
+    compiled: Compiled, sanitizer: str
+) -> None:
+    with gateway() as server:
+        done = step(compiled("driver", f"-fsanitize={sanitizer}"), server.url, rounds=5)
+    assert (done.dropped, done.said) == (0, "")
+    for task in range(2):
+        bodies = [
+            request.body
+            for request in server.requests
+            if request[:2] == ("PUT", f"{GROUP}/task/task/{task}")
+        ]
+        assert [int(re.findall(r"^RSS (\d+)$", body, re.M)[0]) for body in bodies] == [
+            1000 * task + round for round in range(5)
+        ]
+        # Slurm gives the CPU time since the last sample; the sum misses nothing.
+        totals = re.findall(r"^jobsight_profile_cpu_seconds_total (\S+)$", "\n".join(bodies), re.M)
+        assert totals == ["0.5", "1", "1.5", "2", "2.5"]
+    assert server.connections == 1
+
+
+def test_the_groups_are_deleted_once_and_last(driver: Path) -> None:
+    with gateway() as server:
+        step(driver, server.url, tasks=3)
+    methods = [request.method for request in server.requests]
+    assert methods == sorted(methods, reverse=True)
+    deleted = [request.path for request in server.requests if request.method == "DELETE"]
+    assert deleted == [*(f"{GROUP}/task/task/{task}" for task in range(3)), f"{GROUP}/plugin"]
+    assert set(deleted) == {request.path for request in server.requests}
+
+
+def test_the_last_samples_stay_for_a_scrape_but_no_longer_than_the_step_ran(driver: Path) -> None:
+    with gateway() as server:
+        begin = time.monotonic()
+        step(driver, server.url, rounds=10, pause=50, keep=60_000)
+        assert 1.0 <= time.monotonic() - begin < 30
+        assert server.requests[-1].method == "DELETE"
+
+
+def test_a_gateway_that_fails_loses_samples_and_counts_them(driver: Path) -> None:
+    with gateway(500) as server:
+        done = step(driver, server.url, rounds=8)
+        assert done.said == "said: samples cannot be sent: the gateway answers 500\n"
+        attempts = [request for request in server.requests if request.method == "PUT"]
+    # A pause after a failure: not every sample knocks at its door.
+    assert len([one for one in attempts if one.path.endswith("/task/0")]) == 2
+    assert "jobsight_profile_dropped_samples_total 14\n" in attempts[-1].body
+    assert re.search(r"^jobsight_profile_failed_sends_total [1-9]", attempts[-1].body, re.M)
+
+
+@pytest.mark.parametrize("kind", ["stopped", "hanging", "unresolvable", "no agent"])
+def test_who_is_away_costs_neither_the_hook_nor_the_end(
+    driver: Path, tmp_path: Path, kind: str
+) -> None:
+    with hanging() as address:
+        host = {
+            "stopped": "http://127.0.0.1:1",
+            "hanging": address,
+            "unresolvable": "http://gateway.invalid:9091",
+            "no agent": f"unix:{tmp_path}/nobody",
+        }[kind]
+        done = step(driver, host, keep=60_000)
+    assert "samples cannot be sent" in done.said or kind in ("hanging", "unresolvable")
+    # For a gateway that never answers, any end at all is the bound.
+    assert done.lasted < 20
+
+
+def test_a_resolver_that_takes_a_minute_costs_neither(compiled: Compiled) -> None:
+    driver = compiled("driver", "-fsanitize=address,undefined", "-DSLOW_RESOLVER")
+    done = step(driver, "http://gateway.example:9091", tasks=100, rounds=20, pause=10)
+    assert done.lasted < 30
+    # The sender had taken the first round, or a part of it, before it went to the resolver.
+    assert 100 * 20 - 512 - 100 <= done.dropped < 100 * 20 - 512
+    # The thread sleeps in the resolver: a hook that waited for it would take seconds.
+    assert done.longest_hook < 1_000_000
+
+
+def test_an_agent_gets_each_sample_and_the_end_as_datagrams(driver: Path, tmp_path: Path) -> None:
+    with agent(tmp_path / "socket") as listener:
+        done = step(driver, f"unix:{tmp_path}/socket", rounds=4, pause=20)
+        got = datagrams(listener)
+    assert (done.dropped, done.said) == (0, "")
+    assert got[-1] == {"job": 42, "step": "0", "node": "n1", "dropped": 0, "failed": 0}
+    assert {(one["group"], one["task"]) for one in got[:-1]} == {("task", "0"), ("task", "1")}
+    assert [one["values"]["RSS"] for one in got[:-1] if one["task"] == "1"] == [
+        1000, 1001, 1002, 1003
+    ]  # fmt: skip
+
+
+def test_an_agent_that_hangs_costs_samples_only(driver: Path, tmp_path: Path) -> None:
+    with agent(tmp_path / "socket") as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+        done = step(driver, f"unix:{tmp_path}/socket", tasks=500, rounds=3, pause=100)
+        got = datagrams(listener)
+    assert done.lasted < 20
+    assert len(got) < 1500
+    assert done.said == "said: samples cannot be sent: Resource temporarily unavailable\n"
