@@ -18,6 +18,7 @@ from jobsight.model import (
     Sighting,
     StepUse,
 )
+from jobsight.wire import Layout, Table
 
 #: Times outside 1990 to 2200 are a broken clock or a wrong unit.
 EARLIEST = 631_152_000 * 10**9
@@ -84,12 +85,7 @@ def _check_part(part: JobPart, batch: Batch) -> None:
     for group in part.coverage:
         check_name(f"group of a coverage {where}", group, 128)
     for use in part.executables:
-        if not 0 < len(use.path) <= _MAX_PATH:
-            raise BatchError(
-                f"a path of an executable {where} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
-                "allowed"
-            )
-        _numbers(use, where)
+        _check_use(use, where)
     for step in part.steps:
         _check_step(step, where)
 
@@ -106,18 +102,31 @@ def _check_step(use: StepUse, where: str) -> None:
 
 def _check_series(series: Series, where: str) -> None:
     rows = len(series)
-    _kind("the times", series.times, "q", where)
-    for name, column in series.columns.items():
-        if not _is_name(name, 128):
+    if isinstance(series.columns, Table):
+        # Types and lengths are what they are by its making.
+        for name in _strange_names(series.columns.layout):
             check_name(f"metric {where}", name, 128)
-        _kind(f"the metric {name}", column, "qd", where)
-        if len(column) != rows:
-            raise BatchError(
-                f"the metric {name} {where} has {len(column)} rows, its times have {rows}"
-            )
+    else:
+        _check_columns(series, where)
     if rows:
         _time(f"a sample {where} was taken at", int(min(series.times)))
         _time(f"a sample {where} was taken at", int(max(series.times)))
+
+
+def _check_columns(series: Series, where: str) -> None:
+    _kind("the times", series.times, "q", where)
+    for name, column in series.columns.items():
+        check_name(f"metric {where}", name, 128)
+        _kind(f"the metric {name}", column, "qd", where)
+        if len(column) != len(series):
+            raise BatchError(
+                f"the metric {name} {where} has {len(column)} rows, its times have {len(series)}"
+            )
+
+
+@lru_cache(maxsize=256)
+def _strange_names(layout: Layout) -> list[str]:
+    return [name for name in layout.places if not _is_name(name, 128)]
 
 
 def _kind(what: str, column: object, allowed: str, where: str) -> None:
@@ -152,6 +161,18 @@ def _numbers(record: ExecutableUse | JobInfo | JobTotals | StepUse, where: str) 
     for place, value in enumerate(msgspec.structs.astuple(record)):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             _number(f"{record.__struct_fields__[place]} {where}", value)
+
+
+def _check_use(use: ExecutableUse, where: str) -> None:
+    if not 0 < len(use.path) <= _MAX_PATH:
+        raise BatchError(
+            f"a path of an executable {where} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
+            "allowed"
+        )
+    # The path comes first, the others are numbers: a batch may have thousands of these.
+    figures = msgspec.structs.astuple(use)[1:]
+    if min(figures) < -(2**63) or max(figures) >= 2**63:
+        _numbers(use, where)
 
 
 def _number(what: str, value: int, least: int = -(2**63)) -> None:
