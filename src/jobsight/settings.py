@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from jobsight import places
+from jobsight.archive.settings import ArchiveSettings
 from jobsight.prometheus.settings import MetricsSettings
 from jobsight.server.settings import ServerSettings
 
@@ -135,6 +136,7 @@ class Settings(msgspec.Struct, kw_only=True):
     #: The cluster's name, a part of every run's key.
     cluster: str = msgspec.field(default_factory=short_host_name)
     store: StoreSettings = msgspec.field(default_factory=StoreSettings)
+    archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
     agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
     scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)

@@ -29,7 +29,8 @@ TOKEN = "a-token-of-the-delivery-tests"
 
 
 class Server(ThreadingHTTPServer):
-    """Answers each batch as the test says: a status, "close" (in the middle), "hang", "page"."""
+    """Answers each batch as the test says: a status, "close" (in the middle), "hang", "page" and
+    "proxy" (somebody else's, with 200 and with 400)."""
 
     daemon_threads = True
 
@@ -64,6 +65,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.ended.wait(10)
         elif answer == "page":
             self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n<html>Please sign in</html>")
+        elif answer == "proxy":
+            self.wfile.write(b"HTTP/1.1 400 Bad Request\r\n\r\n<html>400 (nginx)</html>")
         elif answer == "close":
             self.wfile.write(b"HTTP/1.1 200 O")
             self.wfile.flush()
@@ -144,7 +147,7 @@ def test_a_server_below_a_path(server: Server, spool: Spool, token_file: Path) -
 
 
 @pytest.mark.parametrize(
-    "answer", [401, 403, 404, 408, 429, 500, 502, 503, 301, "close", "hang", "page"]
+    "answer", [401, 403, 404, 408, 429, 500, 502, 503, 301, "close", "hang", "page", "proxy"]
 )
 def test_what_may_pass_is_tried_again_and_nothing_overtakes(
     server: Server, delivery: Delivery, answer: int | str

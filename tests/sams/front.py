@@ -84,34 +84,40 @@ def _openssl(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@contextmanager
-def running(folder: Path, *, certificates: bool = False) -> Iterator[Front]:
-    """Both programs, until the end of the block."""
+def nginx_for(folder: Path, site: str) -> list[str]:
+    """The command of an nginx that serves one site and keeps all its files in a folder."""
     nginx = shutil.which("nginx", path="/usr/sbin:/usr/bin")
     if nginx is None or shutil.which("openssl") is None:
         pytest.skip("needs nginx and openssl; `make test` as root installs them")
-    make_papers(folder)
+    (folder / "site.conf").write_text(site)
+    # Its workers would otherwise be a user who may not enter the folders of the tests.
+    user = "user root;" if os.geteuid() == 0 else ""
+    (folder / "nginx.conf").write_text(_MAIN.format(folder=folder, user=user))
+    return [nginx, "-c", str(folder / "nginx.conf"), "-p", str(folder)]
+
+
+@contextmanager
+def running(folder: Path, *, certificates: bool = False) -> Iterator[Front]:
+    """Both programs, until the end of the block."""
     front, back = free_port(), free_port()
+    nginx = nginx_for(folder, _adapted(folder, front, back, certificates))
+    make_papers(folder)
     (folder / "in").mkdir()
     config = folder / "receiver.yaml"
     config.write_text(
         "sams.post-receiver:\n"
         f"  base_path: {folder}/in\n  jobid_hash_size: 1000\n  port: {back}\n  loglevel: INFO\n"
     )
-    (folder / "site.conf").write_text(_adapted(folder, front, back, certificates))
-    # Its workers would otherwise be a user who may not enter the folders of the tests.
-    user = "user root;" if os.geteuid() == 0 else ""
-    (folder / "nginx.conf").write_text(_MAIN.format(folder=folder, user=user))
     commands = [
         [sys.executable, "-m", "jobsight.cli.post_receiver", "--config", str(config)],
-        [nginx, "-c", str(folder / "nginx.conf"), "-p", str(folder)],
+        nginx,
     ]
     programs = []
     try:
         for command, port in zip(commands, (back, front), strict=True):
             with (folder / "programs.log").open("ab") as log:
                 programs.append(subprocess.Popen(command, stdout=log, stderr=log))
-            _wait(port, folder)
+            wait_for(port, folder)
         yield Front(folder, front)
     finally:
         for program in programs:
@@ -122,7 +128,6 @@ def running(folder: Path, *, certificates: bool = False) -> Iterator[Front]:
 
 def _adapted(folder: Path, front: int, back: int, certificates: bool) -> str:
     """The shipped file with the places of this test, and nothing else changed."""
-    text = SHIPPED.read_text()
     changes = {
         "    listen       [::]:8443 ssl;\n": "",
         "*:8443": f"127.0.0.1:{front}",
@@ -135,13 +140,20 @@ def _adapted(folder: Path, front: int, back: int, certificates: bool) -> str:
     }
     if certificates:
         changes["#ssl_"] = "ssl_"
+    return adapted(SHIPPED, changes)
+
+
+def adapted(shipped: Path, changes: dict[str, str]) -> str:
+    """A shipped file with the places of a test, each of which must stand in it."""
+    text = shipped.read_text()
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
     return text
 
 
-def _wait(port: int, folder: Path) -> None:
+def wait_for(port: int, folder: Path) -> None:
+    """Wait until somebody listens; else the programs' log says why not."""
     deadline = time.monotonic() + 30
     while True:
         try:

@@ -205,7 +205,6 @@ def test_an_agent_takes_up_renewed_papers(
 
 def wrong_settings(papers: Papers, folder: Path) -> dict[str, dict[str, str | None]]:
     certificate, key = papers.pair("server")
-    other = papers.pair("node")[1]
     locked = folder / "locked.key"
     if not locked.exists():
         command = ["openssl", "rsa", "-aes128", "-passout", "pass:secret", "-in", key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,7 +29,11 @@ _REFUSED: Final = (401, 403)
 
 
 class _Receipt(msgspec.Struct):
-    status: str
+    status: Literal["stored", "duplicate"]
+
+
+class _Refusal(msgspec.Struct):
+    error: str
 
 
 class HttpTarget:
@@ -64,12 +68,14 @@ class HttpTarget:
         except OSError as error:
             return Answer(stored=False, reason=f"the server does not answer: {error}")
         if reply.status == 200:
-            if _is_receipt(reply.body):
+            if _decoded(reply.body, _Receipt) is not None:
                 return Answer(stored=True)
             # A reply that was cut, or the page of some proxy: only a receipt says it is stored.
             return Answer(stored=False, reason="the server answered 200 without a receipt")
         text = reply.body.decode(errors="replace")[:300]
-        final = 400 <= reply.status < 500 and reply.status not in _TRY_LATER
+        # Pages of a proxy say nothing of the batch, unless that it is too large for it.
+        spoken = reply.status == 413 or _decoded(reply.body, _Refusal) is not None
+        final = 400 <= reply.status < 500 and reply.status not in _TRY_LATER and spoken
         return Answer(
             stored=False,
             refused=final,
@@ -123,11 +129,11 @@ def server_target(settings: Settings, location: str) -> HttpTarget | None:
     return HttpTarget(record.url, Path(record.token_file), tls=tls)
 
 
-def _is_receipt(body: bytes) -> bool:
+def _decoded(body: bytes, kind: type[_Receipt] | type[_Refusal]) -> object | None:
     try:
-        return msgspec.json.decode(body, type=_Receipt).status in ("stored", "duplicate")
+        return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError:
-        return False
+        return None
 
 
 def _seconds(text: str) -> float:

@@ -37,6 +37,9 @@ COMMANDS = {
     "scrape": Command("jobsight.cli.scrape:main", "Bring what Slurm knows into the store"),
     "doctor": Command("jobsight.cli.doctor:main", "Say what this machine lets us measure"),
     "token": Command("jobsight.cli.token:main", "Make and revoke the tokens of agents"),
+    "archive": Command(
+        "jobsight.cli.archive:main", "Keep finished runs as Parquet files, and read them back"
+    ),
     "import": Command(
         "jobsight.cli.import_:main", "Bring the databases of SAMS along, as often as you like"
     ),

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from jobsight import places
+from jobsight.archive.settings import ArchiveSettings
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config import load_settings
 from jobsight.errors import JobsightError, StoreError
@@ -38,9 +39,10 @@ def report(
     config: ConfigOption = None,
 ) -> None:
     """Report what a job asked for and used, by which programs, and how sure each figure is."""
-    location = store or load_settings(config).store.location
+    settings = load_settings(config)
+    location = store or settings.store.location
     wanted = run or job_of_this_shell()
-    made = find_report(location, wanted)
+    made = find_report(location, wanted, settings.archive)
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
         return
@@ -60,14 +62,19 @@ def job_of_this_shell() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def find_report(location: str, wanted: str | None) -> JobReport:
+def find_report(
+    location: str, wanted: str | None, archive: ArchiveSettings | None = None
+) -> JobReport:
     """Build the report from the store itself, or ask the server that may read it."""
     reference = _reference(wanted) if wanted else None
     if _readable(location):
+        from jobsight.archive.attach import attach
         from jobsight.reports.build import build_report
         from jobsight.store import Store
 
         opened = Store.open(location)
+        if archive is not None:
+            attach(opened, archive)
         try:
             return build_report(opened, _choose(opened, reference))
         finally:

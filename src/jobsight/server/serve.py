@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from jobsight import places
+from jobsight.archive.attach import attach
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.app import create_app
 from jobsight.server.connection import Connection
@@ -155,6 +156,11 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
         if store is None:
             store = Store.open(location)
             stack.callback(store.close)
+        attach(store, settings.archive)
+        if settings.archive.every:
+            from jobsight.archive.thread import archiving
+
+            stack.enter_context(archiving(store, settings.archive))
         if settings.scheduler.every:
             from jobsight.scheduler.thread import scraping
 

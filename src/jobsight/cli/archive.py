@@ -1,0 +1,268 @@
+"""``jobsight archive``: finished runs as Parquet files, out of the store and back."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from jobsight.cli.aggregator import progress_line
+from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.config import load_settings
+from jobsight.errors import ConfigError, JobsightError
+from jobsight.model import SECOND, RunReference
+
+if TYPE_CHECKING:
+    from jobsight.archive.place import Place
+    from jobsight.archive.reader import Reader
+    from jobsight.settings import Settings
+    from jobsight.store import Store
+    from jobsight.store.archived import ArchivedRun
+
+_DAY = 86400 * SECOND
+
+
+class Action(StrEnum):
+    WRITE = "write"
+    LIST = "list"
+    CHECK = "check"
+    READ = "read"
+    SQL = "sql"
+
+
+#: Which action takes which options.
+_OPTIONS = {
+    "RUN": {Action.READ},
+    "--before": {Action.WRITE},
+    "--older-than": {Action.WRITE},
+    "--month": {Action.READ},
+    "--cluster": {Action.READ},
+    "--dry-run": {Action.WRITE, Action.READ},
+    "--json": {Action.WRITE, Action.LIST, Action.CHECK},
+}
+
+
+def archive(
+    action: Annotated[
+        Action,
+        typer.Argument(
+            metavar="ACTION", help="write, list, check, read or sql", show_default=False
+        ),
+    ],
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Read: runs to bring back", show_default=False),
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Write: runs that ended before that day")
+    ] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=36600,
+            metavar="DAYS",
+            help="Write: runs that ended so long ago [default: 7]",
+        ),
+    ] = None,
+    month: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM", help="Read: all runs of that month")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Read: runs of that cluster only")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write, read: say what would be done")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write, list, check: as JSON")] = False,
+    location: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="PLACE", help="A folder, or s3://bucket/prefix"),
+    ] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> int:
+    """Keep finished runs as Parquet files, by cluster and month.
+
+    `write` brings runs there, each once; one that changed later comes again. `list` says what is
+    there, `check` reads every byte of it, `read` brings runs back into the store, and `sql` prints
+    the views for DuckDB.
+    """
+    given = {
+        "RUN": run,
+        "--before": before,
+        "--older-than": older_than,
+        "--month": month,
+        "--cluster": cluster,
+        "--dry-run": dry_run,
+        "--json": json,
+    }
+    for name, value in given.items():
+        if value not in (None, False, []) and action not in _OPTIONS[name]:
+            raise ConfigError(f"`jobsight archive {action}` takes no {name}")
+    settings = load_settings(config)
+    if store is not None:
+        settings.store.location = store
+    if location is not None:
+        settings.archive.location = location
+    if older_than is not None:
+        settings.archive.older_than = older_than
+    from jobsight.archive.place import open_place
+
+    if action is Action.SQL:
+        from jobsight.archive.views import views
+
+        print(views(settings.archive))
+        return 0
+    place = open_place(settings.archive)
+    if action is Action.LIST:
+        return _list(place, json)
+    if action is Action.CHECK:
+        return _check(place, settings, json)
+    from jobsight.store import Store
+
+    with Store.open(settings.store.location) as opened:
+        if action is Action.WRITE:
+            return _write(opened, place, _cutoff(settings, before), dry_run, json)
+        return _read(opened, place, run or [], cluster, month, dry_run)
+
+
+def _cutoff(settings: Settings, before: str | None) -> int:
+    if before is None:
+        return time.time_ns() - round(settings.archive.older_than * _DAY)
+    try:
+        moment = datetime.fromisoformat(before)
+    except ValueError:
+        raise ConfigError(
+            f"--before {before!r} is no date; right would be 2026-11-01 or 2026-11-01T12:00"
+        ) from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * SECOND
+
+
+def _write(store: Store, place: Place, before: int, dry_run: bool, json: bool) -> int:
+    from jobsight.archive.writer import write_archive
+
+    done = write_archive(
+        store, place, before, dry_run=dry_run, progress=progress_line("runs archived")
+    )
+    if json:
+        print(msgspec.json.encode(done).decode())
+        return 0
+    if dry_run:
+        for month, count in done.months.items():
+            print(f"{month}  {count:,} runs")
+    if done.removed:
+        print(f"{done.removed} files of an attempt that was cut short were removed")
+    again = f", {done.again:,} of them again, since they had changed" if done.again else ""
+    if dry_run:
+        print(f"{done.runs:,} runs would be archived in {place.location}{again}")
+    else:
+        print(
+            f"{done.runs:,} runs archived in {place.location}{again}: {done.parts} parts, "
+            f"{done.samples:,} samples, {_size(done.size)}"
+        )
+    return 0
+
+
+def _size(size: int) -> str:
+    from jobsight.reports.units import format_bytes
+
+    return format_bytes(size)
+
+
+def _list(place: Place, json: bool) -> int:
+    from jobsight.archive.check import list_months
+
+    months = list_months(place)
+    if json:
+        print(msgspec.json.encode(months).decode())
+        return 0
+    rows = [("CLUSTER", "MONTH", "RUNS", "SAMPLES", "PARTS", "SIZE")]
+    rows += [
+        (
+            row.cluster,
+            row.month,
+            f"{row.runs:,}",
+            f"{row.samples:,}",
+            f"{row.parts:,}",
+            _size(row.size),
+        )
+        for row in months
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+    return 0
+
+
+def _check(place: Place, settings: Settings, json: bool) -> int:
+    from jobsight.archive.check import check_archive
+    from jobsight.store import Store
+
+    with Store.open(settings.store.location) as opened:
+        checked = check_archive(place, opened, progress_line("parts checked"))
+    if json:
+        print(msgspec.json.encode(checked).decode())
+    else:
+        print(
+            f"{checked.parts:,} parts, {checked.files:,} files, {checked.runs:,} runs, "
+            f"{_size(checked.size)}: {len(checked.problems) or 'no'} problems"
+        )
+        for problem in checked.problems:
+            print(f"jobsight: {problem}", file=sys.stderr)
+    return 1 if checked.problems else 0
+
+
+def _read(
+    store: Store,
+    place: Place,
+    wanted: list[str],
+    cluster: str | None,
+    month: str | None,
+    dry_run: bool,
+) -> int:
+    from jobsight.archive.reader import Reader
+    from jobsight.archive.restore import needed, restore
+
+    if bool(wanted) == (month is not None):
+        raise ConfigError("say either which runs, or --month YYYY-MM")
+    if month is not None and not re.fullmatch(r"\d{4}-\d\d", month, re.ASCII):
+        raise ConfigError(f"--month {month!r}: right would be 2026-11")
+    reader = Reader(place)
+    found = (
+        reader.versions(cluster, month)
+        if month is not None
+        else [_find(reader, text, cluster) for text in wanted]
+    )
+    count = 0
+    show = progress_line("runs read")
+    for number, run in enumerate(found, 1):
+        count += needed(store, run) if dry_run else restore(store, reader, run)
+        show(number, len(found))
+    said = "would be brought back" if dry_run else "brought back"
+    print(f"{count:,} of {len(found):,} runs {said}; the store has all of the others")
+    return 0
+
+
+def _find(reader: Reader, text: str, cluster: str | None) -> ArchivedRun:
+    try:
+        reference = RunReference.parse(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    found = reader.versions(reference.cluster or cluster, reference=reference)
+    if not found:
+        raise JobsightError(f"the archive {reader.place.location} has no run {text}")
+    return max(found, key=lambda run: run.start)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_typed(archive, "archive", arguments)
