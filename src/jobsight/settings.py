@@ -136,8 +136,8 @@ class Settings(msgspec.Struct, kw_only=True):
     #: The cluster's name, a part of every run's key.
     cluster: str = msgspec.field(default_factory=short_host_name)
     store: StoreSettings = msgspec.field(default_factory=StoreSettings)
-    archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
     agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
     scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
     software: SoftwareSettings = msgspec.field(default_factory=SoftwareSettings)
+    archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jobsight.agent.exporter import Exporter
@@ -12,6 +13,7 @@ from jobsight.prometheus.settings import MetricsSettings
 
 if TYPE_CHECKING:
     from jobsight.agent.daemon import NodeAgent
+    from jobsight.agent.plugin_socket import PluginSocket
 
 #: Seconds between two looks of the agent at itself.
 _OWN: Final = 5.0
@@ -25,7 +27,9 @@ class Exporting:
             seed_names=metrics.seed_names,
             keep_ended=metrics.keep_ended,
             max_series=metrics.max_series,
+            scratch=metrics.scratch,
         )
+        self._plugin: PluginSocket | None = None
         self.endpoint = None
         if metrics.listen:
             from jobsight.agent.exporter_http import Endpoint
@@ -53,6 +57,18 @@ class Exporting:
         if self.endpoint is not None:
             self.endpoint.start()
 
+    def take_plugin(self, agent: NodeAgent, folder: Path) -> None:
+        """Offer what Slurm's profile plugin sends to this node's agent, too."""
+        if not self.wanted:
+            return
+        from jobsight.agent.plugin_socket import PluginSocket
+
+        keep = self.exporter.keep_ended
+        self._plugin = PluginSocket(folder, agent.collector, keep_ended=keep)
+        self.exporter.sources.append(self._plugin)
+
     def close(self) -> None:
+        if self._plugin is not None:
+            self._plugin.close()
         if self.endpoint is not None:
             self.endpoint.close()

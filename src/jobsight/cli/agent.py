@@ -128,6 +128,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
             )
             with stopping_on_signals(agent.stop):
                 exporting.start(agent)
+                exporting.take_plugin(agent, Path(settings.agent.run_folder))
                 if background is not None:
                     background.report(0)
                 agent.run()
