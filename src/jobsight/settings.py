@@ -12,6 +12,7 @@ import msgspec
 
 from jobsight import places
 from jobsight.archive.settings import ArchiveSettings
+from jobsight.export.settings import ExportSettings
 from jobsight.prometheus.settings import MetricsSettings
 from jobsight.server.settings import ServerSettings
 
@@ -140,4 +141,5 @@ class Settings(msgspec.Struct, kw_only=True):
     agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
     scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
     software: SoftwareSettings = msgspec.field(default_factory=SoftwareSettings)
+    export: ExportSettings = msgspec.field(default_factory=ExportSettings)
     archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)

@@ -112,3 +112,20 @@ marks = Table(
     Column("value", BigInteger, nullable=False),
     Column("text", Text),
 )
+
+# What an export last said of a run, so that only what has changed is said again.
+exported = Table(
+    "exported",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    # NULL of a run that waits: for its end, or because it is to be said again.
+    Column("digest", LargeBinary(16)),
+    Index(
+        "ix_exported_waiting",
+        "name",
+        sqlite_where=text("digest IS NULL"),
+        postgresql_where=text("digest IS NULL"),
+    ),
+    sqlite_with_rowid=False,
+)

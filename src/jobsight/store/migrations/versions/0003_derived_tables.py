@@ -19,6 +19,7 @@ def upgrade() -> None:
     _add_tokens()
     _add_sums()
     _add_scheduler()
+    _add_exported()
 
 
 def _add_columns() -> None:
@@ -144,4 +145,22 @@ def _add_scheduler() -> None:
         sa.Column("value", sa.BigInteger(), nullable=False),
         sa.Column("text", sa.Text()),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_marks")),
+    )
+
+
+def _add_exported() -> None:
+    op.create_table(
+        "exported",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.BigInteger(), nullable=False, autoincrement=False),
+        sa.Column("digest", sa.LargeBinary(16)),
+        sa.PrimaryKeyConstraint("name", "run_id", name=op.f("pk_exported")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_exported_waiting",
+        "exported",
+        ["name"],
+        sqlite_where=sa.text("digest IS NULL"),
+        postgresql_where=sa.text("digest IS NULL"),
     )

@@ -1,0 +1,1 @@
+"""What national accounting gets: the share of each software in each run."""

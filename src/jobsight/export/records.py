@@ -1,0 +1,99 @@
+"""The record of one run: which software it used, by shares of its CPU time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import Final, NamedTuple
+
+import msgspec
+
+from jobsight.model import SECOND
+from jobsight.software.rules import SoftwareName
+from jobsight.software.templates import fill_run
+from jobsight.store.contributions import UNDETERMINED
+from jobsight.text import readable_text
+
+UNDETERMINED_NAME: Final = "undetermined"
+
+
+class ReportedRun(NamedTuple):
+    """A run, and the CPU microseconds of each of its software."""
+
+    cluster: str
+    job_id: int
+    #: Unknown where no record of the scheduler came.
+    start: int | None
+    user: str | None
+    account: str | None
+    used: Mapping[int, int]
+
+
+class ReportedSoftware(NamedTuple):
+    name: str
+    version: str
+    local_version: str
+    user_provided: bool
+    #: Percent of the run, with two decimals.
+    usage: str
+
+
+class UsageRecord(msgspec.Struct, frozen=True):
+    id: str
+    software: list[ReportedSoftware]
+
+    def digest(self) -> bytes:
+        """Changes with anything that the record says."""
+        return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).digest()
+
+
+class Reporting(msgspec.Struct, kw_only=True):
+    """How runs become records."""
+
+    names: Mapping[int, SoftwareName]
+    remove_less_then: float = 1.0
+    record_name: str | None = None
+    zone: tzinfo | None = None
+    undetermined: bool = False
+
+    def record(self, run: ReportedRun) -> UsageRecord:
+        """The run's record; without software where there is nothing to report."""
+        used = self._by_name(run)
+        whole = sum(used.values())
+        kept = {key: cpu for key, cpu in used.items() if 100 * cpu >= self.remove_less_then * whole}
+        # A run of very many programs, each below the threshold, is still a run.
+        kept = {key: cpu for key, cpu in (kept or used).items() if cpu}
+        total = sum(kept.values())
+        software = [
+            ReportedSoftware(*key, f"{100 * cpu / total:.2f}") for key, cpu in sorted(kept.items())
+        ]
+        return UsageRecord(self._id(run), software)
+
+    def _by_name(self, run: ReportedRun) -> dict[tuple[str, str, str, bool], int]:
+        used: dict[tuple[str, str, str, bool], int] = {}
+        for software_id, cpu in run.used.items():
+            name = self._name(software_id)
+            if name is None or name.ignored:
+                continue
+            texts = (name.software, name.version, name.local_version)
+            first, second, third = (
+                readable_text(fill_run(text, run.user, run.account)) if "%(" in text else text
+                for text in texts
+            )
+            key = (first, second, third, name.user_provided)
+            used[key] = used.get(key, 0) + cpu
+        return used
+
+    def _name(self, software_id: int) -> SoftwareName | None:
+        if software_id == UNDETERMINED and self.undetermined:
+            return SoftwareName(UNDETERMINED_NAME, "", "")
+        return self.names.get(software_id)
+
+    def _id(self, run: ReportedRun) -> str:
+        """As the accounting of jobs writes it, so that the two records of a job meet."""
+        begin = f"{readable_text(self.record_name or run.cluster)}:{run.job_id}"
+        if run.start is None:
+            return begin
+        start = datetime.fromtimestamp(run.start // SECOND, self.zone)
+        return f"{begin}:{start:%Y%m%d%H%M%S}"
