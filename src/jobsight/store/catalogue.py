@@ -1,0 +1,132 @@
+"""The names that the store knows, and their paths."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Float, cast, distinct, func, or_, select
+
+from jobsight.store.contributions import UNDETERMINED
+from jobsight.store.tables import executables, paths, run_nodes, runs, software
+from jobsight.text import readable_path
+
+#: Nanoseconds.
+_HOUR: Final = 3600e9
+
+
+class SoftwareRow(msgspec.Struct, kw_only=True):
+    """A name as the rules gave it; places for user and project stand open."""
+
+    id: int
+    software: str
+    version: str
+    local_version: str
+    user_provided: bool
+    ignored: bool
+    paths: int
+
+
+class PathRow(msgspec.Struct, kw_only=True):
+    """A path and what it was used for in the runs that are kept."""
+
+    path: str
+    jobs: int
+    users: int
+    executions: int
+    cpu_hours: float
+    #: Its share of what its runs had, by CPU time; an estimate to put paths in order.
+    core_hours: float
+    #: When the last of its runs began, nanoseconds.
+    last: int | None
+    #: None where no rule was asked yet, 0 where none knows it.
+    software_id: int | None
+
+
+def list_software(connection: Connection, name: str | None = None) -> list[SoftwareRow]:
+    """All names, or the versions of one, with the number of their paths."""
+    query = (
+        select(software, func.count(paths.c.id))
+        .join(paths, paths.c.software_id == software.c.id, isouter=True)
+        .group_by(*software.c)
+        .order_by(software.c.name, software.c.version, software.c.local_version, software.c.id)
+    )
+    if name is not None:
+        query = query.where(software.c.name == name)
+    return [
+        SoftwareRow(
+            id=row[0],
+            software=row[1],
+            version=row[2],
+            local_version=row[3],
+            user_provided=bool(row[4]),
+            ignored=bool(row[5]),
+            paths=row[6],
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def find_path(connection: Connection, path: bytes) -> PathRow | None:
+    """A path, where the store has seen it."""
+    found = _paths(connection, paths.c.path == path, 1, None)
+    return found[0] if found else None
+
+
+def paths_of(
+    connection: Connection, software_ids: list[int], limit: int, since: int | None = None
+) -> list[PathRow]:
+    """The paths of names, those with the most core hours first."""
+    return _paths(connection, paths.c.software_id.in_(software_ids), limit, since)
+
+
+def undetermined_paths(
+    connection: Connection, limit: int, since: int | None = None
+) -> list[PathRow]:
+    """The paths that no rule knows, in runs that began since then."""
+    unknown = or_(paths.c.software_id == UNDETERMINED, paths.c.software_id.is_(None))
+    return _paths(connection, unknown, limit, since)
+
+
+def _paths(
+    connection: Connection, condition: ColumnElement[bool], limit: int, since: int | None
+) -> list[PathRow]:
+    length = func.coalesce(runs.c.end, runs.c.last_seen, runs.c.start) - runs.c.start
+    allocated = cast(runs.c.cpus, Float) * length
+    share = cast(executables.c.cpu_time, Float) / func.nullif(runs.c.cpu_time, 0)
+    core_time = func.coalesce(func.sum(share * allocated), 0.0).label("core_time")
+    cpu_time = func.sum(cast(executables.c.cpu_time, Float)).label("cpu_time")
+    query = (
+        select(
+            paths.c.path,
+            paths.c.software_id,
+            func.count(distinct(runs.c.id)),
+            func.count(distinct(runs.c.user)),
+            func.sum(executables.c.executions),
+            cpu_time,
+            core_time,
+            func.max(runs.c.start),
+        )
+        .join(executables, executables.c.path_id == paths.c.id)
+        .join(run_nodes, run_nodes.c.id == executables.c.run_node_id)
+        .join(runs, runs.c.id == run_nodes.c.run_id)
+        .where(condition)
+        .group_by(paths.c.id, paths.c.path, paths.c.software_id)
+        .order_by(core_time.desc(), cpu_time.desc(), paths.c.id)
+        .limit(limit)
+    )
+    if since is not None:
+        query = query.where(runs.c.start >= since)
+    return [
+        PathRow(
+            path=readable_path(bytes(path)),
+            software_id=software_id,
+            jobs=jobs,
+            users=users,
+            executions=int(executions),
+            cpu_hours=float(cpu) / _HOUR,
+            core_hours=float(core) / _HOUR,
+            last=last,
+        )
+        for path, software_id, jobs, users, executions, cpu, core, last in connection.execute(query)
+    ]
