@@ -160,6 +160,7 @@ def test_the_description_names_every_reply(client: TestClient) -> None:
         "/api/v1/jobs/{run}",
         "/api/v1/jobs/{run}/series",
         "/api/v1/metrics",
+        "/api/v1/health",
         "/api/v1/batches",
     }
     references = set()

@@ -24,14 +24,16 @@ OPERATIONS = [
     ("/api/v1/jobs/{run}", "GET"),
     ("/api/v1/jobs/{run}/series", "GET"),
     ("/api/v1/metrics", "GET"),
+    ("/api/v1/health", "GET"),
     ("/api/v1/batches", "POST"),
 ]
+BARE = ("/api/v1/metrics", "/api/v1/health")
 QUESTIONS = [
     (path, method, mode)
     for path, method in OPERATIONS
     for mode in GenerationMode
-    # It takes no parameters that could be wrong.
-    if (path, mode) != ("/api/v1/metrics", GenerationMode.NEGATIVE)
+    # They take no parameters that could be wrong.
+    if path not in BARE or mode != GenerationMode.NEGATIVE
 ]
 PLAIN = ("/api/v1/jobs", "/api/v1/metrics")
 
