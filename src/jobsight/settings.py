@@ -6,7 +6,7 @@ The comment above a field becomes its line in docs/settings.md.
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -14,6 +14,8 @@ from jobsight import places
 from jobsight.archive.settings import ArchiveSettings
 from jobsight.export.settings import ExportSettings
 from jobsight.prometheus.settings import MetricsSettings
+from jobsight.scheduler.settings import SchedulerSettings
+from jobsight.scheduler.sinks.settings import SinksSettings
 from jobsight.server.settings import ServerSettings
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
@@ -94,36 +96,6 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
 
 
-class RestSettings(msgspec.Struct, kw_only=True):
-    """Where slurmrestd is."""
-
-    #: "unix:/run/slurmrestd.socket" or "http://host:6820".
-    url: str | None = None
-    #: The user whose token it is.
-    user: str | None = None
-    #: A file that holds a token; read anew for each question. Else $SLURM_JWT.
-    token_file: str | None = None
-
-
-class SchedulerSettings(msgspec.Struct, kw_only=True):
-    #: "auto" takes the best that answers.
-    source: Literal["auto", "rest", "json", "text", "recorded"] = "auto"
-    #: Seconds between two scrapes inside of `jobsight serve`; 0 is never.
-    every: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 0.0
-    #: Seconds within which Slurm must answer.
-    timeout: Seconds = 60.0
-    #: Seconds that each scrape looks back behind the last, for records that are booked late.
-    overlap: Seconds = 900.0
-    #: Seconds of accounting in one question while catching up.
-    window: Seconds = 21600.0
-    #: Days to look back where the store knows of no scrape before.
-    history: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 7.0
-    #: Where slurmrestd is.
-    rest: RestSettings = msgspec.field(default_factory=RestSettings)
-    #: A folder of replies that were recorded elsewhere.
-    recorded: str | None = None
-
-
 class SoftwareSettings(msgspec.Struct, kw_only=True):
     #: Files of rules that name executables, in their order. SAMS's own files can be named here.
     rules: list[str] = msgspec.field(default_factory=list)
@@ -140,6 +112,25 @@ class Settings(msgspec.Struct, kw_only=True):
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
     agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
     scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
+    #: Where several clusters are scraped by one process: the name of each, and what is different
+    #: there from `scheduler`.
+    clusters: dict[str, SchedulerSettings] = msgspec.field(default_factory=dict)
+    sinks: SinksSettings = msgspec.field(default_factory=SinksSettings)
+
+    def scrapes(self) -> bool:
+        """Whether the server has anything to do with a scheduler or a sink."""
+        asked = any(each.scheduler.every for each in self.each_cluster())
+        return asked or bool(self.sinks.mongodb.url or self.sinks.opensearch.url)
+
+    def each_cluster(self) -> list[Settings]:
+        """The settings of every cluster that is scraped, each with its own name."""
+        if not self.clusters:
+            return [self]
+        return [
+            msgspec.structs.replace(self, cluster=name, scheduler=scheduler, clusters={})
+            for name, scheduler in self.clusters.items()
+        ]
+
     software: SoftwareSettings = msgspec.field(default_factory=SoftwareSettings)
     export: ExportSettings = msgspec.field(default_factory=ExportSettings)
     archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import msgspec
@@ -35,6 +36,9 @@ class Queue:
                 self.runs[key_of(record.info)] = record
             elif record.info.state == "PENDING":
                 self.waiting[_shown(record)] = record
+
+    def records(self) -> Iterable[JobRecord]:
+        return itertools.chain(self.runs.values(), self.waiting.values())
 
     def active(self) -> set[int]:
         """The ids of those that run now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 #: What Slurm writes where there are no nodes.
 NO_NODES = frozenset({"", "(null)", "none", "none assigned", "n/a", "unknown"})
@@ -11,6 +11,7 @@ NO_NODES = frozenset({"", "(null)", "none", "none assigned", "n/a", "unknown"})
 LONGEST = 200_000
 
 _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,12})", re.ASCII)
 
 
 def expand_hosts(text: str, longest: int = LONGEST) -> tuple[str, ...]:
@@ -92,3 +93,30 @@ def _choices(choice: str) -> Iterator[str]:
 
 def _not_a_list(text: str) -> ValueError:
     return ValueError(f"{text[:60]!r} is not a list of hosts")
+
+
+def compress_hosts(names: Iterable[str]) -> str:
+    """The names as Slurm would write them, shortened by their numbers; expand gives them back."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    alone: list[str] = []
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            alone.append(name)
+        else:
+            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+    parts = [_group(head, width, numbers) for (head, width), numbers in groups.items()]
+    return ",".join(parts + alone)
+
+
+def _group(head: str, width: int, numbers: list[int]) -> str:
+    stretches: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if stretches and number == stretches[-1][-1] + 1:
+            stretches[-1][1:] = [number]
+        else:
+            stretches.append([number])
+    texts = ["-".join(f"{number:0{width}d}" for number in stretch) for stretch in stretches]
+    if len(texts) == 1 and "-" not in texts[0]:
+        return head + texts[0]
+    return f"{head}[{','.join(texts)}]"

@@ -12,16 +12,9 @@ import zstandard
 
 from jobsight.errors import StoreError
 from jobsight.model import Run
-from jobsight.scheduler.records import JobRecord, NodeInfo, PartitionInfo
+from jobsight.scheduler.records import JobRecord
 from jobsight.store import Store
 from jobsight.store.scheduled import keep_records, list_clusters, list_records, record_details
-
-#: What is kept of a cluster, by the kind under which it lies in the store.
-KINDS: dict[str, type[msgspec.Struct]] = {
-    "node": NodeInfo,
-    "partition": PartitionInfo,
-    "waiting": JobRecord,
-}
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _compress = zstandard.ZstdCompressor(level=3).compress

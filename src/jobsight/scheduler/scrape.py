@@ -30,6 +30,7 @@ from jobsight.scheduler.combine import (
 from jobsight.scheduler.errors import SchedulerError
 from jobsight.scheduler.mirror import Mirror
 from jobsight.scheduler.records import JobRecord, Jobs, Problem
+from jobsight.scheduler.sinks.gauges import count_cluster
 from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.choose import Choice, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
@@ -104,7 +105,7 @@ class Scraper:
             self._report(jobs.problems)
             self._mirror.keep("waiting", queue.waiting.items())
         with _collected(failures):
-            self._mirror_cluster(source)
+            self._mirror_cluster(source, queue)
         with _collected(failures):
             self._catch_up(now, queue)
         # What the accounting has not booked yet, or could not be asked for.
@@ -117,8 +118,10 @@ class Scraper:
         if failures:
             raise SchedulerError("; ".join(dict.fromkeys(failures)))
 
-    def _mirror_cluster(self, source: Source) -> None:
+    def _mirror_cluster(self, source: Source, queue: Queue) -> None:
         nodes, partitions = source.nodes(), source.partitions()
+        counted = count_cluster(self._settings.cluster, nodes.records, queue.records())
+        self._mirror.keep("gauges", [("all", counted)])
         for kind, reply in (("node", nodes), ("partition", partitions)):
             self._report(reply.problems)
             self._mirror.keep(kind, ((record.name, record) for record in reply.records))

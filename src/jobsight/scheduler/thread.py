@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jobsight.scheduler.scrape import Scraper
+from jobsight.scheduler.sinks.outlet import feeding
 from jobsight.settings import Settings
 from jobsight.store import Store
 
@@ -37,16 +38,28 @@ def scrape_regularly(
 
 @contextmanager
 def scraping(settings: Settings, store: Store) -> Iterator[None]:
-    """Scrape beside what the block does, every ``scheduler.every`` seconds."""
+    """Scrape each cluster beside what the block does, and feed the sinks."""
     stopped = threading.Event()
-    scraper = Scraper(store, settings)
-    arguments = (scraper, settings.scheduler.every, stopped, logger.warning)
-    thread = threading.Thread(
-        target=scrape_regularly, args=arguments, name="jobsight-scrape", daemon=True
-    )
-    thread.start()
+    threads = [
+        _thread(Scraper(store, each), each.scheduler.every, stopped)
+        for each in settings.each_cluster()
+        if each.scheduler.every
+    ]
     try:
-        yield
+        with feeding(store, settings.sinks):
+            yield
     finally:
         stopped.set()
-        thread.join(_LAST_WAIT)
+        for thread in threads:
+            thread.join(_LAST_WAIT)
+
+
+def _thread(scraper: Scraper, every: float, stopped: threading.Event) -> threading.Thread:
+    thread = threading.Thread(
+        target=scrape_regularly,
+        args=(scraper, every, stopped, logger.warning),
+        name=f"jobsight-scrape-{scraper.state.cluster}",
+        daemon=True,
+    )
+    thread.start()
+    return thread

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 import jobsight
 from jobsight import web
 from jobsight.reports.build import build_report
-from jobsight.server import api, errors, ingest
+from jobsight.server import api, errors, health, ingest
 from jobsight.server.access import Access
 from jobsight.server.keyring import Keyring
 from jobsight.server.settings import ServerSettings
@@ -54,11 +54,12 @@ def create_app(
     app.include_router(api.create_router(store))
     taking = ingest.Ingest(store, keyring, settings or ServerSettings())
     app.include_router(ingest.create_router(taking))
+    app.include_router(health.create_router(store))
     _add_pages(app, store)
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
     @app.get("/healthz", include_in_schema=False)
-    async def health() -> PlainTextResponse:
+    async def alive() -> PlainTextResponse:
         return PlainTextResponse("ok\n")
 
     app.add_middleware(
@@ -92,7 +93,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, schemas = msgspec.json.schema_components(
-            api.REPLIES, ref_template="#/components/schemas/{name}"
+            (*api.REPLIES, health.Health), ref_template="#/components/schemas/{name}"
         )
         components = made.setdefault("components", {})
         # FastAPI's own shape of a wrong parameter is not the one that is answered here.

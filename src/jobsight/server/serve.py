@@ -161,7 +161,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.archive.thread import archiving
 
             stack.enter_context(archiving(store, settings.archive))
-        if settings.scheduler.every:
+        if settings.scrapes():
             from jobsight.scheduler.thread import scraping
 
             stack.enter_context(scraping(settings, store))

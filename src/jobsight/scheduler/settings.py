@@ -1,0 +1,39 @@
+"""How each cluster's Slurm is asked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
+
+
+class RestSettings(msgspec.Struct, kw_only=True):
+    """Where slurmrestd is."""
+
+    #: "unix:/run/slurmrestd.socket" or "http://host:6820".
+    url: str | None = None
+    #: The user whose token it is.
+    user: str | None = None
+    #: A file that holds a token; read anew for each question. Else $SLURM_JWT.
+    token_file: str | None = None
+
+
+class SchedulerSettings(msgspec.Struct, kw_only=True):
+    #: "auto" takes the best that answers.
+    source: Literal["auto", "rest", "json", "text", "pyslurm", "recorded"] = "auto"
+    #: Seconds between two scrapes inside of `jobsight serve`; 0 is never.
+    every: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 0.0
+    #: Seconds within which Slurm must answer.
+    timeout: Seconds = 60.0
+    #: Seconds that each scrape looks back behind the last, for records that are booked late.
+    overlap: Seconds = 900.0
+    #: Seconds of accounting in one question while catching up.
+    window: Seconds = 21600.0
+    #: Days to look back where the store knows of no scrape before.
+    history: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 7.0
+    #: Where slurmrestd is.
+    rest: RestSettings = msgspec.field(default_factory=RestSettings)
+    #: A folder of replies that were recorded elsewhere.
+    recorded: str | None = None

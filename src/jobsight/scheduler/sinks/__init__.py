@@ -1,0 +1,1 @@
+"""Where the scheduler's data goes besides the store: MongoDB, OpenSearch, Prometheus."""

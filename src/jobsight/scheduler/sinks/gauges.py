@@ -1,0 +1,181 @@
+"""The cluster for Prometheus: CPUs and GPUs by state, node states, jobs by state and partition.
+
+Made from what the last scrape of Slurm left in the store, so that a scrape by Prometheus never
+asks Slurm. The families are bounded: none has a label for a job or a user.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from jobsight.scheduler.records import JobRecord, NodeInfo
+from jobsight.scheduler.state import ScrapeState
+
+#: States and flags in which a node takes jobs.
+_USABLE = frozenset(
+    {"ALLOCATED", "COMPLETING", "IDLE", "MAINT", "MIXED", "PERFCTRS", "POWER_UP", "RESERVED"}
+)
+_UNUSABLE_FLAGS = frozenset(
+    {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN",
+     "REBOOT_ISSUED", "REBOOT_REQUESTED", "INVALID_REG"}
+)  # fmt: skip
+
+Labels = tuple[tuple[str, str], ...]
+
+_HELP = {
+    "slurm_cpus_alloc": "CPUs that jobs have.",
+    "slurm_cpus_idle": "CPUs that jobs could have.",
+    "slurm_cpus_drain": "CPUs of nodes that take no jobs.",
+    "slurm_cpus_total": "All CPUs.",
+    "slurm_gpus_alloc": "GPUs that jobs have.",
+    "slurm_gpus_idle": "GPUs that jobs could have.",
+    "slurm_gpus_drain": "GPUs of nodes that take no jobs and have none.",
+    "slurm_gpus_total": "All GPUs.",
+    "slurm_node_states": "The state that a node is in; one series for each node.",
+    "slurm_job_states": "Jobs in each state; ended ones are not counted.",
+    "slurm_partitions": "Jobs of each partition, waiting and running.",
+    "jobsight_cluster_nodes": "Nodes in each state.",
+    "jobsight_cluster_memory_bytes": "Memory of all nodes, allocated and in all.",
+    "jobsight_scrape_success": "Whether the last scrape of Slurm succeeded.",
+    "jobsight_scrape_age_seconds": "Seconds since a scrape of Slurm last succeeded.",
+}
+
+
+class Gauge(msgspec.Struct, array_like=True):
+    """One value."""
+
+    family: str
+    labels: Labels
+    value: float
+
+
+class Gauges(msgspec.Struct):
+    """The values of one cluster, as they lie in the store between two scrapes of Slurm."""
+
+    values: list[Gauge]
+
+
+class _Sums:
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._values: dict[tuple[str, Labels], float] = {}
+
+    def add(self, family: str, value: float, **labels: str) -> None:
+        key = family, (("cluster", self._cluster), *labels.items())
+        self._values[key] = self._values.get(key, 0) + value
+
+    def gauges(self) -> Gauges:
+        return Gauges([Gauge(family, labels, v) for (family, labels), v in self._values.items()])
+
+
+def count_cluster(cluster: str, nodes: Iterable[NodeInfo], jobs: Iterable[JobRecord]) -> Gauges:
+    """Count what one round of a scraper saw."""
+    sums = _Sums(cluster)
+    for node in nodes:
+        _add_node(sums, node)
+    for record in jobs:
+        if record.info.end is None:
+            count = _tasks(record)
+            state = (record.info.state or "unknown").lower()
+            sums.add("slurm_job_states", count, name=state)
+            sums.add("slurm_partitions", count, name=record.info.partition or "None")
+    return sums.gauges()
+
+
+def count_health(state: ScrapeState, now: int) -> Gauges:
+    """Whether the figures of a cluster are fresh."""
+    sums = _Sums(state.cluster)
+    if state.attempted is not None:
+        sums.add("jobsight_scrape_success", float(state.healthy))
+    if state.succeeded is not None:
+        sums.add("jobsight_scrape_age_seconds", max(0, now - state.succeeded) / 1e9)
+    return sums.gauges()
+
+
+def exposition(clusters: Iterable[Gauges]) -> str:
+    """The gauges of several clusters in Prometheus's text form, each family in one piece."""
+    families: dict[str, list[str]] = {name: [] for name in _HELP}
+    for gauges in clusters:
+        for gauge in gauges.values:
+            families[gauge.family].append(
+                f"{gauge.family}{_braces(gauge.labels)} {gauge.value:.15g}\n"
+            )
+    return "".join(
+        f"# HELP {name} {_HELP[name]}\n# TYPE {name} gauge\n{''.join(lines)}"
+        for name, lines in families.items()
+        if lines
+    )
+
+
+def _add_node(sums: _Sums, node: NodeInfo) -> None:
+    usable = node.state in _USABLE and not _UNUSABLE_FLAGS & set(node.state_flags)
+    where = {"reservation": node.reservation or "None"}
+    total = node.cpus or 0
+    taken = min(node.cpus_allocated or 0, total)
+    _add_amounts(sums, "cpus", total, taken, usable, where)
+    used = _gpus(node.gres_used)
+    for kind, count in _gpus(node.gres).items():
+        taken = min(used.get(kind, 0), count)
+        _add_amounts(sums, "gpus", count, taken, usable, {"type": kind} | where)
+    state = (node.state or "UNKNOWN").lower()
+    sums.add("slurm_node_states", 1, name=node.name, slurm_node_states=state)
+    shown = state if usable or state not in ("idle", "mixed", "allocated") else _flagged(node)
+    sums.add("jobsight_cluster_nodes", 1, state=shown)
+    for kind, value in (("allocated", node.memory_allocated), ("total", node.memory)):
+        sums.add("jobsight_cluster_memory_bytes", value or 0, kind=kind)
+
+
+def _flagged(node: NodeInfo) -> str:
+    """The flag that keeps a node from jobs, which says more than "idle"."""
+    return sorted(_UNUSABLE_FLAGS & set(node.state_flags))[0].lower()
+
+
+def _add_amounts(
+    sums: _Sums, what: str, total: int, taken: int, usable: bool, labels: Mapping[str, str]
+) -> None:
+    free = total - taken
+    for family, value in (
+        ("alloc", taken),
+        ("idle", free if usable else 0),
+        ("drain", 0 if usable else free),
+        ("total", total),
+    ):
+        sums.add(f"slurm_{what}_{family}", value, **labels)
+
+
+def _gpus(gres: Mapping[str, int]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for name, count in gres.items():
+        kind, _, model = name.partition(":")
+        if kind == "gpu":
+            found[model or "gpu"] += count
+    return dict(found)
+
+
+def _tasks(record: JobRecord) -> int:
+    """How many jobs a record stands for: the waiting tasks of an array are one record."""
+    if not record.array_tasks:
+        return 1
+    count = 0
+    for part in record.array_tasks.partition("%")[0].split(","):
+        first, _, last = part.partition("-")
+        last, _, step = last.partition(":")
+        try:
+            count += (int(last or first) - int(first)) // int(step or 1) + 1
+        except ValueError:
+            # Slurm cuts a long list with "..."; what it does not say is not counted.
+            continue
+    return max(count, 1)
+
+
+def _braces(labels: Labels) -> str:
+    return "{" + ",".join(_pairs(labels)) + "}"
+
+
+def _pairs(labels: Labels) -> Iterable[str]:
+    for name, value in labels:
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        yield f'{name}="{escaped}"'

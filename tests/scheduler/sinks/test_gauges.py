@@ -1,0 +1,108 @@
+"""The cluster's gauges: right sums, bounded, and to promtool's liking."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from jobsight.model import SECOND
+from jobsight.scheduler.mirror import Mirror
+from jobsight.scheduler.sinks.feed import keep_mark
+from jobsight.scheduler.sinks.gauges import count_cluster, count_health, exposition
+from jobsight.scheduler.state import ScrapeState, write_state
+from jobsight.server.app import create_app
+from jobsight.store import Store
+from tests.scheduler.sinks.site import START, node, record
+
+NODES = [
+    node("n1"),
+    node("n2", state="IDLE", cpus_allocated=0, gres_used={}, reservation="course"),
+    node("n3", state_flags=("DRAIN",), gres={"gpu:a100": 4, "gpu:1g.5gb": 7}, gres_used={}),
+    node('n"4', state="DOWN", cpus_allocated=None, gres={}, gres_used={}),
+]
+JOBS = [
+    record(1, end=None, state="RUNNING"),
+    record(2, end=None, state="RUNNING", partition="gpu"),
+    record(3),
+    record(4, None, array_tasks="1-9:2,20%4"),
+    record(5, None, array_tasks="1-1000,..."),
+]
+
+
+def values(text: str) -> dict[str, dict[str, float]]:
+    """Family -> label values, joined -> value."""
+    return {
+        family.name: {
+            "/".join(
+                label for name, label in sample.labels.items() if name != "cluster"
+            ): sample.value
+            for sample in family.samples
+        }
+        for family in text_string_to_metric_families(text)
+    }
+
+
+def test_cpus_and_gpus_by_state_and_reservation() -> None:
+    found = values(exposition([count_cluster("c1", NODES, JOBS)]))
+    assert found["slurm_cpus_alloc"] == {"None": 6, "course": 0}
+    assert found["slurm_cpus_idle"] == {"None": 5, "course": 8}
+    # What runs on a draining node is allocated, the rest of it is lost.
+    assert found["slurm_cpus_drain"] == {"None": 5 + 8, "course": 0}
+    assert found["slurm_cpus_total"] == {"None": 24, "course": 8}
+    assert found["slurm_gpus_alloc"] == {"a100/None": 1, "a100/course": 0, "1g.5gb/None": 0}
+    assert found["slurm_gpus_idle"] == {"a100/None": 3, "a100/course": 4, "1g.5gb/None": 0}
+    assert found["slurm_gpus_drain"] == {"a100/None": 4, "a100/course": 0, "1g.5gb/None": 7}
+    assert found["slurm_node_states"]['n"4/down'] == 1
+    assert len(found["slurm_node_states"]) == len(NODES)
+    assert found["jobsight_cluster_nodes"] == {"mixed": 1, "idle": 1, "drain": 1, "down": 1}
+    # Waiting tasks of an array are one record and several jobs.
+    assert found["slurm_job_states"] == {"running": 2, "pending": 6 + 1000}
+    assert found["slurm_partitions"] == {"main": 1 + 1006, "gpu": 1}
+
+
+def test_the_server_gives_them_and_the_health(tmp_path: Path) -> None:
+    location = tmp_path / "store.db"
+    with Store.open(location) as store:
+        for cluster in ("c1", "c2"):
+            counted = count_cluster(cluster, NODES, JOBS)
+            Mirror(store, cluster).keep("gauges", [("all", counted)])
+        write_state(str(location), ScrapeState(cluster="c1", attempted=1, succeeded=1))
+        write_state(str(location), ScrapeState(cluster="c2", attempted=1, reason="squeue failed"))
+        client = TestClient(create_app(store, "t" * 20), base_url="http://localhost")
+        assert client.get("/metrics").status_code == 401
+        client.headers["Authorization"] = f"Bearer {'t' * 20}"
+        answer = client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        families = list(text_string_to_metric_families(answer.text))
+        assert len({family.name for family in families}) == len(families)
+        success = {
+            sample.labels["cluster"]: sample.value
+            for family in families
+            if family.name == "jobsight_scrape_success"
+            for sample in family.samples
+        }
+        assert success == {"c1": 1, "c2": 0}
+        keep_mark(store, "mongodb", 0, "MongoDB does not take the jobs: away")
+        health = client.get("/api/v1/health").json()
+        assert not health["healthy"]
+        assert [(each["cluster"], each["reason"]) for each in health["clusters"]] == [
+            ("c1", ""), ("c2", "squeue failed"),
+        ]  # fmt: skip
+        assert health["sinks"][0]["reason"].endswith("away")
+
+
+def test_promtool_likes_them() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool (Debian's package prometheus) is not here")
+    state = ScrapeState(cluster="c1", attempted=START * SECOND, succeeded=START * SECOND)
+    text = exposition([count_cluster("c1", NODES, JOBS), count_health(state, (START + 5) * SECOND)])
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30
+    )
+    complaints = checked.stderr.splitlines()
+    # The seed's own names may be disliked; ours may not.
+    assert [line for line in complaints if line.startswith("jobsight")] == []
+    assert "error while linting" not in checked.stderr

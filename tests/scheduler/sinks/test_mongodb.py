@@ -1,0 +1,207 @@
+"""Into a server that speaks MongoDB's protocol: once each, and changed ones only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from jobsight.errors import ConfigError
+from jobsight.model import SECOND
+from jobsight.scheduler.sinks.base import SinkError
+from jobsight.scheduler.sinks.feed import feed, read_reasons
+from jobsight.scheduler.sinks.mongodb import MongoSink
+from jobsight.scheduler.sinks.outlet import Outlet
+from jobsight.store import Store
+from tests.scheduler.sinks import servers
+from tests.scheduler.sinks.site import START, book, keep, node, record
+from tests.store.sample import batch, part, sighting, totals
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.mongodb(tmp_path_factory.mktemp("mongo") / "data") as url:
+        yield url
+
+
+@pytest.fixture
+def database(address: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with MongoClient[dict[str, Any]](address) as client:
+        name = f"db{abs(hash(request.node.nodeid))}"
+        yield client[name]
+        client.drop_database(name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def sink_for(address: str, database: Any, **more: Any) -> MongoSink:
+    return MongoSink(address, database.name, **more)
+
+
+def test_documents_are_clockworks_and_ours(address: str, database: Any, store: Store) -> None:
+    book(store, [record(7, comment="50% <&>"), record(8, START, exit_code=3, state="FAILED")])
+    measured = part(sighting(job_id=7, birth=START * SECOND), totals=totals(1, 5 * SECOND))
+    assert store.write(batch(measured))
+    keep(store, nodes=[node("n1"), node("n2", features=("32gb",), gres={"gpu:v100": 8})],
+         waiting=[record(9, None)])  # fmt: skip
+    sink = sink_for(address, database, clock=lambda: 77.0)
+    assert feed(store, sink) == 5
+    found = {job["slurm"]["job_id"]: job for job in database.jobs.find()}
+    assert found.keys() == {"7", "8", "9"}
+    job = found["7"]
+    assert job["_id"].startswith("c1:7:2026")
+    assert job["slurm"] | {"uid": None} == job["slurm"]
+    expected = {
+        "username": "user0", "account": "physics", "cluster_name": "c1", "nodes": "n[1-2]",
+        "job_state": "COMPLETED", "exit_code": "SUCCESS:0", "time_limit": 60,
+        "submit_time": START - 60, "start_time": START, "end_time": START + 600,
+        "tres_allocated": {"num_cpus": 4, "num_nodes": 2, "mem": 8192, "num_gpus": 2, "gres": 3},
+        "comment": "50% <&>",
+    }  # fmt: skip
+    assert expected.items() <= job["slurm"].items()
+    assert job["cw"] == {
+        "mila_email_username": None,
+        "last_slurm_update": 77.0,
+        "last_slurm_update_by_sacct": 77.0,
+    }
+    assert (job["jobsight"]["cpu_time"], job["jobsight"]["slurm_cpu_time"]) == (5.0, 9.0)
+    assert found["8"]["slurm"]["exit_code"] == "ERROR:3"
+    assert found["9"]["slurm"]["start_time"] is None
+    nodes = {found["slurm"]["name"]: found for found in database.nodes.find()}
+    assert nodes["n1"]["cw"]["gpu"] == {"name": "a100", "number": 4, "cw_name": "a100"}
+    assert nodes["n2"]["cw"]["gpu"]["cw_name"] == "v100l"
+    sink.close()
+
+
+def test_the_same_again_writes_nothing_and_a_change_one(
+    address: str, database: Any, store: Store
+) -> None:
+    book(store, (record(number) for number in range(1, 1501)))
+    keep(store, nodes=[node("n1")], waiting=[record(9000, None), record(9001, None)])
+    sink = sink_for(address, database)
+    assert feed(store, sink) == 1503
+    assert feed(store, sink) == 0
+    # One that waited has started, a node has gone, a job was renamed.
+    book(store, [record(9000), record(5, name="another")])
+    keep(store, nodes=[node("n2")], waiting=[record(9001, None)])
+    assert feed(store, sink) == 5
+    assert database.jobs.count_documents({}) == 1502
+    assert [found["slurm"]["name"] for found in database.nodes.find()] == ["n2"]
+    assert database.jobs.count_documents({"jobsight.waiting": True}) == 1
+    # A new process, and one that lost its mark: both see by the digests what is there.
+    again = sink_for(address, database)
+    assert feed(store, again) == 0
+    with store.database.write() as transaction:
+        transaction.execute("DELETE FROM marks")
+    assert feed(store, again) == 0
+    for one in (sink, again):
+        one.close()
+
+
+def test_a_requeue_is_two_documents(address: str, database: Any, store: Store) -> None:
+    book(store, [record(7), record(7, START + 1000)])
+    sink = sink_for(address, database)
+    feed(store, sink)
+    starts = sorted(job["slurm"]["start_time"] for job in database.jobs.find())
+    assert starts == [START, START + 1000]
+    indices = database.jobs.index_information()
+    assert indices["job_id_cluster_name_and_start"]["unique"]
+    sink.close()
+
+
+def test_a_server_that_is_away_is_one_line_and_nothing_is_lost(
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    book(store, [record(7)])
+    port = servers.free_port()
+    sink = MongoSink(f"mongodb://127.0.0.1:{port}", "clockwork", timeout=0.3)
+    outlet = Outlet(store, sink, every=1)
+    assert not outlet.feed_once()
+    assert not outlet.feed_once()
+    assert [r.getMessage()[:34] for r in caplog.records] == ["MongoDB does not take the jobs: 12"]
+    assert read_reasons(store)["mongodb"].startswith("MongoDB does not take the jobs")
+    with servers.mongodb(tmp_path / "data", port) as url:
+        assert outlet.feed_once()
+        assert read_reasons(store) == {"mongodb": ""}
+        with MongoClient[dict[str, Any]](url) as client:
+            assert client.clockwork.jobs.count_documents({}) == 1
+    sink.close()
+
+
+def test_a_wrong_password_is_one_line(tmp_path: Path, store: Store) -> None:
+    port = servers.free_port()
+    with (
+        servers.mongodb(tmp_path / "data", port) as url,
+        MongoClient[dict[str, Any]](url) as client,
+    ):
+        client.admin.command("createUser", "anna", pwd="right", roles=["root"])
+    with servers.mongodb(tmp_path / "data", port, auth=True):
+        wrong = MongoSink(f"mongodb://anna:wrong@127.0.0.1:{port}", "clockwork", timeout=3)
+        with pytest.raises(SinkError, match=r"[Aa]uthentication") as refused:
+            feed(store, wrong)
+        assert "wrong" not in str(refused.value)
+        right = MongoSink(f"mongodb://anna:right@127.0.0.1:{port}", "clockwork", timeout=3)
+        assert feed(store, right) == 0
+        for sink in (wrong, right):
+            sink.close()
+    with pytest.raises(ConfigError, match=r"sinks\.mongodb\.url: .*right would be mongodb://"):
+        MongoSink("http://x", "clockwork")
+
+
+_FEEDER = """
+import sys
+from jobsight.scheduler.sinks.feed import feed
+from jobsight.scheduler.sinks.mongodb import MongoSink
+from jobsight.store import Store
+location, url, database = sys.argv[1:]
+print("ready", flush=True)
+with Store.open(location) as store:
+    feed(store, MongoSink(url, database))
+"""
+
+
+def _killed_and_repeated(
+    address: str, database: Any, store: Store, count: int, pauses: list[float]
+) -> None:
+    for place in range(0, count, 1000):
+        book(store, (record(number) for number in range(place + 1, min(place + 1000, count) + 1)))
+    command = [sys.executable, "-c", _FEEDER, store.database.where, address, database.name]
+    seen = []
+    for pause in pauses:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(pause)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        seen.append(database.jobs.count_documents({}))
+    assert seen[0] < count, "the kill came too late to say anything"
+    sink = sink_for(address, database, timeout=120)
+    feed(store, sink)
+    assert database.jobs.count_documents({}) == count
+    assert len(database.jobs.distinct("slurm.job_id")) == count
+    assert feed(store, sink) == 0
+    sink.close()
+
+
+def test_killed_in_the_middle_and_repeated(address: str, database: Any, store: Store) -> None:
+    _killed_and_repeated(address, database, store, 3000, [0.5, 0.9])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_fifty_thousand_jobs(address: str, database: Any, store: Store) -> None:
+    _killed_and_repeated(address, database, store, 50_000, [2.0, 5.0])
