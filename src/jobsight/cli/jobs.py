@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import typer
 
+from jobsight.cli.tables import print_table, write_csv, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError, StoreError
@@ -135,7 +135,7 @@ def _chosen(text: str | None) -> list[str]:
     return names
 
 
-def parse_since(text: str, now: int) -> int:
+def parse_since(text: str, now: int, option: str = "--since") -> int:
     """Read ``7d``, ``12h`` or a date with or without a time, in the zone of this machine."""
     match = _AGO.fullmatch(text.strip().lower())
     if match:
@@ -144,12 +144,11 @@ def parse_since(text: str, now: int) -> int:
         return int(datetime.fromisoformat(text.strip()).timestamp()) * SECOND
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"--since {text!r}: right would be 7d, 12h, 2026-11-15 or 2026-11-15T04:30"
+            f"{option} {text!r}: right would be 7d, 12h, 2026-11-15 or 2026-11-15T04:30"
         ) from None
 
 
 def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -169,25 +168,12 @@ def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> No
     for row in rows:
         # Text, not markup: names hold brackets.
         table.add_row(*(Text(_COLUMNS[name].shown(getattr(row, name))) for name in names))
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(table)
-        return
-    # In a pipe no line is folded to the width of a terminal that is not there.
-    wide = Console(highlight=False, width=1000)
-    with wide.capture() as captured:
-        wide.print(table)
-    for line in captured.get().splitlines():
-        sys.stdout.write(f"{line.rstrip()}\n")
+    print_table(table)
 
 
 def _write_csv(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
     """Numbers in the units of the records: nanoseconds, bytes, shares of 1."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        values = [getattr(row, name) for name in names]
-        writer.writerow([readable_text(v) if isinstance(v, str) else v for v in values])
+    write_csv(rows, names)
 
 
 def _write_json(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
@@ -195,7 +181,7 @@ def _write_json(rows: Sequence[JobRow], names: list[str], explicit: bool) -> Non
     documents: list[Any] = [msgspec.to_builtins(row) for row in rows]
     if explicit:
         documents = [{name: row[name] for name in names} for row in documents]
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(documents)).decode() + "\n")
+    write_json(documents)
 
 
 _WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSON: _write_json}

@@ -35,13 +35,15 @@ class LogSettings(msgspec.Struct, kw_only=True):
     format: str
 
 
-class _Log(msgspec.Struct, kw_only=True):
+class LogKeys(msgspec.Struct, kw_only=True):
+    """Keys that each program's section may have."""
+
     logfile: str | None = None
     loglevel: str | None = None
     logformat: str | None = None
 
 
-class _Aggregator(_Log, kw_only=True):
+class _Aggregator(LogKeys, kw_only=True):
     loaders: list[str] = msgspec.field(default_factory=list)
     aggregators: list[str] = msgspec.field(default_factory=list)
     #: Ours: where the records go, and the cluster they are of.
@@ -49,7 +51,7 @@ class _Aggregator(_Log, kw_only=True):
     cluster: str | None = None
 
 
-class _Receiver(_Log, kw_only=True):
+class _Receiver(LogKeys, kw_only=True):
     base_path: str = "/tmp"
     jobid_hash_size: Annotated[int, msgspec.Meta(ge=0)] = 0
     bind: str = "127.0.0.1"
@@ -74,7 +76,7 @@ class _FallbackLoader(_Loader, kw_only=True):
     timeout: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
 
-class _Database(msgspec.Struct, kw_only=True):
+class DatabaseKeys(msgspec.Struct, kw_only=True):
     """Keys of SAMS's databases; all but the cluster describe files that are not written here."""
 
     cluster: str | None = None
@@ -124,7 +126,7 @@ class ReceiverSettings(msgspec.Struct, kw_only=True):
 
 
 def load_receiver(file: Path | str) -> ReceiverSettings:
-    sections = _sections(file, RECEIVER)
+    sections = sections_with(file, RECEIVER)
     found = sections.read(RECEIVER, _Receiver)
     return ReceiverSettings(
         base_path=Path(found.base_path),
@@ -132,14 +134,14 @@ def load_receiver(file: Path | str) -> ReceiverSettings:
         bind=found.bind,
         port=found.port,
         max_size=found.max_size,
-        log=_log(sections, found),
+        log=log_of(sections, found),
         warnings=sections.warnings,
     )
 
 
 def load_aggregator(file: Path | str, own: Settings | None = None) -> AggregatorSettings:
     """Read a site's file; what it does not say comes from jobsight's own settings."""
-    sections = _sections(file, AGGREGATOR)
+    sections = sections_with(file, AGGREGATOR)
     found = sections.read(AGGREGATOR, _Aggregator)
     own = load_settings() if own is None else own
     loaders = [_loader(sections, name) for name in found.loaders]
@@ -159,13 +161,14 @@ def load_aggregator(file: Path | str, own: Settings | None = None) -> Aggregator
         loaders=loaders,
         store=location,
         cluster=cluster or own.cluster,
-        log=_log(sections, found),
+        log=log_of(sections, found),
         warnings=sections.warnings,
         notes=notes,
     )
 
 
-def _sections(file: Path | str, needed: str) -> Sections:
+def sections_with(file: Path | str, needed: str) -> Sections:
+    """The sections of a file that must have the one of a program."""
     tree = read_tree(Path(file))
     if needed not in tree:
         near = difflib.get_close_matches(needed, list(tree), n=1)
@@ -218,17 +221,18 @@ def _zone(where: str, name: str | None) -> tzinfo | None:
         ) from None
 
 
-def _database(sections: Sections, name: str) -> _Database:
+def _database(sections: Sections, name: str) -> DatabaseKeys:
     if name not in DATABASES:
         raise ConfigError(
             f"{sections.file}: {AGGREGATOR}.aggregators: there is no aggregator named {name!r}; "
             f"valid names: {', '.join(DATABASES)}"
         )
-    return sections.read(name, _Database)
+    return sections.read(name, DatabaseKeys)
 
 
-def _log(sections: Sections, found: _Log) -> LogSettings:
-    common = sections.read("common", _Log)
+def log_of(sections: Sections, found: LogKeys) -> LogSettings:
+    """Where a program logs: its own section, then the common one."""
+    common = sections.read("common", LogKeys)
     level = found.loglevel or common.loglevel or "ERROR"
     return LogSettings(
         file=found.logfile or common.logfile,

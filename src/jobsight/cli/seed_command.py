@@ -1,0 +1,88 @@
+"""What the commands that SAMS has for its database have in common: options, log, errors."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from jobsight import __version__
+from jobsight.agent.seeds import parse_level
+from jobsight.agent.service import start_logging
+from jobsight.errors import JobsightError
+from jobsight.sams.settings import LogSettings
+
+logger = logging.getLogger("jobsight.sams")
+
+
+class SeedSettings(Protocol):
+    store: str
+    log: LogSettings
+    warnings: list[str]
+
+
+_Settings = TypeVar("_Settings", bound=SeedSettings)
+
+
+def common_parser(program: str, description: str) -> argparse.ArgumentParser:
+    """The options that each of them has."""
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    default = default_config(program)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help=f"settings as SAMS has them (default: {default}; jobsight's own where it is not "
+        "there)",
+    )
+    parser.add_argument("--store", metavar="PATH", help="the store (default: as the settings say)")
+    parser.add_argument("--logfile", metavar="FILE", help="log into FILE")
+    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: ERROR)")
+    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
+    return parser
+
+
+def default_config(program: str) -> Path:
+    return Path(f"/etc/sams/{program}.yaml")
+
+
+def run_command(
+    program: str,
+    options: argparse.Namespace,
+    load: Callable[[Path | None], _Settings],
+    work: Callable[[argparse.Namespace, _Settings], int],
+) -> int:
+    """Read the settings, log as they say, and do the work; errors are one line."""
+    try:
+        file = options.config
+        if file is None and default_config(program).exists():
+            file = default_config(program)
+        settings = load(file)
+        level = parse_level("--loglevel", options.loglevel) if options.loglevel else None
+        start_logging(
+            options.logfile or settings.log.file,
+            level or settings.log.level,
+            settings.log.format,
+            stderr=True,
+        )
+        if options.store:
+            settings.store = options.store
+        warn(program, settings.warnings)
+        return work(options, settings)
+    except JobsightError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"{program}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def warn(program: str, sentences: list[str]) -> None:
+    for sentence in sentences:
+        print(f"{program}: warning: {sentence}", file=sys.stderr)
+        logger.warning("%s", sentence)

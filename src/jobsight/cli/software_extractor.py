@@ -1,0 +1,61 @@
+"""``sams-software-extractor.py``: records for national accounting; for cron, as SAMS has it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from jobsight.agent.service import LockFile
+from jobsight.cli.seed_command import common_parser, run_command
+from jobsight.sams.software_settings import ExtractorSettings, load_extractor
+
+logger = logging.getLogger("jobsight.export")
+
+PROGRAM: Final = "sams-software-extractor"
+
+
+def parser() -> argparse.ArgumentParser:
+    return common_parser(PROGRAM, "Write the use of software as XML, what is new since last time.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command's entry; errors are one line."""
+    return run_command(PROGRAM, parser().parse_args(arguments), load_extractor, extract)
+
+
+def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:
+    """Sum up what has changed, and write what that says."""
+    from jobsight.export.extract import Extractor
+    from jobsight.store import Store
+    from jobsight.store.rollups import sum_up_all
+
+    folder = Path(settings.export.output_path).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = LockFile(folder / ".lock", f"an export into {folder}")
+    try:
+        with Store.open(settings.store) as store:
+            sum_up_all(store.database)
+            done = Extractor(store, settings.export).run(_progress())
+    finally:
+        lock.close()
+    logger.info("%d records in %d files", done.records, len(done.files))
+    if done.emptied:
+        logger.warning(
+            "%d jobs that were reported once have no named software any more; no record says so",
+            done.emptied,
+        )
+    return 0
+
+
+def _progress() -> Callable[[int], None]:
+    if not sys.stderr.isatty():
+        return lambda records: None
+    return lambda records: print(f"\r{records:,} records", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

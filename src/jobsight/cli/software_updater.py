@@ -1,0 +1,156 @@
+"""``sams-software-updater.py``: names paths by the rules of a site; for cron, as SAMS has it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from jobsight.cli.aggregator import progress_line
+from jobsight.cli.seed_command import common_parser, run_command, warn
+from jobsight.sams.software_settings import UpdaterSettings, load_updater
+from jobsight.text import path_bytes
+
+if TYPE_CHECKING:
+    from jobsight.software.known_paths import KnownPath
+    from jobsight.software.rules import RuleSet, SoftwareName
+    from jobsight.store import Store
+
+PROGRAM: Final = "sams-software-updater"
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = common_parser(PROGRAM, "Name the paths of executables by rules.")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what would get another name"
+    )
+    parser.add_argument(
+        "--reset-path", metavar="GLOB", help="name these paths anew, and report their jobs again"
+    )
+    parser.add_argument(
+        "--reset-software", metavar="GLOB", help="the same for all paths of a software"
+    )
+    parser.add_argument("--show-paths", action="store_true", help="show all paths")
+    parser.add_argument("--show-path", metavar="GLOB", help="show some paths")
+    parser.add_argument("--show-software", metavar="GLOB", help="show the paths of a software")
+    parser.add_argument(
+        "--show-undetermined", action="store_true", help="show the paths that no rule knows"
+    )
+    parser.add_argument("--test-path", metavar="PATH", help="show what the rules call a path")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command's entry; errors are one line."""
+    return run_command(PROGRAM, parser().parse_args(arguments), load_updater, work)
+
+
+def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:
+    """What the options ask for; of several the first in SAMS's order."""
+    from jobsight.software.rules import RuleSet
+    from jobsight.store import Store
+
+    rules = RuleSet.load(settings.rules, ready=settings.ready_rules)
+    warn(PROGRAM, rules.warnings)
+    if options.test_path is not None:
+        _test(rules, options.test_path)
+        return 0
+    with Store.open(settings.store) as store:
+        if options.show_software or options.show_path or options.show_paths:
+            _show(store, _chosen(store, options.show_path, options.show_software))
+        elif options.show_undetermined:
+            _show_undetermined(store)
+        elif options.reset_path or options.reset_software:
+            # As SAMS has it: where both are given, the paths.
+            software = None if options.reset_path else options.reset_software
+            _reset(store, _chosen(store, options.reset_path, software), options.dry_run)
+            _update(store, rules, options.dry_run)
+        else:
+            _update(store, rules, options.dry_run)
+    return 0
+
+
+def _test(rules: RuleSet, path: str) -> None:
+    name = rules.name(path_bytes(path))
+    print(f"Testing: {path}")
+    if name is None:
+        print("No matching software for path.")
+    else:
+        _print_name(name, str)
+
+
+def _chosen(store: Store, path: str | None, software: str | None) -> list[KnownPath]:
+    from jobsight.software.known_paths import known_paths, matcher, with_use
+
+    right_path, right_software = matcher(path or "*"), matcher(software or "*")
+    return with_use(
+        store.database,
+        (
+            known
+            for known in known_paths(store.database)
+            if right_path(known.path)
+            and (software is None or (known.name and right_software(known.name.software)))
+        ),
+    )
+
+
+def _show(store: Store, paths: Iterable[KnownPath]) -> None:
+    for known in paths:
+        print(f"Path: {known.path}")
+        if known.name is None:
+            print("\tSoftware is not determined")
+        else:
+            _print_name(known.name, int)
+        print(f"\tCore Hours   : {known.core_hours:.1f}")
+        print(f"\tJob Count    : {known.runs}")
+
+
+def _print_name(name: SoftwareName, flag: type[int] | type[str]) -> None:
+    """SAMS shows flags as its database has them, and tests as its rules have them."""
+    print(f"\tSoftware     : {name.software}")
+    print(f"\tVersion      : {name.version}")
+    print(f"\tLocal Version: {name.local_version}")
+    print(f"\tUser Provided: {flag(name.user_provided)}")
+    print(f"\tIgnore       : {flag(name.ignored)}")
+
+
+def _show_undetermined(store: Store) -> None:
+    from jobsight.software.known_paths import known_paths
+
+    for path in sorted(known.path for known in known_paths(store.database) if known.name is None):
+        print(path)
+
+
+def _reset(store: Store, paths: list[KnownPath], dry_run: bool) -> None:
+    from jobsight.export.state import say_again
+
+    _show(store, paths)
+    if not dry_run:
+        say_again(store.database, [known.id for known in paths])
+
+
+def _update(store: Store, rules: RuleSet, dry_run: bool) -> None:
+    from jobsight.software.moves import foresee
+    from jobsight.software.worker import update
+
+    if not dry_run:
+        update(store, rules, renaming=progress_line("paths"))
+        return
+    for move in foresee(store.database, rules, progress_line("jobs")):
+        print(
+            f"{_words(move.before)} -> {_words(move.after)}: {move.paths:,} paths, "
+            f"{move.runs:,} jobs, {move.core_time / 3.6e9:.1f} core hours"
+        )
+
+
+def _words(name: SoftwareName | None) -> str:
+    if name is None:
+        return "undetermined"
+    texts = [name.software, name.version, name.local_version and f"({name.local_version})"]
+    flags = ["user provided"] * name.user_provided + ["ignored"] * name.ignored
+    return " ".join(text for text in texts if text) + "".join(f", {flag}" for flag in flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
