@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bed import Cluster
+from tests.sams.front import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOOKS = REPOSITORY / "deploy" / "slurm"
@@ -29,6 +30,10 @@ class Site:
         self.store = folder / "server" / "store.db"
         self.server: subprocess.Popen[bytes] | None = None
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        #: Where each agent answers /metrics; the same after a restart.
+        self.metrics = {node: free_port() for node in cluster.nodes}
+        #: A folder that counts as scratch.
+        self.scratch = cluster.settings.path("scratch")
 
     def __enter__(self) -> Site:
         self.start_server()
@@ -106,6 +111,8 @@ class Site:
             f'[server]\nurl = "{self.url}"\ntoken_file = "{self.token_file}"\n'
             f'[agent]\nnode = "{node}"\nspool = "{place / "spool"}"\n'
             f'run_folder = "{place / "run"}"\nonly_this_node = true\nsend_every = 1.0\n'
+            f'[agent.metrics]\nlisten = "127.0.0.1:{self.metrics[node]}"\nkeep_ended = 3.0\n'
+            f'scratch = ["{self.scratch}"]\n'
         )
         self.agents[node] = self._start("agent", "--config", str(config), log=f"agent-{node}")
         socket = place / "run" / "agent.sock"

@@ -267,11 +267,10 @@ class NodeAgent:
         """What the node itself knows: Slurm says the rest."""
         assert place.job_id is not None
         known = self._told.take_info(place.job_id)
-        if known is not None:
-            return known
-        if self._identity is not None:
+        if self._identity is not None and (known is None or known.cpus is None):
+            # A prolog knows neither what was asked for nor the job's name.
             self._identity.want()
-        return seen_from_here(self.collector.cluster, place.job_id, place)
+        return known or seen_from_here(self.collector.cluster, place.job_id, place)
 
     def _guarded(self, key: str, action: Callable[[], None]) -> None:
         try:

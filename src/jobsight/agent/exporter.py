@@ -15,7 +15,7 @@ from jobsight.agent.exporter_job import JobSeries
 from jobsight.agent.probe import Row
 from jobsight.agent.samplers.base import JobSampler
 from jobsight.agent.samplers.cores import Cores
-from jobsight.agent.samplers.files import Files
+from jobsight.agent.samplers.files import SCRATCH, Files
 from jobsight.agent.samplers.threads import Threads
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.agent.view import Document, JobView, Sampler
@@ -23,8 +23,8 @@ from jobsight.prometheus import names
 from jobsight.prometheus.exposition import document
 from jobsight.prometheus.names import Family
 
-#: What petricore's names need besides the engine's own row.
-_NEEDED: Final = (Cores, Files, Threads)
+#: Samples between two looks at where open files lie.
+_LINKS_EVERY: Final = 5
 
 
 class Lines(NamedTuple):
@@ -47,6 +47,7 @@ class Exporter:
         seed_names: bool = True,
         keep_ended: float = 30.0,
         max_series: int = 20_000,
+        scratch: Sequence[str] = SCRATCH,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.keep_ended = keep_ended
@@ -55,6 +56,7 @@ class Exporter:
         self.sources: list[Source] = []
         self._seed_names = seed_names
         self._max_series = max_series
+        self._scratch = scratch
         self._clock = clock
         self._jobs: dict[tuple[str, int], JobSeries] = {}
         #: Samplers of the job that is being put together, which come before ours.
@@ -76,13 +78,21 @@ class Exporter:
     def _begin(self, view: JobView) -> Sampler:
         there = [sampler for of, sampler in self._made if of is view]
         self._made.clear()
-        hidden: list[Sampler] = []
-        if self._seed_names:
-            hidden = [kind() for kind in _NEEDED if not any(isinstance(o, kind) for o in there)]
+        hidden = self._hidden(there) if self._seed_names else []
         series = JobSeries(view, seed_names=self._seed_names)
         # A job that was requeued onto its node takes the place of the one that ended.
         self._jobs[series.key] = series
         return _JobExporter(self, series, there, hidden)
+
+    def _hidden(self, there: Sequence[Sampler]) -> list[Sampler]:
+        """What petricore's names need besides the engine's row and the samplers of the settings."""
+        needed: dict[type[Sampler], Callable[[], Sampler]] = {
+            Cores: Cores,
+            Files: lambda: Files(scratch_prefixes=self._scratch, links_every=_LINKS_EVERY),
+            Threads: Threads,
+        }
+        missing = [kind for kind in needed if not any(isinstance(one, kind) for one in there)]
+        return [needed[kind]() for kind in missing]
 
     def room_for(self, series: JobSeries) -> int:
         others = sum(one.count for one in self._jobs.values() if one is not series)

@@ -34,6 +34,7 @@ COMMANDS = {
     "demo": Command("jobsight.cli.demo:main", "Run four sample jobs and show their pages"),
     "agent": Command("jobsight.cli.agent:main", "Follow the jobs of this node"),
     "jobs": Command("jobsight.cli.jobs:main", "List jobs from the store"),
+    "software": Command("jobsight.cli.software:main", "Report what ran, and name it by rules"),
     "scrape": Command("jobsight.cli.scrape:main", "Bring what Slurm knows into the store"),
     "doctor": Command("jobsight.cli.doctor:main", "Say what this machine lets us measure"),
     "token": Command("jobsight.cli.token:main", "Make and revoke the tokens of agents"),

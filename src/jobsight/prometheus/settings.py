@@ -20,6 +20,8 @@ class MetricsSettings(msgspec.Struct, kw_only=True):
     keep_ended: Seconds = 30.0
     #: Series of jobs that are offered at most; what goes beyond is left out and counted.
     max_series: Annotated[int, msgspec.Meta(ge=1)] = 20_000
+    #: Folders that are scratch, for jobs_uses_scratch; %(jobid)s stands for the job.
+    scratch: list[str] = msgspec.field(default_factory=lambda: ["/scratch", "/localscratch"])
     #: Certificate and key (PEM): then /metrics speaks TLS.
     tls_certificate: str | None = None
     tls_key: str | None = None

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from jobsight.agent.samplers.cores import Cores
 from jobsight.agent.samplers.files import Files
 from jobsight.agent.samplers.gpu import NvidiaSMI
+from jobsight.agent.samplers.node_gpus import parse_gpu_list
 from jobsight.agent.samplers.threads import Threads
 from jobsight.agent.view import JobView, Sampler
 from jobsight.model import MISSING, SECOND
@@ -58,7 +59,9 @@ def petricore_figures(view: JobView, samplers: Iterable[Sampler]) -> dict[str, A
             found["jobs_uses_scratch"] = int(files.scratch_used)
     gpus = _one(there, NvidiaSMI)
     if gpus is not None:
-        found["jobs_gpus_used"] = dict.fromkeys(gpus.gpus, 1)
+        # Without a driver to ask there is still what Slurm or the prolog said.
+        said = parse_gpu_list(",".join(view.gpus or ()))
+        found["jobs_gpus_used"] = dict.fromkeys(gpus.gpus or said, 1)
     return found
 
 

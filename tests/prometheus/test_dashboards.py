@@ -1,0 +1,136 @@
+"""Dashboards and rules: fresh, of names that exist, and answered by a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.grafana.generate import HERE, dashboards
+from deploy.grafana.rendering import Dashboard, rendered
+from jobsight.agent.exporter import Exporter
+from jobsight.agent.exporter_http import Endpoint
+from jobsight.agent.exporter_own import OwnFigures
+from jobsight.metrics import METRICS
+from jobsight.model import JobInfo
+from jobsight.prometheus import names
+from jobsight.prometheus.settings import MetricsSettings
+from tests.agent.samplers.jobs import Job
+from tests.prometheus.servers import Prometheus, promtool, wait_for
+
+DEPLOY = HERE.parent / "prometheus"
+KNOWN = {**names.OWN, **names.SEED, **names.AGENT}
+
+SCRAPE = """
+global: {{scrape_interval: 250ms, evaluation_interval: 250ms}}
+rule_files: {rules}
+scrape_configs:
+  - job_name: jobsight
+    honor_labels: true
+    static_configs: [{{targets: ["{address}"]}}]
+"""
+
+
+def expressions(dashboard: Dashboard) -> list[str]:
+    return [target.expression for panel in dashboard.panels for target in panel.targets]
+
+
+def rules() -> list[dict[str, str]]:
+    groups = yaml.safe_load((DEPLOY / "jobsight-rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("dashboard", dashboards(), ids=lambda one: one.name)
+def test_a_dashboard_is_what_the_table_gives(dashboard: Dashboard) -> None:
+    text = (HERE / f"{dashboard.name}.json").read_text()
+    assert text == rendered(dashboard), "type `python -m deploy.grafana.generate`"
+    made = json.loads(text)
+    places = [tuple(panel["gridPos"].values()) for panel in made["panels"]]
+    assert len(set(places)) == len(places)
+
+
+def test_rules_and_dashboards_name_what_exists() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    asked = [rule["expr"] for rule in rules()]
+    asked += [one for dashboard in dashboards() for one in expressions(dashboard)]
+    found = {word for text in asked for word in re.findall(r"[\w:]*jobs(?:ight)?_[\w:]+", text)}
+    assert found - KNOWN.keys() - recorded == set()
+    assert len(found) > 30
+
+
+def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+    checked = promtool("check", "rules", str(DEPLOY / "jobsight-rules.yml"))
+    assert (checked.returncode, checked.stderr) == (0, "")
+    shutil.copy(DEPLOY / "jobsight-rules.yml", tmp_path)
+    (tmp_path / "token").write_text("x")
+    text = (DEPLOY / "prometheus.yml").read_text()
+    assert "/etc/prometheus/jobsight-token" in text
+    config = tmp_path / "prometheus.yml"
+    config.write_text(text.replace("/etc/prometheus/jobsight-token", str(tmp_path / "token")))
+    checked = promtool("check", "config", str(config))
+    assert checked.returncode == 0, checked.stderr
+
+
+STATUS = {
+    "cluster": "c",
+    "node": "n1",
+    "sampler_errors": {},
+    "faults": {"x": 1},
+    **dict.fromkeys(
+        ("jobs", "processes", "rounds", "round_cpu_nanoseconds", "cpu_nanoseconds", "events"), 1
+    ),
+    **dict.fromkeys(
+        ("event_overruns", "spool_batches", "spool_bytes", "spool_dropped", "spool_refused"), 1
+    ),
+}
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, job: Job) -> Iterator[Prometheus]:
+    """A Prometheus that reads an exporter with one job of which everything is known."""
+    exporter = Exporter()
+    job.view.info = JobInfo(
+        cluster="c", job_id=42, source="test", user="ann", account="a", partition="p",
+        name="x", cpus=4, memory=2**30,
+    )  # fmt: skip
+    sampler = exporter.plans([])[-1].make(job.view)
+    job.process(1, b"/usr/bin/app", threads=3)
+    job.view.row = {name.replace("*", "0"): 10**9 for name in METRICS}
+    sampler.columns(job.view)
+    own = OwnFigures(exporter, lambda: STATUS)
+    exporter.sources.append(own)
+    own.refresh()
+    endpoint = Endpoint(exporter, MetricsSettings(listen="127.0.0.1:0"))
+    endpoint.open()
+    endpoint.start()
+    config = SCRAPE.format(
+        address=f"127.0.0.1:{endpoint.port}", rules=[str(DEPLOY / "jobsight-rules.yml")]
+    )
+    server = Prometheus(tmp_path / "prometheus", config)
+    try:
+        yield server
+    finally:
+        server.stop()
+        endpoint.close()
+
+
+def test_every_expression_returns_data(prometheus: Prometheus) -> None:
+    filled = {"$cluster": "c", "$job": "42", "$user": "ann", "$node": "n1"}
+    wait_for(lambda: prometheus.query("rate(jobsight_job_cpu_seconds_total[5s])"), 20)
+    for dashboard in dashboards():
+        for expression in expressions(dashboard):
+            text = expression.replace("$__rate_interval", "30s")
+            for name, value in filled.items():
+                text = text.replace(name, value)
+            assert prometheus.query(text), (dashboard.name, text)
+    recorded = [rule["record"] for rule in rules() if "record" in rule]
+    for name in recorded:
+        wait_for(lambda name=name: prometheus.query(name), 20)
+    groups = prometheus.get("/api/v1/rules")["data"]["groups"]
+    wrong = [rule["name"] for group in groups for rule in group["rules"] if rule.get("lastError")]
+    assert wrong == []

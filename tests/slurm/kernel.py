@@ -1,0 +1,61 @@
+"""What the kernel itself says of a job of the bed: cgroup v1 and /proc, read by nobody of ours."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+from typing import NamedTuple
+
+MOUNT = Path("/sys/fs/cgroup")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Truth(NamedTuple):
+    """The figures of one job on one node under petricore's names."""
+
+    figures: dict[str, float]
+    cores: dict[str, float]
+    threads: dict[str, float]
+
+
+def truth(node: str, user: str, job_id: int) -> Truth:
+    place = f"slurm_{node}/uid_{pwd.getpwnam(user).pw_uid}/job_{job_id}"
+    cpuacct, memory = MOUNT / "cpuacct" / place, MOUNT / "memory" / place
+    ticks = dict(row.split() for row in (cpuacct / "cpuacct.stat").read_text().splitlines())
+    charged = dict(row.split() for row in (memory / "memory.stat").read_text().splitlines())
+    usage = int((memory / "memory.usage_in_bytes").read_text())
+    used = usage - int(charged["total_cache"]) + int(charged["total_shmem"])
+    processes = sorted(
+        int(pid)
+        for file in cpuacct.glob("step_*/task_*/cgroup.procs")
+        for pid in file.read_text().split()
+    )
+    threads: dict[str, float] = {}
+    paths: set[str] = set()
+    counts = dict.fromkeys(("syscr", "syscw", "read_bytes", "write_bytes"), 0)
+    for pid in processes:
+        folder = Path(f"/proc/{pid}")
+        name = os.path.basename(os.readlink(folder / "exe"))
+        threads[name] = threads.get(name, 0) + len(os.listdir(folder / "task"))
+        # Each counts the children it has waited for.
+        rows = dict(row.split(": ") for row in (folder / "io").read_text().splitlines())
+        for figure in counts:
+            counts[figure] += int(rows[figure])
+        links = [os.readlink(link) for link in (folder / "fd").iterdir()]
+        paths |= {one for one in links if one.startswith("/") and not one.startswith("/dev/")}
+    figures = {
+        "jobs_cpu_time_total": int((cpuacct / "cpuacct.usage").read_text()) / 1e9,
+        "jobs_user_time": int(ticks["user"]) / TICKS,
+        "jobs_system_time": int(ticks["system"]) / TICKS,
+        "jobs_rss": used / 2**20,
+        "jobs_spawned_processes": len(processes),
+        "jobs_opened_files": len(paths),
+        "jobs_read_count": counts["syscr"],
+        "jobs_write_count": counts["syscw"],
+        "jobs_read_mb": counts["read_bytes"] / 2**20,
+        "jobs_write_mb": counts["write_bytes"] / 2**20,
+    }
+    cores = (cpuacct / "cpuacct.usage_percpu").read_text().split()
+    by_core = {str(core): int(time) / 1e9 for core, time in enumerate(cores)}
+    return Truth(figures, by_core, threads)
