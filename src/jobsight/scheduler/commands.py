@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from jobsight.model import SECOND
 from jobsight.scheduler.errors import AdaptError, SourceError
@@ -42,20 +42,23 @@ def run_command(
 
 
 def stream_command(
-    command: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+    given: bytes = b"",
 ) -> Iterator[bytes]:
     """Run a command on this machine, and end it when nobody reads on."""
-    given = os.environ if environment is None else environment
-    variables = {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}
-    with os.fdopen(os.memfd_create("complaint"), "rb") as complaint:
+    found = os.environ if environment is None else environment
+    variables = {name: value for name, value in found.items() if not name.startswith(_FOREIGN)}
+    with _file("complaint") as complaint, _file("given", given) as standard_input:
         try:
             process = subprocess.Popen(
                 list(command),
-                stdin=subprocess.DEVNULL,
+                stdin=standard_input,
                 stdout=subprocess.PIPE,
                 # A file: a pipe that nobody empties would stop the command.
                 stderr=complaint,
-                env=variables | _ENVIRONMENT | _times(command),
+                env=variables | question_environment(command),
                 # Whatever it starts ends with it.
                 start_new_session=True,
             )
@@ -93,10 +96,21 @@ def _silent(name: str, timeout: float) -> SourceError:
     return SourceError(f"{name} gave no answer within {timeout:g} s")
 
 
-def _times(command: Sequence[str]) -> dict[str, str]:
-    """Seconds since 1970 in text. In JSON they are that anyway, and 22.05's sacct --json hands
-    its own options on in this format and cannot read seconds then."""
-    return {"SLURM_TIME_FORMAT": "standard" if "--json" in command else "%s"}
+def _file(name: str, content: bytes = b"") -> BinaryIO:
+    """A file without a name, at its beginning."""
+    opened = os.fdopen(os.memfd_create(name), "r+b")
+    opened.write(content)
+    opened.seek(0)
+    return opened
+
+
+def question_environment(command: Sequence[str]) -> dict[str, str]:
+    """What a command of Slurm needs to answer so that it can be read.
+
+    Times are seconds since 1970 in text. In JSON they are that anyway, and 22.05's sacct --json
+    hands its own options on in this format and cannot read seconds then.
+    """
+    return _ENVIRONMENT | {"SLURM_TIME_FORMAT": "standard" if "--json" in command else "%s"}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -20,6 +20,20 @@ class RestSettings(msgspec.Struct, kw_only=True):
     token_file: str | None = None
 
 
+class SshSettings(msgspec.Struct, kw_only=True):
+    """Where Slurm's commands are run, if not on this machine."""
+
+    #: The host on which the commands are run; without it they run here.
+    host: str | None = None
+    #: The user there; by default as ssh says.
+    user: str | None = None
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 22
+    #: The private key that is accepted there; by default as ssh says.
+    key_file: str | None = None
+    #: Where the host's key must stand; a host that is not known is refused.
+    known_hosts: str | None = None
+
+
 class SchedulerSettings(msgspec.Struct, kw_only=True):
     #: "auto" takes the best that answers.
     source: Literal["auto", "rest", "json", "text", "pyslurm", "recorded"] = "auto"
@@ -35,5 +49,7 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     history: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 7.0
     #: Where slurmrestd is.
     rest: RestSettings = msgspec.field(default_factory=RestSettings)
+    #: Where the commands are run, if not here.
+    ssh: SshSettings = msgspec.field(default_factory=SshSettings)
     #: A folder of replies that were recorded elsewhere.
     recorded: str | None = None

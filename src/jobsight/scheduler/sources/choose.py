@@ -13,6 +13,7 @@ from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
+from jobsight.scheduler.ssh import SshRunner
 from jobsight.settings import Settings
 
 
@@ -23,8 +24,11 @@ class Choice(NamedTuple):
     reason: str
 
 
-def open_source(settings: Settings, run: StreamRunner = stream_command) -> Choice:
+def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
     """The source that the settings name, without asking it; with "auto" the first that answers."""
+    if run is None:
+        ssh = settings.scheduler.ssh
+        run = SshRunner(ssh) if ssh.host else stream_command
     wanted = settings.scheduler.source
     if wanted != "auto":
         return Choice(_MAKERS[wanted](settings, run), f"{wanted}: set by scheduler.source")
