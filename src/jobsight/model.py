@@ -97,7 +97,7 @@ class Sighting(msgspec.Struct, frozen=True):
     restart_count: int | None = None
 
 
-class JobInfo(msgspec.Struct, kw_only=True):
+class JobInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the scheduler (or the launcher of a job without one) says about a run."""
 
     cluster: str
@@ -142,7 +142,7 @@ class Coverage(msgspec.Struct, kw_only=True):
     reason: str = ""
 
 
-class ExecutableUse(msgspec.Struct, kw_only=True):
+class ExecutableUse(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What one executable used in one run on one node, cumulative within an agent's epoch."""
 
     #: The file's path as the kernel gave it; the command name where ``path_known`` is false.
@@ -163,7 +163,7 @@ class ExecutableUse(msgspec.Struct, kw_only=True):
     last_seen: int = 0
 
 
-class JobTotals(msgspec.Struct, kw_only=True):
+class JobTotals(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The job's counters on one node, cumulative since its birth, as of ``time``."""
 
     time: int
@@ -193,7 +193,7 @@ class JobTotals(msgspec.Struct, kw_only=True):
     executions: int | None = None
 
 
-class StepUse(msgspec.Struct, kw_only=True):
+class StepUse(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One step of a job on one node, cumulative; kept at its last reading when it has ended."""
 
     #: As Slurm names it: "batch", "extern", "interactive", "0", "1" ...

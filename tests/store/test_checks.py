@@ -23,13 +23,13 @@ def bad_batches() -> dict[str, object]:
         "metric of job 7 on n1 has 129": batch(
             part(series=Series(array("q", [START]), {"m" * 129: array("q", [1])}))
         ),
-        "sample of job 7 on n1 was taken at 0": batch(part(series=Series(array("q", [0]), {}))),
+        "time of a sample of job 7 on n1 is 0": batch(part(series=Series(array("q", [0]), {}))),
         "64-bit numbers": batch(part(series=Series(array("q", [START]), {"a": array("i", [1])}))),
         "cpu_time of job 7": batch(part(totals=totals(1, 2**63))),
         "executable of job 7 on n1 has 0 bytes": batch(part(executables=[use(b"", 1)])),
         "step of job 7 on n1 has 65 characters": batch(part(steps=[step("s" * 65)])),
         "step of job 7 on n1 has the control": batch(part(steps=[step("1\t")])),
-        "step of job 7 on n1 was seen at 17": batch(part(steps=[step("1", last_seen=17)])),
+        "time of a step of job 7 on n1 is 17": batch(part(steps=[step("1", last_seen=17)])),
         "tasks of job 7 on n1": batch(part(steps=[step("1", tasks=2**63)])),
         "cpus of job 7": batch(info(cpus=2**64)),
         "start of job 7": batch(info(start=1)),

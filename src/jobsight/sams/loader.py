@@ -99,7 +99,11 @@ class Inbox:
                     f"the file has {status.st_size} bytes; {self._max_size} are allowed (max_size)"
                 )
             data = os.read(descriptor, status.st_size + 1)
-            while len(data) <= self._max_size and (more := os.read(descriptor, 2**20)):
+            # Shorter by one than what was asked for is the whole file.
+            while len(data) != status.st_size and len(data) <= self._max_size:
+                more = os.read(descriptor, 2**20)
+                if not more:
+                    break
                 data += more
         except OSError as error:
             raise RecordError(f"the file cannot be read: {error.strerror}") from None

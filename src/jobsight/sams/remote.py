@@ -6,6 +6,7 @@ one core. The two ends see each other go by the end of the pipe.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -16,8 +17,9 @@ import msgspec
 from jobsight.errors import JobsightError
 from jobsight.sams.reader import Group, Reader, Refusals
 
-#: Groups that are read but not yet booked; each is some megabytes.
-_AHEAD: Final = 2
+#: Groups that are read but not yet booked; each is a megabyte or two. The first ones are read
+#: while the store is still being opened.
+_AHEAD: Final = 8
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_group = msgspec.msgpack.Decoder(Group).decode
@@ -80,6 +82,7 @@ class RemoteReader:
 
 def _serve(reader: Reader, pipe: Connection, other: Connection) -> None:
     other.close()
+    gc.freeze()
     out = 0
     try:
         # The word to begin: several loaders of one site go one after the other.

@@ -24,6 +24,7 @@ SIGHTED = "sighting"
 #: Sums of figures stop here instead of running over.
 HIGHEST = 2**63 - 1
 
+_INFO = JobInfo.__struct_fields__
 _encode = msgspec.msgpack.Encoder().encode
 _decode_nodes = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _decode_tres = msgspec.msgpack.Decoder(dict[str, int]).decode
@@ -284,7 +285,7 @@ def _row(
 
 
 def _columns(info: JobInfo) -> list[Any]:
-    values = dict(zip(JobInfo.__struct_fields__, msgspec.structs.astuple(info), strict=True))
+    values = dict(zip(_INFO, msgspec.structs.astuple(info), strict=True))
     for name in ("nodes", "tres"):
         if values[name] is not None:
             values[name] = _encode(values[name])
@@ -294,9 +295,8 @@ def _columns(info: JobInfo) -> list[Any]:
 def _storable(info: JobInfo) -> JobInfo:
     """Texts that a database takes: PostgreSQL has no NUL, neither has halves of characters."""
     changes = {}
-    for name in JobInfo.__struct_fields__:
-        value = getattr(info, name)
+    for name, value in zip(_INFO, msgspec.structs.astuple(info), strict=True):
         if isinstance(value, str) and ("\x00" in value or not value.isascii()):
             text = value.encode("utf-8", "backslashreplace").decode()
             changes[name] = text.replace("\x00", "\\x00")
-    return msgspec.structs.replace(info, **changes)
+    return msgspec.structs.replace(info, **changes) if changes else info

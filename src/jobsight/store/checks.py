@@ -27,6 +27,7 @@ LATEST = 7_258_118_400 * 10**9
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MAX_PATH = 64 * 1024
 _MAX_STEP = 64
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class BatchError(JobsightError, ValueError):
@@ -40,7 +41,7 @@ def check(batch: Batch) -> None:
     check_name("spool", batch.spool, 255)
     check_name("version of the agent", batch.agent, 255)
     _number("sequence", batch.sequence, least=0)
-    _time("the batch was written at", batch.written)
+    _time("the time of the batch", batch.written)
     for info in batch.jobs:
         _check_info(info, batch)
     for part in batch.parts:
@@ -50,17 +51,16 @@ def check(batch: Batch) -> None:
 def _check_info(info: JobInfo, batch: Batch) -> None:
     _same_cluster(info.cluster, batch)
     _number("job id", info.job_id, least=0)
-    where = f"of job {info.job_id}"
     for field in ("submit", "start", "end"):
         time = getattr(info, field)
         if time is not None:
-            _time(f"the {field} {where} is", time)
-    _numbers(info, where)
+            _time(f"the {field}", time, info)
+    _numbers(info, info)
     for node in info.nodes or ():
-        check_name(f"node {where}", node, 255)
+        check_name("node", node, 255, info)
     for resource, amount in (info.tres or {}).items():
-        check_name(f"resource {where}", resource, 255)
-        _number(f"amount of {resource} {where}", amount)
+        check_name("resource", resource, 255, info)
+        _number("amount of a resource", amount, of=info)
 
 
 def _check_part(part: JobPart, batch: Batch) -> None:
@@ -69,58 +69,56 @@ def _check_part(part: JobPart, batch: Batch) -> None:
     # Not necessarily the node of the batch: several slurmd may run on one machine.
     check_name("node", sighting.node, 255)
     _number("job id", sighting.job_id, least=0)
-    where = f"of job {sighting.job_id} on {sighting.node}"
-    check_name(f"boot id {where}", sighting.boot_id, 255)
-    check_name(f"epoch {where}", part.epoch, 255)
-    _time(f"the birth {where} is", sighting.birth)
+    check_name("boot id", sighting.boot_id, 255, sighting)
+    check_name("epoch", part.epoch, 255, sighting)
+    _time("the birth", sighting.birth, sighting)
     if sighting.sluid is not None:
-        check_name(f"SLUID {where}", sighting.sluid, 255)
+        check_name("SLUID", sighting.sluid, 255, sighting)
     if sighting.restart_count is not None:
-        _number(f"restart count {where}", sighting.restart_count)
+        _number("restart count", sighting.restart_count, of=sighting)
     if part.series is not None:
-        _check_series(part.series, where)
+        _check_series(part.series, sighting)
     if part.totals is not None:
-        _time(f"the time of the totals {where} is", part.totals.time)
-        _numbers(part.totals, where)
+        _time("the time of the totals", part.totals.time, sighting)
+        _numbers(part.totals, sighting)
     for group in part.coverage:
-        check_name(f"group of a coverage {where}", group, 128)
+        check_name("group of a coverage", group, 128, sighting)
     for use in part.executables:
-        _check_use(use, where)
+        _check_use(use, sighting)
     for step in part.steps:
-        _check_step(step, where)
+        _check_step(step, sighting)
 
 
-def _check_step(use: StepUse, where: str) -> None:
+def _check_step(use: StepUse, of: Sighting) -> None:
     # A job that has no steps of its own may be one without a name.
     if use.step:
-        check_name(f"step {where}", use.step, _MAX_STEP)
+        check_name("step", use.step, _MAX_STEP, of)
     for time in (use.first_seen, use.last_seen):
         if time:
-            _time(f"a step {where} was seen at", time)
-    _numbers(use, where)
+            _time("the time of a step", time, of)
+    _numbers(use, of)
 
 
-def _check_series(series: Series, where: str) -> None:
-    rows = len(series)
+def _check_series(series: Series, of: Sighting) -> None:
     if isinstance(series.columns, Table):
         # Types and lengths are what they are by its making.
         for name in _strange_names(series.columns.layout):
-            check_name(f"metric {where}", name, 128)
+            check_name("metric", name, 128, of)
     else:
-        _check_columns(series, where)
-    if rows:
-        _time(f"a sample {where} was taken at", int(min(series.times)))
-        _time(f"a sample {where} was taken at", int(max(series.times)))
+        _check_columns(series, of)
+    if len(series):
+        _time("the time of a sample", int(min(series.times)), of)
+        _time("the time of a sample", int(max(series.times)), of)
 
 
-def _check_columns(series: Series, where: str) -> None:
-    _kind("the times", series.times, "q", where)
+def _check_columns(series: Series, of: Sighting) -> None:
+    _kind("the times", series.times, "q", of)
     for name, column in series.columns.items():
-        check_name(f"metric {where}", name, 128)
-        _kind(f"the metric {name}", column, "qd", where)
+        check_name("metric", name, 128, of)
+        _kind(f"the metric {name}", column, "qd", of)
         if len(column) != len(series):
             raise BatchError(
-                f"the metric {name} {where} has {len(column)} rows, its times have {len(series)}"
+                f"the metric {name}{_of(of)} has {len(column)} rows, its times have {len(series)}"
             )
 
 
@@ -129,10 +127,10 @@ def _strange_names(layout: Layout) -> list[str]:
     return [name for name in layout.places if not _is_name(name, 128)]
 
 
-def _kind(what: str, column: object, allowed: str, where: str) -> None:
+def _kind(what: str, column: object, allowed: str, of: Sighting) -> None:
     kind = column.format if isinstance(column, memoryview) else getattr(column, "typecode", None)
     if kind is None or kind not in allowed:
-        raise BatchError(f"{what} {where} must be packed 64-bit numbers, not {kind!r}")
+        raise BatchError(f"{what}{_of(of)} must be packed 64-bit numbers, not {kind!r}")
 
 
 def _same_cluster(cluster: str, batch: Batch) -> None:
@@ -146,42 +144,58 @@ def _is_name(text: str, longest: int) -> bool:
     return 0 < len(text) <= longest and not _CONTROL.search(text)
 
 
-def check_name(what: str, text: str, longest: int) -> None:
+def check_name(what: str, text: str, longest: int, of: JobInfo | Sighting | None = None) -> None:
     """Refuse a name that is empty, too long or has control characters."""
     if _is_name(text, longest):
         return
     if not 0 < len(text) <= longest:
-        raise BatchError(f"the {what} has {len(text)} characters; 1 to {longest} are allowed")
+        raise BatchError(
+            f"the {what}{_of(of)} has {len(text)} characters; 1 to {longest} are allowed"
+        )
     found = _CONTROL.search(text)
     if found:
-        raise BatchError(f"the {what} has the control character {found[0]!r} in {text!r}")
+        raise BatchError(f"the {what}{_of(of)} has the control character {found[0]!r} in {text!r}")
 
 
-def _numbers(record: ExecutableUse | JobInfo | JobTotals | StepUse, where: str) -> None:
-    for place, value in enumerate(msgspec.structs.astuple(record)):
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            _number(f"{record.__struct_fields__[place]} {where}", value)
+def _numbers(record: ExecutableUse | JobInfo | JobTotals | StepUse, of: JobInfo | Sighting) -> None:
+    figures = [value for value in msgspec.structs.astuple(record) if isinstance(value, int)]
+    if figures and (min(figures) < _LEAST or max(figures) > _MOST):
+        for name in record.__struct_fields__:
+            value = getattr(record, name)
+            if isinstance(value, int):
+                _number(name, value, of=of)
 
 
-def _check_use(use: ExecutableUse, where: str) -> None:
+def _check_use(use: ExecutableUse, of: Sighting) -> None:
     if not 0 < len(use.path) <= _MAX_PATH:
         raise BatchError(
-            f"a path of an executable {where} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
+            f"a path of an executable{_of(of)} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
             "allowed"
         )
     # The path comes first, the others are numbers: a batch may have thousands of these.
     figures = msgspec.structs.astuple(use)[1:]
-    if min(figures) < -(2**63) or max(figures) >= 2**63:
-        _numbers(use, where)
+    if min(figures) < _LEAST or max(figures) > _MOST:
+        _numbers(use, of)
 
 
-def _number(what: str, value: int, least: int = -(2**63)) -> None:
-    if not least <= value < 2**63:
-        raise BatchError(f"the {what} is {value}; {least} to {2**63 - 1} can be stored")
+def _number(
+    what: str, value: int, least: int = _LEAST, of: JobInfo | Sighting | None = None
+) -> None:
+    if not least <= value <= _MOST:
+        raise BatchError(f"the {what}{_of(of)} is {value}; {least} to {_MOST} can be stored")
 
 
-def _time(what: str, time: int) -> None:
+def _time(what: str, time: int, of: JobInfo | Sighting | None = None) -> None:
     if not EARLIEST <= time < LATEST:
         raise BatchError(
-            f"{what} {time}, which is not between 1990 and 2200; times are nanoseconds since 1970"
+            f"{what}{_of(of)} is {time}, which is not between 1990 and 2200; times are nanoseconds "
+            "since 1970"
         )
+
+
+def _of(record: JobInfo | Sighting | None) -> str:
+    """Whose it is; written only where something is wrong."""
+    if record is None:
+        return ""
+    where = f" on {record.node}" if isinstance(record, Sighting) else ""
+    return f" of job {record.job_id}{where}"

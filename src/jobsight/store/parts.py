@@ -123,7 +123,7 @@ class _Run(msgspec.Struct):
         if before != after:
             sums = (self.cpu_time, self.memory_used_peak, self.memory_peak)
             self.cpu_time, self.memory_used_peak, self.memory_peak = (
-                total([whole, new, None if old is None else -old])
+                whole if old == new else total([whole, new, None if old is None else -old])
                 for whole, old, new in zip(sums, before, after, strict=True)
             )
             self.changed = True
