@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -15,9 +14,9 @@ import msgspec
 import typer
 
 from jobsight.cli.tables import print_table, write_csv, write_json
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
 from jobsight.config import load_settings
-from jobsight.errors import ConfigError, StoreError
+from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.reports.units import (
     UNKNOWN,
@@ -105,11 +104,9 @@ def jobs(
     config: ConfigOption = None,
 ) -> None:
     """List the jobs of the store, the latest start first."""
-    location = store or load_settings(config).store.location
+    location = existing_store(store or load_settings(config).store.location)
     chosen = _chosen(columns)
     moment = None if since is None else parse_since(since, time.time_ns())
-    if "://" not in location and not os.access(location, os.R_OK):
-        raise StoreError(f"there is no store at {location} that may be read; see --store")
     from jobsight.reports.listing import job_row
     from jobsight.store import Store
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "jobs": Command("jobsight.cli.jobs:main", "List jobs from the store"),
     "software": Command("jobsight.cli.software:main", "Report what ran, and name it by rules"),
     "scrape": Command("jobsight.cli.scrape:main", "Bring what Slurm knows into the store"),
+    "store": Command("jobsight.cli.store:main", "Look after the store: sizes, checks, backups"),
     "doctor": Command("jobsight.cli.doctor:main", "Say what this machine lets us measure"),
     "token": Command("jobsight.cli.token:main", "Make and revoke the tokens of agents"),
     "archive": Command(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from jobsight.errors import JobsightError
+from jobsight.errors import ConfigError, JobsightError, StoreError
 
 ConfigOption = Annotated[
     str | None,
@@ -54,3 +56,30 @@ def run_typed(
     if caught is not None:
         raise caught
     return code
+
+
+def run_group(
+    functions: Mapping[str, Callable[..., Any]], name: str, about: str, arguments: Sequence[str]
+) -> int:
+    """Run one of several functions, by its name; without one, say which there are."""
+    chosen = arguments[0] if arguments else ""
+    if chosen in ("", "--help", "-h"):
+        lines = [f"Usage: jobsight {name} COMMAND [OPTIONS]", "", f"  {about}", "", "Commands:"]
+        for known, function in functions.items():
+            first = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
+            lines.append(f"  {known:<8} {' '.join(first.split()).rstrip('.')}")
+        lines += ["", f"`jobsight {name} COMMAND --help` explains a command."]
+        print("\n".join(lines))
+        return 0 if chosen else 2
+    if chosen not in functions:
+        raise ConfigError(
+            f"`jobsight {name}` has no command {chosen!r}; there are {', '.join(functions)}"
+        )
+    return run_typed(functions[chosen], f"{name} {chosen}", arguments[1:])
+
+
+def existing_store(location: str) -> str:
+    """The location, where there is a store: a wrong path must not become a new one."""
+    if "://" not in location and not os.access(location, os.R_OK):
+        raise StoreError(f"there is no store at {location} that may be read; see --store")
+    return location

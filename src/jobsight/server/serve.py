@@ -165,6 +165,10 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.scheduler.thread import scraping
 
             stack.enter_context(scraping(settings, store))
+        if settings.store.keep.daily:
+            from jobsight.store.upkeep import keeping
+
+            stack.enter_context(keeping(store, settings.store.keep))
         if settings.software.every:
             from jobsight.software.worker import updating
 

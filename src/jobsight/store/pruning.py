@@ -126,7 +126,7 @@ class Pruner:
                 if self._stopped:
                     return
                 self._do(one, unit, taken)
-                self._progress(f"{one.name} of runs", min(taken.runs, whole), whole)
+                self._progress(f"runs, {one.name}", min(taken.runs, whole), whole)
 
     def _do(self, one: Class, unit: _Unit, taken: Taken) -> None:
         thinned = self._thin(unit.nodes, taken) if one.name == "thinned" else {}

@@ -16,8 +16,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 def prepare(database: Database) -> None:
     """Make the tables what this jobsight knows, or say why that cannot be."""
     with database.read() as connection:
-        found = version(connection)
-        _check(connection, found, database.where)
+        found = check(connection, database.where)
     # Only now: what is not ours must not be touched.
     database.choose_journal()
     if found != VERSION:
@@ -32,7 +31,9 @@ def version(connection: Connection) -> str | None:
     return found
 
 
-def _check(connection: Connection, found: str | None, where: str) -> None:
+def check(connection: Connection, where: str) -> str | None:
+    """The revision of a database that is a store or may become one; anything else is refused."""
+    found = version(connection)
     if found is None:
         if inspect(connection).get_table_names():
             raise StoreError(
@@ -44,17 +45,23 @@ def _check(connection: Connection, found: str | None, where: str) -> None:
             f"the store {where} was written by a newer jobsight (version {found} of its tables, "
             f"this one knows up to {VERSION}); upgrade jobsight, the store was left as it is"
         )
+    return found
 
 
 def migrate(database: Database, revision: str = "head") -> None:
     """Bring the tables to a revision, all of it or nothing."""
+    with database.migration() as connection:
+        # Another process may have been faster; Alembic looks again, behind the lock.
+        upgrade(connection, revision)
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Bring the tables to a revision inside a transaction that is under way."""
     # Imported here: opening a store that is up to date should not pay for Alembic.
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    with database.migration() as connection:
-        # Another process may have been faster; Alembic looks again, behind the lock.
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)

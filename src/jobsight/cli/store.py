@@ -1,0 +1,266 @@
+"""``jobsight store``: what the store holds, whether it is sound, what goes, and copies of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from jobsight.cli import store_copies
+from jobsight.cli.progress import shown_progress
+from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_group
+from jobsight.config import load_settings
+from jobsight.model import SECOND
+from jobsight.reports.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_time,
+)
+
+if TYPE_CHECKING:
+    from jobsight.settings import KeepSettings
+    from jobsight.store.inventory import Inventory, LastHeard
+    from jobsight.store.pruning import Taken
+
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON")]
+
+_ABOUT = "Look after the store: what it holds, whether it is sound, what goes, copies of it."
+#: An agent that has said nothing for so long is named.
+_SILENT = 3600 * SECOND
+_NAMED = 10
+
+
+def info(json: JsonOption = False, store: StoreOption = None, config: ConfigOption = None) -> None:
+    """Say how much the store holds, from when to when, and which agents report.
+
+    Sizes are those of the engine, with indices. What a value of a series costs is found from some
+    chunks of all ages. Agents that have sent nothing for an hour are named. Of a large SQLite file
+    every page is looked at, which takes about as long as copying it.
+    """
+    location = existing_store(store or load_settings(config).store.location)
+    from jobsight.store import Store
+    from jobsight.store.inventory import take_inventory
+
+    with Store.open(location) as opened:
+        found = take_inventory(opened.database)
+    if json:
+        _write_json(found)
+    else:
+        _show_inventory(found)
+
+
+def check(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what can be worked out again")
+    ] = False,
+    remove_damaged: Annotated[
+        bool,
+        typer.Option("--remove-damaged", help="Remove chunks that cannot be read: they are lost"),
+    ] = False,
+    json: JsonOption = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> int:
+    """Check that the store is sound; name each run, node and chunk where it is not.
+
+    Looked at are the database itself, every chunk of a series (that it can be read, and that what
+    the tables say of it is true), the figures of each run against those of its nodes, the chunks
+    that wait to be joined, the digests of paths, the numbers of batches, and every reference.
+    A server may go on writing meanwhile. The exit code is 1 where something is wrong and was not
+    put right.
+
+    --repair works out again what follows from other rows: times, rows and summaries of chunks,
+    sums of runs, counts. A chunk whose bytes are damaged keeps the curves of its run from being
+    shown; restore it from a backup, or give it up with --remove-damaged.
+    """
+    location = existing_store(store or load_settings(config).store.location)
+    from jobsight.store import Store
+    from jobsight.store.checking import Checker
+
+    with Store.open(location) as opened, shown_progress() as progress:
+        checker = Checker(opened.database, progress, repair=repair, remove_damaged=remove_damaged)
+        found = checker.run()
+    if json:
+        _write_json({"sound": found.sound} | msgspec.to_builtins(found))
+        return 0 if found.sound else 1
+    for fault in found.faults:
+        print(f"{fault.where}: {fault.text}{' (repaired)' if fault.repaired else ''}")
+    for note in found.notes:
+        print(f"note: {note}")
+    print(
+        f"{found.runs:,} runs, {found.nodes:,} nodes of runs, {found.chunks:,} chunks, "
+        f"{found.paths:,} paths: {_verdict(len(found.faults), found.sound)}"
+    )
+    return 0 if found.sound else 1
+
+
+def _verdict(faults: int, sound: bool) -> str:
+    if not faults:
+        return "all sound"
+    return f"{faults:,} faults, {'all repaired' if sound else 'see above'}"
+
+
+def compact(
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum/--no-vacuum", help="Give free pages back to the disk")
+    ] = True,
+    json: JsonOption = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Join what was left apart, remove what nothing uses, and give free pages back.
+
+    A run that ended without its agent's last word (a node that crashed) leaves its series in many
+    small chunks; these are joined and packed well. Paths of programs that no run has any more are
+    removed. Then the database is written anew without its free pages (VACUUM), with new statistics
+    for its planner.
+
+    Joining holds nobody up. Writing an SQLite file anew keeps others from writing while it lasts,
+    so agents keep their batches until then; and it needs free disk space of twice the file. Say
+    --no-vacuum to leave that out: free pages are used again by what comes.
+    """
+    location = existing_store(store or load_settings(config).store.location)
+    from jobsight.store import Store
+    from jobsight.store import compacting as work
+
+    with Store.open(location) as opened, shown_progress() as progress:
+        done = work.compact(opened.database, progress, vacuum=vacuum)
+    if json:
+        _write_json(done)
+        return
+    print(
+        f"joined   {done.nodes:,} nodes of runs: {done.chunks_before:,} chunks are "
+        f"{done.chunks_after:,}, {format_bytes(done.series_before)} are "
+        f"{format_bytes(done.series_after)}"
+    )
+    if done.damaged:
+        print(f"damaged  {done.damaged:,} nodes of runs; see jobsight store check")
+    print(f"removed  {done.paths:,} paths that nothing used")
+    print(f"size     {format_bytes(done.size_before)} before, {format_bytes(done.size_after)} now")
+
+
+def prune(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and change nothing")
+    ] = False,
+    json: JsonOption = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Thin and remove what the settings no longer keep.
+
+    The settings store.keep.series, thinned, executables and runs say for how many days after the
+    end of a run each class is kept; 0 is for ever. By default curves are thinned after a year and
+    nothing is removed. A run whose end is not known is never touched. With store.keep.only_archived
+    runs that are not in the archive wait. What the sums by day hold of a run stays there.
+
+    `jobsight serve` does the same once a day, unless store.keep.daily is false. It works in short
+    transactions, so agents and pages go on; Ctrl-C ends it between two of them.
+    """
+    settings = load_settings(config)
+    location = existing_store(store or settings.store.location)
+    keep = settings.store.keep
+    from jobsight.store import Store, pruning
+    from jobsight.store.rollups import sum_up_all
+
+    with Store.open(location) as opened, shown_progress() as progress:
+        if dry_run:
+            taken = pruning.preview(opened.database, keep)
+        else:
+            if keep.runs or keep.executables:
+                sum_up_all(opened.database)
+            taken = pruning.prune(opened.database, keep, progress=progress)
+    if json:
+        _write_json({"dry_run": dry_run, "classes": msgspec.to_builtins(taken)})
+    else:
+        _show_taken(taken, keep, dry_run)
+
+
+def _show_taken(taken: dict[str, Taken], keep: KeepSettings, dry_run: bool) -> None:
+    would = "would be " if dry_run else ""
+    for name in ("runs", "series", "executables", "thinned"):
+        part = taken.get(name)
+        days = getattr(keep, {"series": "thinned", "thinned": "series"}.get(name, name))
+        title = "thinned" if name == "thinned" else f"{name} removed"
+        if part is None:
+            print(f"{title:<20} never" if not days else f"{title:<20} nothing: removed before")
+            continue
+        print(f"{title:<20} after {days:g} days: {_what(name, part, would, dry_run)}")
+        if part.waiting:
+            print(f"{'':<20} {part.waiting:,} runs wait: not archived, or not in the sums yet")
+        if part.damaged:
+            print(f"{'':<20} {part.damaged:,} nodes of runs are damaged: jobsight store check")
+    if "paths" in taken:
+        print(f"{'paths removed':<20} {taken['paths'].rows:,}")
+
+
+def _what(name: str, part: Taken, would: str, dry_run: bool) -> str:
+    rows = {"thinned": "chunks", "series": "chunks"}.get(name, "rows")
+    said = f"{part.runs:,} runs, {part.rows:,} {rows}"
+    if name == "executables":
+        return f"{said} {would}gone".replace("would be gone", "would go")
+    size = f", {format_bytes(part.bytes)} of series"
+    if name == "thinned" and not dry_run:
+        size += f" are {format_bytes(part.bytes_left)}"
+    return said + size
+
+
+def _show_inventory(found: Inventory) -> None:
+    free = "" if found.reusable is None else f", {format_bytes(found.reusable)} of it free"
+    disk = "" if found.disk_free is None else f"; {format_bytes(found.disk_free)} left on the disk"
+    print(f"store    {found.location}")
+    print(f"engine   {found.engine}, tables of version {found.version}")
+    print(f"size     {format_bytes(found.size)}{free}{disk}")
+    print(
+        f"runs     {found.runs:,} ({found.open_runs:,} open) on {found.nodes:,} nodes, started "
+        f"{format_time(found.oldest, None)} to {format_time(found.newest, None)}"
+    )
+    value = UNKNOWN if found.bytes_a_value is None else f"{found.bytes_a_value:.2f}"
+    print(
+        f"series   {found.chunks:,} chunks ({found.thinned_chunks:,} thinned), "
+        f"{value} bytes a value"
+    )
+    print(_agents_line(found.agents, time.time_ns()))
+    print(f"\n{'class':<14}{'rows':>14}{'size':>12}")
+    for name, held in found.classes.items():
+        print(f"{name:<14}{format_count(held.rows):>14}{format_bytes(held.bytes):>12}")
+
+
+def _agents_line(agents: list[LastHeard], now: int) -> str:
+    if not agents:
+        return "agents   none"
+    silent = [agent for agent in agents if now - agent.received > _SILENT]
+    line = f"agents   {len(agents):,}, last heard {format_time(agents[0].received, None)}"
+    if silent:
+        named = ", ".join(
+            f"{agent.cluster}/{agent.node} for {format_duration(now - agent.received)}"
+            for agent in silent[:_NAMED]
+        )
+        more = f" and {len(silent) - _NAMED:,} more" if len(silent) > _NAMED else ""
+        line += f"; silent: {named}{more}"
+    return line
+
+
+def _write_json(document: Any) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "info": info,
+    "check": check,
+    "compact": compact,
+    "prune": prune,
+    "backup": store_copies.backup,
+    "restore": store_copies.restore,
+    "move": store_copies.move,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_group(COMMANDS, "store", _ABOUT, arguments)

@@ -1,0 +1,59 @@
+"""The daily round in the background of a server."""
+
+import logging
+import threading
+import time
+
+import pytest
+
+from jobsight.settings import KeepSettings
+from jobsight.store import Store, upkeep
+from jobsight.store.retention import DAY
+from jobsight.store.upkeep import claim, keep_regularly, keeping
+from tests.store.many import count, fill, summed
+
+
+def test_one_of_several_servers_once_a_day(location: str) -> None:
+    with Store.open(location) as one, Store.open(location) as other:
+        now = time.time_ns()
+        assert claim(one.database, now)
+        assert not claim(other.database, now)
+        assert not claim(one.database, now + DAY - 1)
+        assert claim(other.database, now + DAY)
+        assert not claim(one.database, now + DAY)
+
+
+def test_it_prunes_beside_the_server(store: Store) -> None:
+    fill(store, range(3), age=50, now=time.time_ns())
+    fill(store, range(3, 5), age=5, now=time.time_ns())
+    summed(store)
+    with keeping(store, KeepSettings(runs=10), first=0):
+        for _ in range(1000):
+            if store.count_runs() == 2:
+                break
+            time.sleep(0.01)
+    assert store.count_runs() == 2
+    assert count(store, "marks", "name = 'pruned' AND value > 0") == 1
+
+
+def test_a_store_that_fails_does_not_end_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = threading.Semaphore(0)
+
+    def fail(database: object, now: int) -> bool:
+        tried.release()
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(upkeep, "claim", fail)
+    monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.01)
+    stopped = threading.Event()
+    thread = threading.Thread(
+        target=keep_regularly, args=(store.database, KeepSettings(), stopped, 0.0)
+    )
+    with caplog.at_level(logging.CRITICAL, "jobsight.store"):
+        thread.start()
+        assert all(tried.acquire(timeout=10) for _ in range(3))
+        stopped.set()
+        thread.join(10)
+    assert not thread.is_alive()
