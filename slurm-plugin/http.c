@@ -83,8 +83,13 @@ static int connect_by_name(struct http *http, const struct target *target, int64
 	struct addrinfo *found, hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
 	int error = EHOSTUNREACH;
 
-	if (getaddrinfo(target->host, target->port, &hints, &found))
-		return fail(http, "its name cannot be resolved");
+	/* An address needs no resolver, and none of the libraries that one would load. */
+	hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+	if (getaddrinfo(target->host, target->port, &hints, &found)) {
+		hints.ai_flags = AI_NUMERICSERV;
+		if (getaddrinfo(target->host, target->port, &hints, &found))
+			return fail(http, "its name cannot be resolved");
+	}
 	for (struct addrinfo *one = found; one && error; one = one->ai_next) {
 		error = connect_to(http, one->ai_addr, one->ai_addrlen, deadline);
 		if (!error) {

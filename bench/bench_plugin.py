@@ -1,0 +1,64 @@
+"""What Slurm's profile plugin costs a job, whatever is at the other end: run time and exit code of
+a step, how soon its node is free again, and slurmstepd's peak memory, beside a node without it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.figures import Figures
+from tests.bed import BedUnavailableError
+from tests.plugin.gateways import free_port, gateway, hanging
+from tests.slurm.profiled import Outcome, compare, median, profiled
+
+ROUNDS = 7
+SECONDS = 3
+#: Time and memory of one and the same step differ by as much from one run to the next.
+SAME = 1.05
+
+
+def measure() -> dict[str, Outcome]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        hosts: dict[str, str | None] = {
+            "without": None,
+            "a gateway that answers": stack.enter_context(gateway()).url,
+            "a gateway that is stopped": f"http://127.0.0.1:{free_port()}",
+            "a gateway that hangs": stack.enter_context(hanging()),
+            "a gateway that answers 500": stack.enter_context(gateway(500)).url,
+            "a gateway whose name cannot be resolved": "http://gateway.invalid:9091",
+            "an agent that is away": f"unix:{folder}/nobody.sock",
+        }
+        cluster, nodes = stack.enter_context(profiled(hosts))
+        rounds = [compare(cluster, nodes, SECONDS) for _ in range(ROUNDS)]
+    return {kind: median([one[kind] for one in rounds]) for kind in hosts}
+
+
+def main() -> None:
+    if os.geteuid() != 0:
+        sys.exit("needs root, for a real Slurm")
+    figures = Figures()
+    try:
+        outcomes = measure()
+    except BedUnavailableError as error:
+        sys.exit(str(error))
+    peer = outcomes.pop("without")
+    for kind, ours in outcomes.items():
+        time_ratio, memory_ratio = ours.seconds / peer.seconds, ours.memory / peer.memory
+        figures.row(
+            f"a profiled step, {kind}",
+            f"without the plugin: {peer.seconds:.2f} s, node free after {peer.freed:.2f} s, "
+            f"exit code {peer.code:.0f}, slurmstepd {peer.memory / 1024:.2f} MiB",
+            f"{ours.seconds:.2f} s ({time_ratio:.3f}), {ours.freed:.2f} s, {ours.code:.0f}, "
+            f"{ours.memory / 1024:.2f} MiB ({memory_ratio:.3f})",
+            f"the same (ratios up to {SAME})",
+            reached=max(time_ratio, memory_ratio) <= SAME and ours.code == peer.code,
+        )
+    figures.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The profile plugin loaded by a real slurmd: its samples arrive, and no job ever feels it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.bed import BedUnavailableError, Cluster
+from tests.plugin.gateways import free_port, gateway, hanging
+from tests.prometheus.servers import Prometheus, Pushgateway, wait_for
+from tests.slurm.jobs import burn
+from tests.slurm.profiled import (
+    KEEP,
+    REPOSITORY,
+    compare,
+    profiled,
+    slurm_samples,
+    submit,
+)
+
+
+class Plugged(NamedTuple):
+    cluster: Cluster
+    nodes: dict[str, str]
+    gateway: Pushgateway
+    prometheus: Prometheus
+
+
+@pytest.fixture(scope="module")
+def plugged(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
+    folder = tmp_path_factory.mktemp("plugin")
+    folder.chmod(0o755)
+    metrics = free_port()
+    with ExitStack() as stack:
+        pushgateway = Pushgateway(folder / "gateway")
+        stack.callback(pushgateway.stop)
+        prometheus = Prometheus(
+            folder / "prometheus",
+            "global: {scrape_interval: 250ms}\nscrape_configs:\n"
+            "- job_name: gateway\n  honor_labels: true\n"
+            f"  static_configs: [{{targets: ['127.0.0.1:{pushgateway.port}']}}]\n"
+            "- job_name: agent\n"
+            f"  static_configs: [{{targets: ['127.0.0.1:{metrics}']}}]\n",
+        )
+        stack.callback(prometheus.stop)
+        hosts = {
+            "gateway": pushgateway.url,
+            "agent": f"unix:{folder}/run/profile.sock",
+            "without": None,
+            "stopped": f"http://127.0.0.1:{free_port()}",
+            "hanging": stack.enter_context(hanging()),
+            "fails": stack.enter_context(gateway(500)).url,
+            "unresolvable": "http://gateway.invalid:9091",
+            "no agent": f"unix:{folder}/nobody.sock",
+        }
+        try:
+            cluster, nodes = stack.enter_context(profiled(hosts))
+        except BedUnavailableError as error:
+            pytest.skip(f"the plugin cannot be tried here: {error}")
+        stack.callback(start_agent(cluster, nodes["agent"], folder, metrics))
+        yield Plugged(cluster, nodes, pushgateway, prometheus)
+
+
+def start_agent(cluster: Cluster, node: str, folder: Path, port: int) -> Callable[[], object]:
+    """The real agent; gives what ends it."""
+    config = folder / "agent.toml"
+    config.write_text(
+        f'cluster = "{cluster.settings.name}"\n[agent]\nnode = "{node}"\n'
+        f'spool = "{folder}/spool"\nrun_folder = "{folder}/run"\nonly_this_node = true\n'
+        f'[agent.metrics]\nlisten = "127.0.0.1:{port}"\nkeep_ended = {KEEP}.0\n'
+    )
+    with (folder / "agent.log").open("wb") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "jobsight.cli.main", "agent", "--config", str(config)],
+            cwd=REPOSITORY,
+            env=cluster.environment(),
+            stdout=log,
+            stderr=log,
+        )
+    wait_for((folder / "run" / "profile.sock").exists, 30, (folder / "agent.log").read_text)
+
+    def end() -> None:
+        agent.terminate()
+        agent.wait(30)
+
+    return end
+
+
+WORK = f"step -n2 sh -c {shlex.quote(burn(0.6) + '; sleep 1.5')}"
+
+
+def check_nothing_was_lost(plugged: Plugged, kind: str, job: int, here: str, ended: float) -> None:
+    """The sums in Prometheus are those of all samples that Slurm took, the last among them."""
+    for step, tasks in (("0", 2), ("1", 2), ("batch", 1)):
+        taken = slurm_samples(plugged.cluster, plugged.nodes[kind], job, step)
+        name = "jobsight_profile_cpu_seconds_total"
+        sums = plugged.prometheus.query(
+            f'max_over_time({name}{{{here},step="{step}"}}[1m])', ended + KEEP
+        )
+        assert len(sums) == tasks
+        cpu = sum(float(one["value"][1]) for one in sums)
+        assert cpu == pytest.approx(sum(one["CPUTime"] for one in taken), abs=0.001)
+        assert cpu > 0.5 or step == "batch"
+    dropped = f"max_over_time(jobsight_profile_dropped_samples_total{{{here}}}[1m])"
+    found = plugged.prometheus.query(dropped, ended + KEEP)
+    assert [one["value"][1] for one in found] == ["0"] * 3
+
+
+def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged) -> None:
+    cluster, nodes, prometheus = plugged.cluster, plugged.nodes, plugged.prometheus
+    pushed = submit(cluster, nodes["gateway"], "all", WORK, WORK)
+    told = submit(cluster, nodes["agent"], "task", WORK, WORK)
+    at_gateway = f'job="{pushed}",instance="{nodes["gateway"]}"'
+    at_agent = f'slurm_job="{told}",node="{nodes["agent"]}",cluster="{cluster.settings.name}"'
+    # While the first step runs: each task has its own series, and the network another group.
+    for expression, count in {
+        f'RSS{{{at_gateway},step="0",group="task",task=~".+"}} > 0': 2,
+        f'PacketsIn{{{at_gateway},step="0",group="network"}}': 1,
+        f'jobsight_profile_resident_bytes{{{at_agent},step="0",task=~".+"}} > 0': 2,
+    }.items():
+        wait_for(lambda e=expression, c=count: len(prometheus.query(e)) == c, 30)
+    cluster.wait(pushed, "COMPLETED")
+    # The job is over for Slurm and its cgroups are gone while the last samples stay.
+    assert {group["step"] for group in plugged.gateway.groups()} >= {"1", "batch"}
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/slurm_{nodes['gateway']}/uid_*/job_{pushed}"))
+    cluster.wait(told, "COMPLETED")
+    ended = time.time()
+    wait_for(lambda: not plugged.gateway.groups(), 30)
+    gone = f"RSS{{{at_gateway}}} or jobsight_profile_resident_bytes{{{at_agent}}}"
+    wait_for(lambda: not prometheus.query(gone), 30)
+    check_nothing_was_lost(plugged, "gateway", pushed, at_gateway, ended)
+    check_nothing_was_lost(plugged, "agent", told, at_agent, ended)
+
+
+def test_no_fault_at_the_other_end_reaches_a_job(plugged: Plugged) -> None:
+    outcomes = compare(plugged.cluster, plugged.nodes, 3)
+    without = outcomes["without"]
+    assert without.code == 7
+    for kind, outcome in outcomes.items():
+        assert outcome.code == 7, kind
+        # A gateway that hangs would cost seconds at each sample and at the end.
+        assert outcome.seconds < without.seconds + 1, kind
+        assert outcome.freed < without.freed + 1.5, kind
+        assert outcome.memory < without.memory + 1024, kind
+        assert outcome.descriptors == without.descriptors, kind
