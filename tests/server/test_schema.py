@@ -25,9 +25,11 @@ OPERATIONS = [
     ("/api/v1/jobs/{run}/series", "GET"),
     ("/api/v1/metrics", "GET"),
     ("/api/v1/health", "GET"),
+    ("/api/v1/usage", "GET"),
+    ("/api/v1/software", "GET"),
     ("/api/v1/batches", "POST"),
 ]
-BARE = ("/api/v1/metrics", "/api/v1/health")
+BARE = ("/api/v1/metrics", "/api/v1/health", "/api/v1/software")
 QUESTIONS = [
     (path, method, mode)
     for path, method in OPERATIONS

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 import jobsight
 from jobsight import web
 from jobsight.reports.build import build_report
-from jobsight.server import api, errors, health, ingest
+from jobsight.server import api, errors, health, ingest, usage
 from jobsight.server.access import Access
 from jobsight.server.keyring import Keyring
 from jobsight.server.settings import ServerSettings
@@ -27,7 +27,8 @@ _DESCRIPTION = """What the jobs of a cluster really did.
 Every route needs the server's token as `Authorization: Bearer TOKEN`; batches may come with the
 token of their cluster instead. Times and durations are
 integer nanoseconds (times in UTC since 1970), CPU time is nanoseconds, sizes are bytes, shares
-run from 0 to 1; only the times of curves, and the times in questions, are in seconds."""
+run from 0 to 1; only the times of curves, and the times in questions, are in seconds, and sums of
+use are in hours."""
 
 
 def create_app(
@@ -55,6 +56,7 @@ def create_app(
     taking = ingest.Ingest(store, keyring, settings or ServerSettings())
     app.include_router(ingest.create_router(taking))
     app.include_router(health.create_router(store))
+    app.include_router(usage.create_router(store))
     _add_pages(app, store)
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
@@ -93,7 +95,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, schemas = msgspec.json.schema_components(
-            (*api.REPLIES, health.Health), ref_template="#/components/schemas/{name}"
+            (*api.REPLIES, *usage.REPLIES, health.Health), ref_template="#/components/schemas/{name}"
         )
         components = made.setdefault("components", {})
         # FastAPI's own shape of a wrong parameter is not the one that is answered here.

@@ -1,0 +1,85 @@
+"""``sgas-sa-registrant``: sends exported records to their services; for cron, as SAMS has it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from jobsight import __version__
+from jobsight.agent.service import LockFile, start_logging
+from jobsight.errors import JobsightError
+from jobsight.export.registrant_settings import RegistrantSettings, load_registrant
+
+logger = logging.getLogger("jobsight.export")
+
+PROGRAM: Final = "sgas-sa-registrant"
+DEFAULT_CONFIG: Final = "/etc/sams/sgas-sa-registrant.conf"
+_FORMAT: Final = "%(asctime)s [%(levelname)s] %(message)s"
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="Send records to accounting services.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "-c", "--config", "--config-file", metavar="FILE", type=Path, default=DEFAULT_CONFIG,
+        help=f"settings (default: {DEFAULT_CONFIG})",
+    )  # fmt: skip
+    parser.add_argument("-l", "--log-file", metavar="FILE", help="log into FILE")
+    parser.add_argument("-d", "--debug", action="store_true", help="log everything")
+    parser.add_argument("-s", "--stdout", action="store_true", help="log to standard output")
+    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command's entry; errors are one line."""
+    options = parser().parse_args(arguments)
+    try:
+        settings = load_registrant(options.config)
+        _start_logging(options, settings)
+        for sentence in settings.warnings:
+            print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
+            logger.warning("%s", sentence)
+        return _register(settings)
+    except JobsightError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"{PROGRAM}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _start_logging(options: argparse.Namespace, settings: RegistrantSettings) -> None:
+    level = "DEBUG" if options.debug else settings.loglevel
+    if options.stdout:
+        logging.basicConfig(stream=sys.stdout, format=_FORMAT, level=level, force=True)
+    else:
+        start_logging(options.log_file or settings.logfile, level, _FORMAT, stderr=False)
+
+
+def _register(settings: RegistrantSettings) -> int:
+    from jobsight.export.registrant import Registrant
+
+    if not settings.folder.is_dir():
+        raise JobsightError(f"log_dir: the folder {settings.folder} is not there")
+    lock = LockFile(settings.folder / ".registrant.lock", f"a registrant of {settings.folder}")
+    try:
+        done = Registrant(settings).run()
+    finally:
+        lock.close()
+    logger.info(
+        "%d files sent, %d archived, %d old ones removed, %d left",
+        done.sent, done.archived, done.removed, done.left,
+    )  # fmt: skip
+    return 1 if done.left or done.unreadable else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
