@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from jobsight.errors import JobsightError
 from jobsight.server.access import BATCHES, TOKEN_IN_SCOPE, drain
 from jobsight.server.api import check_parameters, json_reply, replies
 from jobsight.server.connection import CERTIFICATE_IN_STATE
@@ -152,7 +153,11 @@ class Ingest:
             return await to_thread.run_sync(accept, limiter=self._threads)
 
     def _accept(self, data: bytes, token: ClusterToken | None) -> Receipt:
-        receipt = self._receiver.accept(data, token.cluster if token else None)
+        try:
+            receipt = self._receiver.accept(data, token.cluster if token else None)
+        except (JobsightError, WireError) as error:
+            # Its trace would hold all that was unpacked until the answer is given.
+            raise error.with_traceback(None) from None
         if token is not None:
             self._keyring.note_use(token)
         return receipt

@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from jobsight import places
+from jobsight.agent.footprint import tighten
 from jobsight.archive.attach import attach
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.app import create_app
@@ -121,6 +122,8 @@ class _Prepared:
 
 def run_server(settings: Settings, say: Callable[[str], None] = print) -> None:
     """Serve until INT or TERM, then end cleanly."""
+    # A heap for each thread would keep what the largest batches of each have needed.
+    tighten(heaps=2, large=4 * 2**20)
     with _prepared(settings, None) as prepared, _quiet_signals():
         say(f"jobsight serves {settings.store.location}")
         say(f"  open   {prepared.url}/?token={prepared.token}")
