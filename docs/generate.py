@@ -72,7 +72,9 @@ def _fields(
 ) -> Iterator[tuple[tuple[str, ...], Any, str]]:
     comments = {
         name: " ".join(text.replace("#:", "").split())
-        for text, name in re.findall(r"((?: +#: .*\n)*) +(\w+):", inspect.getsource(struct))
+        for kind in reversed(struct.__mro__)
+        if issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct
+        for text, name in re.findall(r"((?: +#: .*\n)*) +(\w+):", inspect.getsource(kind))
     }
     for field in msgspec.structs.fields(struct):
         here = (*path, field.name)
@@ -100,6 +102,8 @@ def _type(kind: Any) -> str:
     if kind in names:
         return names[kind]
     arguments = [part for part in get_args(kind) if part is not type(None)]
+    if get_origin(kind) is dict:
+        return f"table of {_type(arguments[1])}"
     if get_origin(kind) is list:
         return f"list of {_type(arguments[0])}"
     if get_origin(kind) is Literal:

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Final
 from jobsight.agent.exporter import Exporter
 from jobsight.agent.exporter_own import OwnFigures
 from jobsight.agent.sampling import SamplerPlan
-from jobsight.prometheus.settings import MetricsSettings
 
 if TYPE_CHECKING:
     from jobsight.agent.daemon import NodeAgent
     from jobsight.agent.plugin_socket import PluginSocket
+    from jobsight.settings import AgentSettings
 
 #: Seconds between two looks of the agent at itself.
 _OWN: Final = 5.0
 
 
 class Exporting:
-    """The exporter of an agent and its endpoint."""
+    """The exporter of an agent, its endpoint, and what pushes where that is wanted."""
 
-    def __init__(self, metrics: MetricsSettings, *, wait_for_address: bool = True) -> None:
+    def __init__(self, settings: AgentSettings, *, wait_for_address: bool = True) -> None:
+        metrics = settings.metrics
         self.exporter = Exporter(
             seed_names=metrics.seed_names,
             keep_ended=metrics.keep_ended,
@@ -30,6 +31,13 @@ class Exporting:
             scratch=metrics.scratch,
         )
         self._plugin: PluginSocket | None = None
+        self.pusher = None
+        if settings.push.url:
+            from jobsight.agent.exporter_push import Pusher
+
+            # Not in the run folder: a group must not outlive a node that went down.
+            memory = Path(settings.spool) / "pushgateway.json"
+            self.pusher = Pusher(self.exporter, settings.push, memory)
         self.endpoint = None
         if metrics.listen:
             from jobsight.agent.exporter_http import Endpoint
@@ -40,7 +48,7 @@ class Exporting:
 
     @property
     def wanted(self) -> bool:
-        return self.endpoint is not None
+        return self.endpoint is not None or self.pusher is not None
 
     def plans(self, plans: Sequence[SamplerPlan]) -> list[SamplerPlan]:
         """The samplers of a job, with the exporter among them where anybody reads it."""
@@ -52,6 +60,9 @@ class Exporting:
             return
         own = OwnFigures(self.exporter, agent.status)
         self.exporter.sources.append(own)
+        if self.pusher is not None:
+            own.counts.append(self.pusher.counts)
+            self.pusher.start()
         own.refresh()
         agent.collector.every(_OWN, own.refresh)
         if self.endpoint is not None:
@@ -68,7 +79,10 @@ class Exporting:
         self.exporter.sources.append(self._plugin)
 
     def close(self) -> None:
+        """End with the agent: nothing may be offered that nobody measures any more."""
         if self._plugin is not None:
             self._plugin.close()
+        if self.pusher is not None:
+            self.pusher.end()
         if self.endpoint is not None:
             self.endpoint.close()

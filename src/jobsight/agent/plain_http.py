@@ -1,4 +1,4 @@
-"""One POST over HTTP, without the standard library's client.
+"""One request over HTTP, without the standard library's client.
 
 That client brings TLS and the parser of mail along, a fifth of the agent's memory on every node.
 Where TLS is wanted, it wraps the connection.
@@ -36,10 +36,24 @@ def post(
     timeout: float,
     wrap: Callable[[socket.socket], socket.socket] | None = None,
 ) -> Reply:
-    """Send a body and give the reply. HTTP 1.0: the reply ends with the connection."""
+    """Send a body and give the reply."""
+    return request("POST", host, port, path, headers, body, timeout, wrap)
+
+
+def request(
+    method: str,
+    host: str,
+    port: int,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    timeout: float,
+    wrap: Callable[[socket.socket], socket.socket] | None = None,
+) -> Reply:
+    """One exchange. HTTP 1.0: the reply ends with the connection."""
     deadline = time.monotonic() + timeout
     name = f"[{host}]" if ":" in host else host
-    lines = [f"POST {path} HTTP/1.0", f"Host: {name}:{port}", f"Content-Length: {len(body)}"]
+    lines = [f"{method} {path} HTTP/1.0", f"Host: {name}:{port}", f"Content-Length: {len(body)}"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
     if any("\r" in line or "\n" in line for line in lines):
         raise BadReply("a header holds a line break")

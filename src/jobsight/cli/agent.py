@@ -104,7 +104,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     spool = Spool(Path(settings.agent.spool), settings.agent.spool_limit)
     sampling = settings.agent.sampling
     node = options.node or settings.agent.node
-    exporting = Exporting(settings.agent.metrics)
+    exporting = Exporting(settings.agent)
     try:
         with _delivered(spool, settings) as after_flush:
             agent = NodeAgent(

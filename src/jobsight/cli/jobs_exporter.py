@@ -21,6 +21,8 @@ from jobsight.config import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.settings import Settings
 
+#: Where petricore's exporter pushes to.
+GATEWAY = "http://localhost:9091"
 _FORMAT = "%(asctime)s %(name)s:%(levelname)s %(message)s"
 
 
@@ -42,7 +44,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
-        help="answer /metrics there (default: the setting agent.metrics.listen)",
+        help="answer /metrics there, instead of pushing",
+    )
+    made.add_argument(
+        "--push",
+        metavar="URL",
+        help=f"push to this Pushgateway (default: {GATEWAY}, unless there is --listen)",
     )
     made.add_argument("--config", metavar="FILE", help="settings: TOML or YAML")
     made.add_argument(
@@ -83,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     timer = parse_timer(options.timer)
     start_logging(None, "WARNING", _FORMAT, stderr=True)
     trim = tighten()
-    exporting = Exporting(settings.agent.metrics, wait_for_address=False)
+    exporting = Exporting(settings.agent, wait_for_address=False)
     agent = NodeAgent(
         cluster=settings.cluster,
         node=settings.agent.node,
@@ -109,13 +116,15 @@ def _run(options: argparse.Namespace) -> int:
 def settings_of(options: argparse.Namespace) -> Settings:
     """The settings, with what was said on the command line in its place."""
     settings = load_settings(Path(options.config) if options.config else None)
-    metrics = settings.agent.metrics
-    if options.listen is not None:
-        metrics = msgspec.structs.replace(metrics, listen=options.listen)
+    metrics, push = settings.agent.metrics, settings.agent.push
+    # Without options it does as petricore's: it pushes to the gateway of its node.
+    metrics = msgspec.structs.replace(metrics, listen=options.listen or "")
+    url = options.push or push.url or (GATEWAY if options.listen is None else None)
+    push = msgspec.structs.replace(push, url=url)
     ignored = list(settings.agent.ignore_uids)
     if options.blacklist is not None:
         ignored += read_blacklist(Path(options.blacklist))
-    agent = msgspec.structs.replace(settings.agent, metrics=metrics, ignore_uids=ignored)
+    agent = msgspec.structs.replace(settings.agent, metrics=metrics, push=push, ignore_uids=ignored)
     return msgspec.structs.replace(settings, agent=agent)
 
 

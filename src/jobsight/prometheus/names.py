@@ -114,7 +114,9 @@ SEED: Final = _table(
         "jobs_spawned_processes", "gauge", "Live processes of the job", (), "tasks.processes", 1
     ),
     Family("jobs_opened_files", "gauge", "Distinct paths that the job has open"),
-    Family("jobs_thread_count", "unknown", "Live threads by the name of the program", ("proc_name",)),
+    Family(
+        "jobs_thread_count", "unknown", "Live threads by the name of the program", ("proc_name",)
+    ),
     Family("jobs_user_time", "gauge", "CPU time in programs, in s", (), "cpu.user", SECOND),
     Family("jobs_system_time", "gauge", "CPU time in the kernel, in s", (), "cpu.system", SECOND),
     Family("jobs_cpu_time_total", "counter", "CPU time of the job, in s", (), "cpu.time", SECOND),

@@ -29,3 +29,30 @@ class MetricsSettings(msgspec.Struct, kw_only=True):
     #: --hash-password` prints.
     user: str | None = None
     password_hash: str | None = None
+
+
+class WebSettings(msgspec.Struct, kw_only=True):
+    """A server that is asked or told something over HTTP."""
+
+    #: Its address; without one it is not used.
+    url: str | None = None
+    #: The user for basic authentication, and the file that holds the password.
+    user: str | None = None
+    password_file: str | None = None
+    #: A file that holds a token (Authorization: Bearer), read anew for each request.
+    token_file: str | None = None
+    #: Authorities (PEM) that its certificate may come from; by default the system's.
+    ca: str | None = None
+    #: More headers, such as X-Scope-OrgID.
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Seconds for one exchange.
+    timeout: Seconds = 10.0
+
+
+class PushSettings(WebSettings, kw_only=True):
+    """A Pushgateway, for sites that are built on one."""
+
+    #: Seconds between two pushes.
+    every: Seconds = 15.0
+    #: The label "job" of the groups.
+    job: str = "jobs_exporter"

@@ -1,0 +1,271 @@
+"""A real Pushgateway: never empty while a job runs, and empty when nothing runs any more."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.exporter import Exporter
+from jobsight.agent.exporter_push import Pusher
+from jobsight.agent.exporter_service import Exporting
+from jobsight.agent.view import Sampler
+from jobsight.errors import ConfigError
+from jobsight.model import SECOND
+from jobsight.prometheus.pushgateway import group_path
+from jobsight.prometheus.settings import MetricsSettings, PushSettings
+from jobsight.settings import AgentSettings
+from tests.agent.samplers.jobs import Clock, Job
+from tests.agent.slurm_trees import SlurmNode, available, following, wait_until
+from tests.prometheus.readers import one, samples, values
+from tests.prometheus.servers import Pushgateway
+from tests.prometheus.test_jobs_exporter import SETTINGS
+from tests.sams.front import free_port
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Pushgateway]:
+    server = Pushgateway(tmp_path / "gateway")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def exporter(clock: Clock) -> Exporter:
+    return Exporter(keep_ended=30, clock=lambda: clock.now / SECOND)
+
+
+def begin(exporter: Exporter, job: Job, number: int = 42, cpu: int = SECOND) -> Sampler:
+    view = job.another(number)
+    sampler = exporter.plans([])[-1].make(view)
+    view.row = {"cpu.time": cpu, "memory.used": 2**20}
+    sampler.columns(view)
+    return sampler
+
+
+def pusher(exporter: Exporter, url: str, folder: Path, **settings: float) -> Pusher:
+    made = PushSettings(url=url, **settings)  # type: ignore[arg-type]
+    return Pusher(exporter, made, folder / "memory" / "pushgateway.json")
+
+
+def test_a_group_for_each_job_replaced_and_deleted(
+    exporter: Exporter, clock: Clock, gateway: Pushgateway, job: Job, tmp_path: Path
+) -> None:
+    first, _ = begin(exporter, job, 1), begin(exporter, job, 2, 5 * SECOND)
+    pushing = pusher(exporter, gateway.url, tmp_path)
+    pushing.push()
+    groups = [{"job": "jobs_exporter", "instance": "n1", "slurm_job": str(n)} for n in (1, 2)]
+    assert sorted(gateway.groups(), key=str) == groups
+    found = samples(gateway.text())
+    labels = {"job": "jobs_exporter", "instance": "n1"}
+    assert one(found, "jobs_cpu_time_total", **labels, slurm_job="2") == 5.0
+    assert one(found, "jobsight_job_memory_used_bytes", **labels, cluster="c", node="n1",
+               slurm_job="1") == 2**20  # fmt: skip
+    # Its last values are there for one scrape, then the group goes and the other stays.
+    first.final(job.another(1))
+    pushing.push()
+    assert len(gateway.groups()) == 2
+    clock.go(31)
+    pushing.push()
+    assert gateway.groups() == groups[1:]
+    assert pushing.failures == 0
+
+
+def test_it_is_never_empty_while_a_job_runs(
+    exporter: Exporter, gateway: Pushgateway, job: Job, tmp_path: Path
+) -> None:
+    begin(exporter, job)
+    pushing = pusher(exporter, gateway.url, tmp_path)
+    pushing.push()
+    done = threading.Event()
+    missing = []
+
+    def look() -> None:
+        while not done.is_set():
+            found = values(samples(gateway.text()), "jobs_rss", slurm_job="42")
+            if not found:
+                missing.append(found)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for _ in range(30):
+        pushing.push()
+    done.set()
+    looking.join()
+    assert missing == []
+
+
+def test_what_a_killed_agent_left_is_removed_and_what_runs_stays(
+    exporter: Exporter, gateway: Pushgateway, job: Job, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        begin(exporter, job, number)
+    pusher(exporter, gateway.url, tmp_path).push()
+    # The next agent finds only the second of them.
+    other = Exporter()
+    begin(other, job, 2)
+    pusher(other, gateway.url, tmp_path).push()
+    assert [group["slurm_job"] for group in gateway.groups()] == ["2"]
+
+
+def test_all_groups_go_with_the_agent(
+    exporter: Exporter, gateway: Pushgateway, job: Job, tmp_path: Path
+) -> None:
+    begin(exporter, job)
+    pushing = pusher(exporter, gateway.url, tmp_path, every=0.05)
+    pushing.start()
+    wait_until(gateway.groups)
+    pushing.end()
+    assert gateway.groups() == []
+
+
+def test_a_gateway_that_went_and_came_back(
+    exporter: Exporter, clock: Clock, gateway: Pushgateway, job: Job, tmp_path: Path
+) -> None:
+    sampler = begin(exporter, job, 1)
+    begin(exporter, job, 2)
+    pushing = pusher(exporter, gateway.url, tmp_path)
+    pushing.push()
+    gateway.stop()
+    pushing.push()
+    assert pushing.failures == 1
+    # A job ends meanwhile, and the gateway has kept what it had: its groups go all the same.
+    sampler.final(job.another(1))
+    clock.go(31)
+    pushing.push()
+    gateway.start()
+    leftover = Exporter()
+    begin(leftover, job, 1)
+    pusher(leftover, gateway.url, tmp_path / "other").push()
+    pushing.push()
+    assert [group["slurm_job"] for group in gateway.groups()] == ["2"]
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 500 no\r\n\r\n", b"nonsense\r\n"])
+def test_a_gateway_that_hangs_or_answers_nonsense_is_counted(
+    exporter: Exporter, job: Job, tmp_path: Path, answer: bytes
+) -> None:
+    begin(exporter, job)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        pushing = pusher(exporter, url, tmp_path, timeout=0.3)
+        held = []
+
+        def accept() -> None:
+            client, _ = server.accept()
+            held.append(client)
+            if answer:
+                client.recv(65536)
+                client.sendall(answer)
+                client.close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        pushing.push()
+        thread.join()
+        for client in held:
+            client.close()
+    assert pushing.failures == 1
+    # What may have been made is remembered for later.
+    assert "slurm_job/42" in (tmp_path / "memory" / "pushgateway.json").read_text()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not available(), reason="needs the hierarchies of cgroup v1")
+def test_sampling_goes_on_while_the_gateway_hangs(tmp_path: Path) -> None:
+    node = SlurmNode()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        settings = AgentSettings(
+            spool=str(tmp_path),
+            metrics=MetricsSettings(listen=""),
+            push=PushSettings(
+                url=f"http://127.0.0.1:{server.getsockname()[1]}", every=0.1, timeout=5.0
+            ),
+        )
+        exporting = Exporting(settings)
+        try:
+            with following(node.finder(), samplers=exporting.plans([])) as running:
+                exporting.start(running.agent)
+                node.job(7).step("sleep", "60")
+                client, _ = server.accept()
+                before = running.agent.collector.rounds
+                wait_until(lambda: running.agent.collector.rounds > before + 5)
+                assert exporting.pusher is not None
+                assert exporting.pusher.failures == 0
+                client.close()
+        finally:
+            server.close()
+            exporting.close()
+            node.close()
+
+
+def test_names_that_a_path_cannot_hold() -> None:
+    assert group_path("j", {"instance": "n 1"}) == "/metrics/job/j/instance/n%201"
+    assert group_path("a/b", {"instance": ""}) == "/metrics/job@base64/YS9i/instance@base64/="
+
+
+def test_a_wrong_address_is_one_sentence(exporter: Exporter, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"agent.push.url.*right"):
+        pusher(exporter, "gateway:9091", tmp_path)
+    settings = PushSettings(url="http://h", token_file=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Pusher(exporter, settings, tmp_path / "memory")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not available(), reason="needs the hierarchies of cgroup v1")
+def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: Path) -> None:
+    node = SlurmNode()
+    config = tmp_path / "jobsight.toml"
+    spool = f'spool = "{tmp_path}/spool"'
+    settings = SETTINGS.format(folder=tmp_path, root=node.root).replace(
+        "[agent]", f"[agent]\n{spool}"
+    )
+    config.write_text(f"{settings}[agent.push]\nevery = 0.1\n")
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "jobsight.cli.jobs_exporter", "-t", "0.2"]
+        return subprocess.Popen([*command, "--config", str(config), "--push", gateway.url])
+
+    exporter = start()
+    try:
+        node.job(7).step("sleep", "60", tasks=2)
+        wait_until(lambda: [group["slurm_job"] for group in gateway.groups()] == ["7"])
+        exporter.send_signal(signal.SIGKILL)
+        exporter.wait(10)
+        # A killed one leaves its group; the next takes it away, since its job has ended.
+        assert len(gateway.groups()) == 1
+        node.jobs[0].end()
+        exporter = start()
+        wait_until(lambda: not gateway.groups())
+        node.job(8).step("sleep", "60")
+        wait_until(gateway.groups)
+    finally:
+        exporter.send_signal(signal.SIGTERM)
+        assert exporter.wait(20) == 0
+        node.close()
+    assert gateway.groups() == []
+
+
+def test_without_options_it_pushes_to_the_gateway_of_its_node(tmp_path: Path) -> None:
+    from jobsight.cli.jobs_exporter import parser, settings_of
+
+    config = tmp_path / "c.toml"
+    config.write_text("")
+    given = ["--config", str(config)]
+    agent = settings_of(parser().parse_args(given)).agent
+    assert (agent.push.url, agent.metrics.listen) == ("http://localhost:9091", "")
+    address = f"127.0.0.1:{free_port()}"
+    agent = settings_of(parser().parse_args([*given, "--listen", address])).agent
+    assert (agent.push.url, agent.metrics.listen) == (None, address)
