@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import func, select, text
 
+from jobsight.errors import StoreError
 from jobsight.model import Run
 from jobsight.store import derived
-from jobsight.store.bookings import HIGHEST, Bookings, of_node, total
+from jobsight.store.bookings import HIGHEST, Bookings
 from jobsight.store.chunk_faults import ChunkRow, Damaged, look
 from jobsight.store.database import Database
 from jobsight.store.progress import Progress, silent
 from jobsight.store.retention import EXECUTABLES, SERIES
+from jobsight.store.run_figures import figures, name_of_node, sums
 from jobsight.store.tables import batches, chunks, metadata, paths, run_nodes, runs
 
 #: Rows that are looked at in one transaction; of chunks, which are large, fewer.
@@ -33,8 +35,11 @@ _RIGHT_CHUNK = """
     UPDATE chunks SET first = :first, last = :last, rows = :rows, summary = :summary WHERE id = :id
 """
 _RIGHT_NODE = """
-    UPDATE run_nodes SET open_chunks =
-        (SELECT count(*) FROM chunks WHERE run_node_id = run_nodes.id AND level = 0)
+    UPDATE run_nodes SET
+        open_chunks = (SELECT count(*) FROM chunks WHERE run_node_id = :id AND level = 0),
+        first_sample = coalesce(
+            (SELECT min(first) FROM chunks WHERE run_node_id = :id), first_sample),
+        last_sample = coalesce((SELECT max(last) FROM chunks WHERE run_node_id = :id), last_sample)
     WHERE id = :id
 """
 _ORPHANED_SHARES = """
@@ -99,15 +104,22 @@ class Checker:
 
     def run(self) -> Checked:
         """Look at everything; chunks before nodes before runs, as repairs build on each other."""
-        self._check_engine()
-        self._check_references()
-        self._check_chunks()
-        self._check_nodes()
-        self._check_runs()
-        self._check_paths()
-        self._check_batches()
-        self._check_shares()
-        self._take_notes()
+        for look_at in (
+            self._check_engine,
+            self._check_references,
+            self._check_chunks,
+            self._check_nodes,
+            self._check_runs,
+            self._check_paths,
+            self._check_batches,
+            self._check_shares,
+            self._take_notes,
+        ):
+            try:
+                look_at()
+            except StoreError as error:
+                # A file that is damaged may not even let itself be read; the rest may.
+                self._fault("the database", f"it cannot be read: {error}")
         return self.result
 
     def _fault(self, where: str, text: str, repaired: bool = False) -> None:
@@ -161,7 +173,7 @@ class Checker:
     def _name_chunk(self, row: ChunkRow, said: str) -> None:
         repaired = False
         with self._database.read() as connection:
-            where = f"chunk {row.id} of {_name_of_node(connection, row.run_node_id)}"
+            where = f"chunk {row.id} of {name_of_node(connection, row.run_node_id)}"
         if self._repair or self._remove_damaged:
             with self._database.write() as transaction:
                 # The id may be that of another chunk by now.
@@ -201,20 +213,20 @@ class Checker:
                 ):
                     said.append("its series reach beyond its first and last sample")
                 if said:
-                    self._name_node(id, said, open_chunks != waits)
+                    self._name_node(id, "; ".join(said))
             self.result.nodes += len(rows)
 
-    def _name_node(self, id: int, said: list[str], countable: bool) -> None:
+    def _name_node(self, id: int, said: str) -> None:
         with self._database.read() as connection:
-            where = _name_of_node(connection, id)
+            where = name_of_node(connection, id)
             query = select(run_nodes.c.cluster, run_nodes.c.job_id).where(run_nodes.c.id == id)
             job = connection.execute(query).one_or_none()
-        repairs = self._repair and countable and job is not None
-        if repairs and job is not None:
+        repaired = self._repair and job is not None
+        if repaired and job is not None:
             with self._database.write() as transaction:
                 transaction.lock("job", [f"{job.cluster} {job.job_id}"])
                 transaction.execute(_RIGHT_NODE, {"id": id})
-        self._fault(where, "; ".join(said), repairs and len(said) == 1)
+        self._fault(where, said, repaired)
 
     def _check_runs(self) -> None:
         names = ("cpu_time", "memory_used_peak", "memory_peak", "first_seen", "last_seen")
@@ -225,9 +237,9 @@ class Checker:
                 # Read again, together with the nodes.
                 among = runs.c.id.between(last, rows[-1][0])
                 stored = {row[0]: row for row in connection.execute(select(*columns).where(among))}
-                seen = _figures(connection, last, rows[-1][0])
+                seen = figures(connection, last, rows[-1][0])
             for id, cluster, job_id, start, *values in stored.values():
-                expected, others = _sums(seen.get(id, []), cluster, job_id)
+                expected, others = sums(seen.get(id, []), cluster, job_id)
                 where = f"run {Run(cluster, job_id, start)}"
                 for node in others:
                     self._fault(where, f"its node {node} is that of another job")
@@ -299,41 +311,3 @@ class Checker:
             after = rows[-1][0]
             done += len(rows)
             self._progress(what, min(done, whole), whole)
-
-
-def _name_of_node(connection: Connection, id: int) -> str:
-    query = (
-        select(runs.c.cluster, runs.c.job_id, runs.c.start, run_nodes.c.node)
-        .join(runs, runs.c.id == run_nodes.c.run_id)
-        .where(run_nodes.c.id == id)
-    )
-    found = connection.execute(query).one_or_none()
-    return f"run {Run(*found[:3])} on {found[3]}" if found else f"node {id} of no run"
-
-
-def _figures(connection: Connection, first: int, last: int) -> dict[int, list[Any]]:
-    """Of each run: whose its nodes are, and their figures."""
-    names = ("run_id", "cluster", "job_id", "node", "cpu_time", "memory_used_peak", "memory_peak")
-    columns = [run_nodes.c[name] for name in (*names, "first_sample", "last_sample")]
-    found: dict[int, list[Any]] = {}
-    query = select(*columns).where(run_nodes.c.run_id.between(first, last))
-    for run_id, *values in connection.execute(query):
-        found.setdefault(run_id, []).append(values)
-    return found
-
-
-def _sums(nodes: list[Any], cluster: str, job_id: int) -> tuple[list[int | None], list[str]]:
-    """The figures of a run from those of its nodes, and the nodes that are not its own."""
-    by_node: dict[str, list[Any]] = {}
-    samples: list[tuple[int, int]] = []
-    others = []
-    for its_cluster, its_job, node, *figures, first, last in nodes:
-        by_node.setdefault(node, []).append(figures)
-        if first is not None:
-            samples.append((first, last))
-        if (its_cluster, its_job) != (cluster, job_id):
-            others.append(node)
-    figures = [of_node(rows) for rows in by_node.values()]
-    sums = [total([one[place] for one in figures]) for place in range(3)]
-    first = min((first for first, _ in samples), default=None)
-    return [*sums, first, max((last for _, last in samples), default=None)], others

@@ -120,7 +120,7 @@ class Database:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, psycopg.Error, SQLAlchemyError) as error:
+        except (sqlite3.Error, psycopg.Error, SQLAlchemyError, UnicodeDecodeError) as error:
             raise StoreError(_sentence(error, self.where)) from error
 
 
@@ -219,7 +219,8 @@ def _sentence(error: Exception, where: str) -> str:
         return f"the store {where} may only be read; give this user the right to write to it"
     if "is locked" in text or isinstance(error, psycopg.errors.LockNotAvailable):
         return f"the store {where} is held by another process for more than {_PATIENCE} s"
-    if "malformed" in text or "not a database" in text:
+    # SQLite names damaged tables with the damage in the name.
+    if "malformed" in text or "not a database" in text or isinstance(error, UnicodeDecodeError):
         return f"the store {where} is damaged: {text}; restore it from a copy"
     if isinstance(error, PoolTimeout):
         return f"the store {where} is asked for more at once than it has connections"

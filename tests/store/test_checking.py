@@ -1,0 +1,281 @@
+"""Each thing that can be wrong with a store is found and named, and what can be is put right."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from jobsight.errors import StoreError
+from jobsight.model import SECOND
+from jobsight.settings import KeepSettings
+from jobsight.store import Store, chunks, frames
+from jobsight.store.compacting import compact
+from jobsight.store.inventory import take_inventory
+from jobsight.store.pruning import prune
+from tests.store.contents import assert_sound, check, rows
+from tests.store.many import NOW, ROWS, count, fill, summed
+from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
+
+
+def _change(store: Store, sql: str, **values: object) -> None:
+    with store.database.write() as transaction:
+        if store.database.postgresql:
+            # As somebody would who knows better than the database.
+            transaction.execute("SET LOCAL session_replication_role = replica")
+        transaction.execute(sql, values)
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    fill(store, range(3), age=5, now=NOW, rows=60)
+    news = [part(sighting(9, node), series=series([1, 2]), totals=totals(2, 5)) for node in "ab"]
+    assert store.write(batch(info(9), *news))
+    assert_sound(store)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("sql", "where", "said"),
+    [
+        ("UPDATE chunks SET first = first - 1 WHERE level = 2", "chunk", "column first says"),
+        ("UPDATE chunks SET last = last + 1 WHERE level = 2", "chunk", "column last says"),
+        ("UPDATE chunks SET rows = 7", "chunk", "column rows says 7"),
+        ("UPDATE chunks SET summary = NULL", "chunk", "summary is missing"),
+        ("UPDATE run_nodes SET open_chunks = 5", "on n1", "open_chunks says 5"),
+        ("UPDATE run_nodes SET last_sample = 5 WHERE node = 'a'", "on a", "reach beyond"),
+        ("UPDATE runs SET cpu_time = cpu_time + 1", "run c1:0:", "cpu_time is 1001, that of"),
+        ("UPDATE runs SET memory_peak = 77", "run c1:9:", "memory_peak is 77, that of its nodes"),
+        ("UPDATE runs SET last_seen = 5", "run c1:1:", "last_seen is 5"),
+        (
+            "INSERT INTO contributions (run_id, revision, data) VALUES (999, 1, :data)",
+            "contributions",
+            "1 rows belong to no run",
+        ),
+    ],
+)
+def test_what_can_be_worked_out_again(filled: Store, sql: str, where: str, said: str) -> None:
+    before = rows(filled)
+    _change(filled, sql, **({"data": b""} if ":data" in sql else {}))
+    found = check(filled)
+    assert not found.sound
+    assert any(where in fault.where and said in fault.text for fault in found.faults)
+    assert rows(filled) != before
+    repaired = check(filled, repair=True)
+    assert repaired.sound
+    assert_sound(filled)
+    after = rows(filled)
+    for table in ("chunks", "run_nodes", "contributions"):
+        assert after[table] == before[table]
+    assert [run.cpu_time for run in filled.runs()] == [1002, 1001, 1000, 10]
+
+
+@pytest.mark.parametrize(
+    ("sql", "where", "said"),
+    [
+        ("UPDATE paths SET digest = :data", "path", "digest is not that"),
+        ("UPDATE run_nodes SET job_id = 4 WHERE node = 'a'", "run c1:9:", "node a is that of"),
+        (
+            "INSERT INTO batches (spool_id, first, last) SELECT spool_id, last, last + 9 "
+            "FROM batches",
+            "spool",
+            "is noted twice",
+        ),
+    ],
+)
+def test_what_cannot_be_worked_out_is_named(filled: Store, sql: str, where: str, said: str) -> None:
+    if "digest" in sql:
+        sql += " WHERE id = (SELECT min(id) FROM paths)"
+    _change(filled, sql, **({"data": bytes(16)} if ":data" in sql else {}))
+    found = check(filled, repair=True)
+    assert not found.sound
+    assert any(where in fault.where and said in fault.text for fault in found.faults)
+
+
+def test_rows_without_their_parents_are_named(filled: Store) -> None:
+    if not filled.database.postgresql:
+        with filled.database.alone() as connection:
+            connection.execute("PRAGMA foreign_keys = OFF")
+            connection.execute("DELETE FROM run_nodes WHERE node = 'a'")
+            connection.execute("PRAGMA foreign_keys = ON")
+    else:
+        _change(filled, "DELETE FROM run_nodes WHERE node = 'a'")
+    found = check(filled)
+    assert [fault.text for fault in found.faults if fault.where.startswith("chunks")] == [
+        "there is no row of run_nodes to it"
+    ]
+
+
+def test_a_chunk_whose_bytes_are_damaged(filled: Store) -> None:
+    run = find(filled, "1")
+    _change(
+        filled,
+        "UPDATE chunks SET data = :data WHERE run_node_id IN "
+        f"(SELECT id FROM run_nodes WHERE run_id = {run.id})",
+        data=b"\x01nothing",
+    )
+    for more in ({}, {"repair": True}):
+        found = check(filled, **more)
+        (fault,) = found.faults
+        assert fault.where.endswith(f"of run {run.run} on n1")
+        assert "damaged" in fault.text
+        assert not found.sound
+    assert prune(filled.database, KeepSettings(series=1), NOW)["thinned"].damaged == 1
+    assert check(filled, remove_damaged=True).sound
+    assert filled.series(run.id) == []
+    assert_sound(filled)
+
+
+def test_times_that_are_not_in_order(filled: Store) -> None:
+    times = np.array([START, START - SECOND])
+    data = chunks.encode_plain(times, {"cpu.time": np.array([1, 2])})
+    _change(filled, "UPDATE chunks SET data = :data WHERE level = 2", data=data)
+    found = check(filled, repair=True)
+    assert not found.sound
+    assert "its times are not in order" in found.faults[0].text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_file_that_is_damaged(tmp_path: Path, seed: int) -> None:
+    place = tmp_path / "store.db"
+    with Store.open(place) as store:
+        fill(store, range(100), age=5, now=NOW, rows=5)
+    data = bytearray(place.read_bytes())
+    choose = random.Random(seed)
+    for _ in range(40):
+        data[choose.randrange(100, len(data))] ^= 0xFF
+    place.write_bytes(data)
+    try:
+        with Store.open(place) as store:
+            found = check(store)
+    except StoreError:
+        # Without its tables there is nothing to check.
+        return
+    assert not found.sound
+    assert any(fault.where == "the database" for fault in found.faults)
+
+
+def test_a_thinned_store_is_sound_and_its_summary_is_looked_at(store: Store) -> None:
+    fill(store, range(3), age=50, now=NOW)
+    summed(store)
+    assert prune(store.database, KeepSettings(series=10), NOW)["thinned"].runs == 3
+    assert_sound(store)
+    wrong = frames.compress(msgspec.msgpack.encode({}))
+    _change(store, "UPDATE chunks SET summary = :data WHERE id = (SELECT min(id) FROM chunks)",
+            data=wrong)  # fmt: skip
+    assert [fault.text for fault in check(store).faults] == [
+        "its summary is not that of a thinned series"
+    ]
+
+
+def test_compact_joins_what_was_left_apart(store: Store) -> None:
+    for second in range(0, 60, 2):
+        assert store.write(batch(part(series=series([second, second + 1]))))
+    assert store.write(batch(part(sighting(8), series=series([1, 2])), info(8)))
+    assert store.write(batch(info(7, end=START + 100 * SECOND, state="NODE_FAIL")))
+    run = find(store)
+    before = store.series(run.id)[0].columns["cpu.time"].tolist()
+    assert store.info().chunks == 31
+    done = compact(store.database, now=NOW)
+    assert (done.nodes, done.chunks_before, done.chunks_after) == (1, 30, 1)
+    assert 0 < done.series_after < done.series_before
+    assert store.series(run.id)[0].columns["cpu.time"].tolist() == before
+    assert count(store, "chunks", "level = 2") == 1
+    assert_sound(store)
+    # What is still open is left alone, and so is what is done.
+    assert compact(store.database, now=NOW).nodes == 0
+
+
+def test_compact_gives_the_room_of_what_went_back(store: Store) -> None:
+    fill(store, range(150), age=50, now=NOW)
+    summed(store)
+    prune(store.database, KeepSettings(runs=10), NOW, rest=lambda seconds: None)
+    assert take_inventory(store.database).runs == 0
+    done = compact(store.database, vacuum=False)
+    assert done.size_after == done.size_before or store.database.postgresql
+    if not store.database.postgresql:
+        done = compact(store.database)
+        assert done.size_after < done.size_before / 3
+        assert Path(f"{store.database.where}-wal").stat().st_size == 0
+
+
+def test_what_nothing_uses_and_what_came_late_is_noted(store: Store) -> None:
+    fill(store, [1], age=50, now=NOW)
+    summed(store)
+    prune(store.database, KeepSettings(executables=10, thinned=10), NOW)
+    _change(store, "INSERT INTO paths (digest, path) VALUES (:data, :data)", data=b"x" * 16)
+    start = find(store, "1").start
+    late = part(sighting(1, birth=start), executables=[use(b"/late", 1)], series=series([1]))
+    assert store.write(batch(late))
+    assert [note.split(" ", 1)[1] for note in check(store).notes] == [
+        "paths are used by nothing; compact removes them",
+        "runs got data after theirs was removed by age",
+    ]
+    compact(store.database, vacuum=False)
+    assert check(store).notes == []
+    summed(store)
+    taken = prune(store.database, KeepSettings(executables=10, thinned=10), NOW)
+    assert (taken["executables"].rows, taken["series"].rows) == (1, 1)
+    assert store.info().paths == 0
+
+
+def test_what_a_store_holds(store: Store) -> None:
+    empty = take_inventory(store.database)
+    assert (empty.runs, empty.bytes_a_value, empty.oldest, empty.agents) == (0, None, None, [])
+    fill(store, range(300), age=50, now=NOW, rows=30)
+    fill(store, [999], age=5, now=NOW)
+    assert store.write(batch(info(1000)))
+    prune(store.database, KeepSettings(series=1), NOW)
+    found = take_inventory(store.database)
+    assert (found.runs, found.open_runs, found.nodes, found.chunks) == (302, 1, 301, 301)
+    assert found.thinned_chunks >= 1
+    assert {name: held.rows for name, held in found.classes.items()} == {
+        "series": 301, "executables": 301 * 3 + 301 + 7, "runs": 603,
+        "sums by day": 0, "scheduler": 0, "agents": 3,
+    }  # fmt: skip
+    sizes = [held.bytes for held in found.classes.values()]
+    assert all(size is not None and size > 0 for size in sizes)
+    assert sum(size or 0 for size in sizes) <= found.size
+    assert found.bytes_a_value is not None
+    assert 0.1 < found.bytes_a_value < 16
+    assert [agent.node for agent in found.agents] == ["n1"]
+    assert (found.newest, len(store.series(find(store, "999").id)[0].times) < ROWS) == (
+        max(run.start for run in store.runs()), True,
+    )  # fmt: skip
+
+
+_PRUNE = """
+import sys
+from jobsight.settings import KeepSettings
+from jobsight.store import Store, pruning
+from tests.store.many import NOW
+pruning.NODES_AT_ONCE = pruning.THINNED_AT_ONCE = 5
+keep = KeepSettings(series=10, thinned=30, executables=30, runs=60)
+with Store.open(sys.argv[1]) as store:
+    pruning.prune(store.database, keep, NOW, rest=lambda seconds: print("rest", flush=True))
+"""
+
+
+def test_kills_in_the_middle_of_pruning(store: Store, location: str) -> None:
+    for job, age in enumerate((5, 20, 50, 80)):
+        fill(store, range(job * 100, job * 100 + 30), age=age, now=NOW, rows=30)
+    summed(store)
+    choose = random.Random(7)
+    command = [sys.executable, "-c", _PRUNE, location]
+    for _ in range(3):
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        ) as process:
+            assert process.stdout is not None
+            for _ in range(choose.randrange(1, 7)):
+                assert process.stdout.readline() == b"rest\n"
+            process.kill()
+        assert_sound(store)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+    assert_sound(store)
+    assert store.count_runs() == 90
+    assert count(store, "chunks") == 60
+    assert count(store, "executables") == count(store, "steps") * 2 == 120
