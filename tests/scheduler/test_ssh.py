@@ -61,7 +61,7 @@ def test_the_environment_there_is_slurms_and_ours(host: SshSettings) -> None:
 def test_what_fails_there_is_said_in_one_line(host: SshSettings) -> None:
     with pytest.raises(SourceError, match=r"^ls on 127\.0\.0\.1: failed with 2: .*no/such"):
         output(host, "ls", "/no/such")
-    with pytest.raises(SourceError, match="gave no answer within 0.5 s"):
+    with pytest.raises(SourceError, match=r"gave no answer within 0\.5 s"):
         list(SshRunner(host)(["sleep", "60"], 0.5))
 
 

@@ -1,5 +1,6 @@
 """JSON, text and slurmrestd of a real Slurm tell the same, and the store then knows it."""
 
+import contextlib
 import functools
 import os
 import pwd
@@ -12,18 +13,21 @@ from pathlib import Path
 import pytest
 
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler.commands import stream_command
+from jobsight.scheduler.commands import run_command, stream_command
 from jobsight.scheduler.node_query import jobs_of_node
 from jobsight.scheduler.records import JobRecord
 from jobsight.scheduler.scrape import Scraper
 from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.choose import Choice
 from jobsight.scheduler.sources.json import JsonSource
+from jobsight.scheduler.sources.onsite import OnsiteSource, from_command
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
+from jobsight.scheduler.ssh import SshRunner
 from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.bed import Cluster
+from tests.scheduler import sshd
 
 ALICE, BOB = "jobsight-alice", "jobsight-bob"
 HOSTILE = b'x Account=victim UserId=root(0) %(user)s "\n|\x01 \xff'
@@ -56,19 +60,33 @@ def sources(cluster: Cluster) -> Iterator[dict[str, Source]]:
             deadline = time.monotonic() + 20
             while not Path(path).exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            yield {
-                "text": TextSource(name, run=run),
-                "json": JsonSource(name, run=run),
-                "rest": RestSource(name, f"unix:{path}", timeout=30),
-            }
+            with contextlib.ExitStack() as stack:
+                yield {
+                    "text": TextSource(name, run=run),
+                    "json": JsonSource(name, run=run),
+                    "rest": RestSource(name, f"unix:{path}", timeout=30),
+                    "onsite": OnsiteSource(name, from_command(run, 30, 1)),
+                    **_over_ssh(stack, cluster, Path(folder)),
+                }
         finally:
             daemon.kill()
             daemon.wait()
 
 
+def _over_ssh(stack: contextlib.ExitStack, cluster: Cluster, folder: Path) -> dict[str, Source]:
+    environment = cluster.environment()
+    try:
+        settings = stack.enter_context(
+            sshd.running(folder, {"SLURM_CONF": environment["SLURM_CONF"]})
+        )
+    except sshd.Unavailable:
+        return {}
+    return {"ssh": TextSource(cluster.settings.name, run=SshRunner(settings))}
+
+
 @pytest.fixture(scope="module")
 def ended(cluster: Cluster) -> dict[str, int]:
-    """Some twenty jobs of all kinds, all at their end."""
+    """Forty jobs of all kinds, all at their end."""
     small = ("--mem=50", "--output=/dev/null")
     jobs = {
         "requeued": cluster.submit(ALICE, "sleep 300", *small, "--requeue"),
@@ -82,7 +100,7 @@ def ended(cluster: Cluster) -> dict[str, int]:
     cluster.requeue(jobs["requeued"])
     script = "exit $((SLURM_ARRAY_TASK_ID % 2))"
     jobs |= {
-        "array": cluster.submit(ALICE, script, *small, "--array=1-8%4"),
+        "array": cluster.submit(ALICE, script, *small, "--array=1-28%8"),
         "failed": cluster.submit(ALICE, "exit 42", *small),
         "killed": cluster.submit(BOB, "kill -9 $$", *small),
         "steps": cluster.submit(BOB, "srun true; srun sh -c 'exit 3'", *small),
@@ -104,8 +122,9 @@ def ended(cluster: Cluster) -> dict[str, int]:
 
 def accounting(source: Source, since: int) -> dict[tuple[int, int | None], JobRecord]:
     found = source.accounting(since, time.time_ns() + 60 * SECOND)
+    records = {(record.info.job_id, record.info.start): record for record in found}
     assert {problem.field for problem in found.problems} <= {"exit_code"}
-    return {(record.info.job_id, record.info.start): record for record in found.records}
+    return records
 
 
 def differences(one: JobInfo, other: JobInfo) -> set[str]:
@@ -120,7 +139,12 @@ def test_three_ways_tell_the_same(
 ) -> None:
     since = time.time_ns() - 3600 * SECOND
     text = accounting(sources["text"], since)
-    assert len(text) >= 20
+    assert len(text) >= 40
+    # Over SSH, and by the file that is copied to a cluster, the same text comes.
+    for name in ("ssh", "onsite"):
+        if name in sources:
+            assert accounting(sources[name], since) == text
+            assert sources[name].nodes().records
     for name in ("json", "rest"):
         found = accounting(sources[name], since)
         assert set(found) == set(text)
@@ -188,7 +212,7 @@ def test_the_store_knows_every_run(
     tasks = [info for found in runs.values() for info in found
              if info.array_job_id == ended["array"]]  # fmt: skip
     assert sorted((info.array_task_id, info.exit_code) for info in tasks) == [
-        (task, task % 2) for task in range(1, 9)
+        (task, task % 2) for task in range(1, 29)
     ]
     parts = [info for found in runs.values() for info in found if info.het_job_id == ended["het"]]
     assert sorted(info.het_offset or 0 for info in parts) == [0, 1]
@@ -210,7 +234,7 @@ def test_the_jobs_of_a_node_in_one_question(cluster: Cluster) -> None:
     options = (f"--nodelist={node}", "--mem=50", "--output=/dev/null")
     job = cluster.submit(BOB, "sleep 60", *options, "--job-name", HOSTILE)
     cluster.wait(job, "RUNNING")
-    run = functools.partial(stream_command, environment=cluster.environment())
+    run = functools.partial(run_command, environment=cluster.environment())
     answer = jobs_of_node(node, cluster=cluster.settings.name, run=run)
     assert answer.known
     (info,) = [info for info in answer.jobs if info.job_id == job]

@@ -36,7 +36,7 @@ class SshSettings(msgspec.Struct, kw_only=True):
 
 class SchedulerSettings(msgspec.Struct, kw_only=True):
     #: "auto" takes the best that answers.
-    source: Literal["auto", "rest", "json", "text", "pyslurm", "recorded"] = "auto"
+    source: Literal["auto", "rest", "json", "text", "pyslurm", "onsite", "recorded"] = "auto"
     #: Seconds between two scrapes inside of `jobsight serve`; 0 is never.
     every: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 0.0
     #: Seconds within which Slurm must answer.
@@ -51,5 +51,7 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     rest: RestSettings = msgspec.field(default_factory=RestSettings)
     #: Where the commands are run, if not here.
     ssh: SshSettings = msgspec.field(default_factory=SshSettings)
+    #: The file that the on-site scraper writes; without it the scraper is run, over SSH if set.
+    onsite_file: str | None = None
     #: A folder of replies that were recorded elsewhere.
     recorded: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from jobsight.errors import ConfigError
@@ -10,6 +11,7 @@ from jobsight.scheduler.commands import StreamRunner, stream_command
 from jobsight.scheduler.errors import SchedulerError, SourceError
 from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.json import JsonSource
+from jobsight.scheduler.sources.onsite import OnsiteSource, from_command, from_file
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
@@ -76,9 +78,17 @@ def _recorded(settings: Settings, run: StreamRunner) -> Source:
     return RecordedSource(settings.cluster, settings.scheduler.recorded)
 
 
+def _onsite(settings: Settings, run: StreamRunner) -> Source:
+    scheduler = settings.scheduler
+    if scheduler.onsite_file:
+        return OnsiteSource(settings.cluster, from_file(Path(scheduler.onsite_file)))
+    return OnsiteSource(settings.cluster, from_command(run, scheduler.timeout, scheduler.history))
+
+
 _MAKERS: dict[str, Callable[[Settings, StreamRunner], Source]] = {
     "rest": _rest,
     "json": _json,
     "text": _text,
+    "onsite": _onsite,
     "recorded": _recorded,
 }

@@ -1,0 +1,140 @@
+"""The document of the on-site scraper: from a file, or asked for over SSH without a copy there."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jobsight.model import JobInfo
+from jobsight.scheduler.commands import iterate_records
+from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.node_rows import nodes_from_rows, partitions_from_rows
+from jobsight.scheduler.onsite import FORMAT, NODES, PARTITIONS, SQUEUE
+from jobsight.scheduler.queue import info_of_row
+from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions
+from jobsight.scheduler.rows import NEEDED, jobs_from_rows
+
+Row = dict[str, str]
+
+
+class _Reply(msgspec.Struct):
+    name: str
+    columns: list[str]
+    mark: str
+    output: str = ""
+    reason: str = ""
+
+
+class _Document(msgspec.Struct):
+    format: str
+    written: int
+    replies: list[_Reply]
+
+
+class OnsiteSource:
+    """What :mod:`jobsight.scheduler.onsite` printed; asked for once in each round."""
+
+    name = "onsite"
+    whole = True
+
+    def __init__(self, cluster: str, fetch: Callable[[], bytes]) -> None:
+        self._cluster = cluster
+        self._fetch = fetch
+        self._replies: dict[str, _Reply] = {}
+
+    def probe(self) -> str:
+        self._refresh()
+        answered = [name for name, reply in self._replies.items() if not reply.reason]
+        if not answered:
+            raise SourceError("; ".join(reply.reason for reply in self._replies.values()))
+        return f"the on-site scraper answers with {', '.join(answered)}"
+
+    def queue(self) -> Jobs:
+        # The first question of a round brings the answers to all others.
+        self._refresh()
+        rows = self._rows("squeue", SQUEUE)
+        return Jobs(JobRecord(info=info_of_row(self._cluster, row)) for row in rows)
+
+    def accounting(self, since: int, until: int) -> Jobs:
+        return self._accounting(lambda info: info.end is None or info.end >= since)
+
+    def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
+        wanted = set(job_ids)
+        return self._accounting(lambda info: info.job_id in wanted)
+
+    def _accounting(self, wanted: Callable[[JobInfo], bool]) -> Jobs:
+        jobs = jobs_from_rows(self._rows("sacct", NEEDED), self._cluster, "sacct")
+        return Jobs((record for record in jobs if wanted(record.info)), jobs.problems)
+
+    def nodes(self) -> Nodes:
+        return nodes_from_rows(self._rows("nodes", NODES[:3]), self._cluster)
+
+    def partitions(self) -> Partitions:
+        return partitions_from_rows(self._rows("partitions", PARTITIONS[:2]), self._cluster)
+
+    def _refresh(self) -> None:
+        self._replies = {reply.name: reply for reply in read_document(self._fetch()).replies}
+
+    def _rows(self, name: str, needed: Sequence[str] | frozenset[str]) -> Iterator[Row]:
+        if not self._replies:
+            self._refresh()
+        reply = self._replies.get(name)
+        if reply is None or reply.reason:
+            raise SourceError(reply.reason if reply else f"the on-site scraper said no {name}")
+        missing = set(needed) - set(reply.columns)
+        # squeue of an older release has fewer columns, which are empty then.
+        if missing - {"HetJobID", "HetJobOffset"}:
+            raise AdaptError(f"{name} came without {', '.join(sorted(missing))}")
+        return _named(reply, _EMPTY[name])
+
+
+def read_document(data: bytes) -> _Document:
+    """What the on-site scraper printed; AdaptError where it is something else."""
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except msgspec.DecodeError as error:
+        begin = " ".join(data[:60].decode("utf-8", "replace").split())
+        raise AdaptError(f"the on-site scraper gave {begin!r}: {error}") from None
+    if document.format != FORMAT:
+        raise AdaptError(f"{document.format!r} is no format of an on-site scraper; copy it anew")
+    return document
+
+
+def _named(reply: _Reply, empty: Mapping[str, str]) -> Iterator[Row]:
+    chunks = [reply.output.encode("utf-8", "surrogatepass")]
+    for row in iterate_records(chunks, reply.mark, len(reply.columns), reply.name):
+        yield {**empty, **dict(zip(reply.columns, row, strict=True))}
+
+
+_EMPTY: dict[str, dict[str, str]] = {
+    "sacct": {},
+    "squeue": dict.fromkeys(SQUEUE, ""),
+    "nodes": dict.fromkeys(NODES, ""),
+    "partitions": dict.fromkeys(PARTITIONS, ""),
+}
+
+
+def from_file(file: Path) -> Callable[[], bytes]:
+    """Reads the document that somebody else puts there, anew each time."""
+
+    def fetch() -> bytes:
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise SourceError(f"{file}: cannot be read: {error.strerror}") from None
+
+    return fetch
+
+
+def from_command(run: Any, timeout: float, history: float) -> Callable[[], bytes]:
+    """Hands the script to a Python there by its standard input, so that no copy is needed."""
+    script = (importlib.resources.files("jobsight.scheduler") / "onsite.py").read_bytes()
+    hours = history * 24
+    command = ["python3", "-", "--since-hours", f"{hours:g}", "--timeout", f"{timeout:g}"]
+    # Its own commands come one after the other.
+    patience = 6 * timeout
+    return lambda: b"".join(run(command, patience, given=script))
