@@ -13,7 +13,7 @@ from jobsight.store.catalogue import find_path, list_software, paths_of, undeter
 from jobsight.store.contributions import DAY
 from jobsight.store.node_usage import node_usage
 from jobsight.store.periods import period_name, starts
-from jobsight.store.usage import Question, UsageRow, days_of, left_out, usage
+from jobsight.store.usage import LeftOut, Question, UsageRow, days_of, left_out, usage
 from tests.software.rule_sets import rule_set
 from tests.store.sample import START, batch, info, part, sighting, totals, use
 
@@ -75,7 +75,7 @@ def test_by_software(filled: Store) -> None:
         ("undetermined", None, 1, 1, 1, 1, 2, 0.5),
     ]  # fmt: skip
     with filled.database.read() as connection:
-        assert left_out(connection, Question()) == (2, 1)
+        assert left_out(connection, Question()) == LeftOut(2, 1)
     assert sum(row.core_hours or 0 for row in ask(filled, "software", ignored=True)) == 32
 
 
@@ -160,7 +160,11 @@ def test_names_and_paths(filled: Store) -> None:
         names = list_software(connection)
         assert [(row.software, row.version, row.ignored, row.paths) for row in names] == [
             ("alpha", "1", False, 1), ("alpha", "2", False, 1), ("beta", "1", False, 1),
-            ("own-of-%(user)s", "1", False, 1), ("sh", "1", True, 1),
+            ("own-of-%(user)s", "1", False, 1), ("sh", "1", True, 1), (None, None, False, 1),
+            (None, None, False, 0),
+        ]  # fmt: skip
+        assert [(row.core_hours, row.jobs, row.last) for row in names[-3:]] == [
+            (2, 1, "2026-09-21"), (2, 1, "2026-09-21"), (4, 1, "2026-09-22"),
         ]  # fmt: skip
         alpha = [row.id for row in list_software(connection, "alpha")]
         found = paths_of(connection, alpha, 10)

@@ -65,9 +65,10 @@ def run_group(
     chosen = arguments[0] if arguments else ""
     if chosen in ("", "--help", "-h"):
         lines = [f"Usage: jobsight {name} COMMAND [OPTIONS]", "", f"  {about}", "", "Commands:"]
+        width = max(8, *map(len, functions))
         for known, function in functions.items():
             first = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
-            lines.append(f"  {known:<8} {' '.join(first.split()).rstrip('.')}")
+            lines.append(f"  {known:<{width}} {' '.join(first.split()).rstrip('.')}")
         lines += ["", f"`jobsight {name} COMMAND --help` explains a command."]
         print("\n".join(lines))
         return 0 if chosen else 2

@@ -35,7 +35,11 @@ def movers(connection: Connection, question: Question, before: tuple[int, int]) 
     earlier = msgspec.structs.replace(question, since=before[0], until=before[1])
     one, other = _by_key(connection, earlier), _by_key(connection, question)
     found = [_mover(key, one.get(key), other.get(key)) for key in {**one, **other}]
-    return sorted(found, key=lambda row: (-abs(row.change), row.software or "", row.user or ""))
+    # What has no name comes after what has one, where both moved as much.
+    return sorted(
+        found,
+        key=lambda row: (-abs(row.change), not row.software, row.software or "", row.user or ""),
+    )
 
 
 def _by_key(connection: Connection, question: Question) -> dict[tuple[str | None, ...], UsageRow]:

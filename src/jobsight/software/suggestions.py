@@ -15,7 +15,7 @@ import msgspec
 from jobsight.store.catalogue import PathRow
 
 #: A version, perhaps with what follows it: 1.2, v3, 2026a, 4.1.5-foss-2023a.
-_VERSION: Final = re.compile(r"v?\d[\w.]*(?:[-+_].*)?", re.IGNORECASE)
+_VERSION: Final = re.compile(r"[vr]?\d[\w.]*(?:[-+_].*)?", re.IGNORECASE)
 #: As source trees are called: openmpi-4.1.5.
 _NAME_VERSION: Final = re.compile(r"[A-Za-z][\w+.-]*?-v?\d+(?:\.\d+)*[\w.+-]*")
 #: Folders inside an installation, which do not name it.

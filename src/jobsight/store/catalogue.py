@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Float, cast, distinct, func, or_, select
 
 from jobsight.store.contributions import UNDETERMINED
+from jobsight.store.derived import software_by_day
+from jobsight.store.periods import date_of
 from jobsight.store.tables import executables, paths, run_nodes, runs, software
+from jobsight.store.usage import HOUR, KINDS
 from jobsight.text import readable_path
 
-#: Nanoseconds.
-_HOUR: Final = 3600e9
+#: In an hour.
+_NANOSECONDS: Final = 3600e9
 
 
 class SoftwareRow(msgspec.Struct, kw_only=True):
-    """A name as the rules gave it; places for user and project stand open."""
+    """A name as the rules gave it, with all its use; places for user and project stand open."""
 
     id: int
-    software: str
-    version: str
-    local_version: str
-    user_provided: bool
-    ignored: bool
-    paths: int
+    #: "software", "undetermined" or "not attributed".
+    kind: str = "software"
+    software: str | None = None
+    version: str | None = None
+    local_version: str | None = None
+    user_provided: bool = False
+    ignored: bool = False
+    paths: int = 0
+    jobs: int = 0
+    users: int = 0
+    cpu_hours: float = 0.0
+    core_hours: float = 0.0
+    #: The last day of use.
+    last: str | None = None
 
 
 class PathRow(msgspec.Struct, kw_only=True):
@@ -44,27 +55,49 @@ class PathRow(msgspec.Struct, kw_only=True):
 
 
 def list_software(connection: Connection, name: str | None = None) -> list[SoftwareRow]:
-    """All names, or the versions of one, with the number of their paths."""
-    query = (
-        select(software, func.count(paths.c.id))
-        .join(paths, paths.c.software_id == software.c.id, isouter=True)
-        .group_by(*software.c)
-        .order_by(software.c.name, software.c.version, software.c.local_version, software.c.id)
+    """All names, or the versions of one, by name; and what has none."""
+    by_name = select(paths.c.software_id, func.count()).group_by(paths.c.software_id)
+    counts: dict[int | None, int] = {row[0]: row[1] for row in connection.execute(by_name)}
+    counts[UNDETERMINED] = counts.get(UNDETERMINED, 0) + counts.pop(None, 0)
+    query = select(software).order_by(
+        software.c.name, software.c.version, software.c.local_version, software.c.id
     )
     if name is not None:
         query = query.where(software.c.name == name)
-    return [
+    found = [
         SoftwareRow(
-            id=row[0],
-            software=row[1],
-            version=row[2],
-            local_version=row[3],
-            user_provided=bool(row[4]),
-            ignored=bool(row[5]),
-            paths=row[6],
+            id=row.id,
+            software=row.name,
+            version=row.version,
+            local_version=row.local_version,
+            user_provided=bool(row.user_provided),
+            ignored=bool(row.ignored),
         )
         for row in connection.execute(query)
     ]
+    if name is None:
+        found += [SoftwareRow(id=id, kind=kind) for id, kind in KINDS.items()]
+    use = _use_by_id(connection)
+    for row in found:
+        row.paths = counts.get(row.id, 0)
+        if row.id in use:
+            row.jobs, row.users, cpu, core, last = use[row.id]
+            row.cpu_hours, row.core_hours = int(cpu) / HOUR, int(core) / HOUR
+            row.last = date_of(last).isoformat()
+    return found
+
+
+def _use_by_id(connection: Connection) -> dict[int, Any]:
+    columns = software_by_day.c
+    query = select(
+        columns.software_id,
+        func.sum(columns.runs),
+        func.count(distinct(columns.user)),
+        func.sum(columns.cpu_time),
+        func.sum(columns.core_time),
+        func.max(columns.day),
+    ).group_by(columns.software_id)
+    return {row[0]: row[1:] for row in connection.execute(query)}
 
 
 def find_path(connection: Connection, path: bytes) -> PathRow | None:
@@ -124,8 +157,8 @@ def _paths(
             jobs=jobs,
             users=users,
             executions=int(executions),
-            cpu_hours=float(cpu) / _HOUR,
-            core_hours=float(core) / _HOUR,
+            cpu_hours=float(cpu) / _NANOSECONDS,
+            core_hours=float(core) / _NANOSECONDS,
             last=last,
         )
         for path, software_id, jobs, users, executions, cpu, core, last in connection.execute(query)

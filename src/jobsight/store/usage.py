@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 from sqlalchemy import (
@@ -21,7 +21,7 @@ from jobsight.errors import ConfigError
 from jobsight.store.contributions import NOT_ATTRIBUTED, UNDETERMINED
 from jobsight.store.derived import software_by_day, usage_by_day
 from jobsight.store.periods import PERIODS, Period, date_of, grouped, period_name, starts
-from jobsight.store.tables import software
+from jobsight.store.tables import runs, software
 
 OWNERS: Final = ("cluster", "user", "account", "partition")
 NAMES: Final = ("software", "version", "local_version")
@@ -91,7 +91,7 @@ class UsageRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     last: str
 
 
-class LeftOut(NamedTuple):
+class LeftOut(msgspec.Struct, frozen=True):
     """What the rules ignore, and a report therefore leaves out."""
 
     core_hours: float
@@ -147,6 +147,11 @@ def left_out(connection: Connection, question: Question) -> LeftOut:
     return LeftOut(int(core or 0) / HOUR, int(cpu or 0) / HOUR)
 
 
+def count_waiting(connection: Connection) -> int:
+    """Runs that have changed since they were summed up."""
+    return connection.scalar(select(func.count()).select_from(runs).where(runs.c.stale)) or 0
+
+
 def days_of(connection: Connection) -> tuple[int, int] | None:
     """The first and the last day that the sums know."""
     first, last = connection.execute(
@@ -170,6 +175,8 @@ def _group_columns(
             columns[name] = table.c[name]
         elif name in NAMES:
             columns[name] = name_column(name, table)
+        elif name == "day":
+            columns[name] = table.c.day
         else:
             first, last = days_of(connection) or (0, 0)
             first = first if question.since is None else max(first, question.since)

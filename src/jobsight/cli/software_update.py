@@ -1,0 +1,164 @@
+"""``jobsight software update``: names and sums as the rules say now, or what they would change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobsight.cli.progress import shown_progress
+from jobsight.cli.software_report import hours
+from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
+from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
+from jobsight.config import load_settings
+from jobsight.errors import ConfigError
+from jobsight.reports.units import format_count
+from jobsight.text import readable_path, readable_text
+
+if TYPE_CHECKING:
+    from jobsight.software.moves import Move
+    from jobsight.software.rules import SoftwareName
+    from jobsight.store import Store
+    from jobsight.store.catalogue import SoftwareRow
+
+#: Microseconds.
+_HOUR = 3.6e9
+
+
+def update(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which hours would move, and change nothing")
+    ] = False,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rules", metavar="FILE", help="With --dry-run: try these files of rules"),
+    ] = None,
+    json: JsonOption = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Name what is new, follow changed rules through all that is stored, and sum up.
+
+    `jobsight serve` does the same by itself; this waits until it is done and shows each software
+    before and after. It works in short transactions, and may be ended and started again at any
+    point.
+    """
+    settings = load_settings(config)
+    location = existing_store(store or settings.store.location)
+    if rules and not dry_run:
+        raise ConfigError("--rules is for --dry-run; rules that shall hold stand in software.rules")
+    if rules:
+        settings.software.rules = rules
+    from jobsight.software import worker
+    from jobsight.software.moves import foresee
+    from jobsight.store import Store
+    from jobsight.store.rollups import sum_up_all
+
+    chosen = worker.load_rules(settings.software)
+    with Store.open(location) as opened, shown_progress() as progress:
+        if dry_run:
+            moves = foresee(
+                opened.database, chosen, lambda done, whole: progress("runs", done, whole)
+            )
+        else:
+            # What waited before must not look like the work of the rules.
+            sum_up_all(opened.database, lambda done: progress("runs that waited", done, 0))
+            before = _names(opened)
+            done = worker.update(
+                opened,
+                chosen,
+                renaming=lambda done, whole: progress("paths", done, whole),
+                summing=lambda done: progress("runs", done, 0),
+            )
+            after = _names(opened)
+    if dry_run:
+        _show_moves(moves, json)
+    else:
+        _show_difference(before, after, done.runs, json)
+
+
+def _names(opened: Store) -> dict[int, SoftwareRow]:
+    from jobsight.store.catalogue import list_software
+
+    with opened.database.read() as connection:
+        return {row.id: row for row in list_software(connection)}
+
+
+def _show_moves(moves: list[Move], json: bool) -> None:
+    if json:
+        write_json([_document(move) for move in moves])
+        return
+    if not moves:
+        print("no path would get another name")
+        return
+    figures = ("core hours", "CPU hours", "jobs", "paths")
+    table = new_table("from", "to", *figures, "for example", right=figures)
+    for move in moves:
+        add_row(
+            table,
+            name_text(move.before),
+            name_text(move.after),
+            hours(move.core_time / _HOUR),
+            hours(move.cpu_time / _HOUR),
+            format_count(move.runs),
+            format_count(move.paths),
+            readable_path(move.examples[0]),
+        )
+    print_table(table)
+    print("\nNothing was changed.")
+
+
+def _document(move: Move) -> dict[str, object]:
+    return {
+        "before": move.before,
+        "after": move.after,
+        "paths": move.paths,
+        "examples": [readable_path(path) for path in move.examples],
+        "jobs": move.runs,
+        "cpu_hours": move.cpu_time / _HOUR,
+        "core_hours": move.core_time / _HOUR,
+        "gpu_hours": move.gpu_time / _HOUR,
+    }
+
+
+def name_text(name: SoftwareName | None) -> str:
+    """A name in a line, with what a rule says besides."""
+    if name is None:
+        return "undetermined"
+    flags = ["user's own"] * name.user_provided + ["ignored"] * name.ignored
+    texts = filter(None, (name.software, name.version, name.local_version))
+    return " ".join([*map(readable_text, texts), *(f"({flag})" for flag in flags)])
+
+
+def _show_difference(
+    before: dict[int, SoftwareRow], after: dict[int, SoftwareRow], runs: int, json: bool
+) -> None:
+    changes = []
+    for id, row in after.items():
+        old = before[id].core_hours if id in before else 0.0
+        if old != row.core_hours:
+            changes.append((row, old))
+    changes.sort(key=lambda change: -abs(change[0].core_hours - change[1]))
+    if json:
+        rows = [
+            {"software": row.software, "version": row.version, "kind": row.kind, "before": old,
+             "after": row.core_hours}
+            for row, old in changes
+        ]  # fmt: skip
+        write_json({"runs": runs, "changes": rows})
+        return
+    if changes:
+        figures = ("before", "after", "change")
+        table = new_table("software", "version", *figures, right=figures)
+        for row, old in changes:
+            name, version = (
+                readable_text(row.software or row.kind),
+                readable_text(row.version or ""),
+            )
+            change = row.core_hours - old
+            sign = "+" if change > 0 else "-"
+            add_row(table, name, version, hours(old), hours(row.core_hours),
+                    f"{sign}{hours(abs(change))}")  # fmt: skip
+        print_table(table)
+        print("\nCore hours before and after.", end=" ")
+    print(f"{runs:,} runs were summed up.")
