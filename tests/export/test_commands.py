@@ -28,8 +28,8 @@ def command(site: Site, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run a command with the site's file; gives what it prints."""
     config = site.folder / "sams.yaml"
     config.write_text(
-        f"sams.software-updater: {{store: {site.store}}}\n"
-        f"sams.software-extractor: {{store: {site.store}, timezone: UTC}}\n"
+        f"sams.software-updater: {{store: '{site.store}'}}\n"
+        f"sams.software-extractor: {{store: '{site.store}', timezone: UTC}}\n"
         f"sams.xmlwriter.File: {{output_path: {site.folder}/xml}}\n"
         f"sams.software.Regexp:{RULES}"
     )

@@ -6,8 +6,11 @@ import pytest
 
 from tests.peers.conftest import sams as sams
 from tests.sams.documents import Site
+from tests.store.conftest import location as location
+from tests.store.conftest import postgresql_server as postgresql_server
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def site(tmp_path: Path, location: str) -> Site:
+    """On SQLite and on PostgreSQL."""
+    return Site(tmp_path, store=location)

@@ -58,17 +58,25 @@ def encode(made: dict[str, Any]) -> bytes:
 class Site:
     """The folders and the settings of a site that runs the aggregator."""
 
-    def __init__(self, folder: Path, *, fallback: bool = False, sacct: str = "/bin/false") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        fallback: bool = False,
+        sacct: str = "/bin/false",
+        store: str | None = None,
+    ) -> None:
         self.folder = folder
+        self.store = store or str(folder / "store.db")
         for name in ("in", "archive", "error"):
-            (folder / name).mkdir(exist_ok=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
         loader = FALLBACK if fallback else FILE
         self.config = folder / "aggregator.yaml"
         self.config.write_text(
             "sams.aggregator:\n"
             f"  loaders: [{loader}]\n"
             "  aggregators: [sams.aggregator.SoftwareAccounting]\n"
-            f"  store: {self.store}\n"
+            f"  store: '{self.store}'\n"
             f"{loader}:\n"
             f"  in_path: {folder}/in\n"
             f"  archive_path: {folder}/archive\n"
@@ -79,10 +87,6 @@ class Site:
             f"  db_path: {folder}/db\n"
             "  cluster: test\n"
         )
-
-    @property
-    def store(self) -> Path:
-        return self.folder / "store.db"
 
     def loader(self) -> LoaderSettings:
         return load_aggregator(self.config).loaders[0]

@@ -221,6 +221,17 @@ def test_sacct_completes_what_a_record_lacks(tmp_path: Path, info: dict[str, Any
     assert "sacct knows no run" in (tmp_path / "error/1/1003.n1.json.reason").read_text()
 
 
+def test_a_quick_requeue_does_not_take_the_first_runs_record(tmp_path: Path) -> None:
+    site = Site(tmp_path, fallback=True)
+    site.put(document(1001, "n1", info=None, start=START + 1))
+    site.put(document(1001, "n2", info=None, start=START + 11))
+    fallback = runs(run_info(1001, START, START + 8), run_info(1001, START + 11, START + 4000))
+    with Store.open(site.store) as store:
+        aggregate(site, store, fallback)
+        by_run = {key: {node for node, _ in rows} for key, rows in booked(store).items()}
+    assert by_run == {(1001, START): {"n1"}, (1001, START + 11): {"n2"}}
+
+
 _SACCT = """#!{python}
 import sys
 columns = "JobIDRaw JobID State Start End User UID Account Partition AllocCPUS NodeList JobName"
@@ -305,24 +316,26 @@ def counted(function):
 for name in ("rename", "fsync", "unlink", "open"):
     setattr(os, name, counted(getattr(os, name)))
 Store.write = counted(Store.write)
-with Store.open(Path(sys.argv[1]) / "store.db") as store:
-    aggregate(Site(Path(sys.argv[1])), store, most_records=3)
+site = Site(Path(sys.argv[1]), store=sys.argv[3])
+with Store.open(site.store) as store:
+    aggregate(site, store, most_records=3)
 print("done")
 """
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_pass_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
+def test_a_pass_killed_at_any_step_can_be_repeated(site: Site) -> None:
     """Killed before and after every single change of a file and every write, one step later each
     time, over and over on one site."""
-    site = Site(tmp_path)
     expected = _fill(site)
     with Store.open(site.store):
         pass
-    command = [sys.executable, "-c", _DYING, str(tmp_path)]
+    command = [sys.executable, "-c", _DYING, str(site.folder)]
     for step in range(1, 400):
-        done = subprocess.run([*command, str(step)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, str(step), site.store], capture_output=True, text=True, check=False
+        )
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
@@ -330,24 +343,60 @@ def test_a_pass_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
     _complete(site, expected)
 
 
-@pytest.mark.timeout(300)
-def test_the_command_killed_at_random_can_be_repeated(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
+def test_the_command_killed_at_random_can_be_repeated(site: Site, kills: int) -> None:
     expected = _fill(site, 400)
     numbers = random.Random(5)
-    for _ in range(12):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "jobsight.cli.aggregator", "--config", str(site.config)],
-            stderr=subprocess.DEVNULL,
-        )
+    for _ in range(kills):
+        process = start(site)
         time.sleep(numbers.uniform(0.1, 1.2))
         process.kill()
-        process.wait()
+        process.communicate()
+        if not site.names("in"):
+            # Again the same files, which must change nothing.
+            expected = _fill(site, 400)
     # Its reader sees that it is alone and goes; until then it may hold the lock.
     deadline = time.monotonic() + 20
     while main(["--config", str(site.config)]) and time.monotonic() < deadline:
         time.sleep(0.2)
     _complete(site, expected)
+
+
+def start(site: Site) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "jobsight.cli.aggregator", "--config", str(site.config)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_started_at_once_book_everything_once(site: Site) -> None:
+    """One does the work, the other says why it does not; or it finds nothing left to do."""
+    expected = _fill(site, 300)
+    both = [start(site), start(site)]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    codes = [process.returncode for process in both]
+    assert 0 in codes
+    for code, text in zip(codes, said, strict=True):
+        assert (code, "runs already" in text) in ((0, False), (1, True)), text
+    _complete(site, expected)
+
+
+def test_two_folders_go_into_one_store_at_once(site: Site) -> None:
+    """Two receivers of one site: records of the same jobs, from other nodes."""
+    other = Site(site.folder / "other", store=site.store)
+    for job in range(1, 301):
+        site.put(document(job, "n1"))
+        other.put(document(job, "n2"))
+    with Store.open(site.store) as store:
+        both = [start(site), start(other)]
+        for process in both:
+            said = process.communicate(timeout=60)[1]
+            assert process.returncode == 0, said
+        assert site.names("in") == other.names("in") == []
+        assert set(booked(store)) == {(job, START) for job in range(1, 301)}
+        assert all(run.cpu_time == 2 * round(103.2 * SECOND) for run in store.runs(limit=1000))
 
 
 def _fill(site: Site, count: int = 12) -> set[tuple[int, int]]:
@@ -369,6 +418,7 @@ def _complete(site: Site, expected: set[tuple[int, int]]) -> None:
             }
         assert all(run.cpu_time == round(103.2 * SECOND) for run in store.runs(limit=1000))
     assert site.names("in") == []
+    # The same broken file again is the same file there.
     assert site.names("error") == ["0/broken.json", "0/broken.json.reason"]
     assert len(site.names("archive")) == len(expected)
 

@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from jobsight import __version__
-from jobsight.agent.seeds import parse_level
-from jobsight.agent.service import LockFile, start_logging
-from jobsight.errors import JobsightError
+from jobsight.agent.service import LockFile
+from jobsight.cli.seed_command import common_parser, default_config, run_on_store
 from jobsight.sams.fallback import Fallback
 from jobsight.sams.loader import Inbox
 from jobsight.sams.reader import Reader
@@ -23,58 +21,26 @@ from jobsight.sams.settings import AggregatorSettings, LoaderSettings, load_aggr
 logger = logging.getLogger("jobsight.sams")
 
 PROGRAM: Final = "sams-aggregator"
-DEFAULT_CONFIG: Final = "/etc/sams/sams-aggregator.yaml"
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="Book SAMS records into the store.", allow_abbrev=False
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        default=DEFAULT_CONFIG,
-        help=f"settings as SAMS has them (default: {DEFAULT_CONFIG})",
-    )
-    parser.add_argument("--store", metavar="PATH", help="the store (default: as the settings say)")
-    parser.add_argument("--logfile", metavar="FILE", help="log into FILE")
-    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: ERROR)")
-    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
-    return parser
+    return common_parser(PROGRAM, "Book SAMS records into the store.", needs_config=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command's entry; errors are one line."""
-    options = parser().parse_args(arguments)
-    try:
-        settings = load_aggregator(options.config)
-        level = parse_level("--loglevel", options.loglevel) if options.loglevel else None
-        start_logging(
-            options.logfile or settings.log.file,
-            level or settings.log.level,
-            settings.log.format,
-            stderr=True,
-        )
-        for sentence in settings.warnings:
-            print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
-            logger.warning("%s", sentence)
-        for sentence in settings.notes:
-            logger.info("%s", sentence)
-        if options.store:
-            settings.store = options.store
-        return aggregate(settings)
-    except JobsightError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"{PROGRAM}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return run_on_store(
+        PROGRAM,
+        parser().parse_args(arguments),
+        lambda file: load_aggregator(file or default_config(PROGRAM)),
+        lambda options, settings: aggregate(settings),
+    )
 
 
 def aggregate(settings: AggregatorSettings) -> int:
     """Book what waits for each loader, one after the other."""
+    for sentence in settings.notes:
+        logger.info("%s", sentence)
     inboxes = [Inbox(loader) for loader in settings.loaders]
     with ExitStack() as stack:
         for lock in dict.fromkeys(inbox.lock for inbox in inboxes):

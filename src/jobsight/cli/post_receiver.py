@@ -8,60 +8,38 @@ import logging
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from jobsight import __version__
-from jobsight.agent.seeds import parse_level
-from jobsight.agent.service import start_logging
+from jobsight.cli.seed_command import common_parser, default_config, run_command
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import ReceiverSettings, load_receiver
 
 logger = logging.getLogger("jobsight.sams")
 
 PROGRAM: Final = "sams-post-receiver"
-DEFAULT_CONFIG: Final = "/etc/sams/sams-post-receiver.yaml"
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="Take SAMS records over HTTP, behind nginx.", allow_abbrev=False
+    return common_parser(
+        PROGRAM, "Take SAMS records over HTTP, behind nginx.", store=False, needs_config=True
     )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        default=DEFAULT_CONFIG,
-        help=f"settings as SAMS has them (default: {DEFAULT_CONFIG})",
-    )
-    parser.add_argument("--logfile", metavar="FILE", help="log into FILE")
-    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: ERROR)")
-    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command's entry; errors are one line."""
     options = parser().parse_args(arguments)
-    try:
-        settings = load_receiver(options.config)
-        level = parse_level("--loglevel", options.loglevel) if options.loglevel else None
-        start_logging(
-            options.logfile or settings.log.file,
-            level or settings.log.level,
-            settings.log.format,
-            stderr=True,
+    return run_command(PROGRAM, options, _load, lambda options, settings: serve(settings))
+
+
+def _load(file: Path | None) -> ReceiverSettings:
+    settings = load_receiver(file or default_config(PROGRAM))
+    if not _is_loopback(settings.bind):
+        settings.warnings.append(
+            f"bind: {settings.bind} can be reached from the network, and this program asks "
+            "nobody who he is; right: 127.0.0.1 with nginx in front"
         )
-        warnings = list(settings.warnings)
-        if not _is_loopback(settings.bind):
-            warnings.append(
-                f"bind: {settings.bind} can be reached from the network, and this program asks "
-                "nobody who he is; right: 127.0.0.1 with nginx in front"
-            )
-        for sentence in warnings:
-            print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
-        return serve(settings)
-    except JobsightError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return error.exit_code
+    return settings
 
 
 def serve(settings: ReceiverSettings) -> int:

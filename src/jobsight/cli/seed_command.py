@@ -1,4 +1,4 @@
-"""What the commands that SAMS has for its database have in common: options, log, errors."""
+"""What SAMS's commands on a server have in common: options, settings, log, errors."""
 
 from __future__ import annotations
 
@@ -19,26 +19,36 @@ logger = logging.getLogger("jobsight.sams")
 
 
 class SeedSettings(Protocol):
-    store: str
     log: LogSettings
     warnings: list[str]
 
 
+class StoreSettings(SeedSettings, Protocol):
+    store: str
+
+
 _Settings = TypeVar("_Settings", bound=SeedSettings)
+_StoreSettings = TypeVar("_StoreSettings", bound=StoreSettings)
 
 
-def common_parser(program: str, description: str) -> argparse.ArgumentParser:
+def common_parser(
+    program: str, description: str, *, store: bool = True, needs_config: bool = False
+) -> argparse.ArgumentParser:
     """The options that each of them has."""
     parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
-    default = default_config(program)
+    default = str(default_config(program))
+    if not needs_config:
+        default += "; jobsight's own where it is not there"
     parser.add_argument(
         "--config",
         metavar="FILE",
         type=Path,
-        help=f"settings as SAMS has them (default: {default}; jobsight's own where it is not "
-        "there)",
+        help=f"settings as SAMS has them (default: {default})",
     )
-    parser.add_argument("--store", metavar="PATH", help="the store (default: as the settings say)")
+    if store:
+        parser.add_argument(
+            "--store", metavar="PATH", help="the store (default: as the settings say)"
+        )
     parser.add_argument("--logfile", metavar="FILE", help="log into FILE")
     parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: ERROR)")
     parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
@@ -68,8 +78,6 @@ def run_command(
             settings.log.format,
             stderr=True,
         )
-        if options.store:
-            settings.store = options.store
         warn(program, settings.warnings)
         return work(options, settings)
     except JobsightError as error:
@@ -80,6 +88,23 @@ def run_command(
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def run_on_store(
+    program: str,
+    options: argparse.Namespace,
+    load: Callable[[Path | None], _StoreSettings],
+    work: Callable[[argparse.Namespace, _StoreSettings], int],
+) -> int:
+    """The same for one that works on a store, which an option may name."""
+
+    def loaded(file: Path | None) -> _StoreSettings:
+        settings = load(file)
+        if options.store:
+            settings.store = options.store
+        return settings
+
+    return run_command(program, options, loaded, work)
 
 
 def warn(program: str, sentences: list[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jobsight.agent.service import LockFile
-from jobsight.cli.seed_command import common_parser, run_command
+from jobsight.cli.seed_command import common_parser, run_on_store
 from jobsight.sams.software_settings import ExtractorSettings, load_extractor
 
 logger = logging.getLogger("jobsight.export")
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command's entry; errors are one line."""
-    return run_command(PROGRAM, parser().parse_args(arguments), load_extractor, extract)
+    return run_on_store(PROGRAM, parser().parse_args(arguments), load_extractor, extract)
 
 
 def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jobsight.cli.aggregator import progress_line
-from jobsight.cli.seed_command import common_parser, run_command, warn
+from jobsight.cli.seed_command import common_parser, run_on_store, warn
 from jobsight.sams.software_settings import UpdaterSettings, load_updater
 from jobsight.text import path_bytes
 
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command's entry; errors are one line."""
-    return run_command(PROGRAM, parser().parse_args(arguments), load_updater, work)
+    return run_on_store(PROGRAM, parser().parse_args(arguments), load_updater, work)
 
 
 def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:

@@ -13,9 +13,9 @@ import msgspec
 
 from jobsight.model import SECOND, JobInfo
 from jobsight.sams.booking import SOURCE, batch_of
-from jobsight.sams.known import Known, known_ends
 from jobsight.sams.reader import Entry, Groups, Refusals
 from jobsight.store import BatchError, Store
+from jobsight.store.jobs import KnownEnds
 
 
 class Summary(msgspec.Struct):
@@ -50,11 +50,11 @@ class Aggregator:
         refused: Refusals = {}
         if entries:
             ids = {entry.sighting.job_id for entry in entries}
-            known = known_ends(self._store, self._cluster, ids)
+            known = self._store.known_ends(self._cluster, ids)
             self._write(list(enumerate(entries)), known, refused)
         return refused
 
-    def _write(self, entries: list[tuple[int, Entry]], known: Known, refused: Refusals) -> None:
+    def _write(self, entries: list[tuple[int, Entry]], known: KnownEnds, refused: Refusals) -> None:
         jobs = _jobs([entry for _, entry in entries], known)
         parts = [entry.part() for _, entry in entries]
         digests = [entry.digest for _, entry in entries]
@@ -70,7 +70,7 @@ class Aggregator:
             self._write(entries[middle:], known, refused)
 
 
-def _jobs(entries: Sequence[Entry], known: Known) -> list[JobInfo]:
+def _jobs(entries: Sequence[Entry], known: KnownEnds) -> list[JobInfo]:
     """One record for each run, however many nodes it had."""
     found: dict[tuple[int, int | None], JobInfo] = {}
     for entry in entries:
@@ -84,7 +84,7 @@ def _jobs(entries: Sequence[Entry], known: Known) -> list[JobInfo]:
     return list(found.values())
 
 
-def _respect(info: JobInfo, known: Known) -> None:
+def _respect(info: JobInfo, known: KnownEnds) -> None:
     """A run that Slurm has closed keeps its end; one that we closed gets the later one."""
     if info.start is None or info.end is None:
         return

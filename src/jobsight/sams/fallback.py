@@ -62,9 +62,11 @@ def _choose(record: SamsRecord, runs: list[JobInfo]) -> JobInfo | RecordError:
         return max(started, key=lambda run: run.start or 0)
     first = record.first
     fitting = [run for run in started if _contains(run, first)]
-    if fitting:
-        return max(fitting, key=lambda run: run.start or 0)
-    return min(started, key=lambda run: abs((run.start or 0) - first))
+    # A requeued job runs again within seconds: of those that had begun by then, the last one.
+    begun = [run for run in fitting if (run.start or 0) <= first + SECOND]
+    if begun:
+        return max(begun, key=lambda run: run.start or 0)
+    return min(fitting or started, key=lambda run: abs((run.start or 0) - first))
 
 
 def _contains(run: JobInfo, time: int) -> bool:

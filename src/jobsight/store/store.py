@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from jobsight.store import jobs, queries, schema
 from jobsight.store.archived import Archive, ArchivedRun, find_archived
 from jobsight.store.database import Database, open_database
 from jobsight.store.group import Group
-from jobsight.store.jobs import OpenRun
+from jobsight.store.jobs import KnownEnds, OpenRun
 from jobsight.store.records import (
     MetricSummary,
     StoredExecutable,
@@ -80,6 +80,11 @@ class Store:
         """The cluster's runs whose end is not known."""
         with self.database.read() as connection:
             return jobs.open_runs(connection, cluster)
+
+    def known_ends(self, cluster: str, job_ids: Iterable[int]) -> KnownEnds:
+        """Until when the runs of these jobs were, and who said so."""
+        with self.database.read() as connection:
+            return jobs.known_ends(connection, cluster, job_ids)
 
     def runs(
         self,
