@@ -95,7 +95,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, schemas = msgspec.json.schema_components(
-            (*api.REPLIES, *usage.REPLIES, health.Health), ref_template="#/components/schemas/{name}"
+            (*api.REPLIES, *usage.REPLIES, health.Health),
+            ref_template="#/components/schemas/{name}",
         )
         components = made.setdefault("components", {})
         # FastAPI's own shape of a wrong parameter is not the one that is answered here.
