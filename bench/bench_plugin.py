@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.figures import Figures
 from tests.bed import BedUnavailableError
 from tests.plugin.gateways import free_port, gateway, hanging
-from tests.slurm.profiled import Outcome, compare, median, profiled
+from tests.slurm.profiled import Host, Outcome, compare, median, profiled
 
 ROUNDS = 7
 SECONDS = 3
@@ -23,14 +23,14 @@ SAME = 1.05
 def measure() -> dict[str, Outcome]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        hosts: dict[str, str | None] = {
-            "without": None,
-            "a gateway that answers": stack.enter_context(gateway()).url,
-            "a gateway that is stopped": f"http://127.0.0.1:{free_port()}",
-            "a gateway that hangs": stack.enter_context(hanging()),
-            "a gateway that answers 500": stack.enter_context(gateway(500)).url,
-            "a gateway whose name cannot be resolved": "http://gateway.invalid:9091",
-            "an agent that is away": f"unix:{folder}/nobody.sock",
+        hosts = {
+            "without": Host(None),
+            "a gateway that answers": Host(stack.enter_context(gateway()).url),
+            "a gateway that is stopped": Host(f"http://127.0.0.1:{free_port()}"),
+            "a gateway that hangs": Host(stack.enter_context(hanging())),
+            "a gateway that answers 500": Host(stack.enter_context(gateway(500)).url),
+            "a gateway whose name cannot be resolved": Host("http://gateway.invalid:9091"),
+            "an agent that is away": Host(f"unix:{folder}/nobody.sock"),
         }
         cluster, nodes = stack.enter_context(profiled(hosts))
         rounds = [compare(cluster, nodes, SECONDS) for _ in range(ROUNDS)]

@@ -161,9 +161,19 @@ static void name_step(char *name, size_t size, const slurm_step_id_t *id)
 		snprintf(name, size, "%" PRIu32, id->step_id);
 }
 
+static uint32_t profile_of(const stepd_step_rec_t *job)
+{
+	if (job->profile != ACCT_GATHER_PROFILE_NOT_SET)
+		return job->profile;
+	/* Slurm does not tell this step what the job wants, which may be nothing. */
+	if (job->step_id.step_id == SLURM_EXTERN_CONT)
+		return ACCT_GATHER_PROFILE_NONE;
+	return default_profile;
+}
+
 int acct_gather_profile_p_node_step_start(stepd_step_rec_t *job)
 {
-	running = job->profile >= ACCT_GATHER_PROFILE_NONE ? job->profile : default_profile;
+	running = profile_of(job);
 	sender.step.job = job->step_id.job_id;
 	name_step(sender.step.name, sizeof(sender.step.name), &job->step_id);
 	snprintf(sender.step.node, sizeof(sender.step.node), "%s",

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bed import BedUnavailableError, Cluster
+from tests.bed.configuration import Configuration
 from tests.bed.daemon import Daemon
+from tests.bed.state import State
 from tests.slurm.jobs import ALICE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -45,26 +47,71 @@ def build() -> Path:
     return PLUGIN
 
 
+class Host(NamedTuple):
+    """What a node's acct_gather.conf says; no address is a node without the plugin."""
+
+    address: str | None
+    default: str = "none"
+
+    def settings(self) -> str:
+        own = (
+            f"ProfilePrometheusHost={self.address}\nProfilePrometheusDefault={self.default}\n"
+            f"ProfilePrometheusKeep={KEEP}\n"
+        )
+        return f"SysfsInterfaces=lo\n{own if self.address else ''}"
+
+
 @contextmanager
-def profiled(hosts: dict[str, str | None]) -> Iterator[tuple[Cluster, dict[str, str]]]:
-    """A node for each kind of host (None: without the plugin), and which node it is."""
+def profiled(hosts: dict[str, Host]) -> Iterator[tuple[Cluster, dict[str, str]]]:
+    """A cluster with a node for each kind of host, and which node it is."""
+
+    class Profiled(Cluster):
+        """Each slurmd has a configuration of its own."""
+
+        def _own(self, node: str) -> Path:
+            return self.settings.path(f"etc-{node}")
+
+        def _write_files(self, state: State) -> Configuration:
+            written = super()._write_files(state)
+            for node, host in zip(self.nodes, hosts.values(), strict=True):
+                shutil.copytree(
+                    self.settings.path("etc"),
+                    self._own(node),
+                    ignore=shutil.ignore_patterns("slurmdbd.conf"),
+                )
+                (self._own(node) / "acct_gather.conf").write_text(host.settings())
+                slurm = self._own(node) / "slurm.conf"
+                if host.address is None:
+                    slurm.write_text(slurm.read_text().replace(TYPE + "\n", ""))
+            return written
+
+        def daemons(self) -> list[Daemon]:
+            return [self._moved(daemon) for daemon in super().daemons()]
+
+        def _moved(self, daemon: Daemon) -> Daemon:
+            kind, _, node = daemon.name.partition(".")
+            if kind != "slurmd":
+                return daemon
+            place = {"SLURM_CONF": str(self._own(node) / "slurm.conf")}
+            return dataclasses.replace(daemon, environment={**daemon.environment, **place})
+
     # Not in a test's own folder: slurmctld is not root and could not enter it.
     with tempfile.TemporaryDirectory(prefix="jobsight-plugin-") as plugins:
         os.chmod(plugins, 0o755)
         shutil.copy(build(), plugins)
-        with _cluster(hosts, plugins) as cluster:
-            nodes = dict(zip(hosts, cluster.nodes, strict=True))
-            daemons = [_moved(cluster, nodes[kind], host) for kind, host in hosts.items()]
-            for daemon in daemons:
-                daemon.launch()
-            for daemon in daemons:
-                daemon.wait_ready()
-            yield cluster, nodes
+        first = next(iter(hosts.values()))
+        with Profiled.unused(
+            "g",
+            nodes=len(hosts),
+            extra=slurm_settings(plugins),
+            files={"acct_gather.conf": first.settings()},
+        ) as cluster:
+            yield cluster, dict(zip(hosts, cluster.nodes, strict=True))
 
 
-def _cluster(hosts: dict[str, str | None], plugins: str) -> Cluster:
+def slurm_settings(plugins: str) -> tuple[str, ...]:
     usual = next(path for path in Path("/usr/lib").glob("*/slurm-wlm") if path.is_dir())
-    extra = (
+    return (
         TYPE,
         f"PluginDir={usual}:{plugins}",
         # Real data of the network beside that of the tasks.
@@ -74,39 +121,12 @@ def _cluster(hosts: dict[str, str | None], plugins: str) -> Cluster:
         "DebugFlags=Profile,NO_CONF_HASH",
         "SlurmdDebug=verbose",
     )
-    files = {"acct_gather.conf": settings_of("http://127.0.0.1:1")}
-    return Cluster.unused("g", nodes=len(hosts), extra=extra, files=files)
 
 
-def settings_of(host: str | None) -> str:
-    own = (
-        f"ProfilePrometheusHost={host}\nProfilePrometheusDefault=none\n"
-        f"ProfilePrometheusKeep={KEEP}\n"
-        if host
-        else ""
-    )
-    return f"SysfsInterfaces=lo\n{own}"
-
-
-def _moved(cluster: Cluster, node: str, host: str | None) -> Daemon:
-    """The node's slurmd, stopped, to be started with a configuration of its own."""
-    shared, own = cluster.settings.path("etc"), cluster.settings.path(f"etc-{node}")
-    shutil.copytree(shared, own, ignore=shutil.ignore_patterns("slurmdbd.conf"))
-    (own / "acct_gather.conf").write_text(settings_of(host))
-    if host is None:
-        slurm = own / "slurm.conf"
-        slurm.write_text(slurm.read_text().replace(TYPE + "\n", ""))
-    cluster.stop_slurmd(node)
-    daemon = cluster.daemon(f"slurmd.{node}")
-    environment = {**daemon.environment, "SLURM_CONF": str(own / "slurm.conf")}
-    return dataclasses.replace(daemon, environment=environment)
-
-
-def submit(cluster: Cluster, node: str, profile: str, *lines: str) -> int:
+def submit(cluster: Cluster, node: str, profile: str | None, *lines: str) -> int:
     script = "\n".join(["#!/bin/bash", STEP, *lines, ""])
-    return cluster.submit(
-        ALICE, script, f"--nodelist={node}", f"--profile={profile}", "--ntasks=2", "--mem=150"
-    )
+    wanted = [f"--profile={profile}"] if profile else []
+    return cluster.submit(ALICE, script, f"--nodelist={node}", "--ntasks=2", "--mem=150", *wanted)
 
 
 def steps_of(cluster: Cluster, job: int) -> list[tuple[float, int]]:
@@ -115,10 +135,13 @@ def steps_of(cluster: Cluster, job: int) -> list[tuple[float, int]]:
     return [(int(nanoseconds) / 1e9, int(code)) for nanoseconds, code in found]
 
 
+def slurmd_log(cluster: Cluster, node: str) -> str:
+    return cluster.settings.path("log", f"slurmd.{node}.log").read_text(errors="replace")
+
+
 def slurm_samples(cluster: Cluster, node: str, job: int, step: str) -> list[dict[str, float]]:
     """Each sample of a task that Slurm gave to its plugin, from slurmd's log."""
-    log = cluster.settings.path("log", f"slurmd.{node}.log").read_text(errors="replace")
-    lines = re.findall(rf"\[{job}\.{step}\].*PROFILE-Task: (.*)$", log, re.M)
+    lines = re.findall(rf"\[{job}\.{step}\].*PROFILE-Task: (.*)$", slurmd_log(cluster, node), re.M)
     return [
         {name: float(value) for name, value in (word.split("=") for word in line.split())}
         for line in lines

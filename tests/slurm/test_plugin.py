@@ -16,13 +16,15 @@ import pytest
 from tests.bed import BedUnavailableError, Cluster
 from tests.plugin.gateways import free_port, gateway, hanging
 from tests.prometheus.servers import Prometheus, Pushgateway, wait_for
-from tests.slurm.jobs import burn
+from tests.slurm.jobs import ALICE, burn
 from tests.slurm.profiled import (
     KEEP,
     REPOSITORY,
+    Host,
     compare,
     profiled,
     slurm_samples,
+    slurmd_log,
     submit,
 )
 
@@ -52,14 +54,15 @@ def plugged(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> I
         )
         stack.callback(prometheus.stop)
         hosts = {
-            "gateway": pushgateway.url,
-            "agent": f"unix:{folder}/run/profile.sock",
-            "without": None,
-            "stopped": f"http://127.0.0.1:{free_port()}",
-            "hanging": stack.enter_context(hanging()),
-            "fails": stack.enter_context(gateway(500)).url,
-            "unresolvable": "http://gateway.invalid:9091",
-            "no agent": f"unix:{folder}/nobody.sock",
+            "gateway": Host(pushgateway.url),
+            "default": Host(pushgateway.url, "task"),
+            "agent": Host(f"unix:{folder}/run/profile.sock"),
+            "without": Host(None),
+            "stopped": Host(f"http://127.0.0.1:{free_port()}"),
+            "hanging": Host(stack.enter_context(hanging())),
+            "fails": Host(stack.enter_context(gateway(500)).url),
+            "unresolvable": Host("http://gateway.invalid:9091"),
+            "no agent": Host(f"unix:{folder}/nobody.sock"),
         }
         try:
             cluster, nodes = stack.enter_context(profiled(hosts))
@@ -118,6 +121,9 @@ def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged
     cluster, nodes, prometheus = plugged.cluster, plugged.nodes, plugged.prometheus
     pushed = submit(cluster, nodes["gateway"], "all", WORK, WORK)
     told = submit(cluster, nodes["agent"], "task", WORK, WORK)
+    # By the default of the node: one that does not want it, and one that is cancelled.
+    silent = submit(cluster, nodes["default"], "none", "step -n1 sleep 1")
+    usual = submit(cluster, nodes["default"], None, "step -n1 sleep 100")
     at_gateway = f'job="{pushed}",instance="{nodes["gateway"]}"'
     at_agent = f'slurm_job="{told}",node="{nodes["agent"]}",cluster="{cluster.settings.name}"'
     # While the first step runs: each task has its own series, and the network another group.
@@ -125,8 +131,10 @@ def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged
         f'RSS{{{at_gateway},step="0",group="task",task=~".+"}} > 0': 2,
         f'PacketsIn{{{at_gateway},step="0",group="network"}}': 1,
         f'jobsight_profile_resident_bytes{{{at_agent},step="0",task=~".+"}} > 0': 2,
+        f'RSS{{job="{usual}",step=~"0|batch",group="task",task="0"}}': 2,
     }.items():
         wait_for(lambda e=expression, c=count: len(prometheus.query(e)) == c, 30)
+    cluster.cancel(usual)
     cluster.wait(pushed, "COMPLETED")
     # The job is over for Slurm and its cgroups are gone while the last samples stay.
     assert {group["step"] for group in plugged.gateway.groups()} >= {"1", "batch"}
@@ -136,12 +144,15 @@ def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged
     wait_for(lambda: not plugged.gateway.groups(), 30)
     gone = f"RSS{{{at_gateway}}} or jobsight_profile_resident_bytes{{{at_agent}}}"
     wait_for(lambda: not prometheus.query(gone), 30)
+    assert not prometheus.query(f'max_over_time(RSS{{job="{silent}"}}[1m])')
+    assert not prometheus.query("max_over_time(RSS{step='extern'}[1m])")
     check_nothing_was_lost(plugged, "gateway", pushed, at_gateway, ended)
     check_nothing_was_lost(plugged, "agent", told, at_agent, ended)
 
 
 def test_no_fault_at_the_other_end_reaches_a_job(plugged: Plugged) -> None:
-    outcomes = compare(plugged.cluster, plugged.nodes, 3)
+    cluster, nodes = plugged.cluster, plugged.nodes
+    outcomes = compare(cluster, nodes, 3)
     without = outcomes["without"]
     assert without.code == 7
     for kind, outcome in outcomes.items():
@@ -151,3 +162,14 @@ def test_no_fault_at_the_other_end_reaches_a_job(plugged: Plugged) -> None:
         assert outcome.freed < without.freed + 1.5, kind
         assert outcome.memory < without.memory + 1024, kind
         assert outcome.descriptors == without.descriptors, kind
+    for kind, reason in {
+        "stopped": "Connection refused",
+        "hanging": "no answer in time",
+        "fails": "the gateway answers 500",
+        "unresolvable": "its name cannot be resolved",
+        "no agent": "No such file or directory",
+    }.items():
+        # Once for the script and once for its step in the node's log, never in the user's output.
+        assert slurmd_log(cluster, nodes[kind]).count(f"samples cannot be sent: {reason}") == 2
+    outputs = cluster.work_folder(ALICE).glob("slurm-*.out")
+    assert not [path for path in outputs if "prometheus" in path.read_text()]
