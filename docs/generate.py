@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from jobsight.archive.schemas import field_table
 from jobsight.cli import collector
 from jobsight.cli import main as command
 from jobsight.settings import Settings
@@ -143,6 +144,8 @@ def others() -> str:
 
 
 def part(name: str) -> str:
+    if name.startswith("archive "):
+        return field_table(name.removeprefix("archive "))
     whole = {"modules": modules, "settings": settings, "others": others}
     return whole[name]() if name in whole else helps(name)
 

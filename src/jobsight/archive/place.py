@@ -105,8 +105,7 @@ class Place:
         with self.explained(""):
             if self._local:
                 self._make_root()
-                if not os.access(self._root, os.W_OK | os.X_OK):
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                tempfile.TemporaryFile(dir=self._root).close()
             else:
                 self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
 

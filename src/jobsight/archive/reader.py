@@ -82,12 +82,12 @@ class Reader:
         found = self._select(run.file, run)
         if not found.num_rows:
             raise ArchiveError(f"{self.place.location}/{run.file} does not hold job {run.job_id}")
-        return _dictionaries(found)[0]
+        return dictionaries(found)[0]
 
     def rows(self, run: ArchivedRun, table: str) -> list[dict[str, Any]]:
         """The run's rows of one of the tables, times as numbers."""
         (file,) = self._files(run, table)
-        found = _dictionaries(self._select(file, run))
+        found = dictionaries(self._select(file, run))
         for row in found:
             # In the store, zero stands for a time that the agent did not know.
             for name in _SEEN & row.keys():
@@ -118,10 +118,11 @@ class Reader:
             its_cluster, its_month = cluster_and_month(file)
             if cluster not in (None, its_cluster) or month not in (None, its_month):
                 continue
+            self.manifest(file)
             table = self._read(file, [*_VERSION, *_IDS])
             if reference is not None:
                 table = table.filter(_meant(table, reference))
-            for row in _dictionaries(table.select(_VERSION)):
+            for row in dictionaries(table.select(_VERSION)):
                 key = (its_cluster, row["job_id"], row["start"])
                 version = (row["archived"], row["withdrawn"], file)
                 newest[key] = max(newest.get(key, version), version)
@@ -232,7 +233,8 @@ def _may_hold(footer: pq.FileMetaData, group: int, job_id: int) -> bool:
     return bool(statistics.min <= job_id <= statistics.max)
 
 
-def _dictionaries(table: pa.Table) -> list[dict[str, Any]]:
+def dictionaries(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows with times as nanoseconds since 1970."""
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
             table = table.set_column(place, field.name, table.column(place).cast(pa.int64()))

@@ -168,5 +168,5 @@ def field_table(table: str) -> str:
     """The columns of a table, for the documents."""
     lines = ["| column | type | meaning |", "|---|---|---|"]
     for field in SCHEMAS[table]:
-        lines.append(f"| `{field.name}` | {field.type} | {field.metadata[b'meaning'].decode()} |")
+        lines.append(f"| `{field.name}` | `{field.type}` | {field.metadata[b'meaning'].decode()} |")
     return "\n".join(lines)

@@ -1,0 +1,95 @@
+"""What was archived comes back: to the pages when it was pruned, and into the store."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from jobsight.archive.attach import attach
+from jobsight.archive.place import Place, open_place
+from jobsight.archive.reader import Reader
+from jobsight.archive.restore import restore
+from jobsight.archive.settings import ArchiveSettings
+from jobsight.archive.writer import write_archive
+from jobsight.model import SECOND, RunReference, Series
+from jobsight.reports.build import build_report
+from jobsight.store import Store
+from tests.archive import months
+from tests.archive.months import HOUR, LATER, NOVEMBER, OCTOBER
+from tests.store.many import count
+from tests.store.sample import batch, part, sighting
+
+
+def test_pruned_runs_read_as_before(filled: Store, place: Place, settings: ArchiveSettings) -> None:
+    before = months.everything(filled)
+    reports = [build_report(filled, run, clock=lambda: LATER) for run in filled.runs()]
+    write_archive(filled, place, LATER)
+    months.prune(filled)
+    assert months.everything(filled) != before
+    attach(filled, settings)
+    assert months.everything(filled) == before
+    found = [build_report(filled, run, clock=lambda: LATER) for run in filled.runs()]
+    assert found == reports
+
+
+def test_runs_that_are_whole_do_not_touch_the_archive(
+    filled: Store, place: Place, settings: ArchiveSettings
+) -> None:
+    write_archive(filled, place, LATER)
+
+    def nobody() -> None:
+        raise AssertionError("the archive was opened")
+
+    filled.archive = nobody  # type: ignore[assignment]
+    # Job 4 has neither curves nor executables, and nothing of it was pruned.
+    assert len(months.everything(filled)) == 6
+
+
+def test_forgotten_runs_come_back_into_the_store(filled: Store, place: Place) -> None:
+    before = months.everything(filled)
+    write_archive(filled, place, LATER)
+    months.drop_runs(filled)
+    reader = Reader(place)
+    found = reader.versions()
+    assert [run.job_id for run in found] == [1, 2, 3, 3, 4, 5]
+    assert [restore(filled, reader, run) for run in found] == [True] * 6
+    assert months.everything(filled) == before
+    # Once is enough, and the archive need not have them again.
+    assert [restore(filled, reader, run) for run in found] == [False] * 6
+    assert write_archive(filled, place, LATER).runs == 0
+    assert count(filled, "runs", "stale") == 0
+
+
+def test_what_came_later_stays(filled: Store, place: Place) -> None:
+    write_archive(filled, place, LATER)
+    months.prune(filled)
+    second = OCTOBER + 5000 * SECOND
+    series = Series(array("q", [second]), {"cpu.time": array("q", [77])})
+    filled.write(batch(part(sighting(1, birth=OCTOBER + SECOND), series=series, final=True)))
+    reader = Reader(place)
+    (run,) = reader.versions(reference=RunReference(1, "c1"))
+    assert restore(filled, reader, run)
+    stored = filled.find(RunReference(1))
+    (found,) = filled.series(stored.id)
+    assert len(found.times) == 42
+    assert found.columns["cpu.time"][-1] == 77
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("3", [NOVEMBER, NOVEMBER + 2 * HOUR]),
+        ("c1:3:20261103T110000Z", [NOVEMBER + 2 * HOUR]),
+        ("c2:3", []),
+        ("3_1", []),
+        ("6", []),
+    ],
+)
+def test_runs_are_found_as_people_name_them(tmp_path: Path, text: str, starts: list[int]) -> None:
+    place = open_place(ArchiveSettings(location=str(tmp_path / "archive")))
+    with Store.open(tmp_path / "store.db") as store:
+        months.fill(store)
+        write_archive(store, place, LATER)
+    reference = RunReference.parse(text)
+    found = Reader(place).versions(reference.cluster, reference=reference)
+    assert [run.start for run in found] == starts

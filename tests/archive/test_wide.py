@@ -1,0 +1,59 @@
+"""Curves as wide rows: what goes in comes out, whatever the metrics are called."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobsight.archive.wide import (
+    Metric,
+    Stretch,
+    columns_of,
+    curves_of,
+    metrics_of,
+    pieces,
+    wide_schema,
+    wide_table,
+)
+from jobsight.store.curves import Curves
+from tests.store.test_chunks import curves, same
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(curves(), min_size=1, max_size=4))
+def test_what_goes_in_comes_out(
+    given: list[tuple[np.ndarray, dict[str, np.ndarray]]],
+) -> None:
+    stretches = [
+        Stretch(7, 1, "part", number, "n1", Curves(times, columns))
+        for number, (times, columns) in enumerate(given)
+    ]
+    kinds = [metrics_of(stretch.curves) for stretch in stretches]
+    schema = wide_schema({Metric(*item) for found in kinds for item in found.items()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(wide_table(stretches, schema), sink)
+    table = pq.read_table(sink.getvalue())
+    names = [name.casefold() for name in table.schema.names]
+    assert len(set(names)) == len(names)
+    columns = columns_of(table.schema)
+    for stretch, found in zip(stretches, kinds, strict=True):
+        mine = table.filter(pc.equal(table.column("sighting"), stretch.sighting))
+        wanted = {Metric(*item): columns[Metric(*item)] for item in found.items()}
+        again = curves_of(mine, wanted)
+        assert same(again.times, stretch.curves.times)
+        assert list(again.columns) == list(stretch.curves.columns)
+        for name, values in stretch.curves.columns.items():
+            assert same(again.columns[name], values)
+
+
+@given(curves(), st.integers(1, 20))
+def test_pieces_are_the_whole(given: tuple[np.ndarray, dict[str, np.ndarray]], values: int) -> None:
+    whole = Stretch(7, 1, "part", 0, "n1", Curves(*given))
+    found = list(pieces(whole, values))
+    assert sum(len(piece.curves.times) for piece in found) == len(given[0])
+    for piece in found:
+        rows = len(piece.curves.times)
+        assert rows == 1 or rows * len(piece.curves.columns) <= values
+        assert all(len(column) == rows for column in piece.curves.columns.values())

@@ -1,0 +1,180 @@
+"""What is archived: every finished run once, whole, and again when it changed."""
+
+import json
+from array import array
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobsight.agent.service import AlreadyRunning
+from jobsight.archive import writer
+from jobsight.archive.attach import attach
+from jobsight.archive.check import check_archive, list_months
+from jobsight.archive.lock import alone
+from jobsight.archive.place import Place
+from jobsight.archive.reader import Reader
+from jobsight.archive.settings import ArchiveSettings
+from jobsight.archive.writer import write_archive
+from jobsight.model import SECOND
+from jobsight.store import Store
+from tests.archive import months
+from tests.archive.months import FINISHED, HOUR, LATER, NOVEMBER, OCTOBER
+from tests.store.many import count
+from tests.store.sample import batch, info, part, sighting
+
+
+def test_every_finished_run_once(filled: Store, place: Place) -> None:
+    done = write_archive(filled, place, LATER)
+    assert (done.runs, done.again, done.parts) == (6, 0, 2)
+    assert done.months == {"c1 2026-10": 2, "c1 2026-11": 4}
+    assert [job for job, _ in months.archived_rows(Path(place.location))] == list(FINISHED)
+    assert write_archive(filled, place, LATER).runs == 0
+    assert check_archive(place, filled).problems == []
+    assert [row.runs for row in list_months(place)] == [2, 4]
+    assert not list(Path(place.location).rglob("*.new"))
+
+
+def test_only_what_ended_before(filled: Store, place: Place) -> None:
+    dry = write_archive(filled, place, NOVEMBER, dry_run=True)
+    assert (dry.runs, dry.months) == (2, {"c1 2026-10": 2})
+    assert not Path(place.location).exists()
+    assert write_archive(filled, place, NOVEMBER).runs == 2
+    assert write_archive(filled, place, LATER).runs == 4
+
+
+def test_the_columns_have_types_and_meanings(filled: Store, place: Place) -> None:
+    write_archive(filled, place, LATER)
+    (file,) = Path(place.location).glob("runs/cluster=c1/month=2026-10/*.parquet")
+    assert pq.read_schema(file).field("end").type == pa.timestamp("ns", "UTC")
+    first, second = months.rows(file)
+    assert (first["user"], first["memory"], first["time_limit"]) == ("anna", 2**34, 2 * HOUR)
+    assert (first["start"], first["end"]) == (OCTOBER, OCTOBER + HOUR)
+    assert second["nodes"] == ["n1", "n2"]
+    assert second["tres"] == [("cpu", 16), ("gres/gpu:a100", 2)]
+    assert (second["node_count"], second["executable_count"], second["step_count"]) == (3, 9, 6)
+    (file,) = Path(place.location).glob("executables/cluster=c1/month=2026-10/*.parquet")
+    paths = {row["path"]: row["path_text"] for row in months.rows(file)}
+    assert paths[months.PATHS[1]] == r"/home/anna/a \xff\x0a'path'"
+    (file,) = Path(place.location).glob("nodes/cluster=c1/month=2026-10/*.parquet")
+    row = months.rows(file)[0]
+    assert (row["cpu_time"], row["cpu_source"], row["swap_peak"]) == (2 * 10**12, "cgroup v2", None)
+    assert json.loads(row["coverage"])["io"]["reason"] == "no"
+    assert dict(row["metrics"]) == {"cpu.time": "int64", "load": "double"}
+
+
+def test_a_run_that_changed_comes_again(
+    filled: Store, place: Place, settings: ArchiveSettings
+) -> None:
+    write_archive(filled, place, LATER)
+    months.late(filled, 1, OCTOBER, name="astronomy")
+    before = months.everything(filled)
+    done = write_archive(filled, place, LATER)
+    assert (done.runs, done.again) == (1, 1)
+    assert len(months.archived_rows(Path(place.location))) == 7
+    (newest,) = [run for run in Reader(place).versions("c1", "2026-10") if run.job_id == 1]
+    assert Reader(place).run(newest)["name"] == "astronomy"
+    months.prune(filled)
+    attach(filled, settings)
+    assert months.everything(filled) == before
+
+
+def test_a_pruned_run_that_changed_is_archived_whole(filled: Store, place: Place) -> None:
+    before = months.everything(filled)
+    write_archive(filled, place, LATER)
+    months.prune(filled)
+    months.late(filled, 1, OCTOBER, name="astronomy")
+    assert write_archive(filled, place, LATER).again == 1
+    (run,) = [run for run in filled.runs() if run.info.job_id == 1]
+    # It is back, until it is pruned the next time.
+    found = months.content(filled, run)
+    (key,) = [key for key in before if key.startswith("c1:1:")]
+    assert found == before[key][3:]
+    (newest,) = [run for run in Reader(place).versions("c1", "2026-10") if run.job_id == 1]
+    assert Reader(place).run(newest)["sample_count"] == 41
+
+
+def test_a_run_with_another_start_leaves_nothing_behind(filled: Store, place: Place) -> None:
+    write_archive(filled, place, LATER)
+    # The scheduler books it in the next month, under the same restart.
+    with filled.database.write() as transaction:
+        transaction.execute(
+            "UPDATE runs SET start = :start, updated = updated + 1 WHERE job_id = 1",
+            {"start": NOVEMBER + 5},
+        )
+    assert write_archive(filled, place, LATER).again == 1
+    found = [(run.job_id, run.start) for run in Reader(place).versions("c1")]
+    assert (1, NOVEMBER + 5) in found
+    assert (1, OCTOBER) not in found
+    assert len(found) == len(FINISHED)
+    assert write_archive(filled, place, LATER).runs == 0
+    assert check_archive(place, filled).problems == []
+
+
+def test_a_run_that_changes_meanwhile_waits_for_the_next_round(
+    filled: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = Place.put
+
+    def change_and_put(self: Place, temporary: Path, name: str) -> None:
+        if name.startswith("runs/cluster=c1/month=2026-10"):
+            months.late(filled, 2, OCTOBER + HOUR, name="meanwhile")
+        put(self, temporary, name)
+
+    monkeypatch.setattr(Place, "put", change_and_put)
+    assert write_archive(filled, place, LATER).runs == 6
+    monkeypatch.undo()
+    assert write_archive(filled, place, LATER).again == 1
+    (newest,) = [run for run in Reader(place).versions("c1") if run.job_id == 2]
+    assert Reader(place).run(newest)["name"] == "meanwhile"
+
+
+def test_long_months_become_several_parts(
+    filled: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PART_RUNS", 3)
+    monkeypatch.setattr(writer, "_AT_ONCE", 2)
+    seen: list[tuple[int, int]] = []
+    done = write_archive(filled, place, LATER, progress=lambda *numbers: seen.append(numbers))
+    assert (done.runs, done.parts) == (6, 3)
+    assert seen[-1] == (6, 6)
+    monkeypatch.setattr(writer, "PART_SIZE", 1)
+    assert [job for job, _ in months.archived_rows(Path(place.location))] == list(FINISHED)
+    assert check_archive(place, filled).problems == []
+
+
+def test_two_archivers_do_not_meet(filled: Store, place: Place) -> None:
+    with alone(filled.database), pytest.raises(AlreadyRunning, match="runs already"):
+        write_archive(filled, place, LATER)
+    assert write_archive(filled, place, LATER).runs == 6
+
+
+def test_names_of_clusters_are_no_paths(filled: Store, place: Place) -> None:
+    for name in ("../up=x y", "123"):
+        months.other_cluster(filled, name)
+    assert write_archive(filled, place, LATER).runs == 8
+    assert {row.cluster for row in list_months(place)} == {"c1", "../up=x y", "123"}
+    beside = {file.name for file in Path(place.location).parent.iterdir()}
+    assert beside <= {"archive", "store.db", "store.db-wal", "store.db-shm"}
+    assert check_archive(place, filled).problems == []
+
+
+def test_curves_of_two_shapes(store: Store, place: Place, settings: ArchiveSettings) -> None:
+    names = ["x", "X", "time", "month", "x (double)"]
+    for job in range(1, 7):
+        kind = "d" if job % 2 else "q"
+        more = {name: array(kind, [job, job + 1, 3]) for name in names[: job % 6]}
+        series = months.curves(OCTOBER, 3, **more)
+        record = info(job, OCTOBER, end=NOVEMBER)
+        store.write(batch(record, part(sighting(job, birth=OCTOBER), series=series, final=True)))
+    before = months.everything(store)
+    write_archive(store, place, LATER)
+    months.prune(store)
+    attach(store, settings)
+    assert months.everything(store) == before
+    assert count(store, "chunks") == 0
+    (run,) = [run for run in store.runs() if run.info.job_id == 5]
+    (series_of_run,) = store.series(run.id, ["X", "nobody's"], OCTOBER + 5 * SECOND)
+    assert series_of_run.columns["X"].tolist() == [6.0, 3.0]
+    assert list(series_of_run.columns) == ["X"]
