@@ -8,6 +8,7 @@ from jobsight.server.app import create_app
 from jobsight.server.settings import IngestSettings, ServerSettings
 from jobsight.store import Store
 from tests.server.batches import batch
+from tests.server.processes import Spawner
 from tests.store.conftest import location as location
 from tests.store.conftest import postgresql_server as postgresql_server
 
@@ -40,3 +41,10 @@ def stranger(filled: Store) -> TestClient:
 def client(stranger: TestClient) -> TestClient:
     stranger.headers["Authorization"] = f"Bearer {TOKEN}"
     return stranger
+
+
+@pytest.fixture(scope="session")
+def spawner() -> Iterator[Spawner]:
+    made = Spawner()
+    yield made
+    made.close()

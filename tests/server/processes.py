@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,48 +20,68 @@ from tests.sams.front import PROJECT, free_port
 #: Imports once and forks a server for each line: what takes long happens before the fork. For a
 #: store in a database the folder beside it would be the machine's own.
 _SPAWNER = """
-import os, sys
+import json, os, signal, sys
 from pathlib import Path
 from jobsight import places
 from jobsight.cli.main import main
 import jobsight.server.serve, jobsight.web.pages, jobsight.store.schema
-places.data_folder = lambda: Path(sys.argv[1])
-arguments = sys.argv[2:]
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
+    folder, arguments, variables = json.loads(line)
     child = os.fork()
     if child == 0:
+        log = os.open(folder + "/server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for number in (1, 2):
+            os.dup2(log, number)
         os.close(0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        places.data_folder = lambda: Path(folder)
+        os.environ.update(variables)
         os._exit(main(["serve", *arguments]))
     print(child, flush=True)
-    os.waitpid(child, 0)
-    print("ended", flush=True)
 """
+
+
+class Spawner:
+    """Starts servers fast; one for all tests of a module."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SPAWNER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+        )
+
+    def spawn(self, folder: Path, arguments: list[str], variables: dict[str, str]) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(folder), arguments, variables]) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
 
 
 class ServerProcess:
     """``jobsight serve`` on a store, on the same port at every start."""
 
-    def __init__(self, folder: Path, location: str, **settings: str) -> None:
+    def __init__(self, spawner: Spawner, folder: Path, location: str, **settings: str) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.token_file = folder / "token"
         self.token = load_token(self.token_file)
         self.pid = 0
-        options = ["--port", str(self.port), "--store", location]
-        options += ["--token-file", str(self.token_file)]
-        variables = {f"JOBSIGHT_SERVER__{name.upper()}": text for name, text in settings.items()}
-        with (folder / "server.log").open("ab") as log:
-            self._spawner = subprocess.Popen(
-                [sys.executable, "-c", _SPAWNER, str(folder), *options],
-                stdin=subprocess.PIPE,
-                # What a server prints goes the way of the spawner's own lines.
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=os.environ | variables,
-                cwd=PROJECT,
-            )
+        self._spawner = spawner
+        self._options = ["--port", str(self.port), "--store", location]
+        self._options += ["--token-file", str(self.token_file)]
+        self._variables = {
+            f"JOBSIGHT_SERVER__{name.upper()}": text for name, text in settings.items()
+        }
 
     def __enter__(self) -> Self:
         self.start()
@@ -73,22 +95,25 @@ class ServerProcess:
     ) -> None:
         if self.pid:
             self.end(signal.SIGTERM)
-        self._spawner.communicate(timeout=30)
 
     def target(self) -> HttpTarget:
         return HttpTarget(self.url, self.token_file)
 
     def start(self) -> None:
-        """Start it, and return when it listens."""
-        assert self._spawner.stdin is not None
-        self._spawner.stdin.write("start\n")
-        self._spawner.stdin.flush()
-        self.pid = int(self._line(str.isdigit))
-        self._line(lambda line: "Ctrl-C" in line)
+        """Start it, and return when it answers."""
+        self.pid = self._spawner.spawn(self.folder, self._options, self._variables)
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        assert self._lives(), (self.folder / "server.log").read_text()
+        return answers(self.port)
+
+    def _lives(self) -> bool:
+        return Path(f"/proc/{self.pid}").exists()
 
     def end(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
-        self._line(lambda line: line == "ended")
+        wait_until(lambda: not self._lives())
         self.pid = 0
 
     def peak_memory(self) -> int:
@@ -96,16 +121,19 @@ class ServerProcess:
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
-    def _line(self, wanted: object) -> str:
-        assert self._spawner.stdout is not None
-        for line in self._spawner.stdout:
-            if wanted(line.strip()):  # type: ignore[operator]
-                return line.strip()
-        raise AssertionError("the server's process has ended by itself")
+
+def answers(port: int) -> bool:
+    """Whether a server is ready: it listens before its store is open."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            return connection.recv(100).startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False
 
 
 def wait_until(done: object, limit: float = 60.0) -> None:
     deadline = time.monotonic() + limit
     while not done():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
+        time.sleep(0.005)

@@ -3,9 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,8 +15,9 @@ from jobsight.agent.spool import Spool
 from jobsight.store import Store
 from tests.server import damage
 from tests.server.batches import batch
-from tests.server.processes import ServerProcess, wait_until
+from tests.server.processes import ServerProcess, Spawner, wait_until
 from tests.store import sample
+from tests.store.postgresql import Server
 
 MEBIBYTE = 2**20
 
@@ -60,9 +59,9 @@ class Sender:
             self.spool.close()
 
 
-def kill_often(location: str, folder: Path, kills: int) -> None:
+def kill_often(spawner: Spawner, location: str, folder: Path, kills: int) -> None:
     choose = random.Random()
-    with ServerProcess(folder / "server", location) as server:
+    with ServerProcess(spawner, folder / "server", location) as server:
         senders = [Sender(folder, number, server) for number in range(1, 4)]
         for sender in senders:
             sender.start()
@@ -85,20 +84,24 @@ def kill_often(location: str, folder: Path, kills: int) -> None:
         assert store.info().rows == sum(sender.sent for sender in senders)
 
 
-def test_a_receiver_that_is_killed_has_every_batch_once(location: str, tmp_path: Path) -> None:
-    kill_often(location, tmp_path, 5)
+def test_a_receiver_that_is_killed_has_every_batch_once(
+    spawner: Spawner, location: str, tmp_path: Path
+) -> None:
+    kill_often(spawner, location, tmp_path, 5)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_receiver_that_is_killed_a_hundred_times(location: str, tmp_path: Path) -> None:
-    kill_often(location, tmp_path, 100)
+def test_a_receiver_that_is_killed_a_hundred_times(
+    spawner: Spawner, location: str, tmp_path: Path
+) -> None:
+    kill_often(spawner, location, tmp_path, 100)
 
 
 def test_two_servers_on_one_database_get_the_same_batches(
-    postgresql_server: object, tmp_path: Path
+    spawner: Spawner, postgresql_server: Server, tmp_path: Path
 ) -> None:
-    location = postgresql_server.new_database()  # type: ignore[attr-defined]
+    location = postgresql_server.new_database()
     made = [
         wire.encode(
             sample.batch(
@@ -112,8 +115,8 @@ def test_two_servers_on_one_database_get_the_same_batches(
         for number in range(60)
     ]
     with (
-        ServerProcess(tmp_path / "one", location) as one,
-        ServerProcess(tmp_path / "other", location) as other,
+        ServerProcess(spawner, tmp_path / "one", location) as one,
+        ServerProcess(spawner, tmp_path / "other", location) as other,
         ThreadPoolExecutor(8) as threads,
     ):
         targets = (one.target(), other.target())
@@ -128,17 +131,6 @@ def test_two_servers_on_one_database_get_the_same_batches(
         assert sorted(len(found.times) for found in store.series(run.id)) == [12] * 5
 
 
-@contextmanager
-def spooled(folder: Path, server: ServerProcess) -> Iterator[Delivery]:
-    """One batch that waits to be delivered."""
-    spool = Spool(folder / "spool")
-    spool.put(batch())
-    try:
-        yield Delivery(spool, server.target())
-    finally:
-        spool.close()
-
-
 def tiny_records(what: str, one: dict[str, object]) -> bytes:
     """A header as large as is allowed of the smallest records there are."""
     tree, _ = damage.opened(batch())
@@ -150,7 +142,7 @@ def tiny_records(what: str, one: dict[str, object]) -> bytes:
     return damage.packed(tree)
 
 
-def test_bombs_from_many_sides_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_bombs_from_many_sides_do_not_fill_the_memory(spawner: Spawner, tmp_path: Path) -> None:
     bombs = {
         "zeros": damage.sealed(b"\0" * wire.MAX_UNPACKED),
         "executables": tiny_records("executables", {"path": b""}),
@@ -158,9 +150,8 @@ def test_bombs_from_many_sides_do_not_fill_the_memory(tmp_path: Path) -> None:
         "noise": wire.MAGIC + random.Random(1).randbytes(16 * MEBIBYTE - 4),
     }
     memory = 400 * MEBIBYTE
-    with ServerProcess(
-        tmp_path / "server", str(tmp_path / "store.db"), ingest__memory=str(memory)
-    ) as server:
+    store = str(tmp_path / "store.db")
+    with ServerProcess(spawner, tmp_path / "server", store, ingest__memory=str(memory)) as server:
         assert server.target().send(wire.encode(batch())).stored
         before = server.peak_memory()
         with ThreadPoolExecutor(16) as threads:
