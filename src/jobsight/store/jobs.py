@@ -79,13 +79,14 @@ def open_runs(connection: Connection, cluster: str) -> list[OpenRun]:
             runs.c.state,
             runs.c.source,
             runs.c.name,
+            runs.c.partition,
         )
         .where(runs.c.cluster == cluster, runs.c.end.is_(None))
         .order_by(runs.c.job_id, runs.c.start)
     )
     return [
-        OpenRun(job_id, None if provisional else start, state, source, name)
-        for job_id, start, provisional, state, source, name in connection.execute(query)
+        OpenRun(job_id, None if provisional else start, *others)
+        for job_id, start, provisional, *others in connection.execute(query)
     ]
 
 

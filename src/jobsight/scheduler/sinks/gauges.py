@@ -78,7 +78,7 @@ def count_cluster(cluster: str, nodes: Iterable[NodeInfo], jobs: Iterable[JobRec
         _add_node(sums, node)
     for record in jobs:
         if record.info.end is None:
-            count = _tasks(record)
+            count = count_tasks(record)
             state = (record.info.state or "unknown").lower()
             sums.add("slurm_job_states", count, name=state)
             sums.add("slurm_partitions", count, name=record.info.partition or "None")
@@ -110,8 +110,13 @@ def exposition(clusters: Iterable[Gauges]) -> str:
     )
 
 
+def is_usable(node: NodeInfo) -> bool:
+    """Whether a node takes jobs, or would if it were free."""
+    return node.state in _USABLE and not _UNUSABLE_FLAGS & set(node.state_flags)
+
+
 def _add_node(sums: _Sums, node: NodeInfo) -> None:
-    usable = node.state in _USABLE and not _UNUSABLE_FLAGS & set(node.state_flags)
+    usable = is_usable(node)
     where = {"reservation": node.reservation or "None"}
     total = node.cpus or 0
     taken = min(node.cpus_allocated or 0, total)
@@ -155,7 +160,7 @@ def _gpus(gres: Mapping[str, int]) -> dict[str, int]:
     return dict(found)
 
 
-def _tasks(record: JobRecord) -> int:
+def count_tasks(record: JobRecord) -> int:
     """How many jobs a record stands for: the waiting tasks of an array are one record."""
     if not record.array_tasks:
         return 1

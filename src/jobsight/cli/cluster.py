@@ -1,0 +1,174 @@
+"""``jobsight cluster``: nodes, partitions and load at a glance, as the last scrape saw them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
+from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
+from jobsight.config import load_settings
+from jobsight.errors import ConfigError
+from jobsight.reports.units import format_bytes, format_count, format_duration, format_share
+from jobsight.text import readable_text
+
+if TYPE_CHECKING:
+    from jobsight.reports.cluster import Amount, ClusterView
+    from jobsight.scheduler.records import NodeInfo
+
+_WIDTH = 30
+#: Waiting reasons and lost nodes that are shown before the rest is only counted.
+_SHOWN = 12
+
+
+def cluster(
+    name: Annotated[
+        str | None, typer.Argument(help="The cluster [default: all that are scraped]")
+    ] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", "-N", help="Every node in a line")] = False,
+    json: JsonOption = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show what of a cluster is taken, free and lost, and what waits for it.
+
+    Nothing is asked of Slurm: the figures are those of the last scrape (see `jobsight scrape`).
+    """
+    location = existing_store(store or load_settings(config).store.location)
+    from jobsight.reports.cluster import view_cluster
+    from jobsight.scheduler.mirror import mirrored_clusters, read_mirror
+    from jobsight.scheduler.records import NodeInfo
+    from jobsight.store import Store
+
+    with Store.open(location) as opened:
+        chosen = _chosen(name, mirrored_clusters(opened))
+        listed = {one: read_mirror(opened, one, "node", NodeInfo) for one in chosen if nodes}
+        views = [view_cluster(opened, one) for one in chosen]
+    if json:
+        write_json(listed if nodes else views)
+        return
+    for place, view in enumerate(views):
+        if place:
+            print()
+        _print_head(view)
+        if nodes:
+            _print_nodes(listed[view.cluster])
+        else:
+            _print_view(view)
+
+
+def _chosen(name: str | None, known: list[str]) -> list[str]:
+    if not known:
+        raise ConfigError("no cluster has been scraped yet; see `jobsight scrape --help`")
+    if name is not None and name not in known:
+        raise ConfigError(
+            f"there is no cluster {name!r} in the store; there are {', '.join(known)}"
+        )
+    return known if name is None else [name]
+
+
+def _print_head(view: ClusterView) -> None:
+    age = "never" if view.seen is None else _ago(view.seen)
+    print(f"{view.cluster}   {view.running} running, {view.waiting} waiting   seen {age}")
+    if view.reason:
+        print(f"jobsight: {view.cluster}: {view.reason}", file=sys.stderr)
+
+
+def _ago(time_seen: int) -> str:
+    return f"{format_duration(max(0, time.time_ns() - time_seen))} ago"
+
+
+def _print_view(view: ClusterView) -> None:
+    amounts = {"CPUs": view.cpus, "memory": view.memory}
+    amounts |= {f"GPUs {readable_text(kind)}": amount for kind, amount in view.gpus.items()}
+    table = new_table("", "taken", "share", "free", "of", right=("share", "free", "of"))
+    for title, amount in amounts.items():
+        shown = format_bytes if title == "memory" else format_count
+        cells = (_bar(amount), format_share(amount.share), shown(amount.free), shown(amount.total))
+        add_row(table, title, *cells)
+    print_table(table)
+    states = ", ".join(f"{count} {state}" for state, count in view.node_states.items())
+    print(f"\nnodes  {states or 'none'}")
+    if view.waiting_reasons:
+        first = list(view.waiting_reasons.items())[:_SHOWN]
+        print("waits  " + ", ".join(f"{count} {readable_text(why)}" for why, count in first))
+    _print_partitions(view)
+    _print_lost(view)
+
+
+def _bar(amount: Amount) -> str:
+    """Taken, then free, then what belongs to nodes that take no jobs."""
+    if not amount.total:
+        return ""
+    taken = round(_WIDTH * amount.taken / amount.total)
+    free = round(_WIDTH * (amount.taken + amount.free) / amount.total) - taken
+    return "\N{FULL BLOCK}" * taken + "\N{LIGHT SHADE}" * free + "x" * (_WIDTH - taken - free)
+
+
+def _print_partitions(view: ClusterView) -> None:
+    right = ("nodes", "CPUs taken", "free", "of", "GPUs free", "limit", "running", "waiting")
+    table = new_table("partition", "state", *right, right=right)
+    for row in view.partitions:
+        nodes = f"{row.nodes_usable}/{row.nodes}" if row.nodes_usable < row.nodes else row.nodes
+        gpus = f"{row.gpus.free}/{row.gpus.total}" if row.gpus.total else ""
+        add_row(
+            table,
+            readable_text(row.name),
+            (row.state or "").lower(),
+            str(nodes),
+            format_share(row.cpus.share),
+            format_count(row.cpus.free),
+            format_count(row.cpus.total),
+            gpus,
+            "none" if row.time_limit is None else format_duration(row.time_limit),
+            format_count(row.running),
+            format_count(row.waiting),
+        )
+    if view.partitions:
+        print()
+        print_table(table)
+
+
+def _print_lost(view: ClusterView) -> None:
+    if not view.lost:
+        return
+    table = new_table("takes no jobs", "state", "since", "by", "reason", wrap=("reason",))
+    for node in view.lost[:_SHOWN]:
+        since = "" if node.since is None else _ago(node.since)
+        words = (node.name, node.state, since, node.user or "", node.reason or "")
+        add_row(table, *(readable_text(word) for word in words))
+    print()
+    print_table(table)
+    if len(view.lost) > _SHOWN:
+        print(f"and {len(view.lost) - _SHOWN} more; see jobsight cluster --nodes")
+
+
+def _print_nodes(nodes: Sequence[NodeInfo]) -> None:
+    from jobsight.reports.cluster import shown_state
+
+    right = ("CPUs", "load", "memory", "free")
+    table = new_table("node", "state", *right, "GPUs", "partitions", right=right)
+    for node in nodes:
+        used = sum(node.gres_used.values())
+        gres = ",".join(f"{name}:{count}" for name, count in node.gres.items())
+        add_row(
+            table,
+            readable_text(node.name),
+            shown_state(node),
+            f"{node.cpus_allocated or 0}/{node.cpus or 0}",
+            "" if node.load is None else f"{node.load:.2f}",
+            format_bytes(node.memory),
+            format_bytes(node.memory_free),
+            f"{used} of {readable_text(gres)}" if gres else "",
+            readable_text(",".join(node.partitions)),
+        )
+    print()
+    print_table(table)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_typed(cluster, "cluster", arguments)
