@@ -1,0 +1,168 @@
+"""``jobsight store`` on both kinds of store."""
+
+import io
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jobsight.cli import main as command
+from jobsight.cli.progress import EVERY, Lines
+from jobsight.store import Store
+from tests.store.contents import rows
+from tests.store.many import count, fill, summed
+from tests.store.sample import batch, info, part, series, sighting
+
+
+@pytest.fixture
+def at(location: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("JOBSIGHT_STORE__LOCATION", location)
+    monkeypatch.setenv("COLUMNS", "200")
+    return location
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """Standard output, or the one line on standard error where it fails."""
+    given = command.main(["store", *arguments])
+    shown = capsys.readouterr()
+    assert given == code, shown.err
+    if code == 0 or shown.out:
+        return shown.out
+    last = shown.err.strip().splitlines()[-1]
+    assert "Traceback" not in shown.err
+    return last
+
+
+def test_info(at: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(store, range(3), age=5, now=time.time_ns())
+    shown = _run(capsys, "info")
+    assert "runs     3 (0 open) on 3 nodes" in shown
+    assert "tables of version" in shown
+    assert "agents   1, last heard 20" in shown
+    assert "silent" not in shown
+    with store.database.write() as transaction:
+        transaction.execute("UPDATE agents SET received = 5")
+    assert "silent: c1/n1 for" in _run(capsys, "info")
+    document = msgspec.json.decode(_run(capsys, "info", "--json"))
+    assert document["classes"]["series"]["rows"] == 3
+    assert document["agents"][0]["node"] == "n1"
+
+
+def test_check(at: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(store, range(3), age=5, now=time.time_ns())
+    assert _run(capsys, "check").endswith("all sound\n")
+    with store.database.write() as transaction:
+        transaction.execute("UPDATE chunks SET rows = 1")
+    shown = _run(capsys, "check", code=1)
+    assert shown.count("its column rows says 1, its bytes 600\n") == 3
+    assert "on n1: its column" in shown
+    document = msgspec.json.decode(_run(capsys, "check", "--json", code=1))
+    assert (document["sound"], len(document["faults"])) == (False, 3)
+    assert "(repaired)" in _run(capsys, "check", "--repair")
+    assert "all sound" in _run(capsys, "check")
+
+
+def test_prune(
+    at: str, store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    fill(store, range(3), age=800, now=now)
+    fill(store, range(3, 8), age=500, now=now)
+    before = rows(store)
+    monkeypatch.setenv("JOBSIGHT_STORE__KEEP__RUNS", "700")
+    shown = _run(capsys, "prune", "--dry-run")
+    assert "runs removed         after 700 days: 0 runs" in shown
+    assert "3 runs wait: not archived, or not in the sums yet" in shown
+    assert "executables removed  never" in shown
+    assert "thinned              after 365 days: 5 runs, 5 chunks" in shown
+    assert rows(store) == before
+    with store.database.write() as transaction:
+        transaction.execute("UPDATE paths SET software_id = 0")
+    # What is named is summed up first.
+    shown = _run(capsys, "prune")
+    assert "runs removed         after 700 days: 3 runs" in shown
+    assert "paths removed" in shown
+    assert (store.count_runs(), count(store, "chunks", "resolution IS NOT NULL")) == (5, 5)
+    assert count(store, "usage_by_day", "runs > 0") > 0
+    document = msgspec.json.decode(_run(capsys, "prune", "--json", "--dry-run"))
+    assert document["dry_run"]
+    assert document["classes"]["thinned"]["runs"] == 0
+
+
+def test_compact(at: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for second in range(5):
+        assert store.write(batch(part(sighting(7), series=series([second]))))
+    fill(store, [7], age=5, now=time.time_ns(), rows=0, final=False)
+    with store.database.write() as transaction:
+        transaction.execute('UPDATE runs SET "end" = 5')
+    assert "joined   1 nodes of runs: 5 chunks are 1" in _run(capsys, "compact")
+    assert msgspec.json.decode(_run(capsys, "compact", "--json", "--no-vacuum"))["nodes"] == 0
+
+
+def test_backup_and_restore(
+    at: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(store, range(3), age=5, now=time.time_ns())
+    summed(store)
+    before, file, other = rows(store), str(tmp_path / "b"), str(tmp_path / "other.db")
+    assert "3 runs" in _run(capsys, "backup", file)
+    assert "is there already" in _run(capsys, "backup", file, code=1)
+    _run(capsys, "backup", "--force", file)
+    assert "would be restored" in _run(capsys, "restore", "--dry-run", file)
+    assert "is not empty" in _run(capsys, "restore", file, code=1)
+    assert "would be lost" in _run(capsys, "restore", "--replace", file, code=2)
+    assert "--yes: is said with" in _run(capsys, "restore", "--yes", file, code=2)
+    assert store.write(batch(info(99)))
+    assert "3 runs of 20" in _run(capsys, "restore", "--replace", "--yes", file)
+    assert rows(store) == before
+    _run(capsys, "restore", file, "--store", other)
+    with Store.open(other) as restored:
+        assert rows(restored) == before
+    cut = Path(file).read_bytes()[:-50]
+    Path(file).write_bytes(cut)
+    shown = _run(capsys, "restore", file, "--store", str(tmp_path / "third.db"), code=1)
+    assert "cut short" in shown
+    assert not (tmp_path / "third.db").exists()
+    assert "No such file" in _run(capsys, "backup", str(tmp_path / "no" / "folder"), code=1)
+
+
+def test_move(at: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(store, range(3), age=5, now=time.time_ns())
+    other = str(tmp_path / "other.db")
+    assert "3 runs moved" in _run(capsys, "move", at, other)
+    with Store.open(other) as moved:
+        assert rows(moved) == rows(store)
+    assert "is not empty" in _run(capsys, "move", at, other, code=1)
+    assert "same place" in _run(capsys, "move", other, other, code=1)
+    assert "there is no store at" in _run(capsys, "move", str(tmp_path / "none"), other, code=1)
+
+
+def test_help_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _run(capsys, "--help")
+    assert "  restore  Make a store of a backup" in shown
+    for name in ("info", "check", "compact", "prune", "backup", "restore", "move"):
+        assert f"jobsight store {name}" in _run(capsys, name, "--help")
+    assert "Commands:" in _run(capsys, code=2)
+    assert "no command 'prun'; there are info," in _run(capsys, "prun", code=2)
+    nowhere = str(tmp_path / "nowhere.db")
+    for name in ("info", "check", "compact", "prune"):
+        assert "there is no store at" in _run(capsys, name, "--store", nowhere, code=1)
+    assert not Path(nowhere).exists()
+
+
+def test_lines_of_progress_are_few() -> None:
+    now = 0.0
+    file = io.StringIO()
+    lines = Lines(file, lambda: now)
+    for done in range(1, 101):
+        lines("rows", done, 100)
+        now += EVERY / 40
+    lines("rows", 100, 100)
+    for done in range(3):
+        lines("nodes", done, 0)
+    assert file.getvalue().splitlines() == [
+        "rows: 41 of 100",
+        "rows: 81 of 100",
+        "rows: 100 of 100",
+    ]
