@@ -1,15 +1,19 @@
 """A store of an older release, opened by this one."""
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from jobsight.model import SECOND
-from jobsight.store import Store, chunks, schema, tables
+from jobsight.store import Store, chunks, schema, stream, tables
 from jobsight.store.database import open_database
+from tests.store.contents import assert_sound, rows
+from tests.store.many import count
 from tests.store.sample import (
     EXACT,
     START,
@@ -31,10 +35,13 @@ def _insert(connection: Connection, table: str, **values: Any) -> None:
     connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({marks})"), values)
 
 
-def _first_release(location: str) -> None:
-    """A store as revision 1 left it: statements written out, since today's code knows more."""
+PATH = b"/bin/old"
+
+
+def _old_store(location: str, revision: str = "0001") -> None:
+    """A store as a revision left it: statements written out, since today's code knows more."""
     database = open_database(location)
-    schema.migrate(database, "0001")
+    schema.migrate(database, revision)
     with database.migration() as connection:
         agent = {"cluster": "c1", "node": "n1", "version": "0.1", "clock_skew": 0}
         _insert(
@@ -61,12 +68,16 @@ def _first_release(location: str) -> None:
             connection, "chunks", id=1, run_node_id=1, first=START, last=START + 2 * SECOND,
             rows=3, level=0, data=data,
         )  # fmt: skip
-        _insert(connection, "paths", id=1, digest=b"d" * 16, path=b"/bin/old")
+        digest = hashlib.blake2b(PATH, digest_size=16).digest()
+        _insert(connection, "paths", id=1, digest=digest, path=PATH)
         figures = dict.fromkeys(tables.SUMMED_FIGURES, 3)
         _insert(
             connection, "executables", **figures, run_node_id=1, path_id=1, path_known=True,
             epoch=1, sequence=5, peak_memory=4, first_seen=START, last_seen=START,
         )  # fmt: skip
+        if revision >= "0002":
+            columns = msgspec.structs.asdict(step("batch", 40))
+            _insert(connection, "steps", **columns, run_node_id=1)
         if database.postgresql:
             for table in ("agents", "spools", "runs", "run_nodes", "chunks", "paths"):
                 connection.execute(
@@ -75,10 +86,12 @@ def _first_release(location: str) -> None:
     database.close()
 
 
-def test_a_store_of_the_first_release(location: str) -> None:
-    _first_release(location)
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_a_store_of_an_older_release(location: str, revision: str) -> None:
+    _old_store(location, revision)
     with Store.open(location) as store:
         assert store.info().version == tables.VERSION
+        assert_sound(store)
         run = find(store)
         assert (run.info.user, run.info.cpus, run.cpu_time, run.memory_peak) == (
             "anna", 4, 500, 900,
@@ -86,9 +99,14 @@ def test_a_store_of_the_first_release(location: str) -> None:
         (node,) = store.nodes(run.id)
         assert (node.totals, node.coverage) == (totals(2, 500, memory_peak=900), EXACT)
         (found,) = store.executables(run.id)
-        assert (found.use.path, found.use.cpu_time) == (b"/bin/old", 3)
+        assert (found.use.path, found.use.cpu_time) == (PATH, 3)
         assert seconds(store, run.id) == [0, 1, 2]
-        assert store.steps(run.id) == []
+        steps = [] if revision == "0001" else [step("batch", 40)]
+        assert [found.use for found in store.steps(run.id)] == steps
+        # Nothing of it is archived, thinned or summed up, and no path has a name.
+        assert count(store, "runs", "stale AND pruned = 0 AND archived IS NULL") == 1
+        assert count(store, "chunks", "resolution IS NULL") == 1
+        assert count(store, "paths", "software_id IS NULL") == 1
         # What was stored then is stored still, and the run goes on.
         assert not store.write(batch(part(), sequence=3, spool="old spool"))
         news = part(series=series([3]), totals=totals(3, 600), steps=[step("batch", 50)])
@@ -97,12 +115,13 @@ def test_a_store_of_the_first_release(location: str) -> None:
         assert (run.cpu_time, run.memory_peak, run.info.state) == (600, 900, "COMPLETED")
         assert seconds(store, run.id) == [0, 1, 2, 3]
         assert [found.use for found in store.steps(run.id)] == [step("batch", 50)]
+        assert_sound(store)
     with Store.open(location) as store:
         assert len(store.steps(find(store).id)) == 1
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(location: str) -> None:
-    _first_release(location)
+    _old_store(location)
     database = open_database(location)
     with database.migration() as connection:
         # In the way of the table that the second revision makes.
@@ -116,3 +135,35 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(location: str) -> Non
     with Store.open(location) as store:
         assert store.info().version == tables.VERSION
         assert find(store).cpu_time == 500
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_a_backup_of_an_older_release(location: str, tmp_path: Path, revision: str) -> None:
+    """The rows of older tables, loaded as they are and brought up then."""
+    _old_store(location, revision)
+    database = open_database(location)
+    with database.read() as connection:
+        there = inspect(connection)
+        names = [table.name for table in stream.TABLES if there.has_table(table.name)]
+        columns = {name: [one["name"] for one in there.get_columns(name)] for name in names}
+        blocks = []
+        for name in names:
+            quoted = ", ".join(f'"{column}"' for column in columns[name])
+            found = connection.execute(text(f"SELECT {quoted} FROM {name}"))
+            blocks.append(stream.Block(name, [list(row) for row in found]))
+    database.close()
+    opening = stream.Opening(
+        version=revision,
+        jobsight="0.1",
+        engine="any",
+        created=START,
+        columns=columns,
+        counts={block.table: len(block.rows) for block in blocks},
+    )
+    target = open_database(tmp_path / "restored.db")
+    stream.load(target, opening, blocks)
+    target.close()
+    with Store.open(tmp_path / "restored.db") as restored, Store.open(location) as store:
+        assert restored.info().version == tables.VERSION
+        assert_sound(restored)
+        assert rows(restored) == rows(store)
