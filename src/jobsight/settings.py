@@ -91,6 +91,9 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     #: are read anew when they change.
     tls_certificate: str | None = None
     tls_key: str | None = None
+    #: Name the script, module or archive that python, perl, R, julia, java and matlab run, too. It
+    #: is read from command lines, which belong to the users; see docs/security.md.
+    name_scripts: bool = False
     #: Users whose jobs are left alone.
     ignore_uids: list[Annotated[int, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=list)
     metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)

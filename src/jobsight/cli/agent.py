@@ -126,6 +126,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 who=question_of(settings, node),
                 listen=True,
             )
+            agent.collector.tracker.names.scripts = settings.agent.name_scripts
             with stopping_on_signals(agent.stop):
                 exporting.start(agent)
                 exporting.take_plugin(agent, Path(settings.agent.run_folder))
