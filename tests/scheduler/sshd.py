@@ -43,6 +43,7 @@ def running(folder: Path, environment: Mapping[str, str]) -> Iterator[SshSetting
     (folder / "config").write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host\n"
         f"AuthorizedKeysFile {folder}/authorized\nPidFile none\nStrictModes no\nUsePAM no\n"
+        "MaxStartups 100\n"
         f"PermitRootLogin prohibit-password\nPasswordAuthentication no\nSetEnv {variables}\n"
     )
     kind, key, *_ = (folder / "host.pub").read_text().split()

@@ -104,9 +104,9 @@ def jobs(
     config: ConfigOption = None,
 ) -> None:
     """List the jobs of the store, the latest start first."""
-    location = existing_store(store or load_settings(config).store.location)
     chosen = _chosen(columns)
     moment = None if since is None else parse_since(since, time.time_ns())
+    location = existing_store(store or load_settings(config).store.location)
     from jobsight.reports.listing import job_row
     from jobsight.store import Store
 

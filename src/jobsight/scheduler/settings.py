@@ -53,5 +53,9 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     ssh: SshSettings = msgspec.field(default_factory=SshSettings)
     #: The file that the on-site scraper writes; without it the scraper is run, over SSH if set.
     onsite_file: str | None = None
-    #: A folder of replies that were recorded elsewhere.
+    #: Days for which replies are kept as they came, beside the store; 0 keeps none.
+    keep_replies: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 1.0
+    #: Bytes that they may take; the oldest go first.
+    keep_replies_limit: Annotated[int, msgspec.Meta(ge=0)] = 2**30
+    #: A folder of replies that were recorded elsewhere, or kept.
     recorded: str | None = None

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from jobsight import places
 from jobsight.errors import ConfigError
 from jobsight.scheduler.commands import StreamRunner, stream_command
 from jobsight.scheduler.errors import SchedulerError, SourceError
+from jobsight.scheduler.replies import Replies
 from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.onsite import OnsiteSource, from_command, from_file
@@ -51,6 +53,14 @@ def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
     raise SourceError(f"no source of Slurm answers: {'; '.join(refused)}")
 
 
+def _replies(settings: Settings) -> Replies | None:
+    scheduler = settings.scheduler
+    if not scheduler.keep_replies:
+        return None
+    folder = places.folder_of_store(settings.store.location) / "replies"
+    return Replies(folder, settings.cluster, scheduler.keep_replies, scheduler.keep_replies_limit)
+
+
 def _rest(settings: Settings, run: StreamRunner) -> Source:
     rest = settings.scheduler.rest
     if not rest.url:
@@ -61,15 +71,26 @@ def _rest(settings: Settings, run: StreamRunner) -> Source:
         user=rest.user,
         token_file=rest.token_file,
         timeout=settings.scheduler.timeout,
+        replies=_replies(settings),
     )
 
 
 def _json(settings: Settings, run: StreamRunner) -> Source:
-    return JsonSource(settings.cluster, timeout=settings.scheduler.timeout, run=run)
+    return JsonSource(
+        settings.cluster,
+        timeout=settings.scheduler.timeout,
+        run=run,
+        replies=_replies(settings),
+    )
 
 
 def _text(settings: Settings, run: StreamRunner) -> Source:
-    return TextSource(settings.cluster, timeout=settings.scheduler.timeout, run=run)
+    return TextSource(
+        settings.cluster,
+        timeout=settings.scheduler.timeout,
+        run=run,
+        replies=_replies(settings),
+    )
 
 
 def _recorded(settings: Settings, run: StreamRunner) -> Source:

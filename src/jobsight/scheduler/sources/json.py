@@ -16,6 +16,7 @@ from jobsight.scheduler.adapt import (
 from jobsight.scheduler.commands import StreamRunner, stream_command, window_options
 from jobsight.scheduler.errors import SourceError
 from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions
+from jobsight.scheduler.replies import Replies
 
 #: Since when the exit codes of failed jobs are right in it.
 _TRUSTED = (23, 2)
@@ -28,11 +29,17 @@ class JsonSource:
     whole = False
 
     def __init__(
-        self, cluster: str, *, timeout: float = 60.0, run: StreamRunner = stream_command
+        self,
+        cluster: str,
+        *,
+        timeout: float = 60.0,
+        run: StreamRunner = stream_command,
+        replies: Replies | None = None,
     ) -> None:
         self._cluster = cluster
         self._timeout = timeout
         self._run = run
+        self._replies = replies
 
     def probe(self) -> str:
         """squeue is asked, because every release that has JSON has it there."""
@@ -65,6 +72,8 @@ class JsonSource:
 
     def _jobs(self, *command: str) -> Jobs:
         chunks = self._run(command, self._timeout)
+        if self._replies is not None:
+            chunks = self._replies.keep(command[0], chunks)
         return stream_jobs(chunks, f"{command[0]} --json", self._cluster, command[0])
 
     def nodes(self) -> Nodes:

@@ -1,4 +1,4 @@
-"""Replies that were recorded elsewhere: a folder of files, for sites where nothing may be asked.
+"""Replies that were recorded elsewhere or kept: a folder of files.
 
 A file's name begins with the command that wrote it: ``sacct*``, ``squeue*``, ``sinfo*``, or as
 from slurmrestd ``slurmdb-job*``, ``slurm-job*``, ``slurm-node*``, ``slurm-partition*``.
@@ -13,10 +13,12 @@ from typing import Any
 
 from jobsight.model import JobInfo
 from jobsight.scheduler.adapt import adapt_nodes, adapt_partitions, decode_json, stream_jobs
+from jobsight.scheduler.commands import iterate_records
 from jobsight.scheduler.errors import NoList, SourceError
 from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
-
-_CHUNK = 1 << 18
+from jobsight.scheduler.replies import JSON, ROWS, read_chunks, read_rows
+from jobsight.scheduler.rows import jobs_from_rows
+from jobsight.scheduler.sources.json import partitions_of
 
 
 class RecordedSource:
@@ -32,7 +34,9 @@ class RecordedSource:
     def probe(self) -> str:
         found = len(self._files(""))
         if not found:
-            raise SourceError(f"the folder {self._folder} holds no recorded replies (*.json)")
+            raise SourceError(
+                f"the folder {self._folder} holds no recorded replies (*.json, *{JSON}, *{ROWS})"
+            )
         return f"{found} recorded replies in {self._folder}"
 
     def queue(self) -> Jobs:
@@ -63,6 +67,8 @@ class RecordedSource:
         return found
 
     def partitions(self) -> Partitions:
+        if not self._files("slurm-partition"):
+            return partitions_of(self.nodes())
         found = Partitions(records=[])
         for document in self._documents(("slurm-partition",), "partitions"):
             part = adapt_partitions(document, self._cluster)
@@ -71,33 +77,34 @@ class RecordedSource:
         return found
 
     def _jobs(self, names: tuple[str, ...], source: str) -> Jobs:
-        return join_jobs(
-            Jobs(_of_jobs(reply), reply.problems)
-            for file in self._files(names)
-            for reply in [stream_jobs(_chunks(file), file.name, self._cluster, source)]
-        )
+        return join_jobs(self._reply(file, source) for file in self._files(names))
+
+    def _reply(self, file: Path, source: str) -> Jobs:
+        if file.name.endswith(ROWS):
+            layout, chunks = read_rows(file)
+            columns = layout.columns
+            rows = iterate_records(chunks, layout.mark, len(columns), file.name)
+            named = (dict(zip(columns, row, strict=True)) for row in rows)
+            return jobs_from_rows(named, self._cluster, source)
+        reply = stream_jobs(read_chunks(file), file.name, self._cluster, source)
+        return Jobs(_of_jobs(reply), reply.problems)
 
     def _documents(self, names: tuple[str, ...], key: str) -> Iterator[Any]:
         for file in self._files(names):
-            document = decode_json(b"".join(_chunks(file)), file.name)
+            document = decode_json(b"".join(read_chunks(file)), file.name)
             if not isinstance(document, dict) or key in document:
                 yield document
 
     def _files(self, names: tuple[str, ...] | str) -> list[Path]:
         matches: Callable[[Path], bool] = lambda file: file.name.startswith(names)  # noqa: E731
-        return sorted(filter(matches, self._folder.glob("*.json")))
+        found = (
+            file for ending in (".json", JSON, ROWS) for file in self._folder.glob(f"*{ending}")
+        )
+        # Kept replies hold the time in their names: what came later is read later, and counts.
+        return sorted(filter(matches, found))
 
 
 def _of_jobs(reply: Jobs) -> Iterator[JobRecord]:
     """The jobs of a file, none where it is about something else."""
     with contextlib.suppress(NoList):
         yield from reply
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    try:
-        with file.open("rb") as opened:
-            while chunk := opened.read(_CHUNK):
-                yield chunk
-    except OSError as error:
-        raise SourceError(f"{file}: cannot be read: {error.strerror}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +20,7 @@ from jobsight.scheduler.adapt import (
 )
 from jobsight.scheduler.errors import AdaptError, SourceError
 from jobsight.scheduler.records import Jobs, Nodes, Partitions, join_jobs
+from jobsight.scheduler.replies import Replies
 from jobsight.scheduler.sources.http import Address, Reply, get
 
 _VERSION = re.compile(r"/(slurm|slurmdb)/v0\.0\.(\d{1,4})/jobs/?", re.ASCII)
@@ -41,12 +42,14 @@ class RestSource:
         user: str | None = None,
         token_file: str | None = None,
         timeout: float = 60.0,
+        replies: Replies | None = None,
     ) -> None:
         self._cluster = cluster
         self._address = Address.parse(url)
         self._user = user
         self._token_file = token_file
         self._timeout = timeout
+        self._replies = replies
         self._versions: dict[str, int] | None = None
         self._duplicates = False
 
@@ -85,8 +88,10 @@ class RestSource:
         reply = self._open(target)
         if reply.status >= 400:
             return adapt_jobs(self._document(target, reply), self._cluster, "slurmrestd")
-        shown = f"slurmrestd {_shown(target)}"
-        return stream_jobs(reply.body, shown, self._cluster, "slurmrestd")
+        chunks: Iterable[bytes] = reply.body
+        if self._replies is not None:
+            chunks = self._replies.keep(f"{part}-jobs", chunks)
+        return stream_jobs(chunks, f"slurmrestd {_shown(target)}", self._cluster, "slurmrestd")
 
     def nodes(self) -> Nodes:
         return adapt_nodes(self._ask("slurm", "nodes"), self._cluster)

@@ -21,6 +21,7 @@ from jobsight.scheduler.node_rows import (
 )
 from jobsight.scheduler.queue import info_of_row, queue_rows
 from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
+from jobsight.scheduler.replies import Layout, Replies
 from jobsight.scheduler.rows import choose_columns, jobs_from_rows
 
 #: Ids in one command, which has a longest length.
@@ -34,11 +35,17 @@ class TextSource:
     whole = False
 
     def __init__(
-        self, cluster: str, *, timeout: float = 60.0, run: StreamRunner = stream_command
+        self,
+        cluster: str,
+        *,
+        timeout: float = 60.0,
+        run: StreamRunner = stream_command,
+        replies: Replies | None = None,
     ) -> None:
         self._cluster = cluster
         self._timeout = timeout
         self._run = run
+        self._replies = replies
         self._columns: tuple[str, ...] | None = None
 
     def probe(self) -> str:
@@ -66,7 +73,10 @@ class TextSource:
             "sacct", "--parsable", "--noheader", "--noconvert", "--duplicates",
             f"--delimiter={mark}", f"--format={','.join(columns)}", *options,
         ]  # fmt: skip
-        rows = iterate_records(self._run(command, self._timeout), mark, len(columns), "sacct")
+        chunks = self._run(command, self._timeout)
+        if self._replies is not None:
+            chunks = self._replies.keep("sacct", chunks, Layout(columns, mark))
+        rows = iterate_records(chunks, mark, len(columns), "sacct")
         named = (dict(zip(columns, row, strict=True)) for row in rows)
         return jobs_from_rows(named, self._cluster, "sacct")
 
