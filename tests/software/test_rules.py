@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.errors import ConfigError
-from jobsight.software import rules as rules_module
+from jobsight.software import matching
 from jobsight.software.expectations import run_expectations
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.templates import MAX_TEXT, fill_run
@@ -284,7 +284,7 @@ def test_where_re2_gives_up_the_rules_are_asked_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_up: str
 ) -> None:
     if gives_up == "while compiling":
-        monkeypatch.setattr(rules_module, "_MEMORY", 60_000)
+        monkeypatch.setattr(matching, "MEMORY", 60_000)
     else:
         # What RE2 gives where its table grows beyond its memory: no match at all.
         monkeypatch.setattr(re2.Set, "Match", lambda self, text: [])
@@ -295,7 +295,25 @@ def test_where_re2_gives_up_the_rules_are_asked_one_by_one(
     found = rules(tmp_path, "rules:\n" + "\n".join(lines))
     names = [found.name(b"/q/x%d/y%d/z" % (n, n)) for n in range(150)]
     assert [name and name.software for name in names] == [str(n) for n in range(150)]
-    assert found._together[True].first(b"/q/x1/y1/z") == rules_module._FAILED
+    assert found._matching.ask_together(b"/q/x1/y1/z", True) == -1
+
+
+def test_scripts_of_interpreters_have_rules_of_their_own(tmp_path: Path) -> None:
+    found = rules(
+        tmp_path,
+        """
+        rules:
+          - match: '^.*/python[0-9.]*//(?:.*/)?(?P<tool>snakemake|-m jupyterlab)$'
+            software: '%(tool)s'
+            version: ''
+            versionstr: ''
+          - {match: '^/opt/(?P<s>[^/]+)/.*', software: '%(s)s', version: '', versionstr: ''}
+        """,
+    )
+    assert found.name(b"/opt/py/bin/python3//home/a/bin/snakemake") == named("snakemake", "", "")
+    assert found.name(b"/opt/py/bin/python3//-m jupyterlab") == named("-m jupyterlab", "", "")
+    assert found.name(b"/opt/py/bin/python3//home/a/x\xff.py") == named("py", "", "")
+    assert found.name(b"/opt/py/bin/python3") == named("py", "", "")
 
 
 HOSTILE = ["^(a+/?)+$", "^(a/?)*(a/?)*(a/?)*b", "^((a|a/)+)+!$", ".*.*.*.*.*(?P<x>.*)x$"]

@@ -10,6 +10,8 @@ import os
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from jobsight.agent.scripts import COMMAND_LINE, SEPARATOR, is_interpreter, script_of
+
 #: Where a command that was never caught alive is looked for, besides the folders already seen.
 STANDARD_FOLDERS: Final = (
     b"/usr/bin",
@@ -37,6 +39,16 @@ class Name(NamedTuple):
 UNKNOWN: Final = Name(b"replaced at once", known=False)
 
 
+def same_file(one: Name, other: Name | None) -> bool:
+    """Whether two names are of one executable, whatever script it runs."""
+    return other is not None and file_of(one.path) == file_of(other.path)
+
+
+def file_of(path: bytes) -> bytes:
+    """The executable alone."""
+    return path.partition(SEPARATOR)[0]
+
+
 def kernel_device(device: int) -> int:
     """A device number the way the kernel writes it in an exit record."""
     major, minor = os.major(device), os.minor(device)
@@ -48,6 +60,8 @@ class ImageNames:
 
     def __init__(self, proc: bytes = b"/proc", limit: int = 50_000) -> None:
         self.proc = proc
+        #: Name what interpreters run, too; see jobsight.agent.scripts.
+        self.scripts = False
         self._limit = limit
         self._by_inode: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._known_paths: dict[bytes, tuple[int, int]] = {}
@@ -63,9 +77,21 @@ class ImageNames:
             if path not in self._known_paths:
                 found = os.stat(link)
                 self._learn((kernel_device(found.st_dev), found.st_ino), path)
+            if self.scripts and is_interpreter(path):
+                path = self._with_script(pid, path, link)
         except OSError:
             return None
         return Name(path, known=True)
+
+    def _with_script(self, pid: int, path: bytes, link: bytes) -> bytes:
+        before = os.readlink(link)
+        with open(b"%s/%d/cmdline" % (self.proc, pid), "rb", 0) as file:
+            arguments = file.read(COMMAND_LINE).split(b"\0")[1:-1]
+        script = script_of(path, arguments)
+        # Another program that took its place between the two looks has other arguments.
+        if script is None or os.readlink(link) != before:
+            return path
+        return path + SEPARATOR + script
 
     def _learn(self, inode: tuple[int, int], path: bytes) -> None:
         self._by_inode[inode] = path
@@ -92,7 +118,7 @@ class ImageNames:
         """Take the inode of an exit record for a process whose link was read: on some file
         systems (overlay, btrfs) it is not the one that stat gives."""
         if executable is not None and name.known and executable not in self._by_inode:
-            self._learn(executable, name.path)
+            self._learn(executable, file_of(name.path))
 
     def of_inode(self, executable: tuple[int, int]) -> bytes | None:
         """The path of a file that was met before."""

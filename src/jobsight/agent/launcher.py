@@ -171,6 +171,7 @@ class Launcher:
                     raise CommandError("the process of the job was ended before it began") from None
         else:
             probe = self._tree = TreeProbe(pid, REASON)
+            probe.tracker.names.scripts = self.collector.tracker.names.scripts
             intervals = _TREE_INTERVALS
         sighting = Sighting(
             cluster=self.collector.cluster,

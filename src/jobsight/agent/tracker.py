@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from jobsight.agent.held import HeldRecords
-from jobsight.agent.images import ImageNames, Name
+from jobsight.agent.images import ImageNames, Name, same_file
 from jobsight.agent.late_names import LateNames
 from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, subtract
 from jobsight.agent.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
@@ -310,7 +310,7 @@ class ProcessTracker:
     def look_for_exec(self, process: Process) -> None:
         """Without events a change of the link is the only sign that a program was replaced."""
         name = self.names.by_link(process.tgid)
-        if name is None or name == process.name:
+        if name is None or same_file(name, process.name):
             return
         stretch = Stretch(name, time.monotonic_ns(), executed=True)
         stretch.used = process.vitals_cpu - process.base_cpu

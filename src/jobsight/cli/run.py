@@ -127,6 +127,7 @@ def _launch(request: Request, settings: Settings, delivery: Delivery) -> Outcome
         flush_interval=min(settings.agent.send_every, _SEND_EVERY),
         after_flush=thread.notify,
     )
+    collector.tracker.names.scripts = settings.agent.name_scripts
     thread.start()
     try:
         return Launcher(request, collector).run()

@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import re2
 
-from jobsight.software.patterns import group_bytes, is_text, options
+from jobsight.agent.scripts import SEPARATOR
+from jobsight.software.matching import Matching
+from jobsight.software.patterns import group_bytes, is_text
 from jobsight.software.rule_file import TEXTS, Rewrite, Rule, RuleFile, read_rules
 from jobsight.software.templates import bounded, harmless
 from jobsight.text import readable_path
 
 #: Grows when the same rules give other names than before.
 _EDITION: Final = 1
-#: Bytes that RE2 may take to follow all rules at once.
-_MEMORY: Final = 64 * 2**20
 #: Names whose rewritten form is kept at hand.
 _REMEMBERED: Final = 4096
 _READY: Final = Path(__file__).parent / "ready"
@@ -50,17 +49,17 @@ class RuleSet:
         #: Another one means that paths may have other names.
         self.digest = sha256(msgspec.json.encode(source, order="deterministic")).hexdigest()
         self._rules = [(rule, place) for place, file in enumerate(files) for rule in file.rules]
-        #: Rules that Python has to match, one by one.
-        self._slow = [
-            number for number, (rule, _) in enumerate(self._rules) if rule.pattern.linear is None
-        ]
+        patterns = {number: rule.pattern for number, (rule, _) in enumerate(self._rules)}
+        self._matching = Matching(patterns)
+        self._scripts = Matching(
+            {number: one for number, one in patterns.items() if SEPARATOR.decode() in one.text}
+        )
         # What a site rewrites holds for the names of the ready rules, too, and never the other way
         # round.
         site = [file for file in files if not file.ready]
         self._rewriting = [[file, *site] if file.ready else [file] for file in files]
         # A program of a thousand parts has one name: most names were rewritten before.
         self._rewrite = lru_cache(_REMEMBERED)(self._rewritten)
-        self._together: dict[bool, _Together] = {}
 
     @classmethod
     def load(cls, files: Sequence[Path], *, ready: bool = False) -> RuleSet:
@@ -74,72 +73,44 @@ class RuleSet:
 
     def name(self, path: bytes) -> SoftwareName | None:
         """What the rules call a path; nothing where no rule knows it."""
-        text = is_text(path)
-        number = self._first(path, text)
-        if number is None:
+        found = self._find(path)
+        if found is None:
             return None
+        number, asked, text = found
         rule, place = self._rules[number]
-        software, version, local = self._rewrite(place, *_texts(rule, path, text))
+        software, version, local = self._rewrite(place, *_texts(rule, asked, text))
         return SoftwareName(software, version, local, rule.user_provided, rule.ignore)
 
     def rule_of(self, path: bytes) -> tuple[str, int] | None:
         """The file and the number in it of the rule that names a path."""
-        number = self._first(path, is_text(path))
-        if number is None:
+        found = self._find(path)
+        if found is None:
             return None
+        number = found[0]
         place = self._rules[number][1]
         return self.files[place].name, number + 1 - sum(len(f.rules) for f in self.files[:place])
 
-    def _first(self, path: bytes, text: bool) -> int | None:
-        together = self._together.get(text)
-        if together is None:
-            patterns = [rule.pattern.linear for rule, _ in self._rules]
-            together = self._together[text] = _Together(patterns, text)
-        best = together.first(path)
-        if best is _FAILED:
-            fast = (n for n, (rule, _) in enumerate(self._rules) if rule.pattern.linear is not None)
-            best = next((n for n in fast if self._matches(n, path, text)), None)
-        slow = (n for n in self._slow if best is None or n < best)
-        return next((n for n in slow if self._matches(n, path, text)), best)
+    def _find(self, path: bytes) -> tuple[int, bytes, bool] | None:
+        """The rule that names a path, what of the path it is asked for, and whether that is text.
+
+        An interpreter with its script goes by the rules that have the separator in them; without
+        one of these, it is an interpreter as any other.
+        """
+        executable, separator, _ = path.partition(SEPARATOR)
+        if separator:
+            text = is_text(path)
+            number = self._scripts.first(path, text)
+            if number is not None:
+                return number, path, text
+        text = is_text(executable)
+        number = self._matching.first(executable, text)
+        return None if number is None else (number, executable, text)
 
     def _rewritten(self, place: int, *texts: str) -> tuple[str, ...]:
         values = dict(zip(TEXTS, texts, strict=True))
         for file in self._rewriting[place]:
             _rewrite(file, values)
         return tuple(bounded(values[key]) for key in TEXTS)
-
-    def _matches(self, number: int, path: bytes, text: bool) -> bool:
-        return self._rules[number][0].pattern.match(path, text) is not None
-
-
-#: RE2 had not the memory to follow all rules at once.
-_FAILED: Final = -1
-
-
-class _Together:
-    """All patterns that RE2 takes, followed at once through a path."""
-
-    def __init__(self, patterns: Sequence[bytes | None], text: bool) -> None:
-        self._set: Any = re2.Set.MatchSet(options(text=text, memory=_MEMORY))
-        # Matches everything. Where it is not among the matches, RE2 gave up: it says so on no
-        # other way.
-        self._numbers = [_FAILED]
-        self._set.Add(b"")
-        for number, pattern in enumerate(patterns):
-            if pattern is not None:
-                self._set.Add(pattern)
-                self._numbers.append(number)
-        try:
-            self._set.Compile()
-        except re2.error:
-            self._set = None
-
-    def first(self, path: bytes) -> int | None:
-        """The number of the first pattern that matches; :data:`_FAILED` where RE2 gave up."""
-        found = sorted(self._set.Match(path)) if self._set else []
-        if not found or found[0] != 0:
-            return _FAILED
-        return self._numbers[found[1]] if len(found) > 1 else None
 
 
 def _texts(rule: Rule, path: bytes, text: bool) -> list[str]:
