@@ -13,7 +13,7 @@ import msgspec
 from jobsight import places
 from jobsight.archive.settings import ArchiveSettings
 from jobsight.export.settings import ExportSettings
-from jobsight.prometheus.settings import MetricsSettings, PushSettings
+from jobsight.prometheus.settings import MetricsSettings, PushSettings, RemoteWriteSettings
 from jobsight.scheduler.settings import SchedulerSettings
 from jobsight.scheduler.sinks.settings import SinksSettings
 from jobsight.server.settings import ServerSettings
@@ -98,6 +98,7 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     ignore_uids: list[Annotated[int, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=list)
     metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
     push: PushSettings = msgspec.field(default_factory=PushSettings)
+    remote_write: RemoteWriteSettings = msgspec.field(default_factory=RemoteWriteSettings)
 
 
 class SoftwareSettings(msgspec.Struct, kw_only=True):

@@ -38,6 +38,12 @@ class Exporting:
             # Not in the run folder: a group must not outlive a node that went down.
             memory = Path(settings.spool) / "pushgateway.json"
             self.pusher = Pusher(self.exporter, settings.push, memory)
+        self.remote = None
+        if settings.remote_write.url:
+            from jobsight.prometheus.remote_service import RemoteWriting
+
+            folder = Path(settings.spool) / "remote-write"
+            self.remote = RemoteWriting("agent.remote_write", settings.remote_write, folder)
         self.endpoint = None
         if metrics.listen:
             from jobsight.agent.exporter_http import Endpoint
@@ -56,10 +62,16 @@ class Exporting:
 
     def start(self, agent: NodeAgent) -> None:
         """Offer what the agent measures, from now on."""
+        if self.remote is not None:
+            if agent.collector.spool is not None:
+                agent.collector.spool.copies.append(self.remote.take)
+            self.remote.start()
         if not self.wanted:
             return
         own = OwnFigures(self.exporter, agent.status)
         self.exporter.sources.append(own)
+        if self.remote is not None:
+            own.counts.append(self.remote.target.counts)
         if self.pusher is not None:
             own.counts.append(self.pusher.counts)
             self.pusher.start()
@@ -84,5 +96,7 @@ class Exporting:
             self._plugin.close()
         if self.pusher is not None:
             self.pusher.end()
+        if self.remote is not None:
+            self.remote.close()
         if self.endpoint is not None:
             self.endpoint.close()

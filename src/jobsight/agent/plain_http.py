@@ -26,6 +26,12 @@ class Reply(NamedTuple):
     headers: dict[str, str]
     body: bytes
 
+    @property
+    def retry_after(self) -> float:
+        """Seconds that the server wants to be left alone; 0 where it names none, or a date."""
+        text = self.headers.get("retry-after", "")
+        return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0
+
 
 def post(
     host: str,

@@ -80,7 +80,7 @@ class HttpTarget:
             stored=False,
             refused=final,
             reason=f"the server answered {reply.status}: {text}",
-            wait=_seconds(reply.headers.get("retry-after", "")),
+            wait=reply.retry_after,
         )
 
     def _token_is_new(self) -> bool:
@@ -134,8 +134,3 @@ def _decoded(body: bytes, kind: type[_Receipt] | type[_Refusal]) -> object | Non
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError:
         return None
-
-
-def _seconds(text: str) -> float:
-    """The seconds of a Retry-After; its other form, a date, is left to our own pauses."""
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -35,9 +35,15 @@ class _State(msgspec.Struct):
 class Spool:
     """A folder of encoded batches. Its uuid and a running number name each batch for ever."""
 
-    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(
+        self, folder: Path, limit: int = DEFAULT_LIMIT, *, power_loss: bool = True
+    ) -> None:
+        """Without ``power_loss`` nothing is forced to disk: for copies, of which some may go."""
         self.folder = folder
         self.limit = limit
+        self._forced = power_loss
+        #: Whoever else wants every batch, as bytes.
+        self.copies: list[Callable[[bytes], None]] = []
         #: Why the last batch that was dropped was dropped.
         self.problem = ""
         # The sampling loop puts in what another thread delivers.
@@ -112,14 +118,16 @@ class Spool:
             while rest:
                 # A disk that is almost full takes a part and refuses the next.
                 rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
+            if self._forced:
+                os.fsync(descriptor)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
         os.replace(temporary, self.folder / name)
-        self._sync_folder()
+        if self._forced:
+            self._sync_folder()
 
     def _sync_folder(self) -> None:
         """Without this a power loss may take the new name of a file whose content is safe."""
@@ -137,9 +145,19 @@ class Spool:
     def _put(self, batch: Batch) -> bool:
         batch.spool = self._state.uuid
         batch.sequence = self._state.next
-        self._state.next += 1
         data = encode(batch)
-        name = f"{batch.sequence:012d}{_SUFFIX}"
+        for copy in self.copies:
+            copy(data)
+        return self._keep(data)
+
+    def keep(self, data: bytes) -> None:
+        """Keep a copy of a batch that has its name from another spool."""
+        with self._mutex:
+            self._keep(data)
+
+    def _keep(self, data: bytes) -> bool:
+        name = f"{self._state.next:012d}{_SUFFIX}"
+        self._state.next += 1
         try:
             self._make_room(len(data))
             self._write(name, data)

@@ -19,6 +19,7 @@ from jobsight.agent.service import start_logging, stopping_on_signals
 from jobsight.cli.agent import finder_of, question_of, sampler_plans
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.prometheus.settings import RemoteWriteSettings
 from jobsight.settings import Settings
 
 #: Where petricore's exporter pushes to.
@@ -124,7 +125,14 @@ def settings_of(options: argparse.Namespace) -> Settings:
     ignored = list(settings.agent.ignore_uids)
     if options.blacklist is not None:
         ignored += read_blacklist(Path(options.blacklist))
-    agent = msgspec.structs.replace(settings.agent, metrics=metrics, push=push, ignore_uids=ignored)
+    agent = msgspec.structs.replace(
+        settings.agent,
+        metrics=metrics,
+        push=push,
+        ignore_uids=ignored,
+        # It is made from the batches of a spool, which is the agent's.
+        remote_write=RemoteWriteSettings(),
+    )
     return msgspec.structs.replace(settings, agent=agent)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -56,3 +56,21 @@ class PushSettings(WebSettings, kw_only=True):
     every: Seconds = 15.0
     #: The label "job" of the groups.
     job: str = "jobs_exporter"
+
+
+class RemoteWriteSettings(WebSettings, kw_only=True):
+    """A store that takes Prometheus's remote write. The address is that of its write path."""
+
+    #: Send petricore's names, too, where a curve has one.
+    seed_names: bool = False
+    #: Bytes of batches that may wait while it is away; the oldest go first, and are counted.
+    limit: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20
+
+
+class PromqlSettings(WebSettings, kw_only=True):
+    """Where curves are read back from: anything that answers PromQL's HTTP API."""
+
+    #: Whose names are asked for: ours, or petricore's.
+    names: Literal["own", "petricore"] = "own"
+    #: Seconds between two points at least; about the scrape interval.
+    step: Seconds = 15.0

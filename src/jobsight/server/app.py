@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,11 @@ def create_app(
     allowed_hosts: Iterable[str] = (),
     settings: ServerSettings | None = None,
     keyring: Keyring | None = None,
+    copy: Callable[[bytes], None] | None = None,
     delay: float = 0.25,
 ) -> FastAPI:
-    """Put the application together; nothing of it answers without the token."""
+    """Put the application together; nothing of it answers without the token. ``copy`` gets every
+    batch that is new."""
     keyring = keyring or Keyring(store)
     app = FastAPI(
         title="jobsight",
@@ -53,7 +55,7 @@ def create_app(
     )
     errors.install(app)
     app.include_router(api.create_router(store))
-    taking = ingest.Ingest(store, keyring, settings or ServerSettings())
+    taking = ingest.Ingest(store, keyring, settings or ServerSettings(), copy)
     app.include_router(ingest.create_router(taking))
     app.include_router(health.create_router(store))
     app.include_router(usage.create_router(store))

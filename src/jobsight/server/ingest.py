@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from functools import partial
 
 from anyio import CapacityLimiter, to_thread
@@ -34,8 +35,14 @@ _BODIES = 8
 class Ingest:
     """Takes batches over HTTP, within bounds of rate, size, time and memory."""
 
-    def __init__(self, store: Store, keyring: Keyring, settings: ServerSettings) -> None:
-        self._receiver = Receiver(store)
+    def __init__(
+        self,
+        store: Store,
+        keyring: Keyring,
+        settings: ServerSettings,
+        copy: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self._receiver = Receiver(store, copy)
         self._keyring = keyring
         self._limits = settings.ingest
         self._certificates = settings.tls_client_ca is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -36,8 +37,10 @@ class ForeignCluster(JobsightError):
 class Receiver:
     """Unpacks batches and writes each to the store once, however often it comes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, copy: Callable[[bytes], None] | None = None) -> None:
+        """``copy`` gets every batch that was stored for the first time, as it came."""
         self._store = store
+        self._copy = copy
 
     def accept(self, data: bytes, cluster: str | None = None) -> Receipt:
         """Store one batch, of one cluster only where one is given.
@@ -51,7 +54,11 @@ class Receiver:
                 f"{batch.cluster[:255]!r}: nothing was stored"
             )
         _check_counts(batch)
-        return Receipt("stored" if self._store.write(batch) else "duplicate")
+        if not self._store.write(batch):
+            return Receipt("duplicate")
+        if self._copy is not None:
+            self._copy(data)
+        return Receipt("stored")
 
 
 def _check_counts(batch: Batch) -> None:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from jobsight.prometheus.settings import RemoteWriteSettings
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -49,3 +51,4 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     #: Where agents find the server; by default the one that runs on this machine.
     url: str | None = None
     ingest: IngestSettings = msgspec.field(default_factory=IngestSettings)
+    remote_write: RemoteWriteSettings = msgspec.field(default_factory=RemoteWriteSettings)

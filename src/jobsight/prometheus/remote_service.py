@@ -1,0 +1,37 @@
+"""Remote write beside an agent or a server: a bounded queue on disk, and who empties it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobsight.agent.delivery import Delivery, DeliveryThread
+from jobsight.agent.spool import Spool
+from jobsight.prometheus.remote_target import RemoteWriteTarget
+from jobsight.prometheus.settings import RemoteWriteSettings
+
+
+class RemoteWriting:
+    """Takes copies of batches. Whoever gives them waits for nothing but the local disk."""
+
+    def __init__(self, where: str, settings: RemoteWriteSettings, folder: Path) -> None:
+        self.target = RemoteWriteTarget(where, settings)
+        # Copies: the batches themselves are safe elsewhere.
+        self.spool = Spool(folder, settings.limit, power_loss=False)
+        self._delivery = Delivery(self.spool, self.target)
+        self._thread = DeliveryThread(self._delivery)
+
+    def start(self) -> None:
+        self._thread.start()
+        # What an earlier life left.
+        self._thread.notify()
+
+    def take(self, data: bytes) -> None:
+        self.spool.keep(data)
+        self._thread.notify()
+
+    def close(self) -> None:
+        """Send what can be sent now; the rest waits for the next life."""
+        if self._thread.is_alive():
+            self._thread.end()
+            self._delivery.deliver()
+        self.spool.close()
