@@ -66,4 +66,4 @@ def test_killed_at_some_steps(location: str, settings: ArchiveSettings) -> None:
 def test_killed_while_a_service_is_written_to(
     location: str, service: s3.Service, tmp_path: Path
 ) -> None:
-    kill_and_check(location, service.settings(tmp_path, "killed"), 9)
+    kill_and_check(location, service.settings(tmp_path, "killed"), 14)

@@ -13,10 +13,12 @@ from jobsight.archive.settings import ArchiveSettings
 from jobsight.archive.writer import write_archive
 from jobsight.model import SECOND, RunReference, Series
 from jobsight.reports.build import build_report
+from jobsight.settings import KeepSettings
 from jobsight.store import Store
+from jobsight.store.pruning import prune
 from tests.archive import months
 from tests.archive.months import HOUR, LATER, NOVEMBER, OCTOBER
-from tests.store.many import count
+from tests.store.many import DAY, count, summed
 from tests.store.sample import batch, part, sighting
 
 
@@ -30,6 +32,27 @@ def test_pruned_runs_read_as_before(filled: Store, place: Place, settings: Archi
     assert months.everything(filled) == before
     found = [build_report(filled, run, clock=lambda: LATER) for run in filled.runs()]
     assert found == reports
+
+
+def test_what_retention_takes_is_read_from_the_archive(
+    filled: Store, place: Place, settings: ArchiveSettings
+) -> None:
+    before = months.everything(filled)
+    summed(filled)
+    keep = KeepSettings(series=1, thinned=2, executables=1, only_archived=True)
+    now = LATER + 10 * DAY
+    prune(filled.database, keep, now, rest=lambda seconds: None)
+    # Nothing was archived, so nothing went.
+    assert months.everything(filled) == before
+    write_archive(filled, place, LATER)
+    months.late(filled, 2, OCTOBER + HOUR, name="changed")
+    taken = prune(filled.database, keep, now, rest=lambda seconds: None)
+    # Five of six: the one that changed waits until it is archived again.
+    assert taken["series"].waiting == 1
+    assert count(filled, "chunks") == 4
+    attach(filled, settings)
+    found = months.everything(filled)
+    assert all(found[key][3:] == rows[3:] for key, rows in before.items())
 
 
 def test_runs_that_are_whole_do_not_touch_the_archive(

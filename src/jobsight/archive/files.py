@@ -24,7 +24,7 @@ from jobsight.archive.wide import (
 )
 
 #: Rows of the small tables in one row group.
-_GROUP_ROWS = 20_000
+_GROUP_ROWS = 10_000
 _LEVEL = 9
 
 

@@ -22,6 +22,7 @@ from jobsight.model import SECOND
 
 #: The key of the manifest among the metadata of the file of the runs.
 MANIFEST = b"jobsight"
+_RUNS_AT_ONCE = 1000
 
 
 class Manifest(msgspec.Struct):
@@ -41,6 +42,7 @@ class Part:
         self.name = f"{moment}-{secrets.token_hex(4)}"
         self.folder = folder_of(cluster, month)
         self.archived = now
+        self._waiting: list[dict[str, Any]] = []
         self._runs: list[pa.Table] = []
         self._samples = 0
         #: What :meth:`put` brought into its place, but for the file of the runs.
@@ -51,8 +53,15 @@ class Part:
 
     def add_runs(self, rows: list[dict[str, Any]]) -> None:
         added = {"part": self.name, "archived": self.archived}
-        self._runs.append(pa.Table.from_pylist([row | added for row in rows], SCHEMAS["runs"]))
+        self._waiting += [row | added for row in rows]
         self._samples += sum(row["sample_count"] for row in rows)
+        # As columns they take little room.
+        if len(self._waiting) >= _RUNS_AT_ONCE:
+            self._pack_runs()
+
+    def _pack_runs(self) -> None:
+        self._runs.append(pa.Table.from_pylist(self._waiting, SCHEMAS["runs"]))
+        self._waiting = []
 
     def add(self, table: str, rows: list[dict[str, Any]]) -> None:
         if table not in self._tables:
@@ -73,6 +82,7 @@ class Part:
             self.add(table, [])
         self.files = [file.put() for file in self._tables.values()]
         self.files += self._series.put()
+        self._pack_runs()
         runs = pa.concat_tables(self._runs).combine_chunks()
         manifest = Manifest(self.name, runs.num_rows, self._samples, self.files)
         schema = SCHEMAS["runs"].with_metadata({MANIFEST: msgspec.json.encode(manifest)})

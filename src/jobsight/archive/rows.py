@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from jobsight.archive.wide import Stretch, metrics_of
 from jobsight.model import JobTotals
@@ -18,6 +18,9 @@ from jobsight.store.derived import run_details
 from jobsight.store.statements import INFO_NAMES
 from jobsight.store.tables import SUMMED_FIGURES, chunks, executables, paths, run_nodes, runs, steps
 from jobsight.text import readable_path
+
+#: Nodes of runs whose rows are held at once.
+_NODES_AT_ONCE = 1000
 
 _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
 _TOTALS = tuple(name for name in JobTotals.__struct_fields__ if name != "time")
@@ -39,6 +42,25 @@ class RunToArchive(NamedTuple):
     nodes: dict[int, dict[str, Any]]
     executables: list[dict[str, Any]]
     steps: list[dict[str, Any]]
+
+
+def portions(connection: Connection, ids: Sequence[int]) -> Iterator[list[int]]:
+    """The ids in pieces whose runs have not too many nodes to be held at once."""
+    query = (
+        select(run_nodes.c.run_id, func.count().label("nodes"))
+        .where(run_nodes.c.run_id.in_(ids))
+        .group_by(run_nodes.c.run_id)
+    )
+    nodes = {row.run_id: row.nodes for row in connection.execute(query)}
+    some: list[int] = []
+    held = 0
+    for run_id in ids:
+        held += nodes.get(run_id, 0)
+        if some and held > _NODES_AT_ONCE:
+            yield some
+            some, held = [], nodes.get(run_id, 0)
+        some.append(run_id)
+    yield some
 
 
 def gather(connection: Connection, ids: Sequence[int]) -> list[RunToArchive]:
@@ -66,8 +88,8 @@ def gather(connection: Connection, ids: Sequence[int]) -> list[RunToArchive]:
     for row in connection.execute(of_runs).mappings():
         run = owner[row["id"]] = found[row["run_id"]]
         run.nodes[row["id"]] = _node(run, row)
-    _add_executables(connection, owner)
-    _add_steps(connection, owner)
+    _add_executables(connection, ids, owner)
+    _add_steps(connection, ids, owner)
     for run in found.values():
         run.row["node_count"] = len(run.nodes)
         run.row["executable_count"] = len(run.executables)
@@ -108,11 +130,14 @@ def _seen(row: Any) -> dict[str, Any]:
     return {name: row[name] or None for name in ("first_seen", "last_seen")}
 
 
-def _add_executables(connection: Connection, owner: dict[int, RunToArchive]) -> None:
+def _add_executables(
+    connection: Connection, ids: Sequence[int], owner: dict[int, RunToArchive]
+) -> None:
     query = (
         select(executables, paths.c.path)
+        .join(run_nodes, run_nodes.c.id == executables.c.run_node_id)
         .join(paths, paths.c.id == executables.c.path_id)
-        .where(executables.c.run_node_id.in_(owner))
+        .where(run_nodes.c.run_id.in_(ids))
         .order_by(executables.c.run_node_id, paths.c.path, executables.c.epoch)
     )
     for row in connection.execute(query).mappings():
@@ -121,24 +146,31 @@ def _add_executables(connection: Connection, owner: dict[int, RunToArchive]) -> 
         run.executables.append(made | _seen(row) | {"path_text": readable_path(bytes(row["path"]))})
 
 
-def _add_steps(connection: Connection, owner: dict[int, RunToArchive]) -> None:
-    query = select(steps).where(steps.c.run_node_id.in_(owner))
-    ordered = query.order_by(steps.c.run_node_id, steps.c.first_seen, steps.c.step)
-    for row in connection.execute(ordered).mappings():
+def _add_steps(connection: Connection, ids: Sequence[int], owner: dict[int, RunToArchive]) -> None:
+    query = (
+        select(steps)
+        .join(run_nodes, run_nodes.c.id == steps.c.run_node_id)
+        .where(run_nodes.c.run_id.in_(ids))
+        .order_by(steps.c.run_node_id, steps.c.first_seen, steps.c.step)
+    )
+    for row in connection.execute(query).mappings():
         run = owner[row["run_node_id"]]
         made = _sighting(run, row["run_node_id"]) | {name: row[name] for name in _STEP}
         run.steps.append(made | _seen(row))
 
 
-def stretches(connection: Connection, run: RunToArchive) -> Iterator[Stretch]:
-    """The curves of a run, sighting by sighting; its rows learn what there is."""
+def stretches(connection: Connection, found: Sequence[RunToArchive]) -> Iterator[Stretch]:
+    """The curves of some runs, sighting by sighting; the rows learn what there is."""
     query = (
         select(chunks.c.run_node_id, chunks.c.data)
-        .where(chunks.c.run_node_id.in_(run.nodes))
+        .join(run_nodes, run_nodes.c.id == chunks.c.run_node_id)
+        .where(run_nodes.c.run_id.in_([run.id for run in found]))
         .order_by(chunks.c.run_node_id, chunks.c.id)
         .execution_options(stream_results=True, max_row_buffer=16)
     )
+    owner = {run_node_id: run for run in found for run_node_id in run.nodes}
     for run_node_id, curves in _joined(connection.execute(query)):
+        run = owner[run_node_id]
         node = run.nodes[run_node_id]
         known = dict(node["metrics"])
         node["metrics"] = list((known | metrics_of(curves)).items())

@@ -22,7 +22,7 @@ from jobsight.archive.part import Part, month_of, remove_part
 from jobsight.archive.place import Place
 from jobsight.archive.reader import Reader
 from jobsight.archive.restore import restore
-from jobsight.archive.rows import RunToArchive, gather, stretches
+from jobsight.archive.rows import RunToArchive, gather, portions, stretches
 from jobsight.errors import JobsightError
 from jobsight.store import Store
 from jobsight.store.archived import ArchivedRun
@@ -144,13 +144,8 @@ class _Round:
                 some = ids[taken : min(taken + _AT_ONCE, PART_RUNS)]
                 self._complete(some)
                 with self._store.database.read() as connection:
-                    for run in gather(connection, some):
-                        # One that got another start just now waits for the next round.
-                        if run.archived_start in (None, run.start) or run.id in self._withdrawn:
-                            self._add(part, connection, run)
-                            marked.append(
-                                {"id": run.id, "updated": run.updated, "start": run.start}
-                            )
+                    for portion in portions(connection, some):
+                        marked += self._add(part, connection, gather(connection, portion))
                 taken += len(some)
                 say(self.done.runs + len(marked))
             entry = part.put()
@@ -160,14 +155,25 @@ class _Round:
         self.done.size += entry.size + sum(file.size for file in part.files)
         return taken
 
-    def _add(self, part: Part, connection: Connection, run: RunToArchive) -> None:
-        for stretch in stretches(connection, run):
+    def _add(
+        self, part: Part, connection: Connection, found: list[RunToArchive]
+    ) -> Iterator[dict[str, Any]]:
+        """Bring runs into a part; what is to be marked of them."""
+        # One that got another start just now waits for the next round.
+        found = [
+            run
+            for run in found
+            if run.archived_start in (None, run.start) or run.id in self._withdrawn
+        ]
+        for stretch in stretches(connection, found):
             part.add_series(stretch)
-        part.add("nodes", list(run.nodes.values()))
-        part.add("executables", run.executables)
-        part.add("steps", run.steps)
-        part.add_runs([run.row])
-        self.done.samples += run.row["sample_count"]
+        for run in found:
+            part.add("nodes", list(run.nodes.values()))
+            part.add("executables", run.executables)
+            part.add("steps", run.steps)
+            part.add_runs([run.row])
+            self.done.samples += run.row["sample_count"]
+            yield {"id": run.id, "updated": run.updated, "start": run.start}
 
     def _complete(self, ids: Sequence[int]) -> None:
         """Bring back what was pruned of runs that changed afterwards: a version is whole."""
