@@ -88,7 +88,7 @@ static int64_t deadline_of(int64_t limit)
 static void send_datagram(const struct dataset *dataset, const struct sample *sample)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct timeval patience = {.tv_usec = DATAGRAM_MS * 1000};
+	struct timeval patience = {.tv_sec = DATAGRAM_MS / 1000};
 	struct text body = TEXT(body_data);
 	struct losses losses = losses_so_far();
 	char reason[64];
@@ -100,8 +100,10 @@ static void send_datagram(const struct dataset *dataset, const struct sample *sa
 	/* By name each time: an agent that was started anew has another socket there. */
 	memcpy(address.sun_path, sender.target.path, sizeof(address.sun_path));
 	message_datagram(&body, &sender.step, dataset, sample, &losses);
-	if (sendto(agent_socket, body.data, body.length, MSG_NOSIGNAL,
-		   (struct sockaddr *)&address, sizeof(address)) >= 0)
+	if (body.cut)
+		errno = EMSGSIZE;
+	else if (sendto(agent_socket, body.data, body.length, MSG_NOSIGNAL,
+			(struct sockaddr *)&address, sizeof(address)) >= 0)
 		return;
 	lost.dropped += dataset != NULL;
 	/* An agent that is away costs nothing; one that hangs must not cost its patience again. */
@@ -113,7 +115,7 @@ static void send_datagram(const struct dataset *dataset, const struct sample *sa
 /* --- to a gateway ---------------------------------------------------------------------------- */
 
 /* False when the gateway could not be spoken to at all; its answers are a matter of one group. */
-static bool exchange(const char *method, const struct dataset *dataset, const char *body,
+static bool exchange(const char *method, const struct dataset *dataset, const struct text *body,
 		     bool *done)
 {
 	struct text path = TEXT(path_data), request = TEXT(request_data);
@@ -121,8 +123,8 @@ static bool exchange(const char *method, const struct dataset *dataset, const ch
 
 	*done = false;
 	message_path(&path, &sender.target, &sender.step, dataset);
-	message_request(&request, &sender.target, method, path.data, body);
-	if (path.cut || request.cut) {
+	message_request(&request, &sender.target, method, path.data, body ? body->data : "");
+	if (path.cut || request.cut || (body && body->cut)) {
 		note_failure("a request is too large");
 		return true;
 	}
@@ -144,7 +146,7 @@ static bool push_losses(void)
 	bool done;
 
 	message_losses(&body, &losses);
-	if (!exchange("PUT", NULL, body.data, &done))
+	if (!exchange("PUT", NULL, &body, &done))
 		return false;
 	if (done)
 		told = losses;
@@ -166,7 +168,7 @@ static bool push_waiting(void)
 		bool done;
 		/* Even a push that failed may have arrived. */
 		latest[i].pushed = true;
-		if (!exchange("PUT", &sender.datasets.list[i], body.data, &done))
+		if (!exchange("PUT", &sender.datasets.list[i], &body, &done))
 			return false;
 		latest[i].waiting = !done;
 		complete &= done;
@@ -184,9 +186,9 @@ static void delete_groups(void)
 
 	for (uint32_t i = 0; i < count; i++)
 		if (latest[i].pushed &&
-		    !exchange("DELETE", &sender.datasets.list[i], "", &done))
+		    !exchange("DELETE", &sender.datasets.list[i], NULL, &done))
 			return;
-	exchange("DELETE", NULL, "", &done);
+	exchange("DELETE", NULL, NULL, &done);
 }
 
 static void sleep_until(int64_t moment)

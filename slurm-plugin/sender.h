@@ -14,7 +14,7 @@
 
 enum {
 	REQUEST_MS = 2000,  /* one exchange with a gateway, connecting included */
-	DATAGRAM_MS = 200,  /* one datagram to an agent whose queue is full */
+	DATAGRAM_MS = 1000, /* one datagram to an agent whose queue is full: ten, mostly */
 	PAUSE_MS = 5000,    /* after a failure */
 	END_MS = 3000,	    /* everything that is left to do when the step has ended */
 };

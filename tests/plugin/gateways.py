@@ -81,21 +81,32 @@ def free_port() -> int:
 
 
 @contextmanager
-def agent(path: Path) -> Iterator[socket.socket]:
+def silent_agent(path: Path) -> Iterator[socket.socket]:
+    """A socket that nobody reads."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(path))
-        listener.setblocking(False)
         try:
             yield listener
         finally:
             path.unlink()
 
 
-def datagrams(listener: socket.socket) -> list[dict[str, Any]]:
-    """All that have come."""
-    found = []
-    while True:
+@contextmanager
+def agent(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """What has come to the socket; all of it once the block has ended."""
+    found: list[dict[str, Any]] = []
+    with silent_agent(path) as listener:
+
+        def read() -> None:
+            # The kernel keeps some ten datagrams; an empty one ends the reading.
+            while data := listener.recv(65536):
+                found.append(json.loads(data))
+
+        thread = threading.Thread(target=read)
+        thread.start()
         try:
-            found.append(json.loads(listener.recv(65536)))
-        except BlockingIOError:
-            return found
+            yield found
+        finally:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+                last.sendto(b"", str(path))
+            thread.join()

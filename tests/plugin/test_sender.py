@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.plugin.conftest import Compiled
-from tests.plugin.gateways import agent, datagrams, gateway, hanging
+from tests.plugin.gateways import agent, free_port, gateway, hanging, silent_agent
 
 GROUP = "/metrics/job/42/instance/n1/step/0/group"
 
@@ -127,9 +126,8 @@ def test_a_resolver_that_takes_a_minute_costs_neither(compiled: Compiled) -> Non
 
 
 def test_an_agent_gets_each_sample_and_the_end_as_datagrams(driver: Path, tmp_path: Path) -> None:
-    with agent(tmp_path / "socket") as listener:
+    with agent(tmp_path / "socket") as got:
         done = step(driver, f"unix:{tmp_path}/socket", rounds=4, pause=20)
-        got = datagrams(listener)
     assert (done.dropped, done.said) == (0, "")
     assert got[-1] == {"job": 42, "step": "0", "node": "n1", "dropped": 0, "failed": 0}
     assert {(one["group"], one["task"]) for one in got[:-1]} == {("task", "0"), ("task", "1")}
@@ -139,10 +137,47 @@ def test_an_agent_gets_each_sample_and_the_end_as_datagrams(driver: Path, tmp_pa
 
 
 def test_an_agent_that_hangs_costs_samples_only(driver: Path, tmp_path: Path) -> None:
-    with agent(tmp_path / "socket") as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
-        done = step(driver, f"unix:{tmp_path}/socket", tasks=500, rounds=3, pause=100)
-        got = datagrams(listener)
+    with silent_agent(tmp_path / "socket"):
+        done = step(driver, f"unix:{tmp_path}/socket", tasks=500, rounds=3, pause=500)
     assert done.lasted < 20
-    assert len(got) < 1500
     assert done.said == "said: samples cannot be sent: Resource temporarily unavailable\n"
+
+
+def test_an_agent_that_comes_back_gets_what_comes_then(driver: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [driver, f"unix:{tmp_path}/socket", "1", "30", "50", "0"],
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "No such file" in process.stderr.readline()
+        with agent(tmp_path / "socket") as got:
+            assert process.wait(30) == 0
+    samples = got[:-1]
+    assert 0 < len(samples) < 30
+    assert {one["dropped"] for one in samples} == {30 - len(samples)}
+    # The sum knows of what was lost.
+    assert samples[-1]["values"]["jobsight_profile_cpu_seconds_total"] == 15
+
+
+@pytest.mark.long
+def test_a_gateway_that_comes_back_gets_the_newest_and_is_left_clean(driver: Path) -> None:
+    port = free_port()
+    with subprocess.Popen(
+        [driver, f"http://127.0.0.1:{port}", "1", "80", "100", "0"],
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "Connection refused" in process.stderr.readline()
+        with gateway(port=port) as server:
+            assert process.wait(30) == 0
+            requests = server.requests
+    pushed = [int(found[0]) for one in requests if (found := re.findall(r"RSS (\d+)", one.body))]
+    assert len(pushed) > 10
+    assert pushed == list(range(80 - len(pushed), 80))
+    assert requests[-1].method == "DELETE"
