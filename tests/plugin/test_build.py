@@ -1,0 +1,48 @@
+"""`make plugin` says in one sentence what it cannot do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "plugin"
+
+
+def refusal(**environment: str) -> str:
+    done = subprocess.run(
+        [SCRIPT], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("jobsight: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("version", ["19.05.5", "23.02.1", "30.11.0-0rc1"])
+def test_a_release_that_is_not_known_is_refused(tmp_path: Path, version: str) -> None:
+    slurmd = tmp_path / "slurmd"
+    slurmd.write_text(f"#!/bin/sh\necho slurm-wlm {version}\n")
+    slurmd.chmod(0o755)
+    sentence = refusal(PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_SOURCE="")
+    assert f"Slurm {version} is not known" in sentence
+    assert "known are 22.05 and 24.11" in sentence
+
+
+def test_sources_of_a_release_that_is_not_known_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "META").write_text("  Meta:\t1\n  Name:\tslurm\n  Version:\t25.11.0\n")
+    assert "Slurm 25.11.0 is not known" in refusal(SLURM_SOURCE=str(tmp_path))
+
+
+def test_a_folder_without_slurm_is_refused(tmp_path: Path) -> None:
+    assert "is not Slurm's source folder" in refusal(SLURM_SOURCE=str(tmp_path))
+
+
+def test_the_header_knows_the_same_releases_as_the_script() -> None:
+    header = (SCRIPT.parents[1] / "slurm-plugin" / "release.h").read_text()
+    known = SCRIPT.read_text().partition('known="')[2].partition('"')[0].split()
+    for release in known:
+        assert f"JOBSIGHT_SLURM == SLURM_{release.replace('.', '_')}\n" in header
+    assert header.count("JOBSIGHT_SLURM == ") == len(known)
