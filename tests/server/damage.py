@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import struct
 from array import array
@@ -108,7 +109,8 @@ def header_damage(draw: some.DrawFn) -> bytes:
             inner = inner[key]
         match draw(some.sampled_from(["change", "change", "remove", "repeat"])):
             case "change":
-                inner[last] = draw(STRANGE)
+                # A copy, since a later round may change it.
+                inner[last] = copy.deepcopy(draw(STRANGE))
             case "repeat" if isinstance(inner, list):
                 inner.extend([inner[last]] * draw(some.integers(1, 3)))
             case _:
