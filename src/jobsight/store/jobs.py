@@ -81,12 +81,14 @@ def open_runs(connection: Connection, cluster: str) -> list[OpenRun]:
             runs.c.name,
             runs.c.partition,
         )
+        # Not in their order: SQLite would take the index that has it, and read all runs.
         .where(runs.c.cluster == cluster, runs.c.end.is_(None))
-        .order_by(runs.c.job_id, runs.c.start)
     )
     return [
         OpenRun(job_id, None if provisional else start, *others)
-        for job_id, start, provisional, *others in connection.execute(query)
+        for job_id, start, provisional, *others in sorted(
+            connection.execute(query), key=lambda row: (row.job_id, row.start)
+        )
     ]
 
 

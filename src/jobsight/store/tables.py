@@ -108,6 +108,8 @@ runs = Table(
     Index("ix_runs_stale", "id", sqlite_where=text("stale"), postgresql_where=text("stale")),
     Index(
         "ix_runs_open",
+        # Both columns, although the first is always NULL: else SQLite takes the index of the key.
+        "end",
         "cluster",
         sqlite_where=text('"end" IS NULL'),
         postgresql_where=text('"end" IS NULL'),

@@ -36,11 +36,12 @@ def _add_columns() -> None:
     op.add_column(
         "runs", sa.Column("pruned", sa.SmallInteger(), nullable=False, server_default="0")
     )
-    for name, column, where in (("stale", "id", "stale"), ("open", "cluster", '"end" IS NULL')):
+    partial = (("stale", ["id"], "stale"), ("open", ["end", "cluster"], '"end" IS NULL'))
+    for name, columns, where in partial:
         op.create_index(
             f"ix_runs_{name}",
             "runs",
-            [column],
+            columns,
             sqlite_where=sa.text(where),
             postgresql_where=sa.text(where),
         )
