@@ -1,6 +1,7 @@
 """Each thing that can be wrong with a store is found and named, and what can be is put right."""
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,61 +39,56 @@ def filled(store: Store) -> Store:
     return store
 
 
-@pytest.mark.parametrize(
-    ("sql", "where", "said"),
-    [
-        ("UPDATE chunks SET first = first - 1 WHERE level = 2", "chunk", "column first says"),
-        ("UPDATE chunks SET last = last + 1 WHERE level = 2", "chunk", "column last says"),
-        ("UPDATE chunks SET rows = 7", "chunk", "column rows says 7"),
-        ("UPDATE chunks SET summary = NULL", "chunk", "summary is missing"),
-        ("UPDATE run_nodes SET open_chunks = 5", "on n1", "open_chunks says 5"),
-        ("UPDATE run_nodes SET last_sample = 5 WHERE node = 'a'", "on a", "reach beyond"),
-        ("UPDATE runs SET cpu_time = cpu_time + 1", "run c1:0:", "cpu_time is 1001, that of"),
-        ("UPDATE runs SET memory_peak = 77", "run c1:9:", "memory_peak is 77, that of its nodes"),
-        ("UPDATE runs SET last_seen = 5", "run c1:1:", "last_seen is 5"),
-        (
-            "INSERT INTO contributions (run_id, revision, data) VALUES (999, 1, :data)",
-            "contributions",
-            "1 rows belong to no run",
-        ),
-    ],
-)
-def test_what_can_be_worked_out_again(filled: Store, sql: str, where: str, said: str) -> None:
+#: What is changed, where it is found, and what is said of it.
+REPAIRABLE = [
+    ("UPDATE chunks SET first = first - 1 WHERE level = 2", "chunk", "column first says"),
+    ("UPDATE chunks SET last = last + 1 WHERE level = 2", "chunk", "column last says"),
+    ("UPDATE chunks SET rows = 7", "chunk", "column rows says 7"),
+    ("UPDATE chunks SET summary = NULL", "chunk", "summary is missing"),
+    ("UPDATE run_nodes SET open_chunks = 5", "on n1", "open_chunks says 5"),
+    ("UPDATE run_nodes SET last_sample = 5 WHERE node = 'a'", "on a", "reach beyond"),
+    ("UPDATE runs SET cpu_time = cpu_time + 1", "run c1:0:", "cpu_time is 1001, that of"),
+    ("UPDATE runs SET memory_peak = 77", "run c1:9:", "memory_peak is 77, that of its nodes"),
+    ("UPDATE runs SET last_seen = 5", "run c1:1:", "last_seen is 5"),
+    (
+        "INSERT INTO contributions (run_id, revision, data) VALUES (999, 1, '')",
+        "contributions",
+        "1 rows belong to no run",
+    ),
+]
+
+
+def test_what_can_be_worked_out_again(filled: Store) -> None:
     before = rows(filled)
-    _change(filled, sql, **({"data": b""} if ":data" in sql else {}))
-    found = check(filled)
-    assert not found.sound
-    assert any(where in fault.where and said in fault.text for fault in found.faults)
-    assert rows(filled) != before
-    repaired = check(filled, repair=True)
-    assert repaired.sound
-    assert_sound(filled)
-    after = rows(filled)
-    for table in ("chunks", "run_nodes", "contributions"):
-        assert after[table] == before[table]
-    assert [run.cpu_time for run in filled.runs()] == [1002, 1001, 1000, 10]
+    for sql, where, said in REPAIRABLE:
+        _change(filled, sql)
+        found = check(filled)
+        assert not found.sound
+        assert any(where in fault.where and said in fault.text for fault in found.faults), sql
+        assert check(filled, repair=True).sound
+        assert_sound(filled)
+        after = rows(filled)
+        for table in ("chunks", "run_nodes", "contributions"):
+            assert after[table] == before[table]
+        assert [run.cpu_time for run in filled.runs()] == [1002, 1001, 1000, 10]
 
 
-@pytest.mark.parametrize(
-    ("sql", "where", "said"),
-    [
-        ("UPDATE paths SET digest = :data", "path", "digest is not that"),
-        ("UPDATE run_nodes SET job_id = 4 WHERE node = 'a'", "run c1:9:", "node a is that of"),
-        (
-            "INSERT INTO batches (spool_id, first, last) SELECT spool_id, last, last + 9 "
-            "FROM batches",
-            "spool",
-            "is noted twice",
-        ),
-    ],
-)
-def test_what_cannot_be_worked_out_is_named(filled: Store, sql: str, where: str, said: str) -> None:
-    if "digest" in sql:
-        sql += " WHERE id = (SELECT min(id) FROM paths)"
-    _change(filled, sql, **({"data": bytes(16)} if ":data" in sql else {}))
-    found = check(filled, repair=True)
-    assert not found.sound
-    assert any(where in fault.where and said in fault.text for fault in found.faults)
+def test_what_cannot_be_worked_out_is_named(filled: Store) -> None:
+    lowest = "(SELECT min(id) FROM paths)"
+    _change(filled, f"UPDATE paths SET digest = :data WHERE id = {lowest}", data=bytes(16))
+    _change(filled, "UPDATE run_nodes SET job_id = 4 WHERE node = 'a'")
+    _change(
+        filled,
+        "INSERT INTO batches (spool_id, first, last) SELECT spool_id, last, last + 9 FROM batches",
+    )
+    said = [f"{fault.where}: {fault.text}" for fault in check(filled, repair=True).faults]
+    assert not check(filled).sound
+    for expected in (
+        r"path \d+: its digest is not that of its bytes",
+        r"run c1:9:\S+: its node a is that of another job",
+        r"spool \d+: batch \d+ is noted twice",
+    ):
+        assert any(re.fullmatch(expected, line) for line in said), said
 
 
 def test_rows_without_their_parents_are_named(filled: Store) -> None:
@@ -138,7 +134,7 @@ def test_times_that_are_not_in_order(filled: Store) -> None:
     assert "its times are not in order" in found.faults[0].text
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_file_that_is_damaged(tmp_path: Path, seed: int) -> None:
     place = tmp_path / "store.db"
     with Store.open(place) as store:
@@ -234,7 +230,7 @@ def test_what_a_store_holds(store: Store) -> None:
     assert found.thinned_chunks >= 1
     assert {name: held.rows for name, held in found.classes.items()} == {
         "series": 301, "executables": 301 * 3 + 301 + 7, "runs": 603,
-        "sums by day": 0, "scheduler": 0, "agents": 3,
+        "sums by day": 0, "scheduler": 0, "agents": 3, "other": 0,
     }  # fmt: skip
     sizes = [held.bytes for held in found.classes.values()]
     assert all(size is not None and size > 0 for size in sizes)
@@ -265,7 +261,7 @@ def test_kills_in_the_middle_of_pruning(store: Store, location: str) -> None:
     summed(store)
     choose = random.Random(7)
     command = [sys.executable, "-c", _PRUNE, location]
-    for _ in range(3):
+    for _ in range(2):
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
         ) as process:

@@ -95,10 +95,14 @@ def test_a_run_that_is_open_is_never_touched(store: Store) -> None:
 
 def test_sums_by_day_stay_and_what_is_not_summed_waits(store: Store) -> None:
     fill(store, [1], age=50, now=NOW)
+    assert find(store, "1").id == 1
     with store.database.write() as transaction:
         transaction.execute(
             "INSERT INTO usage_by_day VALUES (20000, 'c1', 'anna', '', '', 1, 5, 6, 7, 8)"
         )
+        for name, run_id in (("one", 1), ("one", 999), ("other", 1)):
+            key = {"name": name, "run_id": run_id}
+            transaction.execute("INSERT INTO exported (name, run_id) VALUES (:name, :run_id)", key)
     taken = _prune(store, runs=10, executables=10)
     assert (taken["runs"].runs, taken["runs"].waiting) == (0, 1)
     assert store.info().runs == 1
@@ -106,6 +110,7 @@ def test_sums_by_day_stay_and_what_is_not_summed_waits(store: Store) -> None:
     assert _prune(store, runs=10)["runs"].runs == 1
     assert store.info().runs == count(store, "contributions") == store.info().paths == 0
     assert count(store, "usage_by_day", "runs = 1 AND memory_time = 8") == 1
+    assert count(store, "exported") == count(store, "exported", "run_id = 999") == 1
 
 
 def test_only_what_is_archived(store: Store) -> None:

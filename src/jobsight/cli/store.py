@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 
 from jobsight.cli import store_copies
 from jobsight.cli.progress import shown_progress
+from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_group
 from jobsight.config import load_settings
 from jobsight.model import SECOND
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from jobsight.settings import KeepSettings
     from jobsight.store.inventory import Inventory, LastHeard
     from jobsight.store.pruning import Taken
-
-JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON")]
 
 _ABOUT = "Look after the store: what it holds, whether it is sound, what goes, copies of it."
 #: An agent that has said nothing for so long is named.
@@ -50,7 +48,7 @@ def info(json: JsonOption = False, store: StoreOption = None, config: ConfigOpti
     with Store.open(location) as opened:
         found = take_inventory(opened.database)
     if json:
-        _write_json(found)
+        write_json(found)
     else:
         _show_inventory(found)
 
@@ -87,7 +85,7 @@ def check(
         checker = Checker(opened.database, progress, repair=repair, remove_damaged=remove_damaged)
         found = checker.run()
     if json:
-        _write_json({"sound": found.sound} | msgspec.to_builtins(found))
+        write_json({"sound": found.sound} | msgspec.to_builtins(found))
         return 0 if found.sound else 1
     for fault in found.faults:
         print(f"{fault.where}: {fault.text}{' (repaired)' if fault.repaired else ''}")
@@ -132,7 +130,7 @@ def compact(
     with Store.open(location) as opened, shown_progress() as progress:
         done = work.compact(opened.database, progress, vacuum=vacuum)
     if json:
-        _write_json(done)
+        write_json(done)
         return
     print(
         f"joined   {done.nodes:,} nodes of runs: {done.chunks_before:,} chunks are "
@@ -177,7 +175,7 @@ def prune(
                 sum_up_all(opened.database)
             taken = pruning.prune(opened.database, keep, progress=progress)
     if json:
-        _write_json({"dry_run": dry_run, "classes": msgspec.to_builtins(taken)})
+        write_json({"dry_run": dry_run, "classes": msgspec.to_builtins(taken)})
     else:
         _show_taken(taken, keep, dry_run)
 
@@ -227,9 +225,11 @@ def _show_inventory(found: Inventory) -> None:
         f"{value} bytes a value"
     )
     print(_agents_line(found.agents, time.time_ns()))
-    print(f"\n{'class':<14}{'rows':>14}{'size':>12}")
+    print()
+    table = new_table("class", "rows", "size", right=("rows", "size"))
     for name, held in found.classes.items():
-        print(f"{name:<14}{format_count(held.rows):>14}{format_bytes(held.bytes):>12}")
+        add_row(table, name, format_count(held.rows), format_bytes(held.bytes))
+    print_table(table)
 
 
 def _agents_line(agents: list[LastHeard], now: int) -> str:
@@ -245,10 +245,6 @@ def _agents_line(agents: list[LastHeard], now: int) -> str:
         more = f" and {len(silent) - _NAMED:,} more" if len(silent) > _NAMED else ""
         line += f"; silent: {named}{more}"
     return line
-
-
-def _write_json(document: Any) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {

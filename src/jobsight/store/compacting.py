@@ -17,6 +17,7 @@ from jobsight.store.frames import ChunkError
 from jobsight.store.inventory import disk_free, size_of
 from jobsight.store.progress import Progress, silent
 from jobsight.store.pruning import PATHS_AT_ONCE, remove_paths
+from jobsight.store.tables import metadata
 
 #: A run that has ended so long ago sends nothing more, whether it said so or not.
 QUIET = 3600 * SECOND
@@ -133,7 +134,7 @@ def _size(database: Database) -> int:
 def _vacuum(database: Database) -> None:
     if database.postgresql:
         with database.alone() as connection:
-            connection.execute("VACUUM (ANALYZE)")
+            connection.execute(f"VACUUM (ANALYZE) {', '.join(metadata.tables)}")
         return
     # The file is written anew beside the old one, through the log.
     needed, free = 2 * _size(database), disk_free(database)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Table, func, select, text
 from sqlalchemy.exc import OperationalError
 
 from jobsight.store import chunks as codec
@@ -17,6 +17,7 @@ from jobsight.store.tables import (
     batches,
     chunks,
     executables,
+    metadata,
     paths,
     run_nodes,
     runs,
@@ -26,8 +27,8 @@ from jobsight.store.tables import (
     tokens,
 )
 
-#: The tables of each class; what belongs to none is counted under "other".
-CLASSES = {
+#: The tables of each class.
+CLASSES: dict[str, tuple[Table, ...]] = {
     "series": (chunks,),
     "executables": (executables, steps, paths, software),
     "runs": (runs, run_nodes, derived.run_details),
@@ -35,6 +36,11 @@ CLASSES = {
     "scheduler": (derived.cluster_records, derived.marks),
     "agents": (agents, spools, batches, tokens),
 }
+CLASSES["other"] = tuple(
+    table
+    for table in metadata.tables.values()
+    if not any(table in tables for tables in CLASSES.values())
+)
 #: Chunks that are unpacked to say what a value costs: all of them would take hours.
 SAMPLED = 100
 

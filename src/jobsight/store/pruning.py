@@ -44,6 +44,8 @@ _REMOVE_RUN = (
     "DELETE FROM run_details WHERE run_id = :id",
     "DELETE FROM runs WHERE id = :id",
 )
+#: Of each export by its name, since its key begins with that.
+_REMOVE_EXPORTED = "DELETE FROM exported WHERE name = :name AND run_id = :id"
 _MARK = "UPDATE runs SET pruned = pruned | :bit WHERE id = :id"
 _INSERT_THINNED = """
     INSERT INTO chunks (run_node_id, first, last, rows, level, data, summary, resolution)
@@ -106,6 +108,7 @@ class Pruner:
         self._progress = progress
         self._rest = rest
         self._stopped = False
+        self._exports = _exports(database)
         self._paths: set[int] = set()
         self.taken: dict[str, Taken] = {}
 
@@ -145,7 +148,7 @@ class Pruner:
             finished = [run.id for run in unit.finished if run.id in due]
             for id in finished:
                 if one.name == "runs":
-                    _remove_run(transaction, id)
+                    _remove_run(transaction, id, self._exports)
                 else:
                     transaction.execute(_MARK, {"id": id, "bit": one.bit})
         taken.runs += len(finished)
@@ -286,7 +289,22 @@ def _remove_series(transaction: Transaction, nodes: list[int], taken: Taken) -> 
     return removed
 
 
-def _remove_run(transaction: Transaction, id: int) -> None:
+def _remove_run(transaction: Transaction, id: int, exports: list[str]) -> None:
     transaction.execute(_REMOVE_NODES, {"id": id})
     for statement in _REMOVE_RUN:
         transaction.execute(statement, {"id": id})
+    for name in exports:
+        transaction.execute(_REMOVE_EXPORTED, {"id": id, "name": name})
+
+
+def _exports(database: Database) -> list[str]:
+    """The names of the exports, each found by one step into the index."""
+    names: list[str] = []
+    query = text("SELECT min(name) FROM exported WHERE name > :after")
+    with database.read() as connection:
+        while True:
+            after = names[-1] if names else ""
+            found = connection.scalar(query, {"after": after})
+            if found is None:
+                return names
+            names.append(found)
