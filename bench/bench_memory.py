@@ -1,17 +1,25 @@
-"""Memory of one agent with 64 jobs and 1,000 processes, beside SAMS's collector of each job."""
+"""Memory of one agent with 64 jobs and 1,000 processes, beside SAMS's collector of each job.
+
+Once with plain HTTP and a server that is away, once over HTTPS with a client certificate and a
+server that takes the batches.
+"""
 
 from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.figures import Figures
 from bench.peer_venv import peers
-from bench.real_agent import memory, running
+from bench.real_agent import AWAY, Way, memory, running
 from tests.agent.slurm_trees import wait_until
+from tests.sams.front import free_port, make_papers
 
 JOBS = 64
 PROCESSES = 1000
@@ -54,28 +62,68 @@ def sams(folder: Path) -> tuple[float, float]:
                 one.wait()
 
 
-def main() -> None:
-    figures = Figures()
-    with running() as (agent, node):
+@contextmanager
+def tls_server() -> Iterator[Way]:
+    """A server of our own with TLS, which asks for certificates; gives the agent's settings."""
+    with tempfile.TemporaryDirectory(prefix="jobsight-bench-") as name:
+        folder = Path(name)
+        make_papers(folder)
+        port = free_port()
+        settings = folder / "server.toml"
+        settings.write_text(
+            f'[store]\nlocation = "{folder}/store.db"\n[server]\nport = {port}\n'
+            f'tls_certificate = "{folder}/server.pem"\ntls_key = "{folder}/server.key"\n'
+            f'tls_client_ca = "{folder}/ca.pem"\n'
+        )
+        command = [sys.executable, "-m", "jobsight.cli.main", "serve", "--config", settings]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+            try:
+                wait_until((folder / "token").exists, 30)
+                yield Way(
+                    f'url = "https://127.0.0.1:{port}"\ntoken_file = "{folder}/token"',
+                    f'tls_ca = "{folder}/ca.pem"\ntls_certificate = "{folder}/node.pem"\n'
+                    f'tls_key = "{folder}/node.key"',
+                )
+            finally:
+                server.terminate()
+
+
+def measure(way: Way) -> tuple[int, int]:
+    """Resident bytes of an agent, and its share of them, after some rounds and batches."""
+    with running(way) as (agent, node):
         for number in range(JOBS):
             tasks = PROCESSES // JOBS + (number < PROCESSES % JOBS)
             node.job(1000 + number).step("sleep", "600", tasks=tasks, step="batch")
         wait_until(lambda: agent.follows(JOBS, PROCESSES), 60)
-        # Several rounds of each job, and batches of all of them in the spool.
+        # Several rounds of each job, and batches of all of them in the spool or on their way.
         time.sleep(15)
-        assert agent.follows(JOBS, PROCESSES), agent.status()
+        status = agent.status()
+        assert agent.follows(JOBS, PROCESSES), status
+        if way is not AWAY:
+            assert not list((agent.folder / "spool").glob("*.batch")), "nothing was delivered"
         pid = agent.process.pid
-        resident, share = memory(pid, "Rss"), memory(pid, "Pss")
-        with tempfile.TemporaryDirectory() as folder:
-            sams_resident, sams_private = sams(Path(folder))
-    figures.row(
-        f"memory of the agent, {JOBS} jobs and {PROCESSES} processes",
+        return memory(pid, "Rss"), memory(pid, "Pss")
+
+
+def main() -> None:
+    figures = Figures()
+    plain = measure(AWAY)
+    with tls_server() as server:
+        secure = measure(server)
+    with tempfile.TemporaryDirectory() as folder:
+        sams_resident, sams_private = sams(Path(folder))
+    peer = (
         f"SAMS, {JOBS} x the mean of {COLLECTORS} collectors: {JOBS * sams_resident / 1e6:.0f} MB "
-        f"({JOBS * sams_private / 1e6:.0f} MB without what they share)",
-        f"{resident / 1e6:.1f} MB resident ({share / 1e6:.1f} MB without what others share)",
-        f"{GOAL / 1e6:.0f} MB",
-        reached=resident <= GOAL,
+        f"({JOBS * sams_private / 1e6:.0f} MB without what they share)"
     )
+    for way, (resident, share) in (("", plain), (", over HTTPS", secure)):
+        figures.row(
+            f"memory of the agent, {JOBS} jobs and {PROCESSES} processes{way}",
+            peer,
+            f"{resident / 1e6:.1f} MB resident ({share / 1e6:.1f} MB without what others share)",
+            f"{GOAL / 1e6:.0f} MB",
+            reached=resident <= GOAL,
+        )
     figures.end()
 
 

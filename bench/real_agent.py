@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from bench import peer_venv
 from bench.peer_venv import PROJECT
@@ -20,9 +21,9 @@ cluster = "bench"
 [store]
 location = "{folder}/store.db"
 [server]
-url = "http://127.0.0.1:9"
-token_file = "{folder}/token"
+{server}
 [agent]
+{papers}
 node = "n1"
 spool = "{folder}/spool"
 run_folder = "{folder}/run"
@@ -31,15 +32,29 @@ ask_slurm = false
 """
 
 
-class RealAgent:
-    """``jobsight agent`` with the settings of a compute node; its server is away."""
+class Way(NamedTuple):
+    """The lines of an agent's settings that lead to its server."""
 
-    def __init__(self, folder: Path, node: SlurmNode) -> None:
+    server: str
+    papers: str = ""
+
+
+#: Unless a benchmark has a server, it is away.
+AWAY = Way('url = "http://127.0.0.1:9"\ntoken_file = "{folder}/token"')
+
+
+class RealAgent:
+    """``jobsight agent`` with the settings of a compute node."""
+
+    def __init__(self, folder: Path, node: SlurmNode, way: Way = AWAY) -> None:
         self.folder = folder
         (folder / "token").write_text("0123456789" * 5)
         (folder / "token").chmod(0o600)
         settings = folder / "jobsight.toml"
-        settings.write_text(_SETTINGS.format(folder=folder, root=node.root))
+        server = way.server.format(folder=folder)
+        settings.write_text(
+            _SETTINGS.format(folder=folder, root=node.root, server=server, papers=way.papers)
+        )
         python = peer_venv.node() / "python"
         self.process = subprocess.Popen(
             [python, "-m", "jobsight.cli.main", "agent", "--config", settings],
@@ -84,12 +99,12 @@ def memory(pid: int, *names: str) -> int:
 
 
 @contextmanager
-def running() -> Iterator[tuple[RealAgent, SlurmNode]]:
+def running(way: Way = AWAY) -> Iterator[tuple[RealAgent, SlurmNode]]:
     if not available():
         raise SystemExit("this benchmark needs root and the hierarchies of cgroup v1")
     node = SlurmNode()
     with tempfile.TemporaryDirectory(prefix="jobsight-bench-") as folder:
-        agent = RealAgent(Path(folder), node)
+        agent = RealAgent(Path(folder), node, way)
         try:
             yield agent, node
         finally:
