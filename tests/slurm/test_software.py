@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,6 @@ class Use:
         self.folder = folder
         self.store = site.store
         self.cgroup: dict[str, int] = {}
-        #: As the job's own report counts them.
-        self.executions: dict[tuple[str, str], int] = {}
         self.truth: dict[tuple[str, str, str], int] = {}
         for path, _, _ in PROGRAMS.values():
             file = folder / path
@@ -55,10 +55,7 @@ class Use:
         }
         for user, job in jobs.items():
             site.cluster.wait(job, timeout=120)
-            report = site.ended(job)
-            self.cgroup[user] = report["cpu"]["time"]
-            for row in report["executables"]:
-                self.executions[user, row["path"]] = row["executions"]
+            self.cgroup[user] = site.ended(job)["cpu"]["time"]
             told = re.findall(
                 r"^truth \S+ (\d+) \d+$", site.cluster.output(user, job), re.MULTILINE
             )
@@ -106,13 +103,12 @@ class Use:
 
 
 @pytest.fixture(scope="module")
-def use(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Use:
-    folder = tmp_path_factory.mktemp("trees")
-    # Not the folder of pytest itself: it is root's own.
-    folder.chmod(0o755)
-    for above in folder.parents[:2]:
-        above.chmod(0o755)
-    return Use(site, folder)
+def use(site: Site) -> Iterator[Use]:
+    # Not below pytest's folder, which every session of it closes to other users.
+    with tempfile.TemporaryDirectory(prefix="jobsight-trees-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield Use(site, folder)
 
 
 def test_hours_by_software_version_and_user_are_the_cgroup_s(use: Use) -> None:
@@ -123,8 +119,8 @@ def test_hours_by_software_version_and_user_are_the_cgroup_s(use: Use) -> None:
         user = key[0]
         reported = found[key]["cpu_hours"] * 3600 * SECOND
         assert abs(reported - truth) <= 0.01 * use.cgroup[user], (key, reported, truth)
-        path = next(path for path, *known in PROGRAMS.values() if known == list(key[1:]))
-        assert found[key]["executions"] == use.executions[user, str(use.folder / path)]
+        name = next(name for name, known in PROGRAMS.items() if known[1:] == key[1:])
+        assert found[key]["executions"] == JOBS[user][name][1]
     for user, whole in use.cgroup.items():
         # All rows together are the counter, to a microsecond.
         hours = sum(row["cpu_hours"] for key, row in found.items() if key[0] == user)
