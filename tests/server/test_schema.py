@@ -27,6 +27,7 @@ OPERATIONS = [
     ("/api/v1/health", "GET"),
     ("/api/v1/usage", "GET"),
     ("/api/v1/software", "GET"),
+    ("/api/v1/discovery", "GET"),
     ("/api/v1/batches", "POST"),
 ]
 BARE = ("/api/v1/metrics", "/api/v1/health", "/api/v1/software")

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 import jobsight
 from jobsight import web
 from jobsight.reports.build import build_report
-from jobsight.server import api, errors, health, ingest, usage
+from jobsight.server import api, discovery, errors, health, ingest, usage
 from jobsight.server.access import Access
 from jobsight.server.keyring import Keyring
 from jobsight.server.settings import ServerSettings
@@ -58,6 +58,7 @@ def create_app(
     taking = ingest.Ingest(store, keyring, settings or ServerSettings(), copy)
     app.include_router(ingest.create_router(taking))
     app.include_router(health.create_router(store))
+    app.include_router(discovery.create_router(store))
     app.include_router(usage.create_router(store))
     _add_pages(app, store)
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
@@ -97,7 +98,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, schemas = msgspec.json.schema_components(
-            (*api.REPLIES, *usage.REPLIES, health.Health),
+            (*api.REPLIES, *usage.REPLIES, health.Health, discovery.TargetGroup),
             ref_template="#/components/schemas/{name}",
         )
         components = made.setdefault("components", {})
