@@ -195,10 +195,9 @@ def test_a_call_that_was_killed_is_finished(site: Site, service: Service) -> Non
     site.put(1, 2)
     (site.folder / "state").mkdir()
     (site.folder / "archive").mkdir()
-    # Killed after the answer for the first, and while the second was moved.
+    # Killed after the answers, and after an earlier file was moved.
     (site.folder / "state" / "c-1.xml").write_text(f"{service.address}\n")
     (site.folder / "state" / "c-2.xml").write_text(f"{service.address}\n")
-    os.link(site.folder / "records" / "c-2.xml", site.folder / "archive" / "c-2.xml")
     (site.folder / "state" / "c-0.xml").write_text(f"{service.address}\n")
     assert site.run(service) == Registered(archived=2)
     assert service.documents == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jobsight.cli import aggregator, software_extractor, software_updater
 from tests.export.documents import Software, read_all
 from tests.sams.documents import INFO, START, Site, document
 
@@ -78,7 +78,7 @@ RENAMED = ("software: unclassified", "software: own programs")
 class Chain:
     """Aggregator, updater and extractor of one make, with folders of their own."""
 
-    def __init__(self, folder: Path, command: Callable[[str], list[str]]) -> None:
+    def __init__(self, folder: Path, command: Callable[[str, list[str]], str]) -> None:
         self.folder = folder
         self._command = command
         for name in ("in", "archive", "error", "db", "xml"):
@@ -87,12 +87,7 @@ class Chain:
         self.config.write_text(CONFIG.format(folder=folder))
 
     def run(self, program: str, *arguments: str) -> str:
-        done = subprocess.run(
-            [*self._command(program), "--config", str(self.config), *arguments],
-            capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout
+        return self._command(program, ["--config", str(self.config), *arguments])
 
     def records(self) -> dict[str, Software]:
         """What is new in the XML, in an order that both share."""
@@ -103,20 +98,30 @@ class Chain:
         return {name: sorted(software) for name, software in found}
 
 
+OURS = {
+    "sams-aggregator": aggregator.main,
+    "sams-software-updater": software_updater.main,
+    "sams-software-extractor": software_extractor.main,
+}
+
+
 @pytest.fixture
-def chains(sams: Path, tmp_path: Path) -> list[Chain]:
-    modules = {
-        "sams-aggregator": "aggregator",
-        "sams-software-updater": "software_updater",
-        "sams-software-extractor": "software_extractor",
-    }
-    return [
-        Chain(tmp_path / "sams", lambda name: [str(sams / f"{name}.py")]),
-        Chain(
-            tmp_path / "ours",
-            lambda name: [sys.executable, "-m", f"jobsight.cli.{modules[name]}"],
-        ),
-    ]
+def chains(sams: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[Chain]:
+    def theirs(program: str, arguments: list[str]) -> str:
+        done = subprocess.run(
+            [sams / f"{program}.py", *arguments],
+            capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def ours(program: str, arguments: list[str]) -> str:
+        assert OURS[program](arguments) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        return said.out
+
+    return [Chain(tmp_path / "sams", theirs), Chain(tmp_path / "ours", ours)]
 
 
 def put(chains: list[Chain], made: dict[str, Any]) -> None:

@@ -28,6 +28,14 @@ def test_each_ready_rule_has_a_path_of_its_own() -> None:
     assert rules - used == set()
 
 
+def test_all_ready_rules_take_time_in_proportion_to_the_path() -> None:
+    """RE2 takes them all; Python's engine would need minutes and more for some of these paths."""
+    assert all(rule.pattern.linear for file in READY.files for rule in file.rules)
+    for piece in (b"a/", b"/", b"software/", b"opt/1/", b"linux-x-y/", b"home/\xff/", b"envs/"):
+        path = b"/" + (piece * 4096)[:4096]
+        assert READY.name(path + b"!") == READY.name(path + b"!")
+
+
 def test_versions_have_two_levels_at_most() -> None:
     """As national reports want them; the whole version stands in the local one."""
     versions = [name.version for _, test in TESTS if (name := READY.name(test.path.encode()))]

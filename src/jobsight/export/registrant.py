@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -142,17 +143,14 @@ class Registrant:
 
     def _archive(self, name: str) -> None:
         """Move a file that all services have; one of that name in the archive stays, too."""
-        target = self._settings.archive / name
+        file, target = self._settings.records / name, self._settings.archive / name
         for number in count(2):
-            try:
-                os.link(self._settings.records / name, target)
+            if not target.exists():
                 break
-            except FileExistsError:
-                if os.path.samefile(self._settings.records / name, target):
-                    break
-                target = self._settings.archive / f"{name}.{number}"
-        # The state goes last: without it the file would be sent again.
-        (self._settings.records / name).unlink()
+            target = self._settings.archive / f"{name}.{number}"
+        # Also where the archive lies on another disk. The state goes last: without it the file
+        # would be sent again.
+        shutil.move(file, target)
         (self._settings.state / name).unlink(missing_ok=True)
 
     def _forget(self) -> None:
