@@ -241,7 +241,7 @@ def test_a_slurmrestd_that_refuses_or_is_away(tmp_path: Path) -> None:
 def test_the_choice_says_why() -> None:
     settings = Settings(cluster="hpc")
 
-    def old(command: Sequence[str], timeout: float) -> list[bytes]:
+    def old(command: Sequence[str], timeout: float, *, given: bytes = b"") -> list[bytes]:
         if "--json" in command:
             return [json.dumps({"meta": {"Slurm": {"release": "22.05.8"}}, "jobs": []}).encode()]
         if "--helpformat" in command:
@@ -253,12 +253,12 @@ def test_the_choice_says_why() -> None:
     assert "rest: scheduler.rest.url is not set" in choice.reason
     assert "22.05 does not tell exit codes" in choice.reason
 
-    def new(command: Sequence[str], timeout: float) -> list[bytes]:
+    def new(command: Sequence[str], timeout: float, *, given: bytes = b"") -> list[bytes]:
         return [json.dumps(shapes.reply()).encode()]
 
     assert isinstance(open_source(settings, new).source, JsonSource)
 
-    def away(command: Sequence[str], timeout: float) -> list[bytes]:
+    def away(command: Sequence[str], timeout: float, *, given: bytes = b"") -> list[bytes]:
         raise SourceError(f"{command[0]} cannot be run: No such file or directory")
 
     with pytest.raises(SourceError, match=r"no source of Slurm answers: rest: .*json: .*text: "):

@@ -16,7 +16,7 @@ from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError
 
-_SOURCES = ("auto", "rest", "json", "text", "onsite", "recorded")
+_SOURCES = ("auto", "rest", "json", "text", "pyslurm", "onsite", "recorded")
 
 
 def scrape(

@@ -44,8 +44,9 @@ class Fallback:
 
 
 def _runner(sacct: str, environment: dict[str, str]) -> StreamRunner:
-    def run(command: Sequence[str], timeout: float) -> Iterable[bytes]:
-        return stream_command([sacct, *command[1:]], timeout, {**os.environ, **environment})
+    def run(command: Sequence[str], timeout: float, *, given: bytes = b"") -> Iterable[bytes]:
+        variables = {**os.environ, **environment}
+        return stream_command([sacct, *command[1:]], timeout, variables, given)
 
     return run
 

@@ -29,9 +29,14 @@ class Runner(Protocol):
 
 
 class StreamRunner(Protocol):
-    """The same, piece by piece while it comes; the time limit is one for the command's silence."""
+    """The same, piece by piece while it comes; the time limit is one for the command's silence.
 
-    def __call__(self, command: Sequence[str], timeout: float) -> Iterable[bytes]: ...
+    What is given stands on the command's standard input.
+    """
+
+    def __call__(
+        self, command: Sequence[str], timeout: float, *, given: bytes = b""
+    ) -> Iterable[bytes]: ...
 
 
 def run_command(

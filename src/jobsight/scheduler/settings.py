@@ -51,6 +51,8 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     rest: RestSettings = msgspec.field(default_factory=RestSettings)
     #: Where the commands are run, if not here.
     ssh: SshSettings = msgspec.field(default_factory=SshSettings)
+    #: The Python that has PySlurm.
+    pyslurm_python: str = "python3"
     #: The file that the on-site scraper writes; without it the scraper is run, over SSH if set.
     onsite_file: str | None = None
     #: Days for which replies are kept as they came, beside the store; 0 keeps none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from jobsight.scheduler.replies import Replies
 from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.onsite import OnsiteSource, from_command, from_file
+from jobsight.scheduler.sources.pyslurm import PySlurmSource
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
@@ -39,7 +41,7 @@ def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
     if settings.scheduler.recorded:
         return Choice(_recorded(settings, run), "recorded: scheduler.recorded names a folder")
     refused: list[str] = []
-    for name in ("rest", "json", "text"):
+    for name in ("rest", "json", "text", "pyslurm"):
         try:
             source = _MAKERS[name](settings, run)
             said = source.probe()
@@ -99,6 +101,17 @@ def _recorded(settings: Settings, run: StreamRunner) -> Source:
     return RecordedSource(settings.cluster, settings.scheduler.recorded)
 
 
+def _pyslurm(settings: Settings, run: StreamRunner) -> Source:
+    scheduler = settings.scheduler
+    return PySlurmSource(
+        settings.cluster,
+        timeout=scheduler.timeout,
+        run=run,
+        python=scheduler.pyslurm_python,
+        clock=time.time_ns,
+    )
+
+
 def _onsite(settings: Settings, run: StreamRunner) -> Source:
     scheduler = settings.scheduler
     if scheduler.onsite_file:
@@ -110,6 +123,7 @@ _MAKERS: dict[str, Callable[[Settings, StreamRunner], Source]] = {
     "rest": _rest,
     "json": _json,
     "text": _text,
+    "pyslurm": _pyslurm,
     "onsite": _onsite,
     "recorded": _recorded,
 }
