@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from jobsight.errors import StoreError
 from jobsight.model import SECOND, Series
@@ -177,9 +178,16 @@ def test_a_store_that_is_not_empty_is_refused(
             with pytest.raises(StoreError, match="is not empty"):
                 work()
         assert rows(other) == before
+        if other.database.postgresql:
+            # What a site has made for itself stays.
+            with other.database.migration() as connection:
+                connection.execute(text("CREATE VIEW of_site AS SELECT job_id FROM runs"))
     restore(empty, file, replace=True)
     with Store.open(empty) as other:
         assert rows(other) == rows(filled)
+        _grows(other)
+        if other.database.postgresql:
+            assert count(other, "of_site") == other.count_runs()
     with pytest.raises(StoreError, match="same store"):
         move(location, location)
 

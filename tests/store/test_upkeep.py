@@ -3,10 +3,12 @@
 import logging
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from jobsight.settings import KeepSettings
+from jobsight.server.serve import BackgroundServer
+from jobsight.settings import KeepSettings, Settings
 from jobsight.store import Store, upkeep
 from jobsight.store.retention import DAY
 from jobsight.store.upkeep import claim, keep_regularly, keeping
@@ -57,3 +59,18 @@ def test_a_store_that_fails_does_not_end_it(
         stopped.set()
         thread.join(10)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("daily", [True, False])
+def test_a_server_does_it_where_it_is_told_to(tmp_path: Path, daily: bool) -> None:
+    settings = Settings()
+    settings.store.location = str(tmp_path / "store.db")
+    settings.store.keep.daily = daily
+    settings.server.port = 0
+
+    def running() -> bool:
+        return "jobsight-prune" in {thread.name for thread in threading.enumerate()}
+
+    with BackgroundServer(settings):
+        assert running() == daily
+    assert not running()

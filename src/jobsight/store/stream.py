@@ -130,14 +130,24 @@ def load(
     with database.migration() as connection:
         if not replace:
             refuse_content(connection, database.where)
-        metadata.drop_all(connection)
-        connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
-        schema.upgrade(connection, opening.version)
+        _make_tables(connection, opening.version)
         _insert_all(connection, opening, blocks, progress)
         _compare(connection, opening.counts)
         if database.postgresql:
             _set_sequences(connection)
         schema.upgrade(connection)
+
+
+def _make_tables(connection: Connection, version: str) -> None:
+    """Empty tables of a version, in place of those that are there."""
+    if connection.dialect.name == "postgresql" and schema.version(connection) == version == VERSION:
+        # A site may have views on them, and rights, which would go with the tables.
+        names = ", ".join(table.name for table in TABLES)
+        connection.execute(text(f"TRUNCATE {names}"))
+        return
+    metadata.drop_all(connection)
+    connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
+    schema.upgrade(connection, version)
 
 
 def refuse_newer(opening: Opening) -> None:
