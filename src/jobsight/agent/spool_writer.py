@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from jobsight.agent.cutting import cut
 from jobsight.agent.spool import Spool
 from jobsight.model import Batch
 
@@ -35,7 +36,8 @@ class SpoolWriter:
 
     def _run(self) -> None:
         while (batch := self._waiting.get()) is not None:
-            self._spool.put(batch)
+            for piece in cut(batch):
+                self._spool.put(piece)
             if self._written is not None:
                 self._written()
 
