@@ -98,6 +98,19 @@ def test_a_reset_reports_jobs_again(site: Site, command: Command) -> None:
     assert reported(site)[3:] == [(1, ["A"]), (2, ["B"])]
 
 
+def test_what_another_program_reported_is_skipped(site: Site, command: Command) -> None:
+    book(site, 1, "/sw/A/1.2/bin/a")
+    command("update")
+    command("extract", "--skip")
+    book(site, 2, "/sw/B/1/bin/b")
+    command("update")
+    command("extract")
+    assert reported(site) == [(2, ["B"])]
+    command("update", "--reset-path", "*")
+    command("extract")
+    assert reported(site)[1:] == [(1, ["A"]), (2, ["B"])]
+
+
 def test_hostile_paths_stop_nobody(site: Site, command: Command) -> None:
     """One of them ends SAMS's export for everybody."""
     book(site, 1, *HOSTILE)

@@ -19,7 +19,15 @@ PROGRAM: Final = "sams-software-extractor"
 
 
 def parser() -> argparse.ArgumentParser:
-    return common_parser(PROGRAM, "Write the use of software as XML, what is new since last time.")
+    parser = common_parser(
+        PROGRAM, "Write the use of software as XML, what is new since last time."
+    )
+    parser.add_argument(
+        "--skip",
+        action="store_true",
+        help="write nothing: what is there now was reported by another program",
+    )
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +47,7 @@ def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:
     try:
         with Store.open(settings.store) as store:
             sum_up_all(store.database)
-            done = Extractor(store, settings.export).run(_progress())
+            done = Extractor(store, settings.export).run(_progress(), write=not options.skip)
     finally:
         lock.close()
     logger.info("%d records in %d files", done.records, len(done.files))

@@ -54,8 +54,10 @@ class Extractor:
         self,
         progress: Callable[[int], None] = lambda records: None,
         clock: Callable[[], float] = time.time,
+        *,
+        write: bool = True,
     ) -> Extracted:
-        """Write what is new since the last time."""
+        """Write what is new since the last time; or only note that it was said elsewhere."""
         self._folder.mkdir(parents=True, exist_ok=True)
         done = Extracted()
         reporting = self._reporting()
@@ -70,15 +72,15 @@ class Extractor:
             if revision is None:
                 break
             after = Position(position.sequence, revision or position.revision)
-            if records:
+            if records and write:
                 after = self._write(records, after, clock())
             self._state.advance(position, after, said)
             position = after
             if position.unpublished:
                 done.files.append(Path(position.unpublished))
-                done.records += len(records)
                 files.publish(done.files[-1])
-                progress(done.records)
+            done.records += len(records)
+            progress(done.records)
         # The last file has its name, and revisions of other clusters need not be met again.
         end = Position(position.sequence, max(last, position.revision))
         if end != position:
