@@ -175,6 +175,21 @@ def test_a_refused_batch_is_put_aside(spool: Spool) -> None:
     assert (spool.folder / "refused" / name).read_bytes() == data
 
 
+def test_refused_batches_do_not_fill_the_disk(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", limit=640_000)
+    for _ in range(5):
+        assert spool.put(batch(30_000))
+        spool.refuse(next(spool.pending())[0])
+    # An eighth of the spool, and the newest in any case.
+    kept = sorted(path.name for path in (spool.folder / "refused").iterdir())
+    assert kept == ["000000000004.batch", "000000000005.batch"]
+    assert spool.put(batch(300_000))
+    spool.refuse(next(spool.pending())[0])
+    assert [path.name for path in (spool.folder / "refused").iterdir()] == ["000000000006.batch"]
+    assert spool.refused == 6
+    spool.close()
+
+
 def test_a_batch_dropped_while_it_was_sent_may_be_refused(spool: Spool) -> None:
     spool.put(batch())
     name, _ = next(spool.pending())
@@ -291,7 +306,7 @@ assert "No space left" in spool.problem, spool.problem
 whole = sequences(spool)
 for name, _ in spool.pending():
     spool.done(name)
-assert spool.put(batch(40_000))
+assert spool.put(batch(30_000))
 assert sequences(spool) == [11]
 spool.close()
 again = Spool(folder / "spool")

@@ -16,6 +16,8 @@ from jobsight.model import Batch
 from jobsight.wire import encode
 
 _SUFFIX: Final = ".batch"
+#: Batches that the server refused and that are kept to be looked at.
+_REFUSED: Final = 1000
 DEFAULT_LIMIT: Final = 256 * 2**20
 
 
@@ -214,6 +216,15 @@ class Spool:
                 # Dropped in the meantime, or the disk is full: it must not stand in the way.
                 (self.folder / name).unlink(missing_ok=True)
             self._save()
+            self._bound_refused(aside)
+
+    def _bound_refused(self, aside: Path) -> None:
+        """The newest are enough to see what is wrong; all of them would fill the disk in time."""
+        size = 0
+        for place, path in enumerate(sorted(aside.glob("*" + _SUFFIX), reverse=True)):
+            size += path.stat().st_size
+            if place and (place >= _REFUSED or size > self.limit // 8):
+                path.unlink(missing_ok=True)
 
     def _remove(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
