@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from jobsight.cli import aggregator, software_extractor, software_updater
+from jobsight.software import rules as rules_module
+from jobsight.software.rules import RuleSet
 from tests.export.documents import Software, read_all
 from tests.sams.documents import INFO, START, Site, document
 
@@ -199,3 +202,45 @@ def test_what_the_updater_says_is_the_same(chains: list[Chain]) -> None:
         theirs, ours = (chain.run("sams-software-updater", *arguments) for chain in chains)
         assert ours == theirs
         assert theirs
+
+
+#: Names by SAMS's own module; paths come on standard input, one a line.
+ASK = """
+import json, sys
+import sams.core
+from sams.software.Regexp import Software
+software = Software("sams.software.Regexp", sams.core.Config(sys.argv[1], {}))
+print(json.dumps([software.get(line.rstrip("\\n")) for line in sys.stdin]))
+"""
+READY = RuleSet.ready().files
+
+
+@pytest.mark.parametrize("file", [file.name for file in READY])
+def test_sams_gives_the_same_names_by_the_same_rules(sams: Path, tmp_path: Path, file: str) -> None:
+    """Each of the ready files is a file of SAMS as well; all paths of all files are asked for."""
+    source = Path(rules_module.__file__).parent / "ready" / file
+    config = tmp_path / "sams.yaml"
+    lines = source.read_text().splitlines(keepends=True)
+    config.write_text("sams.software.Regexp:\n" + "".join(f"  {line}" for line in lines))
+    rules = RuleSet.load([config])
+    # SAMS writes bytes that are no text otherwise.
+    paths = [
+        test.path for one in READY for test in one.expectations if "\\" not in test.path
+    ] + PATHS
+    done = subprocess.run(
+        [sams / "python", "-c", ASK, str(config)],
+        input="\n".join(paths), capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert len(paths) > 200
+    for path, theirs in zip(paths, json.loads(done.stdout), strict=True):
+        name = rules.name(path.encode())
+        ours = name and {
+            "software": name.software,
+            "version": name.version,
+            "versionstr": name.local_version,
+            "user_provided": name.user_provided,
+            "ignore": name.ignored,
+        }
+        if ours and "%(user)s" in path:
+            continue
+        assert ours == theirs, path
