@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -191,10 +194,17 @@ class Reader:
             columns = {metric: name for metric, name in columns.items() if metric.name in wanted}
         keys = ["job_id", "start", "sighting", "time"]
         found = self._select(file, run, [*keys, *columns.values()])
-        for row in rows:
-            mine = found.filter(pc.equal(found.column("sighting"), row["sighting"]))
-            if mine.num_rows:
-                pieces[row["sighting"]].append(curves_of(mine, _known(row, columns)))
+        by_number = {row["sighting"]: row for row in rows}
+        for number, first, last in _stretches(found.column("sighting").to_numpy()):
+            mine = found.slice(first, last - first)
+            pieces[number].append(curves_of(mine, _known(by_number[number], columns)))
+
+
+def _stretches(numbers: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
+    """Where the rows of each sighting lie: they are written together."""
+    edges = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    for first, last in itertools.pairwise([*edges, len(numbers)]):
+        yield int(numbers[first]), first, last
 
 
 def _meant(table: pa.Table, reference: RunReference) -> pa.ChunkedArray:
