@@ -107,7 +107,17 @@ class Ingest:
         whole = False
         try:
             async with asyncio.timeout(self._limits.body_time):
-                await self._read_parts(request, parts)
+                size, more = await self._read_parts(request, parts)
+            if more:
+                await drain(request.receive)
+            if size > self._limits.body_limit:
+                raise HTTPException(
+                    413,
+                    f"a batch of more than {self._limits.body_limit} bytes is refused; "
+                    "send it in parts",
+                )
+            if more:
+                raise Busy("the server holds as many batches as it can; try later")
             whole = True
         except TimeoutError:
             raise HTTPException(
@@ -120,26 +130,22 @@ class Ingest:
                 self._bodies -= sum(map(len, parts))
         return b"".join(parts)
 
-    async def _read_parts(self, request: Request, parts: list[bytes]) -> None:
+    async def _read_parts(self, request: Request, parts: list[bytes]) -> tuple[int, bool]:
+        """Read until the end or a bound; gives the size, and whether more would have come."""
         limit = self._limits.body_limit
         announced = request.headers.get("content-length", "")
-        size = int(announced) if announced.isdecimal() else 0
-        if size <= limit:
-            size = 0
-            async for part in request.stream():
-                parts.append(part)
-                size += len(part)
-                self._bodies += len(part)
-                if size > limit:
-                    break
-                if self._bodies > _BODIES * limit:
-                    await drain(request.receive)
-                    raise Busy("the server holds as many batches as it can; try later")
-        if size > limit:
-            await drain(request.receive)
-            raise HTTPException(
-                413, f"a batch of more than {limit} bytes is refused; send it in parts"
-            )
+        if announced.isdecimal() and int(announced) > limit:
+            return int(announced), True
+        size, more = 0, True
+        while more and size <= limit and self._bodies <= _BODIES * limit:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+            size += len(parts[-1])
+            self._bodies += len(parts[-1])
+        return size, more
 
     async def _store(self, data: bytes, token: ClusterToken | None) -> Receipt:
         task = asyncio.create_task(self._work(data, token))
