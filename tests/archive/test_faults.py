@@ -100,8 +100,11 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
     # The month that fitted is there whole; of the other one nothing is left.
     assert done.stdout.splitlines()[1] == str(["month=2026-10"] * 5)
     assert count(sqlite, "runs", "archived IS NOT NULL") == 2
-    # The disk has gone with the child: what is marked is missed, what is not is written now.
-    assert write_archive(sqlite, place, LATER).runs == 4
+    # The disk has gone with the child, as one that is not mounted: nothing is written beside it.
+    with pytest.raises(ArchiveError, match="is it mounted, is archive"):
+        write_archive(sqlite, place, LATER)
+    assert list(folder.iterdir()) == []
+    assert write_archive(sqlite, place, LATER, anew=True).runs == 4
     (problem,) = check_archive(place, sqlite).problems
     assert "is gone, which holds 2 runs of the store" in problem
 
@@ -147,6 +150,22 @@ def test_a_page_of_a_damaged_file(
     # Runs of other files are not concerned.
     other = sqlite.find(RunReference(3))
     assert months.content(sqlite, other) in [row[3:] for row in before.values()]
+
+
+def test_a_pruned_run_whose_file_is_gone_waits(sqlite: Store, place: Place) -> None:
+    write_archive(sqlite, place, LATER)
+    months.prune(sqlite)
+    (file,) = Path(place.location).glob("series/*/month=2026-11/*.parquet")
+    aside = file.rename(file.with_suffix(".aside"))
+    for job, start in ((1, months.OCTOBER), (3, months.NOVEMBER)):
+        months.late(sqlite, job, start, name="late")
+    done = write_archive(sqlite, place, LATER)
+    assert (done.runs, done.again, done.parts) == (1, 2, 1)
+    (problem,) = done.problems
+    assert problem.startswith("job 3 of c1 changed, but the archive has no ")
+    aside.rename(file)
+    done = write_archive(sqlite, place, LATER)
+    assert (done.runs, done.problems) == (1, [])
 
 
 def test_files_of_others_are_refused(sqlite: Store, place: Place) -> None:

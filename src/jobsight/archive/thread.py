@@ -62,5 +62,7 @@ def archive_once(store: Store, settings: ArchiveSettings, stopped: threading.Eve
 
     before = time.time_ns() - round(settings.older_than * DAY)
     done = write_archive(store, open_place(settings), before, progress=watch)
+    for problem in done.problems:
+        logger.warning("the archive waits: %s", problem)
     if done.runs:
         logger.info("%d runs archived in %d parts", done.runs, done.parts)

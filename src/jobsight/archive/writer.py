@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, or_, select
 
 from jobsight.archive.lock import alone
 from jobsight.archive.part import Part, month_of, remove_part
-from jobsight.archive.place import Place
+from jobsight.archive.place import ArchiveError, Place
 from jobsight.archive.reader import Reader
 from jobsight.archive.restore import restore
 from jobsight.archive.rows import RunToArchive, gather, portions, stretches
@@ -53,6 +53,8 @@ class Archived(msgspec.Struct):
     removed: int = 0
     #: Runs by cluster and month.
     months: dict[str, int] = msgspec.field(default_factory=dict)
+    #: Why runs were left out, a sentence each.
+    problems: list[str] = msgspec.field(default_factory=list)
 
 
 class _Note(msgspec.Struct):
@@ -73,16 +75,22 @@ def write_archive(
     before: int,
     *,
     dry_run: bool = False,
+    anew: bool = False,
     progress: Callable[[int, int], None] = lambda done, whole: None,
     clock: Callable[[], int] = time.time_ns,
 ) -> Archived:
-    """Archive all runs that ended before a time and are not there as they are now."""
+    """Archive all runs that ended before a time and are not there as they are now.
+
+    Where the place has none of the files that the store knows of, it is refused unless ``anew``.
+    """
     this = _Round(store, place, before, clock)
     if dry_run:
         this.done.runs = sum(len(group.ids) for group in this.pending())
         return this.done
     with alone(store.database):
         place.prepare()
+        if not anew:
+            this.check_place()
         this.remove_leftovers()
         this.withdraw()
         groups = this.pending()
@@ -142,12 +150,16 @@ class _Round:
         with self._noted(part):
             while taken < min(len(ids), PART_RUNS) and part.size() < PART_SIZE:
                 some = ids[taken : min(taken + _AT_ONCE, PART_RUNS)]
-                self._complete(some)
+                whole = self._complete(some)
                 with self._store.database.read() as connection:
-                    for portion in portions(connection, some):
+                    for portion in portions(connection, whole):
                         marked += self._add(part, connection, gather(connection, portion))
                 taken += len(some)
                 say(self.done.runs + len(marked))
+            if not marked:
+                part.drop()
+                self._mark("", [])
+                return taken
             entry = part.put()
         self._mark(entry.name, marked)
         self.done.runs += len(marked)
@@ -175,15 +187,38 @@ class _Round:
             self.done.samples += run.row["sample_count"]
             yield {"id": run.id, "updated": run.updated, "start": run.start}
 
-    def _complete(self, ids: Sequence[int]) -> None:
-        """Bring back what was pruned of runs that changed afterwards: a version is whole."""
+    def _complete(self, ids: Sequence[int]) -> list[int]:
+        """Bring back what was pruned of runs that changed afterwards: a version is whole. The ids
+        of all runs but those of which that fails."""
         query = select(
             runs.c.id, runs.c.archived, runs.c.cluster, runs.c.job_id, runs.c.archived_start
         ).where(runs.c.id.in_(ids), runs.c.pruned != 0, runs.c.archived.is_not(None))
         with self._store.database.read() as connection:
             pruned = connection.execute(query).all()
+        failed = set()
         for run_id, *archived in pruned:
-            restore(self._store, self._reader, ArchivedRun(*archived), into=run_id)
+            run = ArchivedRun(*archived)
+            try:
+                restore(self._store, self._reader, run, into=run_id)
+            except ArchiveError as error:
+                failed.add(run_id)
+                self.done.problems.append(
+                    f"job {run.job_id} of {run.cluster} changed, but {error}; it waits until that "
+                    "is there again"
+                )
+        return [run_id for run_id in ids if run_id not in failed]
+
+    def check_place(self) -> None:
+        """Refuse a place that is empty though the store knows of files there: a disk that is not
+        mounted must not get the archive's next part."""
+        query = select(runs.c.archived).where(runs.c.archived.is_not(None)).limit(1)
+        with self._store.database.read() as connection:
+            known = connection.scalar(query)
+        if known is not None and not self._place.exists(known):
+            raise ArchiveError(
+                f"the archive {self._place.location} has no {known}, which the store knows of: is "
+                "it mounted, is archive.location right? Another archive is begun by --anew"
+            )
 
     def withdraw(self) -> None:
         """Take back the versions of runs that have another start by now."""

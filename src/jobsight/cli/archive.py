@@ -22,6 +22,7 @@ from jobsight.model import SECOND, RunReference
 if TYPE_CHECKING:
     from jobsight.archive.place import Place
     from jobsight.archive.reader import Reader
+    from jobsight.archive.writer import Archived
     from jobsight.settings import Settings
     from jobsight.store import Store
     from jobsight.store.archived import ArchivedRun
@@ -45,6 +46,7 @@ _OPTIONS = {
     "--month": {Action.READ},
     "--cluster": {Action.READ},
     "--dry-run": {Action.WRITE, Action.READ},
+    "--anew": {Action.WRITE},
     "--json": {Action.WRITE, Action.LIST, Action.CHECK},
 }
 
@@ -81,6 +83,9 @@ def archive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write, read: say what would be done")
     ] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Write: begin another archive than the store knows of")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Write, list, check: as JSON")] = False,
     location: Annotated[
         str | None,
@@ -102,6 +107,7 @@ def archive(
         "--month": month,
         "--cluster": cluster,
         "--dry-run": dry_run,
+        "--anew": anew,
         "--json": json,
     }
     for name, value in given.items():
@@ -126,11 +132,20 @@ def archive(
         return _list(place, json)
     if action is Action.CHECK:
         return _check(place, settings, json)
+    from jobsight.archive.writer import write_archive
     from jobsight.store import Store
 
     with Store.open(settings.store.location) as opened:
         if action is Action.WRITE:
-            return _write(opened, place, _cutoff(settings, before), dry_run, json)
+            done = write_archive(
+                opened,
+                place,
+                _cutoff(settings, before),
+                dry_run=dry_run,
+                anew=anew,
+                progress=progress_line("runs archived"),
+            )
+            return _show(done, place, dry_run, json)
         return _read(opened, place, run or [], cluster, month, dry_run)
 
 
@@ -146,15 +161,13 @@ def _cutoff(settings: Settings, before: str | None) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * SECOND
 
 
-def _write(store: Store, place: Place, before: int, dry_run: bool, json: bool) -> int:
-    from jobsight.archive.writer import write_archive
-
-    done = write_archive(
-        store, place, before, dry_run=dry_run, progress=progress_line("runs archived")
-    )
+def _show(done: Archived, place: Place, dry_run: bool, json: bool) -> int:
+    for problem in done.problems:
+        print(f"jobsight: {problem}", file=sys.stderr)
+    code = 1 if done.problems else 0
     if json:
         print(msgspec.json.encode(done).decode())
-        return 0
+        return code
     if dry_run:
         for month, count in done.months.items():
             print(f"{month}  {count:,} runs")
@@ -168,7 +181,7 @@ def _write(store: Store, place: Place, before: int, dry_run: bool, json: bool) -
             f"{done.runs:,} runs archived in {place.location}{again}: {done.parts} parts, "
             f"{done.samples:,} samples, {_size(done.size)}"
         )
-    return 0
+    return code
 
 
 def _size(size: int) -> str:
