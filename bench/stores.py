@@ -97,7 +97,9 @@ def jobsight(folder: Path, location: str | None = None) -> Iterator[StoreServer]
     folder.mkdir(parents=True)
     location = location or str(folder / "store.db")
     port = free_port()
-    (folder / "settings.toml").write_text('cluster = "bench"\n')
+    # One sender stands for the agents of a whole cluster, each of which has its own bound.
+    unbounded = "[server.ingest]\nrequests_per_second = 0\nbytes_per_second = 0\n"
+    (folder / "settings.toml").write_text(f'cluster = "bench"\n{unbounded}')
     command = [sys.executable, "-m", "jobsight.cli.main", "serve", "--store", location]
     command += ["--port", str(port), "--token-file", str(folder / "token")]
     with _running([*command, "--config", str(folder / "settings.toml")], folder, {}) as process:
