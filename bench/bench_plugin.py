@@ -16,8 +16,10 @@ from tests.slurm.profiled import Host, Outcome, compare, median, profiled
 
 ROUNDS = 7
 SECONDS = 3
-#: Time and memory of one and the same step differ by as much from one run to the next.
-SAME = 1.05
+#: The time of one and the same step differs by as much from one run to the next.
+SLOWER = 1.05
+#: The plugin's pages and its thread are some 0.2 MiB, and the peak itself varies by as much.
+LARGER = 1.1
 
 
 def measure() -> dict[str, Outcome]:
@@ -54,8 +56,8 @@ def main() -> None:
             f"exit code {peer.code:.0f}, slurmstepd {peer.memory / 1024:.2f} MiB",
             f"{ours.seconds:.2f} s ({time_ratio:.3f}), {ours.freed:.2f} s, {ours.code:.0f}, "
             f"{ours.memory / 1024:.2f} MiB ({memory_ratio:.3f})",
-            f"the same (ratios up to {SAME})",
-            reached=max(time_ratio, memory_ratio) <= SAME and ours.code == peer.code,
+            f"the same (time up to {SLOWER}, memory up to {LARGER})",
+            reached=time_ratio <= SLOWER and memory_ratio <= LARGER and ours.code == peer.code,
         )
     figures.end()
 

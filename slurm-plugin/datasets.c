@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Slurm gives these as what came since the last sample. A scrape that misses one would lose it, so
@@ -28,8 +29,11 @@ struct dataset *dataset_begin(struct datasets *datasets, const char *name, bool 
 
 	if (count >= DATASETS_MAX)
 		return NULL;
-	struct dataset *dataset = &datasets->list[count];
-	memset(dataset, 0, sizeof(*dataset));
+	struct dataset *dataset = calloc(1, sizeof(*dataset));
+	if (!dataset)
+		return NULL;
+	free(datasets->list[count]); /* of one that was begun and not closed */
+	datasets->list[count] = dataset;
 	if (of_task) {
 		copy(dataset->group, "task");
 		copy(dataset->task, name);
@@ -66,7 +70,7 @@ void dataset_field(struct dataset *dataset, const char *name, bool real)
 uint32_t dataset_end(struct datasets *datasets)
 {
 	uint32_t count = atomic_load_explicit(&datasets->count, memory_order_relaxed);
-	struct dataset *dataset = &datasets->list[count];
+	struct dataset *dataset = datasets->list[count];
 
 	for (uint32_t i = 0; dataset->task[0] && i < dataset->given; i++) {
 		for (size_t k = 0; k < sizeof(sums_of_task) / sizeof(*sums_of_task); k++) {
@@ -102,7 +106,7 @@ bool dataset_sample(struct datasets *datasets, int64_t number, const void *data,
 {
 	if (number < 0 || number >= atomic_load_explicit(&datasets->count, memory_order_relaxed))
 		return false;
-	struct dataset *dataset = &datasets->list[number];
+	struct dataset *dataset = datasets->list[number];
 
 	sample->dataset = (uint32_t)number;
 	sample->time = time;

@@ -29,14 +29,19 @@ struct dataset {
 	uint32_t left_out;	    /* fields that found no room */
 	struct field field[FIELDS_MAX];
 	double sums[FIELDS_MAX];
+	struct { /* what a gateway has and lacks: the sender's own */
+		bool waiting, pushed;
+		struct sample sample;
+	} latest;
 };
 
+/* Memory is asked for when a dataset is announced, and kept: nearly all steps have few. */
 struct datasets {
 	_Atomic uint32_t count;
-	struct dataset list[DATASETS_MAX];
+	struct dataset *list[DATASETS_MAX];
 };
 
-/* Begin a dataset; NULL when there are too many. */
+/* Begin a dataset; NULL when there are too many, or no memory. */
 struct dataset *dataset_begin(struct datasets *datasets, const char *name, bool of_task);
 void dataset_field(struct dataset *dataset, const char *name, bool real);
 

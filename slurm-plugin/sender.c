@@ -31,10 +31,6 @@ static struct http http;
 static int agent_socket = -1;
 static int64_t pause_until, began;
 static struct losses lost, told; /* the ring's own drops are counted in the ring */
-static struct {
-	bool waiting, pushed;
-	struct sample sample;
-} latest[DATASETS_MAX];
 
 static char path_data[1024], body_data[8192], request_data[10240];
 
@@ -160,17 +156,18 @@ static bool push_waiting(void)
 	bool complete = true;
 
 	for (uint32_t i = 0; i < count; i++) {
+		struct dataset *dataset = sender.datasets.list[i];
 		struct text body = TEXT(body_data);
-
-		if (!latest[i].waiting)
-			continue;
-		message_metrics(&body, &sender.datasets.list[i], &latest[i].sample);
 		bool done;
+
+		if (!dataset->latest.waiting)
+			continue;
+		message_metrics(&body, dataset, &dataset->latest.sample);
 		/* Even a push that failed may have arrived. */
-		latest[i].pushed = true;
-		if (!exchange("PUT", &sender.datasets.list[i], &body, &done))
+		dataset->latest.pushed = true;
+		if (!exchange("PUT", dataset, &body, &done))
 			return false;
-		latest[i].waiting = !done;
+		dataset->latest.waiting = !done;
 		complete &= done;
 	}
 	struct losses losses = losses_so_far();
@@ -185,8 +182,8 @@ static void delete_groups(void)
 	bool done;
 
 	for (uint32_t i = 0; i < count; i++)
-		if (latest[i].pushed &&
-		    !exchange("DELETE", &sender.datasets.list[i], NULL, &done))
+		if (sender.datasets.list[i]->latest.pushed &&
+		    !exchange("DELETE", sender.datasets.list[i], NULL, &done))
 			return;
 	exchange("DELETE", NULL, NULL, &done);
 }
@@ -218,15 +215,17 @@ static void leave_gateway(void)
 
 static void take(const struct sample *sample)
 {
+	struct dataset *dataset = sender.datasets.list[sample->dataset];
+
 	if (sender.target.kind == TARGET_GATEWAY) {
 		/* A gateway holds one value of each: the newest is the one to send. */
-		lost.dropped += latest[sample->dataset].waiting;
-		latest[sample->dataset].sample = *sample;
-		latest[sample->dataset].waiting = true;
+		lost.dropped += dataset->latest.waiting;
+		dataset->latest.sample = *sample;
+		dataset->latest.waiting = true;
 	} else if (now_ms() < pause_until || too_late()) {
 		lost.dropped++;
 	} else {
-		send_datagram(&sender.datasets.list[sample->dataset], sample);
+		send_datagram(dataset, sample);
 	}
 }
 

@@ -269,7 +269,7 @@ static void samples_become_messages(void)
 		CHECK(dataset_end(&datasets) == i + 1 && node->fields == 1);
 	}
 	text_clear(&text);
-	message_path(&text, &target, &step, &datasets.list[2]);
+	message_path(&text, &target, &step, datasets.list[2]);
 	CHECK_TEXT(data, "/x/metrics/job/4294967295/instance/n1/step/batch/group/filesystem");
 }
 

@@ -99,12 +99,13 @@ def profiled(hosts: dict[str, Host]) -> Iterator[tuple[Cluster, dict[str, str]]]
     with tempfile.TemporaryDirectory(prefix="jobsight-plugin-") as plugins:
         os.chmod(plugins, 0o755)
         shutil.copy(build(), plugins)
-        first = next(iter(hosts.values()))
+        # The controller loads the plugin in any case, and wants to know its host.
+        some = next(host for host in hosts.values() if host.address)
         with Profiled.unused(
             "g",
             nodes=len(hosts),
             extra=slurm_settings(plugins),
-            files={"acct_gather.conf": first.settings()},
+            files={"acct_gather.conf": some.settings()},
         ) as cluster:
             yield cluster, dict(zip(hosts, cluster.nodes, strict=True))
 
