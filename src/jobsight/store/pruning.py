@@ -26,20 +26,24 @@ PATHS_AT_ONCE = 500
 #: processes, which can only try again and again, have their turn.
 LONGEST_PAUSE = 1.0
 
-_CHUNKS = "SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE run_node_id = :id"
+_CHUNKS = """
+    SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE run_node_id IN (:keys)
+"""
 _CHUNK_IDS = "SELECT id FROM chunks WHERE run_node_id = :id ORDER BY id"
 _REMOVE_CHUNKS = "DELETE FROM chunks WHERE run_node_id = :id"
 _NONE_OPEN = "UPDATE run_nodes SET open_chunks = 0 WHERE id = :id AND open_chunks <> 0"
-_PATHS = "SELECT DISTINCT path_id FROM executables WHERE run_node_id = :id"
+_PATHS = "SELECT path_id FROM executables WHERE run_node_id IN (:keys)"
+_STEPS = "SELECT count(*) FROM steps WHERE run_node_id IN (:keys)"
 _REMOVE_EXECUTABLES = "DELETE FROM executables WHERE run_node_id = :id"
 _REMOVE_STEPS = "DELETE FROM steps WHERE run_node_id = :id"
-_REMOVE_PATH = """
-    DELETE FROM paths WHERE id = :id
+_UNUSED_PATHS = """
+    SELECT id FROM paths WHERE id IN (:keys)
         AND NOT EXISTS (SELECT 1 FROM executables WHERE path_id = paths.id)
 """
-_REMOVE_NODES = "DELETE FROM run_nodes WHERE run_id = :id"
-#: Its hours stay in the sums by day: the share is forgotten, not marked to be taken out.
+_REMOVE_PATH = "DELETE FROM paths WHERE id = :id"
+#: The sums by day keep the hours: the share of the run is forgotten, not marked to be taken out.
 _REMOVE_RUN = (
+    "DELETE FROM run_nodes WHERE run_id = :id",
     "DELETE FROM contributions WHERE run_id = :id AND NOT dropped",
     "DELETE FROM run_details WHERE run_id = :id",
     "DELETE FROM runs WHERE id = :id",
@@ -137,7 +141,8 @@ class Pruner:
         with self._database.write() as transaction:
             transaction.lock("job", {run.lock for run in unit.runs.values()})
             # A record may have come meanwhile: then it waits for the next round.
-            due = {id for id in unit.runs if _is_due(transaction, one, id)}
+            found = f"SELECT id FROM runs WHERE id IN (:keys) AND {one.where()}"
+            due = {id for (id,) in transaction.look_up(found, _keys(unit.runs))}
             nodes = [id for id, run_id in unit.nodes if run_id in due]
             if one.name == "thinned":
                 _put(transaction, {id: thinned[id] for id in nodes if id in thinned}, taken)
@@ -146,11 +151,10 @@ class Pruner:
             if one.name in ("executables", "runs"):
                 taken.rows += self._remove_executables(transaction, nodes)
             finished = [run.id for run in unit.finished if run.id in due]
-            for id in finished:
-                if one.name == "runs":
-                    _remove_run(transaction, id, self._exports)
-                else:
-                    transaction.execute(_MARK, {"id": id, "bit": one.bit})
+            if one.name == "runs":
+                _remove_runs(transaction, finished, self._exports)
+            else:
+                transaction.execute_rows(_MARK, [(one.bit, id) for id in finished])
         taken.runs += len(finished)
         self._pause(time.monotonic() - began)
 
@@ -173,13 +177,13 @@ class Pruner:
         return found
 
     def _remove_executables(self, transaction: Transaction, nodes: list[int]) -> int:
-        removed = 0
-        for id in nodes:
-            key = {"id": id}
-            self._paths.update(row[0] for row in transaction.execute(_PATHS, key).fetchall())
-            removed += transaction.execute(_REMOVE_EXECUTABLES, key).rowcount
-            removed += transaction.execute(_REMOVE_STEPS, key).rowcount
-        return removed
+        keys = _keys(nodes)
+        found = [path for (path,) in transaction.look_up(_PATHS, keys)]
+        steps: int = sum(count for (count,) in transaction.look_up(_STEPS, keys))
+        self._paths.update(found)
+        for statement in (_REMOVE_EXECUTABLES, _REMOVE_STEPS):
+            transaction.execute_rows(statement, keys)
+        return len(found) + steps
 
     def _remove_paths(self) -> None:
         """Remove the paths that nothing refers to any more."""
@@ -199,7 +203,9 @@ def remove_paths(database: Database, ids: Iterable[int]) -> int:
     with database.write() as transaction:
         # A batch that has looked a path up refers to it before its transaction ends.
         transaction.lock_out_writers()
-        return sum(transaction.execute(_REMOVE_PATH, {"id": id}).rowcount for id in ids)
+        unused = list(transaction.look_up(_UNUSED_PATHS, _keys(ids)))
+        transaction.execute_rows(_REMOVE_PATH, unused)
+        return len(unused)
 
 
 def preview(database: Database, keep: KeepSettings, now: int | None = None) -> dict[str, Taken]:
@@ -257,9 +263,8 @@ def _units(runs: list[Due], nodes: dict[int, list[int]], at_once: int) -> Iterat
     yield unit
 
 
-def _is_due(transaction: Transaction, one: Class, id: int) -> bool:
-    query = f"SELECT 1 FROM runs WHERE id = :id AND {one.where()}"
-    return transaction.execute(query, {"id": id}).fetchone() is not None
+def _keys(ids: Iterable[int]) -> list[tuple[int]]:
+    return [(id,) for id in ids]
 
 
 def _put(
@@ -277,24 +282,21 @@ def _put(
 
 
 def _remove_series(transaction: Transaction, nodes: list[int], taken: Taken) -> int:
+    keys = _keys(nodes)
     removed = 0
-    for id in nodes:
-        key = {"id": id}
-        count, size = transaction.execute(_CHUNKS, key).fetchone()
-        if count:
-            transaction.execute(_REMOVE_CHUNKS, key)
-        transaction.execute(_NONE_OPEN, key)
+    for count, size in transaction.look_up(_CHUNKS, keys):
         removed += count
         taken.bytes += int(size)
+    for statement in (_REMOVE_CHUNKS, _NONE_OPEN):
+        transaction.execute_rows(statement, keys)
     return removed
 
 
-def _remove_run(transaction: Transaction, id: int, exports: list[str]) -> None:
-    transaction.execute(_REMOVE_NODES, {"id": id})
+def _remove_runs(transaction: Transaction, ids: list[int], exports: list[str]) -> None:
     for statement in _REMOVE_RUN:
-        transaction.execute(statement, {"id": id})
+        transaction.execute_rows(statement, _keys(ids))
     for name in exports:
-        transaction.execute(_REMOVE_EXPORTED, {"id": id, "name": name})
+        transaction.execute_rows(_REMOVE_EXPORTED, [(name, id) for id in ids])
 
 
 def _exports(database: Database) -> list[str]:
