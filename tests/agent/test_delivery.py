@@ -285,6 +285,43 @@ def test_the_thread_waits_as_long_as_it_is_told(
     assert all(30 <= pause < 38 for pause in pauses)
 
 
+def test_what_stands_in_the_way_is_said_once(
+    server: Server, spool: Spool, token_file: Path
+) -> None:
+    said: list[str] = []
+    delivery = Delivery(spool, HttpTarget(server.url, token_file), said.append)
+    server.answers = [401, 401, 503, 200, 422, 422]
+    for _ in range(4):
+        delivery.deliver()
+    assert [line.partition(":")[0] for line in said] == [
+        "batches wait",
+        "batches wait",
+        "a batch was refused and put aside",
+        "all batches that waited are delivered",
+    ]
+    assert "401" in said[0]
+    assert "503" in said[1]
+
+
+def test_the_thread_outlives_a_disk_that_cannot_be_read(
+    server: Server, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = delivery.spool.pending
+    faults = [OSError(5, "Input/output error")]
+
+    def pending() -> Iterator[tuple[str, bytes]]:
+        if faults:
+            raise faults.pop()
+        return original()
+
+    monkeypatch.setattr(delivery.spool, "pending", pending)
+    thread = DeliveryThread(delivery)
+    thread.start()
+    thread.notify()
+    wait_until(lambda: received(server) == [1, 2, 3])
+    thread.end()
+
+
 def test_the_thread_ends_while_it_waits(server: Server, delivery: Delivery) -> None:
     server.answers = [503]
     thread = DeliveryThread(delivery)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from jobsight.agent.spool import Spool
@@ -54,9 +55,13 @@ class EmbeddedTarget:
 class Delivery:
     """Empties a spool into a target, and says what stands in the way when it cannot."""
 
-    def __init__(self, spool: Spool, target: Target) -> None:
+    def __init__(
+        self, spool: Spool, target: Target, say: Callable[[str], None] | None = None
+    ) -> None:
+        """What stands in the way is said when it changes, to whoever wants to hear it."""
         self.spool = spool
         self.target = target
+        self._say = say
         #: Why batches wait, and why others were refused.
         self.reason = ""
         self.refusal = ""
@@ -70,13 +75,27 @@ class Delivery:
             if answer.stored:
                 self.spool.done(name)
             elif answer.refused:
+                if answer.reason != self.refusal:
+                    self._tell(f"a batch was refused and put aside: {answer.reason}")
                 self.refusal = answer.reason
                 self.spool.refuse(name)
             else:
-                self.reason, self.wait = answer.reason, answer.wait
+                self.stand_still(answer.reason, answer.wait)
                 return False
+        if self.reason:
+            self._tell("all batches that waited are delivered")
         self.reason, self.wait = "", 0.0
         return True
+
+    def stand_still(self, reason: str, wait: float = 0.0) -> None:
+        """Nothing can be delivered now, for this reason."""
+        if reason != self.reason:
+            self._tell(f"batches wait: {reason}")
+        self.reason, self.wait = reason, wait
+
+    def _tell(self, sentence: str) -> None:
+        if self._say is not None:
+            self._say(sentence)
 
 
 class DeliveryThread(threading.Thread):
@@ -107,13 +126,22 @@ class DeliveryThread(threading.Thread):
             self._work.clear()
             if self._ended.is_set():
                 return
-            if self._delivery.deliver():
+            if self._deliver():
                 pause = 1.0
             else:
                 self._ended.wait(_spread(min(self._delivery.wait, _LONGEST_WAIT) or pause))
                 # A server that says when to come again is not one that is away.
                 pause = 1.0 if self._delivery.wait else min(pause * 2, self._longest_pause)
                 self._work.set()
+
+    def _deliver(self) -> bool:
+        try:
+            return self._delivery.deliver()
+        except Exception as error:
+            # A disk that cannot be read, or a fault of ours: the next try may fare better, and a
+            # thread that ended would deliver nothing any more.
+            self._delivery.stand_still(f"they cannot be delivered: {error!r}")
+            return False
 
     def end(self) -> None:
         """Stop after what is under way; the caller delivers the rest."""

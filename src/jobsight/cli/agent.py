@@ -199,12 +199,11 @@ def _delivered(spool: Spool, settings: Settings) -> Iterator[Callable[[], None] 
         logger.warning("no server is known (server.url): batches are kept in %s", spool.folder)
         yield None
         return
-    delivery = Delivery(spool, target)
+    delivery = Delivery(spool, target, logger.warning)
     thread = DeliveryThread(delivery)
     thread.start()
     try:
         yield thread.notify
     finally:
         thread.end()
-        if not delivery.deliver() and delivery.reason:
-            logger.warning("%s", delivery.reason)
+        delivery.deliver()
