@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from jobsight.scheduler.records import Problem
 
 Value = TypeVar("Value")
 
-_ABSENT = object()
+
+@cache
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
 
 
 class RecordReader:
@@ -43,12 +47,10 @@ class RecordReader:
     def value(self, path: str) -> Any:
         """What stands under a path as it came; None where nothing does."""
         found: Any = self.document
-        for name in path.split("."):
-            if not isinstance(found, Mapping):
+        for name in _names(path):
+            if not isinstance(found, dict):
                 return None
-            found = found.get(name, _ABSENT)
-            if found is _ABSENT:
-                return None
+            found = found.get(name)
         return found
 
     def report(self, path: str, value: Any, reason: str) -> None:

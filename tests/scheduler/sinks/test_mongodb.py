@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +120,26 @@ def test_a_requeue_is_two_documents(address: str, database: Any, store: Store) -
     assert starts == [START, START + 1000]
     indices = database.jobs.index_information()
     assert indices["job_id_cluster_name_and_start"]["unique"]
+    sink.close()
+
+
+def test_the_query_of_the_documents(address: str, database: Any, store: Store) -> None:
+    book(store, [record(7), record(14, START + 5000), record(8)])
+    measured = part(sighting(job_id=7, birth=START * SECOND), totals=totals(1, 1800 * SECOND))
+    assert store.write(batch(measured))
+    keep(store, waiting=[record(9, None)])
+    sink = sink_for(address, database)
+    feed(store, sink)
+    text = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
+    query = text.partition("db.jobs.aggregate(")[2].partition(")\n```")[0]
+    # The shell's bare words in the place of JSON's names.
+    stages = json.loads(re.sub(r"([{,]\s*)([$\w]+):", r'\1"\2":', query))
+    found = list(database.jobs.aggregate(stages))
+    hours = 4 * 600 / 3600
+    assert found == [
+        {"_id": "user0", "core_hours": 2 * hours, "cpu_hours": 0.5},
+        {"_id": "user1", "core_hours": hours, "cpu_hours": 0},
+    ]
     sink.close()
 
 
