@@ -20,6 +20,7 @@ from jobsight.store.pruning import prune
 from tests.store.contents import assert_sound, check, rows
 from tests.store.many import NOW, ROWS, count, fill, summed
 from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
+from tests.store.test_faults import writer
 
 
 def _change(store: Store, sql: str, **values: object) -> None:
@@ -241,6 +242,21 @@ def test_what_a_store_holds(store: Store) -> None:
     assert (found.newest, len(store.series(find(store, "999").id)[0].times) < ROWS) == (
         max(run.start for run in store.runs()), True,
     )  # fmt: skip
+
+
+def test_a_store_that_is_written_to_is_sound(store: Store, location: str) -> None:
+    with writer(location, 0, 10**6) as one, writer(location, 10**6, 2 * 10**6, "other") as other:
+        for process in (one, other):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        looked = 0
+        while looked < 8 or store.info().rows < 150:
+            found = check(store)
+            assert (found.faults, found.notes) == ([], [])
+            looked += 1
+        for process in (one, other):
+            process.kill()
+    assert_sound(store)
 
 
 _PRUNE = """

@@ -14,6 +14,7 @@ from jobsight.store import jobs, queries, schema
 from jobsight.store.archived import Archive, ArchivedRun, find_archived
 from jobsight.store.database import Database, open_database
 from jobsight.store.group import Group
+from jobsight.store.inventory import size_of
 from jobsight.store.jobs import KnownEnds, OpenRun
 from jobsight.store.records import (
     MetricSummary,
@@ -189,9 +190,6 @@ class Store:
             oldest, newest = connection.execute(
                 select(func.min(runs.c.start), func.max(runs.c.start))
             ).one()
-            size = "pg_database_size(current_database())"
-            if not self.database.postgresql:
-                size = "page_count * page_size FROM pragma_page_count(), pragma_page_size()"
             return StoreInfo(
                 location=self.database.where,
                 engine=self.database.engine.dialect.name,
@@ -205,7 +203,7 @@ class Store:
                 paths=count(paths.name),
                 agents=count(agents.name),
                 series_size=int(series_size or 0),
-                size=connection.scalar(text(f"SELECT {size}")),
+                size=size_of(connection),
                 oldest=oldest,
                 newest=newest,
             )
