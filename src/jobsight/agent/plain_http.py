@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-_LARGEST_REPLY: Final = 65536
+LARGEST_REPLY: Final = 65536
 
 
 class BadReply(OSError):
@@ -55,6 +55,7 @@ def request(
     body: bytes,
     timeout: float,
     wrap: Callable[[socket.socket], socket.socket] | None = None,
+    largest: int = LARGEST_REPLY,
 ) -> Reply:
     """One exchange. HTTP 1.0: the reply ends with the connection."""
     deadline = time.monotonic() + timeout
@@ -72,14 +73,14 @@ def request(
         except (BrokenPipeError, ConnectionResetError):
             # A server may refuse before it has read all; then its answer is there already.
             pass
-        return _parsed(_received(connection, deadline))
+        return _parsed(_received(connection, deadline, largest), largest)
     finally:
         connection.close()
 
 
-def _received(connection: socket.socket, deadline: float) -> bytes:
+def _received(connection: socket.socket, deadline: float, largest: int) -> bytes:
     reply = bytearray()
-    while len(reply) < _LARGEST_REPLY:
+    while len(reply) < largest:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
@@ -91,7 +92,7 @@ def _received(connection: socket.socket, deadline: float) -> bytes:
     return bytes(reply)
 
 
-def _parsed(reply: bytes) -> Reply:
+def _parsed(reply: bytes, largest: int) -> Reply:
     head, separator, body = reply.partition(b"\r\n\r\n")
     first, *rest = head.split(b"\r\n")
     words = first.split(None, 2)
@@ -106,7 +107,7 @@ def _parsed(reply: bytes) -> Reply:
     announced = headers.get("content-length", "")
     if announced.isascii() and announced.isdigit():
         length = int(announced)
-        if len(body) < min(length, _LARGEST_REPLY - len(head) - 4):
+        if len(body) < min(length, largest - len(head) - 4):
             raise BadReply("the reply was cut")
         body = body[:length]
     return Reply(int(words[1]), headers, body)

@@ -13,9 +13,9 @@ import msgspec
 import typer
 
 from jobsight import places
-from jobsight.archive.settings import ArchiveSettings
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config import load_settings
+from jobsight.settings import Settings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
@@ -42,7 +42,7 @@ def report(
     settings = load_settings(config)
     location = store or settings.store.location
     wanted = run or job_of_this_shell()
-    made = find_report(location, wanted, settings.archive)
+    made = find_report(location, wanted, settings)
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
         return
@@ -63,7 +63,7 @@ def job_of_this_shell() -> str | None:
 
 
 def find_report(
-    location: str, wanted: str | None, archive: ArchiveSettings | None = None
+    location: str, wanted: str | None, settings: Settings | None = None
 ) -> JobReport:
     """Build the report from the store itself, or ask the server that may read it."""
     reference = _reference(wanted) if wanted else None
@@ -73,8 +73,11 @@ def find_report(
         from jobsight.store import Store
 
         opened = Store.open(location)
-        if archive is not None:
-            attach(opened, archive)
+        if settings is not None:
+            from jobsight.server.promql import attach_curves
+
+            attach(opened, settings.archive)
+            attach_curves(opened, settings.server)
         try:
             return build_report(opened, _choose(opened, reference))
         finally:

@@ -131,6 +131,17 @@ SEED: Final = _table(
     Family("jobs_gpus_used", "gauge", "1 for each GPU of the job", ("gpuid",)),
 )
 
+#: Years of petricore's own exporter, read back: it wrote times in ticks of the clock, and called
+#: the threads of one task processes.
+_TICK: Final = SECOND // 100
+OLD_PETRICORE: Final = {
+    family.metric: family._replace(divisor=_TICK)
+    if family.name in ("jobs_user_time", "jobs_system_time")
+    else family
+    for family in SEED.values()
+    if family.metric is not None and family.name != "jobs_spawned_processes"
+}
+
 #: About the agent itself, with the labels cluster and node.
 AGENT: Final = _table(
     Family("jobsight_agent_info", "info", "The agent's release", ("version",)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from jobsight import __version__
-from jobsight.agent.plain_http import Reply, request
+from jobsight.agent.plain_http import LARGEST_REPLY, Reply, request
 from jobsight.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Web:
         path: str = "",
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
+        *,
+        largest: int = LARGEST_REPLY,
     ) -> Reply:
         """One request; raises OSError where no answer came."""
         sent = {
@@ -85,4 +87,14 @@ class Web:
         }
         wrap = self._tls.wrapping(self.host) if self._tls is not None else None
         target = f"{self.path}{path}{self._query}" or "/"
-        return request(method, self.host, self._port, target, sent, body, self.timeout, wrap)
+        return request(
+            method,
+            self.host,
+            self._port,
+            target,
+            sent,
+            body,
+            self.timeout,
+            wrap,
+            largest,
+        )

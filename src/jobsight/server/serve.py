@@ -22,6 +22,7 @@ from jobsight.agent.footprint import tighten
 from jobsight.archive.attach import attach
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.app import create_app
+from jobsight.server.promql import attach_curves
 from jobsight.server.connection import Connection
 from jobsight.server.keyring import Keyring
 from jobsight.server.record import ServerRecord, announced
@@ -160,6 +161,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             store = Store.open(location)
             stack.callback(store.close)
         attach(store, settings.archive)
+        attach_curves(store, settings.server)
         if settings.archive.every:
             from jobsight.archive.thread import archiving
 

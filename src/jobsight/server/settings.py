@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
-from jobsight.prometheus.settings import RemoteWriteSettings
+from jobsight.prometheus.settings import PromqlSettings, RemoteWriteSettings
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -52,3 +52,6 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     url: str | None = None
     ingest: IngestSettings = msgspec.field(default_factory=IngestSettings)
     remote_write: RemoteWriteSettings = msgspec.field(default_factory=RemoteWriteSettings)
+    #: Where the curves of pages and reports come from: our own store, or server.promql.
+    series: Literal["store", "promql"] = "store"
+    promql: PromqlSettings = msgspec.field(default_factory=PromqlSettings)

@@ -13,6 +13,7 @@ from jobsight.model import Batch, JobInfo, RunReference
 from jobsight.store import jobs, queries, schema
 from jobsight.store.archived import Archive, ArchivedRun, find_archived
 from jobsight.store.database import Database, open_database
+from jobsight.store.elsewhere import CurveSource, find_span, summaries_of
 from jobsight.store.group import Group
 from jobsight.store.inventory import size_of
 from jobsight.store.jobs import KnownEnds, OpenRun
@@ -42,6 +43,8 @@ class Store:
         self._group = Group(database)
         #: Gives the archive where what was pruned can still be read; jobsight.archive sets it.
         self.archive: Callable[[], Archive] | None = None
+        #: Keeps the curves in place of our own chunks; jobsight.server.promql sets it.
+        self.curves: CurveSource | None = None
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Store:
@@ -133,7 +136,11 @@ class Store:
     def nodes(self, run_id: int) -> list[StoredNode]:
         """The run on each of its nodes."""
         with self.database.read() as connection:
-            return queries.list_nodes(connection, run_id)
+            found = queries.list_nodes(connection, run_id)
+            if found or self.curves is None:
+                return found
+            span = find_span(connection, run_id)
+        return self.curves.nodes(span)
 
     def executables(self, run_id: int) -> list[StoredExecutable]:
         """What the run executed, by node, the most CPU time first."""
@@ -156,13 +163,20 @@ class Store:
     ) -> list[StoredSeries]:
         """The run's curves by node, sorted by time; all metrics where none are named."""
         with self.database.read() as connection:
-            found = queries.list_series(connection, run_id, metrics, since, until)
+            if self.curves is None:
+                found = queries.list_series(connection, run_id, metrics, since, until)
+            else:
+                span = find_span(connection, run_id)
+        if self.curves is not None:
+            return self.curves.series(span, metrics, since, until)
         return found or self._archived(
             run_id, lambda archive, run: archive.series(run, metrics, since, until)
         )
 
     def summaries(self, run_id: int) -> list[MetricSummary]:
         """Minimum, mean, maximum and last of each curve."""
+        if self.curves is not None:
+            return summaries_of(self.series(run_id))
         with self.database.read() as connection:
             found = queries.list_summaries(connection, run_id)
         return found or self._archived(run_id, lambda archive, run: archive.summaries(run))
