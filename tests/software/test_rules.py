@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jobsight.errors import ConfigError
 from jobsight.software import matching
 from jobsight.software.expectations import run_expectations
+from jobsight.software.patterns import Pattern, PatternError
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.templates import MAX_TEXT, fill_run
 
@@ -189,7 +190,7 @@ WRONG = [
     ),
     (
         "rules: [{match: '(?!/a).*/.*/.*', software: a, version: '', versionstr: ''}]",
-        "more than 2 repeats such as .*",
+        "too many repeats together with look-around",
     ),
     ("rules: []\ntests: [{path: /a}]", "test 1: say what is expected"),
     (
@@ -260,6 +261,30 @@ def test_look_around_is_matched_with_a_warning_in_its_place(tmp_path: Path) -> N
     (warning,) = found.warnings
     assert "rule 2: match: cannot be matched in linear time" in warning
     assert found.name(b"/" + b"x" * 600) is None
+
+
+SLOW = [
+    (r"(?!/home/)/(?:[^/]+/)*bin/(?P<x>[^/]+)$", True),
+    (r"/(?P<a>[^/]+)/(?P=a)-(?P<x>\d+)\.[^/]*-[a-z]+/", True),
+    (r"/.*/(?P<x>[^/]+)(?<!-test)/.*", True),
+    (r"(?!x)[^/]+[^/]+[^/]+[^/]+!", False),
+    (r"(?!x).*[^/]+[^/]+[^/]+!", False),
+    (r"(?!x)(?:[^/]+/?)*!", False),
+    (r"(?!x)(?:a|.*/)+!", False),
+    (r"(?!x)(?:/*a*)*!", False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "taken"), SLOW)
+def test_what_python_matches_has_few_ways_to_match(pattern: str, taken: bool) -> None:
+    if not taken:
+        with pytest.raises(PatternError, match="can take for ever"):
+            Pattern(pattern)
+        return
+    found = Pattern(pattern)
+    assert found.linear is None
+    for path in (b"/" + b"a" * 511, b"/a" * 256, b"/" * 512, b"/a-" * 170, b"/a/a-1.b-c/bin/x"):
+        found.match(path, True)
 
 
 def test_the_end_of_the_text_is_pythons(tmp_path: Path) -> None:

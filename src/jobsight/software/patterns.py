@@ -17,9 +17,11 @@ import re2
 
 #: Bytes of a path that Python's own engine is given at most.
 SLOW_LIMIT: Final = 512
-#: Repeats that run across slashes, in one pattern for Python's engine: each multiplies the time by
-#: the path's length.
-_WIDE_REPEATS: Final = 2
+#: Repeats in one pattern for Python's engine whose ways multiply, each by the path's length.
+_MOST_REPEATS: Final = 2
+#: In the order of a pattern: a repeat that runs across slashes, one that does not, a repeat inside
+#: of a repeat, and a slash.
+_WIDE, _WITHIN, _NESTED, _SLASH = "w", "p", "n", "/"
 #: Python's end of the text, which RE2 writes in small.
 _END: Final = re.compile(r"((?:\\\\)*)\\Z")
 
@@ -108,32 +110,41 @@ def _refuse_slow(text: str) -> None:
         # The parser of the engine itself, under the name that Python 3.11 gave it.
         from re import _parser  # type: ignore[attr-defined]
 
-        depths = list(_repeats(_parser.parse(text), 0))
-    if any(depth for depth, _ in depths):
+        repeats = list(_repeats(_parser.parse(text)))
+    if _NESTED in repeats:
         raise PatternError(
             f"{text!r} has a repeat inside of a repeat together with look-around or a "
             "back-reference, which can take for ever; right: one of the two without the other"
         )
-    if sum(wide for _, wide in depths) > _WIDE_REPEATS:
+    # Those that stay within one part of a path multiply only with others of the same part.
+    within = max(len(part) for part in "".join(repeats).replace(_WIDE, "").split(_SLASH))
+    if repeats.count(_WIDE) + max(0, within - 1) > _MOST_REPEATS:
         raise PatternError(
-            f"{text!r} has more than {_WIDE_REPEATS} repeats such as .* together with look-around "
-            "or a back-reference, which can take for ever; right: [^/]* for parts of a path"
+            f"{text!r} has too many repeats together with look-around or a back-reference, which "
+            "can take for ever; right: [^/]* in place of .*, and one for each part of a path"
         )
 
 
-def _repeats(parsed: Any, depth: int) -> Iterator[tuple[int, bool]]:
-    """Each repeat of any length: how many are around it, and whether it runs across slashes."""
+def _repeats(parsed: Any) -> Iterator[str]:
+    """The repeats of any length in a pattern, and the slashes between them, in their order."""
     for operation, argument in parsed:
         name = str(operation)
-        if name.endswith("REPEAT"):
+        if name == "LITERAL" and argument == ord("/"):
+            yield _SLASH
+        elif name.endswith("REPEAT"):
             low, high, body = argument
-            several = high - low > 1 or high > 64
-            if several:
-                yield depth, _crosses(body)
-            yield from _repeats(body, depth + several)
+            inner = "".join(_repeats(body))
+            if high - low <= 1 and high <= 64:
+                yield from inner if low else inner.replace(_SLASH, "")
+            elif not inner.strip(_SLASH):
+                yield _WIDE if _SLASH in inner or _crosses(body) else _WITHIN
+            else:
+                # Each turn takes one part of the path up to its slash: there is one way to do it.
+                yield _WIDE if inner in (_WITHIN + _SLASH, _SLASH + _WITHIN) else _NESTED
         else:
-            for inner in _inner(argument):
-                yield from _repeats(inner, depth)
+            found = "".join("".join(_repeats(inner)) for inner in _inner(argument))
+            # Only a slash that is always there parts what is before it from what follows.
+            yield from found if name == "SUBPATTERN" else found.replace(_SLASH, "")
 
 
 def _inner(argument: Any) -> Iterator[Any]:
@@ -151,7 +162,7 @@ def _crosses(body: Any) -> bool:
         return True
     name, argument = str(body[0][0]), body[0][1]
     if name == "LITERAL":
-        return bool(argument == ord("/"))
+        return False
     if name == "NOT_LITERAL":
         return bool(argument != ord("/"))
     if name != "IN":
