@@ -1,6 +1,7 @@
 """``jobsight archive`` as people type it, and the server that does it by itself."""
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from starlette.testclient import TestClient
 from jobsight.archive.attach import attach
 from jobsight.archive.place import open_place
 from jobsight.archive.settings import ArchiveSettings
-from jobsight.archive.thread import archiving
+from jobsight.archive.thread import Stopped, archive_once, archiving
 from jobsight.archive.writer import write_archive
 from jobsight.cli.main import main
 from jobsight.server.app import create_app
@@ -134,6 +135,23 @@ def test_a_server_archives_and_its_pages_read_it(store: Store, settings: Archive
     attach(store, settings)
     assert [_json(client, path) for path in asked] == before
     assert client.get("/jobs/1").text == page
+
+
+def test_a_server_that_ends_drops_what_it_was_writing(
+    store: Store, settings: ArchiveSettings
+) -> None:
+    months.fill(store)
+    settings.older_than = 0
+    with store.database.write() as transaction:
+        transaction.execute('UPDATE runs SET "end" = 1 WHERE "end" IS NOT NULL')
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(Stopped):
+        archive_once(store, settings, stopped)
+    assert count(store, "runs", "archived IS NOT NULL") == count(store, "marks") == 0
+    assert [file for file in Path(str(settings.location)).rglob("*") if file.is_file()] == []
+    archive_once(store, settings, threading.Event())
+    assert count(store, "runs", "archived IS NOT NULL") == 6
 
 
 def test_a_page_when_the_archive_is_away(store: Store, settings: ArchiveSettings) -> None:

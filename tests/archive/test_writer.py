@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobsight.agent.service import AlreadyRunning
-from jobsight.archive import writer
+from jobsight.archive import rows, writer
 from jobsight.archive.attach import attach
 from jobsight.archive.check import check_archive, list_months
 from jobsight.archive.lock import alone
@@ -135,11 +135,22 @@ def test_long_months_become_several_parts(
 ) -> None:
     monkeypatch.setattr(writer, "PART_RUNS", 3)
     monkeypatch.setattr(writer, "_AT_ONCE", 2)
+    # Job 2 has three sightings, and is read alone.
+    monkeypatch.setattr(rows, "_NODES_AT_ONCE", 2)
     seen: list[tuple[int, int]] = []
     done = write_archive(filled, place, LATER, progress=lambda *numbers: seen.append(numbers))
     assert (done.runs, done.parts) == (6, 3)
     assert seen[-1] == (6, 6)
+    assert [job for job, _ in months.archived_rows(Path(place.location))] == list(FINISHED)
+    assert check_archive(place, filled).problems == []
+
+
+def test_large_parts_are_closed_early(
+    filled: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_AT_ONCE", 1)
     monkeypatch.setattr(writer, "PART_SIZE", 1)
+    assert write_archive(filled, place, LATER).parts == 6
     assert [job for job, _ in months.archived_rows(Path(place.location))] == list(FINISHED)
     assert check_archive(place, filled).problems == []
 
