@@ -242,6 +242,21 @@ def test_unknown_keys_and_unused_rewrites_are_warned_of(tmp_path: Path) -> None:
     assert found.name(b"/a") == named("%(user)s", "", "")
 
 
+def test_keys_of_any_kind_are_only_unknown(tmp_path: Path) -> None:
+    found = rules(
+        tmp_path,
+        """
+        null: 1
+        2024-01-01: {1.5: !!binary aGFsbG8=}
+        rules:
+          - {match: /a, software: a, version: '', versionstr: '', null: 3, 7: !!set {a, b}}
+        rewrite: [{match: {software: b, null: 2}, update: {software: c, 3: 4}, 5: 6}]
+        """,
+    )
+    assert found.name(b"/a") == named("a", "", "")
+    assert len(found.warnings) == 7
+
+
 def test_look_around_is_matched_with_a_warning_in_its_place(tmp_path: Path) -> None:
     found = rules(
         tmp_path,

@@ -114,7 +114,12 @@ class _Reader:
             stop_on_rewrite_match=stop,
             expectations=tests,
             warnings=self._warnings,
-            source=[ready, tree.get("rules"), tree.get("rewrite"), stop],
+            source=[
+                ready,
+                [[entry.get(key) for key in _RULE] for entry in tree.get("rules") or ()],
+                [_used(entry) for entry in tree.get("rewrite") or ()],
+                stop,
+            ],
         )
 
     def _entries(self, tree: Mapping[str, Any], key: str, noun: str) -> list[tuple[int, Any]]:
@@ -239,6 +244,12 @@ class _Reader:
 
     def _error(self, where: str, sentence: str) -> RulesError:
         return RulesError(": ".join(part for part in (self._file, where, sentence) if part))
+
+
+def _used(rewrite: Mapping[str, Any]) -> list[Any]:
+    """What of a rewrite decides on names."""
+    parts = (rewrite.get("match"), rewrite.get("update"))
+    return [[part.get(key) for key in TEXTS] if isinstance(part, dict) else None for part in parts]
 
 
 def _kind(value: object) -> str:
