@@ -1,6 +1,10 @@
 """``jobsight store`` on both kinds of store."""
 
+import contextlib
 import io
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -166,3 +170,28 @@ def test_lines_of_progress_are_few() -> None:
         "rows: 81 of 100",
         "rows: 100 of 100",
     ]
+
+
+def test_bars_on_a_terminal(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store:
+        fill(store, range(3), age=5, now=time.time_ns())
+    ours, theirs = os.openpty()
+    command_line = [sys.executable, "-m", "jobsight.cli.main", "store", "check", "--store"]
+    with subprocess.Popen(
+        [*command_line, str(tmp_path / "store.db")],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+    ) as process:
+        os.close(theirs)
+        bars = b""
+        # A terminal whose other side has gone is an error, not an end.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 2**16):
+                bars += piece
+        os.close(ours)
+        assert process.stdout is not None
+        assert process.stdout.read().endswith("all sound\n")
+    assert b"chunks" in bars
+    assert b"3 of 3" in bars
