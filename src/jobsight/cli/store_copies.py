@@ -95,7 +95,7 @@ def move(
     Stop the server before: what comes after the first row was read stays behind. The rows go over
     one by one in bounded memory and in one transaction, and are counted at the end: TO is filled
     whole or stays empty, also when this command is killed; then start it again. A store TO that is
-    not empty is refused. FROM stays as it is.
+    not empty is refused. FROM stays as it is; one of an older jobsight is brought up to date first.
 
     Then set store.location to the new place and start the server. The token of the pages and what
     the scraper has reached lie in files beside an SQLite store; they are made anew.

@@ -18,7 +18,9 @@ ConfigOption = Annotated[
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="PATH", help="The store's file", show_default=False),
+    typer.Option(
+        "--store", metavar="PATH", help="The store: a file or an address", show_default=False
+    ),
 ]
 
 
