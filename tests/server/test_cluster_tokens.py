@@ -1,20 +1,28 @@
 """Tokens of clusters: what they open, how they end, and a rotation that refuses nobody."""
 
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from jobsight import wire
+from jobsight.agent.delivery import Answer
+from jobsight.agent.server_target import HttpTarget
+from jobsight.cli.token import hand_out
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import SECOND
 from jobsight.server import keyring
 from jobsight.server.app import create_app
 from jobsight.server.keyring import Keyring
+from jobsight.server.serve import BackgroundServer
+from jobsight.settings import Settings
 from jobsight.store import BatchError, Store
 from jobsight.store.tokens import Tokens, digest_of
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
+from tests.server.processes import wait_until
 from tests.server.test_access import ROUTES
 
 
@@ -120,6 +128,45 @@ def test_a_rotation_has_no_gap(
     assert "expired" in send(client, old)[1]
     assert [token.label for token in tokens.list("alpha")] == ["nodes"] * 3
     assert tokens.list("beta") == []
+
+
+def test_agents_send_on_through_a_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old token is revoked under agents that have it in memory and the new one on disk."""
+    monkeypatch.setattr(keyring, "REVOKED_WITHIN", 0)
+    settings = Settings()
+    settings.store.location = str(tmp_path / "store.db")
+    settings.server.port = 0
+    files = [tmp_path / f"token-{number}" for number in range(3)]
+    ended = threading.Event()
+    answers: list[Answer] = []
+
+    def agent(number: int) -> None:
+        target = HttpTarget(server.url, files[number])
+        spool, sequence = f"agent {number}", 0
+        while not ended.is_set():
+            sequence += 1
+            sent = batch(number, spool=spool, sequence=sequence)
+            answers.append(target.send(wire.encode(sent)))
+
+    with Store.open(settings.store.location) as store, BackgroundServer(settings) as server:
+        tokens = Tokens(store.database)
+        number, token = tokens.add("alpha")
+        for file in files:
+            hand_out(token, file)
+        threads = [threading.Thread(target=agent, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            old, number, token = tokens.rotate(number, grace=60 * SECOND)
+            for file in files:
+                hand_out(token, file)
+            tokens.revoke(old.id)
+            seen = len(answers)
+            wait_until(lambda seen=seen: len(answers) > seen + 12)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert [answer.reason for answer in answers if not answer.stored] == []
 
 
 def test_a_second_rotation_never_gives_a_token_a_longer_life(tokens: Tokens) -> None:

@@ -252,6 +252,17 @@ def test_a_client_that_sends_slowly_or_not_at_all_is_given_up(server: Background
     assert b"did not come whole within 0.2 seconds" in answer
 
 
+def test_a_client_that_goes_away_leaves_nothing_behind(server: BackgroundServer) -> None:
+    data = wire.encode(batch())
+    port = int(server.url.rpartition(":")[2])
+    for cut in (0, 1, len(data) // 2, len(data) - 1):
+        with socket.create_connection(("127.0.0.1", port), 20) as connection:
+            connection.sendall(head(server, len(data)) + data[:cut])
+    with Store.open(server.settings.store.location) as store:
+        assert store.info().agents == 0
+    assert b'{"status":"stored"}' in raw(server, head(server, len(data)) + data)
+
+
 def test_a_refusal_is_heard_by_who_is_still_sending(server: BackgroundServer) -> None:
     large = b"x" * 8_000_000
     assert raw(server, head(server, len(large)), large).startswith(b"HTTP/1.1 413")

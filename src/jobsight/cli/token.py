@@ -88,14 +88,14 @@ def token(
             _show(tokens.list(cluster), as_json=json)
         elif action == Action.ADD:
             number, made = tokens.add(cluster or settings.cluster, label or "", until)
-            _hand_out(made, file)
+            hand_out(made, file)
             print(f"token {number} of cluster {cluster or settings.cluster}", file=sys.stderr)
         elif action == Action.REVOKE:
             print(f"{tokens.revoke(id or 0).refusal(time.time_ns())}", file=sys.stderr)
         else:
             hours = 24.0 if grace is None else grace
             old, number, made = tokens.rotate(id or 0, round(hours * _HOUR), until)
-            _hand_out(made, file)
+            hand_out(made, file)
             print(
                 f"token {number} in place of the token {old.name}, which is good for {hours:g} h",
                 file=sys.stderr,
@@ -117,7 +117,7 @@ def _check_options(action: Action, id: int | None, **given: object) -> None:
             raise ConfigError(f"--{name}: is for {' and '.join(takes[name])}, not for {action}")
 
 
-def _hand_out(made: str, file: Path | None) -> None:
+def hand_out(made: str, file: Path | None) -> None:
     """To a file that appears whole and with its mode, or alone on the output, for a pipe."""
     if file is None:
         print(made)
