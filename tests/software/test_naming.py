@@ -301,10 +301,10 @@ def test_any_order_of_events_gives_the_sums_of_a_fresh_start(
     usage, software = found
     whole: dict[object, list[int]] = {}
     for row in software:
-        figures = whole.setdefault(row[:5], [0, 0, 0])
-        for place in range(3):
-            figures[place] += row[8 + place]
-    counted = {row[:5]: list(row[6:9]) for row in usage if any(row[6:9])}
+        figures = whole.setdefault(row[:5], [0, 0, 0, 0])
+        for place in range(4):
+            figures[place] += row[7 + place]
+    counted = {row[:5]: list(row[6:10]) for row in usage if any(row[6:10])}
     assert {key: figures for key, figures in whole.items() if any(figures)} == counted
     with store.database.write() as transaction:
         transaction.execute("UPDATE paths SET software_id = NULL")

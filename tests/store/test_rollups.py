@@ -25,7 +25,7 @@ WHO = {"user": "anna", "account": "astro", "partition": "batch"}
 def usage(store: Store) -> list[tuple[int, ...]]:
     """Day after the start, runs, CPU, core and GPU seconds, memory in MiB seconds."""
     return sorted(
-        (row[0] - FIRST_DAY, row[5], *(value / 1e6 for value in row[6:9]), row[9])
+        (row[0] - FIRST_DAY, row[5], *(value / 1e6 for value in row[7:10]), row[10])
         for row in rows(store, usage_by_day)
     )
 
@@ -248,12 +248,12 @@ def test_days_and_software_add_up(store: Store) -> None:
     sum_up_everything(store)
     by_day: dict[int, list[int]] = {}
     for row in rows(store, software_by_day):
-        sums_of_day = by_day.setdefault(row[0], [0, 0, 0])
-        for place in range(3):
-            sums_of_day[place] += row[8 + place]
-    assert {row[0]: list(row[6:9]) for row in rows(store, usage_by_day)} == by_day
+        sums_of_day = by_day.setdefault(row[0], [0, 0, 0, 0])
+        for place in range(4):
+            sums_of_day[place] += row[7 + place]
+    assert {row[0]: list(row[6:10]) for row in rows(store, usage_by_day)} == by_day
     assert len(by_day) == 5
-    assert sum(values[0] for values in by_day.values()) == (6 * 10**9 + 21) // 1000
+    assert sum(values[1] for values in by_day.values()) == (6 * 10**9 + 21) // 1000
 
 
 def test_what_an_export_reads_is_the_run_s_whole(store: Store) -> None:

@@ -13,7 +13,7 @@ def apportion(amount: int, weights: Sequence[int]) -> list[int]:
     first one takes it all.
     """
     whole = sum(weights)
-    if not whole:
+    if not amount or not whole or len(weights) == 1:
         return [amount, *[0] * (len(weights) - 1)] if weights else []
     shares, remainders = [], []
     for weight in weights:

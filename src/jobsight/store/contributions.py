@@ -44,6 +44,7 @@ class DayShare(msgspec.Struct, array_like=True):
 
     day: int
     runs: int
+    executions: int
     cpu_time: int
     core_time: int
     gpu_time: int
@@ -157,6 +158,7 @@ def contribution(run: RunFacts, nodes: Sequence[NodeFacts]) -> Contribution | No
     for day in usage:
         day.software = [share for share in day.software if any(msgspec.structs.astuple(share)[1:])]
         day.software.sort(key=lambda share: share.software_id)
+        day.executions = sum(share.executions for share in day.software)
     names = (run.user or "", run.account or "", run.partition or "")
     return Contribution(run.cluster, *names, [day for day in usage if _counts(day)])
 
@@ -203,7 +205,7 @@ def _usage_by_day(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[DayShare]:
     gpu = _differences([gpus * (bound - start) // 1000 for bound in bounds])
     held = [memory * (bound - start) // (_MEBIBYTE * SECOND) for bound in bounds]
     return [
-        DayShare(start // DAY + place, int(place == 0), *figures, [])
+        DayShare(start // DAY + place, int(place == 0), 0, *figures, [])
         for place, figures in enumerate(zip(cpu, core, gpu, _differences(held), strict=True))
     ]
 

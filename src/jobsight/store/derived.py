@@ -58,6 +58,7 @@ usage_by_day = Table(
     *_key(),
     # Counted on the day of their start.
     Column("runs", BigInteger, nullable=False),
+    Column("executions", BigInteger, nullable=False),
     Column("cpu_time", BigInteger, nullable=False),
     Column("core_time", BigInteger, nullable=False),
     Column("gpu_time", BigInteger, nullable=False),

@@ -48,12 +48,10 @@ _SET_REVISION = """
 """
 
 _KEY = ("day", "cluster", "user", "account", "partition")
+_FIGURES = ("runs", "executions", "cpu_time", "core_time", "gpu_time")
 _TABLES: Final = {
-    "usage_by_day": (_KEY, ("runs", "cpu_time", "core_time", "gpu_time", "memory_time")),
-    "software_by_day": (
-        (*_KEY, "software_id"),
-        ("runs", "executions", "cpu_time", "core_time", "gpu_time"),
-    ),
+    "usage_by_day": (_KEY, (*_FIGURES, "memory_time")),
+    "software_by_day": ((*_KEY, "software_id"), _FIGURES),
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Row,
     distinct,
     func,
+    literal,
     literal_column,
     or_,
     select,
@@ -118,14 +119,14 @@ def usage(connection: Connection, question: Question) -> list[UsageRow]:
         func.sum(table.c.cpu_time),
         func.sum(table.c.core_time),
         func.sum(table.c.gpu_time),
+        func.sum(table.c.executions),
+        literal(None) if question.names_software else func.sum(table.c.memory_time),
         func.min(table.c.day),
         func.max(table.c.day),
-        func.sum(table.c.executions if question.names_software else table.c.memory_time),
     ]
     query = select(*columns.values(), *figures).select_from(_joined(question, table))
     found = connection.execute(query.where(*_filters(question, table)).group_by(*_labels(columns)))
-    executions = None if question.names_software else _executions(connection, question)
-    rows = [_row(tuple(columns), row, executions) for row in found if row[-3] is not None]
+    rows = [_row(tuple(columns), row) for row in found if row[-1] is not None]
     return sorted(rows, key=_order)
 
 
@@ -227,22 +228,9 @@ def _filters(question: Question, table: FromClause) -> list[ColumnElement[bool]]
     return filters
 
 
-def _executions(connection: Connection, question: Question) -> dict[tuple[Any, ...], int]:
-    """By the groups of a question that asks for no software."""
-    table = software_by_day
-    columns = _group_columns(connection, question, table)
-    query = select(*columns.values(), func.sum(table.c.executions))
-    found = connection.execute(query.where(*_filters(question, table)).group_by(*_labels(columns)))
-    return {tuple(row[:-1]): int(row[-1] or 0) for row in found}
-
-
-def _row(
-    names: tuple[str, ...],
-    row: Row[Any],
-    executions: dict[tuple[Any, ...], int] | None,
-) -> UsageRow:
+def _row(names: tuple[str, ...], row: Row[Any]) -> UsageRow:
     keys = dict(zip(names, row, strict=False))
-    jobs, users, cpu, core, gpu, first, last, more = row[len(names) :]
+    jobs, users, cpu, core, gpu, executions, memory, first, last = row[len(names) :]
     kind = keys.pop("kind", None)
     if kind is not None:
         keys["kind"] = KINDS.get(kind, "software")
@@ -253,11 +241,11 @@ def _row(
         **keys,
         jobs=int(jobs),
         users=int(users),
-        executions=int(more) if executions is None else executions.get(tuple(row[: len(names)]), 0),
+        executions=int(executions),
         cpu_hours=int(cpu) / HOUR,
         core_hours=int(core) / HOUR,
         gpu_hours=int(gpu) / HOUR,
-        memory_gib_hours=None if executions is None else int(more) / _GIB_HOUR,
+        memory_gib_hours=None if memory is None else int(memory) / _GIB_HOUR,
         first=date_of(first).isoformat(),
         last=date_of(last).isoformat(),
     )

@@ -99,8 +99,8 @@ def _add_sums() -> None:
         sqlite_where=sa.text("dropped"),
         postgresql_where=sa.text("dropped"),
     )
-    _add_days("usage_by_day", [], ["runs", "cpu_time", "core_time", "gpu_time", "memory_time"])
     figures = ["runs", "executions", "cpu_time", "core_time", "gpu_time"]
+    _add_days("usage_by_day", [], [*figures, "memory_time"])
     _add_days("software_by_day", ["software_id"], figures)
     op.create_index(
         op.f("ix_software_by_day_software_id_day"), "software_by_day", ["software_id", "day"]
