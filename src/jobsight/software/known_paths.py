@@ -5,31 +5,19 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Row, text
+from sqlalchemy import text
 
 from jobsight.software.moves import software_names
 from jobsight.software.rules import SoftwareName
+from jobsight.store.catalogue import use_of
 from jobsight.store.database import Database
 from jobsight.text import readable_path
 
 #: Paths whose use is asked for at once.
 _AT_ONCE = 500
 _PATHS = "SELECT id, path, software_id FROM paths ORDER BY id"
-# The share of a run's core time goes by CPU time, as everywhere.
-_USE = """
-    SELECT path_id, sum(hours) AS hours, count(*) AS runs FROM (
-        SELECT executables.path_id, runs.id,
-            sum(executables.cpu_time) * 1.0 / runs.cpu_time * runs.cpus
-                * (coalesce(runs."end", runs.last_seen, runs.start) - runs.start) / 3.6e12 AS hours
-        FROM executables
-        JOIN run_nodes ON run_nodes.id = executables.run_node_id
-        JOIN runs ON runs.id = run_nodes.run_id
-        WHERE runs.cpu_time > 0 AND executables.path_id IN ({ids})
-        GROUP BY executables.path_id, runs.id
-    ) AS shares GROUP BY path_id
-"""
 
 
 class KnownPath(NamedTuple):
@@ -53,19 +41,16 @@ def known_paths(database: Database) -> Iterable[KnownPath]:
 def with_use(database: Database, paths: Iterable[KnownPath]) -> list[KnownPath]:
     """The same with what they used, the least first."""
     chosen = list(paths)
-    used: dict[int, Row[Any]] = {}
-    for place in range(0, len(chosen), _AT_ONCE):
-        # Numbers of rows, and nothing that a user wrote.
-        ids = ", ".join(str(int(path.id)) for path in chosen[place : place + _AT_ONCE])
-        with database.read() as connection:
-            found = connection.execute(text(_USE.format(ids=ids)))
-            used.update((row.path_id, row) for row in found)
-    result = [
-        path._replace(core_hours=float(used[path.id].hours or 0), runs=used[path.id].runs)
-        if path.id in used
-        else path
-        for path in chosen
-    ]
+    result = []
+    with database.read() as connection:
+        for place in range(0, len(chosen), _AT_ONCE):
+            group = chosen[place : place + _AT_ONCE]
+            used = use_of(connection, [path.id for path in group])
+            for path in group:
+                row = used.get(path.path)
+                result.append(
+                    path._replace(core_hours=row.core_hours, runs=row.jobs) if row else path
+                )
     return sorted(result, key=lambda path: path.core_hours)
 
 

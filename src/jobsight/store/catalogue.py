@@ -113,6 +113,12 @@ def paths_of(
     return _paths(connection, paths.c.software_id.in_(software_ids), limit, since)
 
 
+def use_of(connection: Connection, path_ids: list[int]) -> dict[str, PathRow]:
+    """What some paths were used for, by the readable path; one of no run is not there."""
+    found = _paths(connection, paths.c.id.in_(path_ids), len(path_ids), None)
+    return {row.path: row for row in found}
+
+
 def undetermined_paths(
     connection: Connection, limit: int, since: int | None = None
 ) -> list[PathRow]:
