@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from jobsight.model import SECOND
 from jobsight.scheduler.adapt import adapt_jobs, adapt_nodes, adapt_partitions, decode_json
 from jobsight.scheduler.errors import SourceError
+from jobsight.scheduler.policy import read_associations, read_qos, read_reservations
+from jobsight.scheduler.records import Problem
 
 FOLDER = os.environ.get("JOBSIGHT_REPLIES", "")
 pytestmark = pytest.mark.skipif(
@@ -183,3 +186,23 @@ def test_every_partition_is_read() -> None:
             assert [partition.state] == raw["partition"]["state"]
             assert partition.cluster
     assert seen
+
+
+def test_every_reservation_qos_and_association_is_read() -> None:
+    for key, read, name in (
+        ("reservations", read_reservations, "name"),
+        ("qos", read_qos, "name"),
+        ("associations", read_associations, "account"),
+    ):
+        seen = 0
+        for where, document in documents(key):
+            problems: list[Problem] = []
+            records = read(document[key], "c", problems)
+            assert problems == [], where
+            for raw, record in zip(document[key], records, strict=True):
+                seen += 1
+                assert getattr(record, name) == raw[name], where
+                if key == "reservations":
+                    assert len(record.nodes) == raw["node_count"], where
+                    assert record.start == raw["start_time"]["number"] * SECOND, where
+        assert seen, key

@@ -8,6 +8,7 @@ import pytest
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.errors import AdaptError, SourceError
 from jobsight.scheduler.mirror import read_mirror
+from jobsight.scheduler.policy import Policy, QosInfo
 from jobsight.scheduler.records import JobRecord, Jobs, NodeInfo, Nodes, Partitions, Problem
 from jobsight.scheduler.scrape import Scraper
 from jobsight.scheduler.sources.choose import Choice
@@ -73,6 +74,9 @@ class Slurm:
         if self.controller_away:
             raise self.controller_away
         return Nodes(records=self.known_nodes)
+
+    def policy(self) -> Policy:
+        return Policy(qos=[QosInfo(cluster="c1", name="normal")])
 
     def partitions(self) -> Partitions:
         return Partitions(records=[])

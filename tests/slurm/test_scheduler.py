@@ -248,6 +248,36 @@ def test_the_jobs_of_a_node_in_one_question(cluster: Cluster) -> None:
     assert "Invalid node name" in other.reason
 
 
+def test_reservations_shares_and_associations(
+    cluster: Cluster, sources: dict[str, Source]
+) -> None:
+    def scontrol(*words: str) -> None:
+        subprocess.run(["scontrol", *words], env=cluster.environment(), check=True, timeout=30)
+
+    begin = int(time.time()) + 3600
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
+    scontrol("create", "reservation", "ReservationName=course", f"StartTime={start}",
+             "Duration=60", f"Users={ALICE}", f"Nodes={cluster.nodes[0]}")  # fmt: skip
+    try:
+        for name in ("text", "json", "rest", "ssh"):
+            if name not in sources:
+                continue
+            policy = sources[name].policy()
+            (course,) = policy.reservations
+            assert (course.name, course.nodes, course.users) == (
+                "course", (cluster.nodes[0],), (ALICE,),
+            )  # fmt: skip
+            assert (course.start, course.end) == (begin * SECOND, (begin + 3600) * SECOND)
+            assert "normal" in {qos.name for qos in policy.qos}
+            known = {(each.account, each.user): each for each in policy.associations}
+            assert known[("beta", BOB)].shares == 1
+            if name != "rest":
+                assert known[("beta", BOB)].fair_share is not None
+            assert policy.problems == []
+    finally:
+        scontrol("delete", "ReservationName=course")
+
+
 @pytest.mark.timeout(240)
 def test_a_controller_that_is_away(cluster: Cluster, tmp_path: Path) -> None:
     run = functools.partial(stream_command, environment=cluster.environment())

@@ -29,6 +29,7 @@ from jobsight.scheduler.combine import (
 )
 from jobsight.scheduler.errors import SchedulerError
 from jobsight.scheduler.mirror import Mirror
+from jobsight.scheduler.policy import ReservationInfo, mark_reserved
 from jobsight.scheduler.records import JobRecord, Jobs, Problem
 from jobsight.scheduler.sinks.gauges import count_cluster
 from jobsight.scheduler.sources.base import Source
@@ -46,6 +47,7 @@ _OTHER_SOURCES = frozenset({"jobsight run", "test"})
 _MOST_IDS = 200
 #: Records that are in memory at once, however many a reply has.
 _AT_ONCE = 1000
+_POLICY_EVERY = 3600 * SECOND
 _FIRST_PAUSE, _LONGEST_PAUSE = 60 * SECOND, 6 * 3600 * SECOND
 
 
@@ -69,6 +71,8 @@ class Scraper:
         self._pauses: dict[int, tuple[int, int]] = {}
         #: Runs of this round that stand in the accounting and in the queue.
         self._booked: set[Key] = set()
+        self._policy_due = 0
+        self._reservations: list[ReservationInfo] = []
         self._reported: set[tuple[str, str]] = set()
         self._mirror = Mirror(store, settings.cluster, clock)
         self.state = read_state(settings.store.location, settings.cluster)
@@ -104,6 +108,7 @@ class Scraper:
             queue = Queue(jobs)
             self._report(jobs.problems)
             self._mirror.keep("waiting", queue.waiting.items())
+        self._mirror_policy(source, now)
         with _collected(failures):
             self._mirror_cluster(source, queue)
         with _collected(failures):
@@ -120,11 +125,31 @@ class Scraper:
 
     def _mirror_cluster(self, source: Source, queue: Queue) -> None:
         nodes, partitions = source.nodes(), source.partitions()
+        mark_reserved(nodes.records, self._reservations, self._clock())
         counted = count_cluster(self._settings.cluster, nodes.records, queue.records())
         self._mirror.keep("gauges", [("all", counted)])
         for kind, reply in (("node", nodes), ("partition", partitions)):
             self._report(reply.problems)
             self._mirror.keep(kind, ((record.name, record) for record in reply.records))
+
+    def _mirror_policy(self, source: Source, now: int) -> None:
+        """Reservations and the like, which change seldom; without them a round is still whole."""
+        if now < self._policy_due:
+            return
+        self._policy_due = now + _POLICY_EVERY
+        try:
+            policy = source.policy()
+        except SchedulerError as error:
+            logger.warning("reservations, QOS and associations are not known: %s", error)
+            return
+        self._report(policy.problems)
+        self._reservations = policy.reservations
+        for kind, records in (
+            ("reservation", policy.reservations),
+            ("qos", policy.qos),
+            ("association", policy.associations),
+        ):
+            self._mirror.keep(kind, ((record.name, record) for record in records))
 
     def _catch_up(self, now: int, queue: Queue) -> None:
         """Read the accounting up to now, window by window, and keep how far that came."""

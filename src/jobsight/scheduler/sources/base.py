@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from jobsight.scheduler.policy import Policy
 from jobsight.scheduler.records import Jobs, Nodes, Partitions
 
 
@@ -36,3 +37,7 @@ class Source(Protocol):
     def nodes(self) -> Nodes: ...
 
     def partitions(self) -> Partitions: ...
+
+    def policy(self) -> Policy:
+        """Reservations, QOS and associations; empty where a source cannot tell them."""
+        ...

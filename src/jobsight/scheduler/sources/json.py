@@ -15,8 +15,10 @@ from jobsight.scheduler.adapt import (
 )
 from jobsight.scheduler.commands import StreamRunner, stream_command, window_options
 from jobsight.scheduler.errors import SourceError
+from jobsight.scheduler.policy import Policy
 from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions
 from jobsight.scheduler.replies import Replies
+from jobsight.scheduler.sources.policy import ask_policy
 
 #: Since when the exit codes of failed jobs are right in it.
 _TRUSTED = (23, 2)
@@ -89,6 +91,9 @@ class JsonSource:
         except SourceError:
             return partitions_of(self.nodes())
         return adapt_partitions(document, self._cluster)
+
+    def policy(self) -> Policy:
+        return ask_policy(self._cluster, self._run, self._timeout)
 
     def _ask(self, *command: str) -> Any:
         return decode_json(b"".join(self._run(command, self._timeout)), f"{command[0]} --json")

@@ -14,6 +14,7 @@ from jobsight.scheduler.commands import iterate_records
 from jobsight.scheduler.errors import AdaptError, SourceError
 from jobsight.scheduler.node_rows import nodes_from_rows, partitions_from_rows
 from jobsight.scheduler.onsite import FORMAT, NODES, PARTITIONS, SQUEUE
+from jobsight.scheduler.policy import Policy
 from jobsight.scheduler.queue import info_of_row
 from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions
 from jobsight.scheduler.rows import NEEDED, jobs_from_rows
@@ -72,6 +73,9 @@ class OnsiteSource:
 
     def nodes(self) -> Nodes:
         return nodes_from_rows(self._rows("nodes", NODES[:3]), self._cluster)
+
+    def policy(self) -> Policy:
+        return Policy()
 
     def partitions(self) -> Partitions:
         return partitions_from_rows(self._rows("partitions", PARTITIONS[:2]), self._cluster)

@@ -10,6 +10,7 @@ import msgspec
 
 from jobsight.model import SECOND
 from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.policy import Policy
 from jobsight.scheduler.pyslurm_child import FORMAT
 from jobsight.scheduler.pyslurm_records import (
     read_booked,
@@ -91,6 +92,9 @@ class PySlurmSource:
         answer = self._ask("nodes")
         records, problems = _read(answer, "node", lambda r: read_node(r, self._cluster))
         return Nodes(records=records, problems=problems, release=answer.version)
+
+    def policy(self) -> Policy:
+        return Policy()
 
     def partitions(self) -> Partitions:
         answer = self._ask("partitions")

@@ -15,6 +15,7 @@ from jobsight.model import JobInfo
 from jobsight.scheduler.adapt import adapt_nodes, adapt_partitions, decode_json, stream_jobs
 from jobsight.scheduler.commands import iterate_records
 from jobsight.scheduler.errors import NoList, SourceError
+from jobsight.scheduler.policy import Policy
 from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
 from jobsight.scheduler.replies import JSON, ROWS, read_chunks, read_rows
 from jobsight.scheduler.rows import jobs_from_rows
@@ -65,6 +66,9 @@ class RecordedSource:
             found.records += part.records
             found.problems += part.problems
         return found
+
+    def policy(self) -> Policy:
+        return Policy()
 
     def partitions(self) -> Partitions:
         if not self._files("slurm-partition"):

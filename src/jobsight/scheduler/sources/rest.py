@@ -19,6 +19,12 @@ from jobsight.scheduler.adapt import (
     stream_jobs,
 )
 from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.policy import (
+    Policy,
+    read_associations,
+    read_qos,
+    read_reservations,
+)
 from jobsight.scheduler.records import Jobs, Nodes, Partitions, join_jobs
 from jobsight.scheduler.replies import Replies
 from jobsight.scheduler.sources.http import Address, Reply, get
@@ -98,6 +104,22 @@ class RestSource:
 
     def partitions(self) -> Partitions:
         return adapt_partitions(self._ask("slurm", "partitions"), self._cluster)
+
+    def policy(self) -> Policy:
+        found = Policy()
+        for part, key, read in (
+            ("slurm", "reservations", read_reservations),
+            ("slurmdb", "qos", read_qos),
+            ("slurmdb", "associations", read_associations),
+        ):
+            document = self._ask(part, key)
+            held = document if isinstance(document, dict) else {}
+            # 22.05 and older write "QOS".
+            entries = held.get(key, held.get(key.upper()))
+            if not isinstance(entries, list):
+                raise AdaptError(f"slurmrestd's reply about {key} has no list of them")
+            setattr(found, key, read(entries, self._cluster, found.problems))
+        return found
 
     def _ask(self, part: str, what: str) -> Any:
         return self._get(self._target(part, what, {}))

@@ -19,10 +19,12 @@ from jobsight.scheduler.node_rows import (
     nodes_from_rows,
     partitions_from_rows,
 )
+from jobsight.scheduler.policy import Policy
 from jobsight.scheduler.queue import info_of_row, queue_rows
 from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
 from jobsight.scheduler.replies import Layout, Replies
 from jobsight.scheduler.rows import choose_columns, jobs_from_rows
+from jobsight.scheduler.sources.policy import ask_policy
 
 #: Ids in one command, which has a longest length.
 _MOST_IDS = 500
@@ -95,6 +97,9 @@ class TextSource:
 
     def partitions(self) -> Partitions:
         return partitions_from_rows(self._sinfo(PARTITION_COLUMNS), self._cluster)
+
+    def policy(self) -> Policy:
+        return ask_policy(self._cluster, self._run, self._timeout)
 
     def _sinfo(self, columns: Sequence[str], *options: str) -> list[dict[str, str]]:
         """Columns that this sinfo does not have are left out and are empty."""

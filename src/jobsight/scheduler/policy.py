@@ -1,0 +1,229 @@
+"""What rules the use of a cluster: reservations, qualities of service, associations with shares.
+
+Asked for seldom, and of lesser weight than jobs and nodes: a source that cannot tell them is used
+all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from jobsight.scheduler import readers
+from jobsight.scheduler.errors import AdaptError
+from jobsight.scheduler.hostlist import expand_hosts
+from jobsight.scheduler.reader import RecordReader
+from jobsight.scheduler.records import NodeInfo, Problem
+from jobsight.scheduler.times import parse_duration, parse_time
+from jobsight.scheduler.tres import parse_tres, read_tres
+from jobsight.scheduler.values import amount, number, text_or_none, words
+
+
+class ReservationInfo(msgspec.Struct, kw_only=True):
+    """Nodes that are kept for somebody, for some time."""
+
+    cluster: str
+    name: str
+    start: int | None = None
+    end: int | None = None
+    nodes: tuple[str, ...] = ()
+    partition: str | None = None
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    tres: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class QosInfo(msgspec.Struct, kw_only=True):
+    """A quality of service."""
+
+    cluster: str
+    name: str
+    priority: int | None = None
+    usage_factor: float | None = None
+    flags: tuple[str, ...] = ()
+    #: The longest time of a job.
+    time_limit: int | None = None
+    #: What one user may have at once.
+    tres_per_user: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class AssociationInfo(msgspec.Struct, kw_only=True):
+    """A user in an account, and the share of the machine that comes with it."""
+
+    cluster: str
+    account: str
+    user: str | None = None
+    partition: str | None = None
+    parent: str | None = None
+    shares: int | None = None
+    #: The part of all shares, 0 to 1, and of all use so far.
+    share: float | None = None
+    usage_share: float | None = None
+    #: From 1 for those who used nothing down to 0.
+    fair_share: float | None = None
+    qos: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        parts = (self.account, self.user or "", self.partition or "")
+        return "/".join(parts).rstrip("/")
+
+
+class Policy(msgspec.Struct, kw_only=True):
+    """All of it, and what was not understood."""
+
+    reservations: list[ReservationInfo] = msgspec.field(default_factory=list)
+    qos: list[QosInfo] = msgspec.field(default_factory=list)
+    associations: list[AssociationInfo] = msgspec.field(default_factory=list)
+    problems: list[Problem] = msgspec.field(default_factory=list)
+
+
+Record = TypeVar("Record")
+Documents = Iterable[Mapping[str, Any]]
+
+
+def read_reservations(documents: Documents, cluster: str, problems: list[Problem]) -> list[Any]:
+    """Reservations in slurmrestd's form or in that of ``scontrol show reservation``."""
+    return _read(documents, "name", "ReservationName", problems, lambda r: _reservation(r, cluster))
+
+
+def read_qos(documents: Documents, cluster: str, problems: list[Problem]) -> list[Any]:
+    """Qualities of service in slurmrestd's form or in that of ``sacctmgr show qos``."""
+    return _read(documents, "name", "Name", problems, lambda r: _qos(r, cluster))
+
+
+def read_associations(documents: Documents, cluster: str, problems: list[Problem]) -> list[Any]:
+    """Associations in slurmrestd's form or in that of ``sacctmgr show associations``."""
+    return _read(documents, "account", "Account", problems, lambda r: _association(r, cluster))
+
+
+def add_shares(associations: Iterable[AssociationInfo], rows: Documents) -> None:
+    """What ``sshare`` knows of the use of each association."""
+    known = {(a.account, a.user or ""): a for a in associations if a.partition is None}
+    for row in rows:
+        found = known.get((str(row["Account"]).strip(), str(row["User"]).strip()))
+        if found is not None:
+            found.share = _real(row.get("NormShares"))
+            found.usage_share = _real(row.get("EffectvUsage"))
+            found.fair_share = _real(row.get("FairShare"))
+
+
+def mark_reserved(
+    nodes: Iterable[NodeInfo], reservations: Iterable[ReservationInfo], now: int
+) -> None:
+    """Say of each node which reservation holds it, where the reply about nodes does not."""
+    held = {
+        name: reservation.name
+        for reservation in reservations
+        if (reservation.start or 0) <= now < (reservation.end or now + 1)
+        for name in reservation.nodes
+    }
+    for node in nodes:
+        if node.reservation is None:
+            node.reservation = held.get(node.name)
+
+
+def parse_scontrol(text: str) -> list[dict[str, str]]:
+    """The lines of ``scontrol show reservation --oneliner``: every value is an administrator's."""
+    found = []
+    for line in text.splitlines():
+        pairs = (word.partition("=") for word in line.split(" ") if "=" in word)
+        row = {name: value for name, _, value in pairs}
+        if "ReservationName" in row:
+            found.append(row)
+        elif line.strip() and "No reservations" not in line:
+            raise AdaptError(f"scontrol gave {line[:60]!r}, which is no reservation")
+    return found
+
+
+def parse_columns(text: str, columns: Sequence[str], what: str) -> list[dict[str, str]]:
+    """The rows of sacctmgr or sshare with ``--parsable2``; no user can write into these."""
+    rows = []
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != len(columns):
+            raise AdaptError(f"{what} gave {len(fields)} fields, not the {len(columns)} asked for")
+        rows.append(dict(zip(columns, fields, strict=True)))
+    return rows
+
+
+def _reservation(reader: RecordReader, cluster: str) -> ReservationInfo:
+    read = reader.read
+    return ReservationInfo(
+        cluster=cluster,
+        name=read(text_or_none, "name", "ReservationName") or "",
+        start=read(readers.time, "start_time") or read(_time, "StartTime"),
+        end=read(readers.time, "end_time") or read(_time, "EndTime"),
+        nodes=read(expand_hosts, "node_list", "Nodes") or (),
+        partition=read(text_or_none, "partition", "PartitionName"),
+        users=tuple(dict.fromkeys(read(words, "users", "Users") or ())),
+        accounts=read(words, "accounts", "Accounts") or (),
+        flags=read(words, "flags", "Flags") or (),
+        tres=read(read_tres, "tres") or read(parse_tres, "TRES") or {},
+    )
+
+
+def _qos(reader: RecordReader, cluster: str) -> QosInfo:
+    read = reader.read
+    return QosInfo(
+        cluster=cluster,
+        name=read(text_or_none, "name", "Name") or "",
+        priority=read(amount, "priority", "Priority"),
+        usage_factor=read(_real, "usage_factor", "UsageFactor"),
+        flags=read(words, "flags", "Flags") or (),
+        time_limit=read(readers.minutes, "limits.max.wall_clock.per.job")
+        or read(_duration, "MaxWall"),
+        tres_per_user=read(read_tres, "limits.max.tres.per.user")
+        or read(parse_tres, "MaxTRESPU")
+        or {},
+    )
+
+
+def _association(reader: RecordReader, cluster: str) -> AssociationInfo:
+    read = reader.read
+    return AssociationInfo(
+        cluster=cluster,
+        account=read(text_or_none, "account", "Account") or "",
+        user=read(text_or_none, "user", "User"),
+        partition=read(text_or_none, "partition", "Partition"),
+        parent=read(text_or_none, "parent_account", "ParentName"),
+        shares=read(_shares, "shares_raw", "Share"),
+        qos=read(words, "qos", "QOS") or (),
+    )
+
+
+def _read(
+    documents: Documents,
+    json_name: str,
+    text_name: str,
+    problems: list[Problem],
+    read: Callable[[RecordReader], Record],
+) -> list[Record]:
+    found = []
+    for document in documents:
+        label = document.get(json_name) or document.get(text_name)
+        reader = RecordReader(document, f"{text_name} {label}")
+        found.append(read(reader))
+        problems += reader.problems
+    return found
+
+
+def _time(text: str) -> int | None:
+    return parse_time(text)
+
+
+def _duration(text: str) -> int | None:
+    return parse_duration(text) if text else None
+
+
+def _real(value: Any) -> float | None:
+    found = number(value)
+    return None if found is None else float(found)
+
+
+def _shares(value: Any) -> int | None:
+    """A number; "parent" is no share of one's own."""
+    return None if value == "parent" else amount(value)
