@@ -2,6 +2,7 @@
 #include "sender.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -295,6 +296,16 @@ void sender_finish(void)
 	sem_post(&work);
 }
 
+/* slurmstepd's own errors go to the output of a batch job. An epilog may want to unmount what that
+ * file lies on. */
+static void let_go_of_output(void)
+{
+	int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	if (nowhere >= 0)
+		dup2(nowhere, STDERR_FILENO);
+}
+
 /* At the exit of the process. The library is linked so that it is never unloaded before. */
 __attribute__((destructor)) static void wait_for_the_end(void)
 {
@@ -303,6 +314,7 @@ __attribute__((destructor)) static void wait_for_the_end(void)
 	if (atomic_load(&owner) != getpid())
 		return;
 	sender_finish();
+	let_go_of_output();
 	while (!atomic_load(&ended) && now_ms() < atomic_load(&last_moment))
 		nanosleep(&moment, NULL);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -26,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = REPOSITORY / "slurm-plugin" / "acct_gather_profile_prometheus.so"
 TYPE = "AcctGatherProfileType=acct_gather_profile/prometheus"
 #: Seconds for which the last samples stay in a gateway.
-KEEP = 3
+KEEP = 5
 #: What the script says of a step: nanoseconds, exit code.
 STEP = r"""
 step() {
@@ -147,6 +148,17 @@ def slurm_samples(cluster: Cluster, node: str, job: int, step: str) -> list[dict
         {name: float(value) for name, value in (word.split("=") for word in line.split())}
         for line in lines
     ]
+
+
+def step_daemons(job: int, step: str) -> list[Path]:
+    """The folders in /proc of a step's slurmstepd processes."""
+    wanted = f"slurmstepd: [{job}.{step}]".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "cmdline").read_bytes().startswith(wanted):
+                found.append(folder)
+    return found
 
 
 class Peaks:

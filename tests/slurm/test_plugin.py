@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from tests.slurm.profiled import (
     profiled,
     slurm_samples,
     slurmd_log,
+    step_daemons,
     submit,
 )
 
@@ -126,21 +128,29 @@ def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged
     usual = submit(cluster, nodes["default"], None, "step -n1 sleep 100")
     at_gateway = f'job="{pushed}",instance="{nodes["gateway"]}"'
     at_agent = f'slurm_job="{told}",node="{nodes["agent"]}",cluster="{cluster.settings.name}"'
-    # While the first step runs: each task has its own series, and the network another group.
+    # Each task has its own series, and the network another group.
     for expression, count in {
-        f'RSS{{{at_gateway},step="0",group="task",task=~".+"}} > 0': 2,
-        f'PacketsIn{{{at_gateway},step="0",group="network"}}': 1,
-        f'jobsight_profile_resident_bytes{{{at_agent},step="0",task=~".+"}} > 0': 2,
-        f'RSS{{job="{usual}",step=~"0|batch",group="task",task="0"}}': 2,
+        f'RSS{{{at_gateway},step="0",group="task",task=~".+"}}': 2,
+        f'InMB{{{at_gateway},step="0",group="network"}}': 1,
+        f'jobsight_profile_resident_bytes{{{at_agent},step="0",task=~".+"}}': 2,
     }.items():
-        wait_for(lambda e=expression, c=count: len(prometheus.query(e)) == c, 30)
-    cluster.cancel(usual)
-    cluster.wait(pushed, "COMPLETED")
-    # The job is over for Slurm and its cgroups are gone while the last samples stay.
-    assert {group["step"] for group in plugged.gateway.groups()} >= {"1", "batch"}
+        found = f"max_over_time({expression}[1m]) > 0"
+        wait_for(lambda e=found, c=count: len(prometheus.query(e)) == c, 30)
+    wait_for(lambda: {part.state for part in cluster.queue(pushed)} == {"COMPLETED"}, 60)
+    # The job is over for Slurm and its cgroups are gone while the last samples of its script stay.
+    groups = {(group["job"], group["step"]) for group in plugged.gateway.groups()}
+    assert (str(pushed), "batch") in groups
     assert not list(Path("/sys/fs/cgroup").glob(f"*/slurm_{nodes['gateway']}/uid_*/job_{pushed}"))
+    (daemon,) = step_daemons(pushed, "batch")
+    opened = [os.readlink(file) for file in (daemon / "fd").iterdir()]
+    assert not [path for path in opened if str(cluster.work_folder(ALICE)) in path]
+    assert os.readlink(daemon / "cwd") == "/"
+    cluster.wait(pushed, "COMPLETED")
     cluster.wait(told, "COMPLETED")
     ended = time.time()
+    by_default = f'RSS{{job="{usual}",step=~"0|batch",group="task",task="0"}}'
+    wait_for(lambda: len(prometheus.query(by_default)) == 2, 30)
+    cluster.cancel(usual)
     wait_for(lambda: not plugged.gateway.groups(), 30)
     gone = f"RSS{{{at_gateway}}} or jobsight_profile_resident_bytes{{{at_agent}}}"
     wait_for(lambda: not prometheus.query(gone), 30)
