@@ -11,8 +11,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.bodies import CLUSTER, by_node, native
@@ -22,9 +21,11 @@ from bench.workload import FIRST_JOB, make_jobs
 from jobsight.model import SECOND, RunReference
 from jobsight.server.receiver import Receiver
 from jobsight.store import Store
+from tests.store.plans import scans, traced
 
 SMALL, LARGE = 10_000, 1_000_000
-GOAL = 1.3
+#: For what is written; what is read may miss the caches of a larger file.
+GOAL, READING = 1.3, 2.0
 NODES, ROWS, TOGETHER = 8, 60, 6
 
 #: Runs of earlier days, each seen on one node with two programs and one chunk; a thousand of them
@@ -76,38 +77,6 @@ def fill(file: Path, count: int) -> None:
     connection.close()
 
 
-@contextmanager
-def traced(store: Store) -> Iterator[set[str]]:
-    """The statements that the store sends to its database."""
-    seen: set[str] = set()
-    with store.database.write() as transaction:
-        connection = transaction._connection
-    connection.set_trace_callback(seen.add)
-    yield seen
-    connection.set_trace_callback(None)
-
-
-def scans(file: Path, statements: set[str]) -> list[str]:
-    """The plans that read a whole table or index which grows."""
-    connection = sqlite3.connect(file)
-    found = []
-    for statement in statements:
-        if statement.split()[0] not in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE"):
-            continue
-        for *_, plan in connection.execute(f"EXPLAIN QUERY PLAN {statement}"):
-            if _reads_all(plan):
-                found.append(f"{plan}: {' '.join(statement.split())[:100]}")
-    connection.close()
-    return found
-
-
-def _reads_all(plan: str) -> bool:
-    if plan.startswith("SCAN"):
-        return "CONSTANT ROW" not in plan and "wanted" not in plan
-    # All runs of a cluster are as good as all runs, but for those that have not ended.
-    return plan.endswith("(cluster=?)") and "ix_runs_open" not in plan
-
-
 def timed(work: Callable[[], object], rounds: int) -> float:
     """The median of the CPU time, in milliseconds: other work on the machine must not count."""
     times = []
@@ -131,7 +100,7 @@ def measure(file: Path, bodies: list[bytes]) -> tuple[dict[str, float], list[str
             costs["asking for open runs"] = timed(lambda: store.open_runs(CLUSTER), 20)
         # A list reads the index of its order from the end, and stops.
         costs["a list of 50 runs"] = timed(lambda: store.runs(limit=50), 20)
-        return costs, scans(file, seen)
+        return costs, scans(str(file), seen)
 
 
 def main() -> None:
@@ -153,8 +122,8 @@ def main() -> None:
             f"cost of {what} with {LARGE:,} runs in the store",
             f"with {SMALL:,} runs: 1.0 ({small:.2f} ms of CPU)",
             f"{large / small:.2f} ({large:.2f} ms)",
-            "about 1",
-            reached=large / small <= GOAL,
+            "about 1" if what == "a batch" else f"under {READING:.0f}",
+            reached=large / small <= (GOAL if what == "a batch" else READING),
         )
     for plan in plans:
         print(plan)

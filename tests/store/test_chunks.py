@@ -185,3 +185,34 @@ def test_a_fully_busy_core_is_cheaper_than_its_clock() -> None:
     alone = len(chunks.encode(times, {}))
     both = len(chunks.encode(times, {"cpu.time": busy}))
     assert (both - alone) / 1000 < 1.5
+
+
+@given(st.lists(curves(), min_size=1, max_size=6), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_many_chunks_are_read_as_one_by_one(
+    given: list[tuple[transforms.Integers, dict[str, Values]]], plain: list[bool]
+) -> None:
+    """Neighbours may be put together, but every row and every column stays in its place."""
+    packed = [
+        (chunks.encode_plain if as_it_is else chunks.encode)(times, columns)
+        for (times, columns), as_it_is in zip(given, plain, strict=False)
+    ]
+    # Each twice, so that there are neighbours of one shape.
+    packed = [data for data in packed for _ in range(2)]
+    alone = [chunks.decode(data) for data in packed]
+    together = list(chunks.decode_many(packed))
+    assert sum(len(times) for times, _ in together) == sum(len(times) for times, _ in alone)
+    times = np.concatenate([times for times, _ in together])
+    assert same(times, np.concatenate([times for times, _ in alone]))
+    rows = [_rows(*piece) for piece in together]
+    assert [row for piece in rows for row in piece] == [
+        row for piece in alone for row in _rows(*piece)
+    ]
+
+
+def _rows(times: transforms.Integers, columns: dict[str, Values]) -> list[tuple[object, ...]]:
+    """Each row by its columns' names and bits."""
+    bits = {name: values.view(np.uint64).tolist() for name, values in columns.items()}
+    return [
+        tuple((name, values[place]) for name, values in sorted(bits.items()))
+        for place in range(len(times))
+    ]

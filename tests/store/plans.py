@@ -1,0 +1,50 @@
+"""Which statements a store sends, and which of them would read a whole table of SQLite."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event
+
+from jobsight.store import Store
+
+
+@contextmanager
+def traced(store: Store) -> Iterator[set[str]]:
+    """Everything that is sent meanwhile, with its values."""
+    seen: set[str] = set()
+
+    def listen(connection: Any, *_: object) -> None:
+        connection.set_trace_callback(seen.add)
+
+    engine = store.database.engine
+    event.listen(engine, "connect", listen)
+    # Connections that are open already would not tell.
+    engine.dispose()
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "connect", listen)
+        engine.dispose()
+
+
+def scans(file: str, statements: Iterable[str]) -> list[str]:
+    """The plans that read a whole table or index which grows."""
+    connection = sqlite3.connect(file)
+    found = []
+    for statement in statements:
+        if statement.split()[0] not in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE"):
+            continue
+        for *_, plan in connection.execute(f"EXPLAIN QUERY PLAN {statement}"):
+            if _reads_all(plan):
+                found.append(f"{plan}: {' '.join(statement.split())[:100]}")
+    connection.close()
+    return found
+
+
+def _reads_all(plan: str) -> bool:
+    if plan.startswith("SCAN"):
+        return "CONSTANT ROW" not in plan and "wanted" not in plan
+    # All runs of a cluster are as good as all runs, but for those that have not ended.
+    return plan.endswith("(cluster=?)") and "ix_runs_open" not in plan

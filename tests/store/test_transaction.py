@@ -1,0 +1,92 @@
+"""Many keys by few statements, ids beforehand, and no statement that grows with the store."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from jobsight.store import Store
+from tests.store.plans import scans, traced
+from tests.store.sample import (
+    START,
+    batch,
+    find,
+    info,
+    part,
+    series,
+    sighting,
+    step,
+    totals,
+    use,
+)
+
+_RUNS = """
+    WITH wanted(cluster, job_id) AS (VALUES :keys)
+    SELECT runs.job_id FROM wanted CROSS JOIN runs
+    WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
+"""
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 341, 700])
+def test_every_key_is_looked_up_once(store: Store, count: int) -> None:
+    store.record_jobs([info(job_id) for job_id in range(0, 700, 2)])
+    with store.database.write() as transaction:
+        found = list(transaction.look_up(_RUNS, [("c1", job_id) for job_id in range(count)]))
+    assert sorted(job_id for (job_id,) in found) == list(range(0, count, 2))
+
+
+def test_ids_of_writers_at_once_do_not_meet(store: Store) -> None:
+    def write(first: int) -> None:
+        for number in range(10):
+            jobs = range(first + number * 10, first + number * 10 + 10)
+            store.write(batch(*(part(sighting(job_id)) for job_id in jobs), spool=f"spool {first}"))
+
+    threads = [threading.Thread(target=write, args=(first,)) for first in (0, 1000, 2000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    runs = store.runs(limit=1000)
+    assert len({run.id for run in runs}) == 300
+    assert {node.sighting.job_id for run in runs for node in store.nodes(run.id)} == {
+        first + number for first in (0, 1000, 2000) for number in range(100)
+    }
+
+
+def test_two_sightings_of_a_node_in_one_batch(store: Store) -> None:
+    """A cgroup that was made anew: times add up, peaks do not, within a batch as over several."""
+    again = sighting(birth=START + 5)
+    store.write(
+        batch(
+            part(totals=totals(1, 30, memory_peak=700)),
+            part(again, totals=totals(2, 12, memory_peak=900)),
+            jobs=[info()],
+        )
+    )
+    (run,) = store.runs()
+    assert (run.cpu_time, run.memory_peak) == (42, 900)
+    assert len(store.nodes(run.id)) == 2
+
+
+def test_no_statement_of_writing_and_scraping_reads_a_whole_table(tmp_path: Path) -> None:
+    file = str(tmp_path / "store.db")
+    with Store.open(file) as store, traced(store) as seen:
+        for second in range(3):
+            parts = [
+                part(
+                    sighting(job_id),
+                    series=series([second]),
+                    totals=totals(second, second),
+                    executables=[use(b"/bin/a", second)],
+                    steps=[step("batch")],
+                    final=second == 2,
+                )
+                for job_id in range(1, 8)
+            ]
+            store.write(batch(*parts, jobs=[info(job_id) for job_id in range(1, 9)]))
+        store.record_jobs([info(3, end=START + 9), info(9, start=None, state="PENDING")])
+        assert len(store.open_runs("c1")) == 8
+        find(store, "3")
+        store.known_ends("c1", range(1, 9))
+    assert len(seen) > 30
+    assert scans(file, seen) == []
