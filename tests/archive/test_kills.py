@@ -64,6 +64,9 @@ def test_killed_at_some_steps(location: str, settings: ArchiveSettings) -> None:
 
 @pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 def test_killed_while_a_service_is_written_to(
-    location: str, service: s3.Service, tmp_path: Path
+    location: str, service: s3.Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "aside"))
+    (tmp_path / "aside").mkdir()
     kill_and_check(location, service.settings(tmp_path, "killed"), 14)
+    assert list((tmp_path / "aside").iterdir()) == []

@@ -97,7 +97,7 @@ class TableFile:
         # A full disk fails here once more.
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        self._place.discard(self._temporary)
 
 
 def _encodings(schema: pa.Schema) -> dict[str, str]:

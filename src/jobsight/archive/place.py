@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 from pyarrow import fs
@@ -36,6 +37,7 @@ class Place:
         self._files = files
         self._root = root
         self._local = isinstance(files, fs.LocalFileSystem)
+        self._nameless: dict[Path, IO[bytes]] = {}
 
     def path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -44,9 +46,11 @@ class Place:
         """Where a file may be written at leisure, on a local disk, until :meth:`put` takes it."""
         with self.explained(name):
             if not self._local:
-                descriptor, path = tempfile.mkstemp(".parquet", "jobsight-archive-")
-                os.close(descriptor)
-                return Path(path)
+                # Without a name: it goes with the process, whatever way that ends.
+                file = tempfile.TemporaryFile()  # noqa: SIM115
+                path = Path(f"/proc/self/fd/{file.fileno()}")
+                self._nameless[path] = file
+                return path
             target = Path(self.path(name))
             if not target.parent.exists():
                 self._make_root()
@@ -73,7 +77,14 @@ class Place:
             ):
                 while piece := source.read(_PIECE):
                     stream.write(piece)
-            temporary.unlink()
+            self.discard(temporary)
+
+    def discard(self, temporary: Path) -> None:
+        """Forget what :meth:`temporary` gave, where it is still there."""
+        if self._local:
+            temporary.unlink(missing_ok=True)
+        elif temporary in self._nameless:
+            self._nameless.pop(temporary).close()
 
     def open(self, name: str) -> pa.NativeFile:
         """A file to read from any place of it."""
