@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -200,11 +201,14 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
-def test_kills_leave_the_sums_whole(location: str) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.timeout(300)
+def test_kills_leave_the_sums_whole(location: str, kills: int) -> None:
     """Two processes at once, with rules that change all the time, killed at any point."""
+    choose = random.Random(kills)
     with Store.open(location) as store:
         fill(store, 60)
-        for round_ in range(3):
+        for _ in range(kills):
             command = [sys.executable, "-c", UPDATER, location]
             root = Path(__file__).parents[2]
             pair = [
@@ -215,7 +219,7 @@ def test_kills_leave_the_sums_whole(location: str) -> None:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
             fill(store, 10)
-            time.sleep(0.2 + 0.13 * round_)
+            time.sleep(choose.uniform(0.05, 0.6))
             for process in pair:
                 assert process.poll() is None
                 os.kill(process.pid, signal.SIGKILL)

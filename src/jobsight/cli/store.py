@@ -164,15 +164,16 @@ def prune(
     settings = load_settings(config)
     location = existing_store(store or settings.store.location)
     keep = settings.store.keep
+    from jobsight.software.worker import load_rules, update
     from jobsight.store import Store, pruning
-    from jobsight.store.rollups import sum_up_all
 
     with Store.open(location) as opened, shown_progress() as progress:
         if dry_run:
             taken = pruning.preview(opened.database, keep)
         else:
             if keep.runs or keep.executables:
-                sum_up_all(opened.database)
+                # Only what was summed up may go, and only what has names is summed up.
+                update(opened, load_rules(settings.software))
             taken = pruning.prune(opened.database, keep, progress=progress)
     if json:
         write_json({"dry_run": dry_run, "classes": msgspec.to_builtins(taken)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
 
 import msgspec
@@ -102,7 +103,8 @@ def _use_by_id(connection: Connection) -> dict[int, Any]:
 
 def find_path(connection: Connection, path: bytes) -> PathRow | None:
     """A path, where the store has seen it."""
-    found = _paths(connection, paths.c.path == path, 1, None)
+    digest = hashlib.blake2b(path, digest_size=16).digest()
+    found = _paths(connection, paths.c.digest == digest, 1, None)
     return found[0] if found else None
 
 

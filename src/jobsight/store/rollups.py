@@ -15,6 +15,7 @@ import msgspec
 from jobsight.store import facts
 from jobsight.store.contributions import Contribution, NodeFacts, RunFacts, contribution
 from jobsight.store.database import Database, Transaction
+from jobsight.store.marks import read_mark, set_mark
 from jobsight.store.midnights import with_midnights
 from jobsight.store.retention import EXECUTABLES
 from jobsight.store.statements import quoted
@@ -23,6 +24,8 @@ from jobsight.store.statements import quoted
 AT_ONCE, NODES_AT_ONCE = 500, 2000
 #: The same in seconds, for runs whose curves have to be read.
 _LONGEST: Final = 0.2
+#: Seconds in which batches that wait get their turn: a lock may come back to who just gave it up.
+_PAUSE: Final = 0.02
 
 _WAITING = f"""
     SELECT {facts.COLUMNS}, (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id)
@@ -41,11 +44,8 @@ _KEEP = """
 """
 _FORGET = "DELETE FROM contributions WHERE run_id = :run_id"
 _DONE = "UPDATE runs SET stale = false WHERE id = :id"
-_REVISION = "SELECT value FROM marks WHERE name = 'contributions'"
-_SET_REVISION = """
-    INSERT INTO marks (name, value) VALUES ('contributions', :value)
-    ON CONFLICT (name) DO UPDATE SET value = excluded.value
-"""
+#: The mark that holds the last revision.
+_REVISION: Final = "contributions"
 
 _KEY = ("day", "cluster", "user", "account", "partition")
 _FIGURES = ("runs", "executions", "cpu_time", "core_time", "gpu_time")
@@ -104,6 +104,8 @@ def sum_up_all(
         one = sum_up(database, after)
         done, changed, after = done + one.runs, changed + one.changed, one.after
         progress(done)
+        if after is not None:
+            time.sleep(_PAUSE)
     return Round(done, changed, after)
 
 
@@ -221,14 +223,14 @@ class _Sums:
     def _keep(self) -> None:
         if not self._kept:
             return
-        found = self._transaction.execute(_REVISION).fetchone()
-        last = found[0] if found else 0
+        mark = read_mark(self._transaction, _REVISION)
+        last = mark.value if mark is not None else 0
         kept = [
             {"run_id": run_id, "revision": last + number, "data": data}
             for number, (run_id, data) in enumerate(self._kept, 1)
         ]
         self._transaction.execute_many(_KEEP, kept)
-        self._transaction.execute(_SET_REVISION, {"value": last + len(kept)})
+        set_mark(self._transaction, _REVISION, last + len(kept))
 
     def _book(self, sign: int, share: Contribution) -> None:
         usage, software = self._rows["usage_by_day"], self._rows["software_by_day"]
