@@ -97,7 +97,8 @@ class ServerProcess:
             self.end(signal.SIGTERM)
 
     def target(self) -> HttpTarget:
-        return HttpTarget(self.url, self.token_file)
+        # Patient, since the machine of the tests may have much else to do.
+        return HttpTarget(self.url, self.token_file, timeout=100)
 
     def start(self) -> None:
         """Start it, and return when it answers."""
