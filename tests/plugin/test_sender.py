@@ -52,21 +52,31 @@ def test_each_sample_of_each_task_is_pushed_to_a_group_of_its_own(
     compiled: Compiled, sanitizer: str
 ) -> None:
     with gateway() as server:
-        done = step(compiled("driver", f"-fsanitize={sanitizer}"), server.url, rounds=5)
+        done = step(compiled("driver", f"-fsanitize={sanitizer}"), server.url, pause=100)
     assert (done.dropped, done.said) == (0, "")
+    pushes = 0
     for task in range(2):
         bodies = [
             request.body
             for request in server.requests
             if request[:2] == ("PUT", f"{GROUP}/task/task/{task}")
         ]
-        assert [int(re.findall(r"^RSS (\d+)$", body, re.M)[0]) for body in bodies] == [
-            1000 * task + round for round in range(5)
-        ]
+        rounds = [int(number(body, "RSS")) - 1000 * task for body in bodies]
+        assert rounds == sorted(set(rounds))
+        assert rounds[-1] == 4
         # Slurm gives the CPU time since the last sample; the sum misses nothing.
-        totals = re.findall(r"^jobsight_profile_cpu_seconds_total (\S+)$", "\n".join(bodies), re.M)
-        assert totals == ["0.5", "1", "1.5", "2", "2.5"]
+        totals = [number(body, "jobsight_profile_cpu_seconds_total") for body in bodies]
+        assert totals == [(round + 1) / 2 for round in rounds]
+        pushes += len(rounds)
+    # On a busy machine a sample can overtake the one before it, and is counted.
+    losses = [one.body for one in server.requests if one[:2] == ("PUT", f"{GROUP}/plugin")]
+    assert pushes + number(losses[-1], "jobsight_profile_dropped_samples_total") == 10
     assert server.connections == 1
+
+
+def number(body: str, name: str) -> float:
+    (found,) = re.findall(rf"^{name} (\S+)$", body, re.M)
+    return float(found)
 
 
 def test_the_groups_are_deleted_once_and_last(driver: Path) -> None:
@@ -177,7 +187,10 @@ def test_a_gateway_that_comes_back_gets_the_newest_and_is_left_clean(driver: Pat
         with gateway(port=port) as server:
             assert process.wait(30) == 0
             requests = server.requests
-    pushed = [int(found[0]) for one in requests if (found := re.findall(r"RSS (\d+)", one.body))]
+    pushed = [
+        number(one.body, "RSS") for one in requests if one.path.endswith("/task/0") and one.body
+    ]
     assert len(pushed) > 10
-    assert pushed == list(range(80 - len(pushed), 80))
+    assert pushed == sorted(set(pushed))
+    assert pushed[-1] == 79
     assert requests[-1].method == "DELETE"
