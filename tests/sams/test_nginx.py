@@ -125,7 +125,7 @@ def test_sams_posts_with_a_client_certificate(
     assert "55.n1.json" in certificates.names()
 
 
-def test_our_collector_posts_with_both(certificates: Front) -> None:
+def test_our_collector_posts_with_both(certificates: Front, tmp_path: Path) -> None:
     paper, key = certificates.paper("node")
     view = view_of(77, "on1")
     options = HttpOptions(
@@ -135,7 +135,7 @@ def test_our_collector_posts_with_both(certificates: Front) -> None:
         cert_file=str(paper),
         key_file=str(key),
         ca_file=str(certificates.authority),
-        spool="",
+        spool=str(tmp_path / "spool"),
     )
     output = HttpOutput(options, view)
     software = {"execs": EXECS, "start_time": START, "end_time": START + 60}

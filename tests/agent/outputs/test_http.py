@@ -227,6 +227,8 @@ def test_without_room_it_is_sent_all_the_same(
         ({"uri": "https://x", "key_file": "/k"}, "key_file: needs cert_file"),
         ({"uri": "https://x", "ca_file": "/nosuch"}, "ca_file: /nosuch cannot be read"),
         ({"uri": "http://x", "ca_file": "/dev/null"}, "need an uri that starts with https"),
+        ({"uri": "http://x", "spool": ""}, "spool: '' must begin at /"),
+        ({"uri": "http://x", "spool": "http"}, "spool: 'http' must begin at /"),
     ],
 )
 def test_options_are_checked_at_the_start(more: dict[str, Any], sentence: str) -> None:

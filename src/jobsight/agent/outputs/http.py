@@ -44,6 +44,7 @@ class HttpOptions(msgspec.Struct, kw_only=True):
     #: For the whole exchange.
     timeout: Seconds = 30.0
     exclude: list[str] = msgspec.field(default_factory=list)
+    #: Where records wait. Never none: what is not on disk is lost when the receiver is away.
     spool: str = msgspec.field(default_factory=lambda: str(places.spool_folder() / "http"))
     spool_limit: Annotated[int, msgspec.Meta(ge=2**16)] = 64 * 2**20
 
@@ -64,6 +65,11 @@ class HttpOptions(msgspec.Struct, kw_only=True):
             raise ConfigError("key_file: needs cert_file beside it")
         if (self.cert_file or self.ca_file) and not self.uri.startswith("https:"):
             raise ConfigError("cert_file and ca_file: need an uri that starts with https://")
+        if not os.path.isabs(self.spool):
+            # A service has no folder of its own: such a one would lie wherever it was started.
+            raise ConfigError(
+                f"spool: {self.spool!r} must begin at /; right: /var/spool/jobsight/http"
+            )
         for name in ("cert_file", "key_file", "ca_file"):
             file = getattr(self, name)
             if file and not os.access(file, os.R_OK):
