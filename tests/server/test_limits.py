@@ -140,7 +140,7 @@ def test_who_waits_too_long_is_told_so_and_leaves_no_trace() -> None:
                     pass
         async with full.hold(100):
             pass
-        assert (full._held, full._batches, full._waiting) == (0, 0, set())
+        assert (full._held, full._batches, full._waiting) == (0, 0, {})
 
     asyncio.run(scene())
 

@@ -45,7 +45,8 @@ class Room:
         self._patience = patience
         self._held = 0
         self._batches = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        # In the order in which they came; a set has none.
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
@@ -67,10 +68,10 @@ class Room:
     async def _enter(self, size: int) -> None:
         while self._batches and (self._batches >= AT_ONCE or self._held + size > self._memory):
             woken = asyncio.get_running_loop().create_future()
-            self._waiting.add(woken)
+            self._waiting[woken] = None
             try:
                 await woken
             finally:
-                self._waiting.discard(woken)
+                del self._waiting[woken]
         self._held += size
         self._batches += 1
