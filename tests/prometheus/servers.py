@@ -99,6 +99,17 @@ class Prometheus(Process):
         ]
 
 
+def scraping(*ports: int, rules: str = "") -> str:
+    """A configuration that reads what listens on these ports, twice a second."""
+    targets = [f"127.0.0.1:{port}" for port in ports]
+    return (
+        "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\n"
+        f"rule_files: {[rules] if rules else []}\n"
+        "scrape_configs:\n  - job_name: jobsight\n    honor_labels: true\n"
+        f"    static_configs: [{{targets: {targets}}}]\n"
+    )
+
+
 class Pushgateway(Process):
     program = "prometheus-pushgateway"
 

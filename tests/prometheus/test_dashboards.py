@@ -21,19 +21,10 @@ from jobsight.model import JobInfo
 from jobsight.prometheus import names
 from jobsight.prometheus.settings import MetricsSettings
 from tests.agent.samplers.jobs import Job
-from tests.prometheus.servers import Prometheus, promtool, wait_for
+from tests.prometheus.servers import Prometheus, promtool, scraping, wait_for
 
 DEPLOY = HERE.parent / "prometheus"
 KNOWN = {**names.OWN, **names.SEED, **names.AGENT}
-
-SCRAPE = """
-global: {{scrape_interval: 250ms, evaluation_interval: 250ms}}
-rule_files: {rules}
-scrape_configs:
-  - job_name: jobsight
-    honor_labels: true
-    static_configs: [{{targets: ["{address}"]}}]
-"""
 
 
 def expressions(dashboard: Dashboard) -> list[str]:
@@ -108,9 +99,7 @@ def prometheus(tmp_path: Path, job: Job) -> Iterator[Prometheus]:
     endpoint = Endpoint(exporter, MetricsSettings(listen="127.0.0.1:0"))
     endpoint.open()
     endpoint.start()
-    config = SCRAPE.format(
-        address=f"127.0.0.1:{endpoint.port}", rules=[str(DEPLOY / "jobsight-rules.yml")]
-    )
+    config = scraping(endpoint.port, rules=str(DEPLOY / "jobsight-rules.yml"))
     server = Prometheus(tmp_path / "prometheus", config)
     try:
         yield server

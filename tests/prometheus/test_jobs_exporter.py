@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from jobsight.cli.jobs_exporter import main, parse_timer, read_blacklist
 from jobsight.errors import ConfigError
 from tests.agent.slurm_trees import SlurmNode, available, wait_until
 from tests.prometheus.readers import Samples, fetch, one, samples, values
+from tests.prometheus.servers import promtool
 from tests.sams.front import free_port
 
 SETTINGS = """
@@ -121,6 +123,11 @@ def test_jobs_of_the_node_come_and_go(tmp_path: Path) -> None:
             found = wait_until(whole)
             assert one(found, "jobs_cpu_time_total", **labels) == seen.cpu_time() / 1e9
             assert not values(found, "jobs_rss", slurm_job="12")
+            checked = promtool("check", "metrics", text=fetch(url))
+            disliked = {row.split()[0] for row in checked.stderr.splitlines()}
+            assert disliked == {"jobs_read_mb", "jobs_write_mb"}
+            openmetrics = fetch(url, {"Accept": "application/openmetrics-text"}).decode()
+            assert len(list(text_string_to_metric_families(openmetrics))) > 40
             seen.end()
             # One last value for a scrape, then nothing.
             assert values(answers(url) or {}, "jobs_cpu_time_total", **labels)

@@ -32,6 +32,8 @@ class Site:
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         #: Where each agent answers /metrics; the same after a restart.
         self.metrics = {node: free_port() for node in cluster.nodes}
+        #: More settings of an agent, as TOML.
+        self.more: dict[str, str] = {}
         #: A folder that counts as scratch.
         self.scratch = cluster.settings.path("scratch")
 
@@ -113,6 +115,7 @@ class Site:
             f'run_folder = "{place / "run"}"\nonly_this_node = true\nsend_every = 1.0\n'
             f'[agent.metrics]\nlisten = "127.0.0.1:{self.metrics[node]}"\nkeep_ended = 3.0\n'
             f'scratch = ["{self.scratch}"]\n'
+            f"{self.more.get(node, '')}"
         )
         self.agents[node] = self._start("agent", "--config", str(config), log=f"agent-{node}")
         socket = place / "run" / "agent.sock"

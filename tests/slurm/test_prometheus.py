@@ -13,7 +13,7 @@ import pytest
 
 from deploy.grafana.generate import dashboards
 from jobsight.prometheus import names
-from tests.prometheus.servers import Prometheus, wait_for
+from tests.prometheus.servers import Prometheus, scraping, wait_for
 from tests.slurm.jobs import ALICE, BOB, burn, script
 from tests.slurm.kernel import truth
 from tests.slurm.site import Site
@@ -55,12 +55,9 @@ class Held(NamedTuple):
 
 @pytest.fixture(scope="module")
 def prometheus(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    targets = [f"127.0.0.1:{port}" for port in site.metrics.values()]
+    folder = tmp_path_factory.mktemp("prometheus") / "server"
     server = Prometheus(
-        tmp_path_factory.mktemp("prometheus") / "server",
-        "global: {scrape_interval: 500ms}\nscrape_configs:\n  - job_name: jobsight\n"
-        f"    honor_labels: true\n    static_configs: [{{targets: {targets}}}]\n",
-        f"--query.lookback-delta={LOOKBACK}s",
+        folder, scraping(*site.metrics.values()), f"--query.lookback-delta={LOOKBACK}s"
     )
     yield server
     server.stop()
@@ -183,8 +180,8 @@ def test_petricore_s_own_questions(site: Site, prometheus: Prometheus) -> None:
     cluster = site.cluster
     # Two tasks in each of two steps, one step after the other.
     busy = f"srun --ntasks=2 --mem=0 {burn(2.5)}"
-    # sacct gives the end in whole seconds, so the last one is left idle.
-    lines = (busy, busy, "truth", "sleep 1.5")
+    # sacct cuts the end to a whole second; a sample and a scrape are younger than two more.
+    lines = (busy, busy, "truth", "sleep 3.5")
     job = cluster.submit(BOB, script(*lines), "--ntasks=2", "--nodes=1", "--mem=200")
     cluster.wait(job, timeout=120)
     row = cluster.sacct(job, ["Start", "End", "NodeList", "TotalCPU"])[0]

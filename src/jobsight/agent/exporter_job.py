@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from jobsight.agent.probe import Row
 from jobsight.agent.samplers.petricore import petricore_figures
@@ -13,8 +13,12 @@ from jobsight.prometheus import names
 from jobsight.prometheus.exposition import labels_text
 from jobsight.text import readable_text
 
-#: Text before the value, and what the value is divided by.
+#: Name of a curve's family, the label of its thing, and what the value is divided by.
 _Plan = tuple[str, str, int]
+#: Of the curves of all jobs, which have the same names: one dictionary and not one for each.
+_plans: Final[dict[str, _Plan | None]] = {}
+#: Names of curves and programs that are kept; what is in use is back with the next sample.
+_MOST_KEPT: Final = 10_000
 #: A job's name and its like; Prometheus refuses nothing, but a label is kept for years.
 _LONGEST: Final = 200
 
@@ -35,10 +39,10 @@ class JobSeries:
         self._seed_names = seed_names
         job = str(sighting.job_id)
         own = dict(zip(names.JOB_LABELS, (sighting.cluster, sighting.node, job), strict=True))
-        self._own = labels_text(own)
-        self._seed = labels_text(dict(zip(names.SEED_LABELS, (sighting.node, job), strict=True)))
-        self._plans: dict[str, _Plan | None] = {}
-        self._seed_prefixes: dict[tuple[str, str], str] = {}
+        self._own = "{" + labels_text(own)
+        self._seed = "{" + labels_text(
+            dict(zip(names.SEED_LABELS, (sighting.node, job), strict=True))
+        )
         self._info: tuple[object, ...] = ()
         self._fixed: list[tuple[str, str]] = []
 
@@ -46,17 +50,18 @@ class JobSeries:
         """Write the samples anew, so many at most; what no label tells apart comes first."""
         self._describe(view)
         samples = list(self._fixed)
-        add, plans = samples.append, self._plans
+        add, own = samples.append, self._own
         for metric, value in row.items():
             if value == MISSING:
                 continue
             try:
-                plan = plans[metric]
+                plan = _plans[metric]
             except KeyError:
-                plan = plans[metric] = self._plan(metric)
+                plan = _keep(_plans, metric, _plan(metric))
             if plan is not None:
-                name, prefix, divisor = plan
-                add((name, f"{prefix}{value if divisor == 1 else value / divisor!r}\n"))
+                name, label, divisor = plan
+                number = value if divisor == 1 else value / divisor
+                add((name, f"{name}{own}{label}}} {number!r}\n"))
         figures = petricore_figures(view, samplers)
         if self._seed_names:
             self._add_seed(samples, figures)
@@ -68,15 +73,6 @@ class JobSeries:
         for name, text in samples:
             gathered.setdefault(name, []).append(text)
         self.lines = {name: "".join(texts) for name, texts in gathered.items()}
-
-    def _plan(self, metric: str) -> _Plan | None:
-        found = names.family_of(metric)
-        if found is None:
-            # A sampler of the site's own, which the table does not know.
-            return None
-        family, thing = found
-        label = "," + labels_text({family.labels[0]: thing}) if thing is not None else ""
-        return family.name, f"{family.name}{{{self._own}{label}}} ", family.divisor
 
     def _describe(self, view: JobView) -> None:
         """Who the job is; made anew only when somebody has said more."""
@@ -90,7 +86,7 @@ class JobSeries:
             for label, value in zip(names.INFO.labels, known[:4], strict=True)
         }
         self._fixed = [
-            (names.INFO.name, f"{names.INFO.name}{{{self._own},{labels_text(labels)}}} 1\n"),
+            (names.INFO.name, f"{names.INFO.name}{self._own},{labels_text(labels)}}} 1\n"),
             self._one(names.START, view.sighting.birth / SECOND),
         ]
         if info.cpus is not None:
@@ -99,33 +95,54 @@ class JobSeries:
             self._fixed.append(self._one(names.REQUESTED_MEMORY, info.memory))
 
     def _one(self, family: names.Family, value: int | float) -> tuple[str, str]:
-        return family.name, f"{family.name}{{{self._own}}} {value!r}\n"
+        return family.name, f"{family.name}{self._own}}} {value!r}\n"
 
     def _add_seed(self, samples: list[tuple[str, str]], figures: dict[str, Any]) -> None:
+        seed = self._seed
         labelled = []
         for name, value in figures.items():
             if isinstance(value, dict):
                 labelled.append((name, value))
             else:
-                samples.append((name, f"{self._seed_prefix(name, '')}{value!r}\n"))
+                samples.append((name, f"{name}{seed}}} {value!r}\n"))
         for name, values in labelled:
+            (label,) = names.SEED[name].labels
             for thing, value in values.items():
-                samples.append((name, f"{self._seed_prefix(name, thing)}{value!r}\n"))
-
-    def _seed_prefix(self, name: str, thing: str) -> str:
-        found = self._seed_prefixes.get((name, thing))
-        if found is None:
-            label = names.SEED[name].labels
-            more = "," + labels_text({label[0]: thing}) if label else ""
-            found = f"{name}{{{self._seed}{more}}} "
-            if len(self._seed_prefixes) >= 1000:
-                # Programs come and go; what is in use is back with the next sample.
-                self._seed_prefixes.clear()
-            self._seed_prefixes[name, thing] = found
-        return found
+                samples.append((name, f"{name}{seed},{_label(label, thing)}}} {value!r}\n"))
 
     def _add_programs(self, samples: list[tuple[str, str]], figures: dict[str, Any]) -> None:
         name = names.PROGRAM_THREADS.name
         for program, threads in figures.get("jobs_thread_count", {}).items():
-            label = labels_text({"program": program})
-            samples.append((name, f"{name}{{{self._own},{label}}} {threads}\n"))
+            label = _label("program", program)
+            samples.append((name, f"{name}{self._own},{label}}} {threads}\n"))
+
+
+def _plan(metric: str) -> _Plan | None:
+    found = names.family_of(metric)
+    if found is None:
+        # A sampler of the site's own, which the table does not know.
+        return None
+    family, thing = found
+    label = "," + _label(family.labels[0], thing) if thing is not None else ""
+    return family.name, label, family.divisor
+
+
+_labels: Final[dict[tuple[str, str], str]] = {}
+
+
+def _label(name: str, value: str) -> str:
+    try:
+        return _labels[name, value]
+    except KeyError:
+        return _keep(_labels, (name, value), labels_text({name: value}))
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def _keep(table: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
+    if len(table) >= _MOST_KEPT:
+        table.clear()
+    table[key] = value
+    return value

@@ -15,10 +15,10 @@ import typer
 from jobsight import places
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config import load_settings
-from jobsight.settings import Settings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
+from jobsight.settings import Settings
 
 if TYPE_CHECKING:
     from jobsight.store import Store, StoredRun

@@ -22,9 +22,9 @@ from jobsight.agent.footprint import tighten
 from jobsight.archive.attach import attach
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.app import create_app
-from jobsight.server.promql import attach_curves
 from jobsight.server.connection import Connection
 from jobsight.server.keyring import Keyring
+from jobsight.server.promql import attach_curves
 from jobsight.server.record import ServerRecord, announced
 from jobsight.server.tls import ServerTls
 from jobsight.server.tokens import load_token
