@@ -1,9 +1,15 @@
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError
+
+NOBODY = 65534
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +68,40 @@ def test_the_files_of_the_usual_places_are_joined(tmp_path: Path) -> None:
     _file(tmp_path / "etc", "cluster: b\n", "jobsight.yaml")
     with pytest.raises(ConfigError, match="both there; keep one"):
         load_settings(environment={})
+
+
+@contextmanager
+def _as_a_user() -> Iterator[None]:
+    """Root may enter every folder; this is for the time in which it must not."""
+    root = os.geteuid() == 0
+    if root:
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        if root:
+            os.setresuid(0, 0, 0)
+
+
+def test_what_may_not_be_seen_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not in tmp_path, whose parents are closed to others as well.
+    with TemporaryDirectory() as place:
+        closed, kept, own = folders = [Path(place) / name for name in ("closed", "kept", "own")]
+        for folder in folders:
+            folder.mkdir()
+            _file(folder, f"cluster = '{folder.name}'\n", "jobsight.toml").chmod(0o644)
+        monkeypatch.setattr("jobsight.places.config_folders", lambda: [own, kept, closed])
+        assert load_settings(environment={}).cluster == "closed"
+        Path(place).chmod(0o755)
+        own.chmod(0o755)
+        kept.chmod(0o755)
+        (kept / "jobsight.toml").chmod(0)
+        closed.chmod(0)
+        try:
+            with _as_a_user():
+                assert load_settings(environment={}).cluster == "own"
+        finally:
+            closed.chmod(0o700)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +176,7 @@ def test_each_cluster_is_as_the_scheduler_but_for_what_it_says(tmp_path: Path) -
     assert (small.scheduler.rest.user, small.scheduler.rest.url) == ("slurm", "http://h:1")
     assert settings.scrapes()
     file.write_text("[clusters.big]\nsorce = 'text'\n")
-    with pytest.raises(
-        ConfigError, match=r"unknown key clusters\.big\.sorce; did you mean"
-    ):
+    with pytest.raises(ConfigError, match=r"unknown key clusters\.big\.sorce; did you mean"):
         load_settings(file, {})
     file.write_text("clusters = 3\n")
     with pytest.raises(ConfigError, match="clusters: expected"):

@@ -47,8 +47,8 @@ def _usual_files() -> list[Path]:
     found = []
     for folder in places.config_folders():
         there = [folder / f"jobsight{suffix}" for suffix in _SUFFIXES]
-        # A site may keep its file from users, who then run with what is theirs.
-        there = [name for name in there if name.exists() and os.access(name, os.R_OK)]
+        # A site may keep its file or folder from users, who then run with what is theirs.
+        there = [name for name in there if os.access(name, os.R_OK)]
         if len(there) > 1:
             raise ConfigError(f"{there[0]} and {there[1]} are both there; keep one of them")
         found += there
