@@ -201,12 +201,12 @@ static void sleep_until(int64_t moment)
  * those that wait are never more than those that work. */
 static void leave_gateway(void)
 {
-	int64_t now, ran = now_ms() - began;
+	int64_t ran = now_ms() - began;
 
 	if (push_waiting() && sender.keep_ms) {
-		now = now_ms() + (ran < sender.keep_ms ? ran : sender.keep_ms);
-		atomic_store(&last_moment, now + END_MS);
-		sleep_until(now);
+		int64_t until = now_ms() + (ran < sender.keep_ms ? ran : sender.keep_ms);
+		atomic_store(&last_moment, until + END_MS);
+		sleep_until(until);
 	}
 	delete_groups();
 	http_close(&http);
@@ -309,12 +309,16 @@ static void let_go_of_output(void)
 /* At the exit of the process. The library is linked so that it is never unloaded before. */
 __attribute__((destructor)) static void wait_for_the_end(void)
 {
-	struct timespec moment = {.tv_nsec = 5000000};
+	struct timespec moment = {.tv_nsec = 1000000};
 
 	if (atomic_load(&owner) != getpid())
 		return;
 	sender_finish();
 	let_go_of_output();
-	while (!atomic_load(&ended) && now_ms() < atomic_load(&last_moment))
+	while (!atomic_load(&ended) && now_ms() < atomic_load(&last_moment)) {
 		nanosleep(&moment, NULL);
+		/* Mostly over at once; what lasts longer should not wake the node all the time. */
+		if (moment.tv_nsec < 250000000)
+			moment.tv_nsec *= 2;
+	}
 }
