@@ -102,8 +102,11 @@ class LeftOut(msgspec.Struct, frozen=True):
 def check(question: Question, allowed: tuple[str, ...] = DIMENSIONS) -> None:
     """Refuse what cannot be grouped by."""
     for name in question.by:
+        if name not in (*DIMENSIONS, "node"):
+            known = ", ".join((*DIMENSIONS, "node"))
+            raise ConfigError(f"there is no grouping by {name!r}; right: {known}")
         if name not in allowed:
-            raise ConfigError(f"there is no grouping by {name!r}; right: {', '.join(allowed)}")
+            raise ConfigError(f"by node whole runs are counted, which cannot be grouped by {name}")
     if len({*question.by} & {*PERIODS}) > 1:
         raise ConfigError("one of day, week and month is enough to group by")
 
