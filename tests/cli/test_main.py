@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,7 +42,6 @@ def test_errors_are_one_line(
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr("jobsight.config.load_settings", fail)
     monkeypatch.setattr("jobsight.cli.report.load_settings", fail)
     assert command.main(["report"]) == code
     assert capsys.readouterr().err == text
@@ -53,6 +53,35 @@ def test_help_and_wrong_options(name: str, capsys: pytest.CaptureFixture[str]) -
     assert f"jobsight {name}" in capsys.readouterr().out
     assert command.main([name, "--nothing"]) == 2
     assert "--nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report",
+        "jobs",
+        "cluster",
+        "software list",
+        "software show gromacs",
+        "software undetermined",
+        "software report",
+        "software update",
+        "token list",
+        "token revoke 1",
+        "token rotate 1",
+        "archive check",
+        "archive write",
+        "archive read 1 --dry-run",
+    ],
+)
+def test_a_wrong_path_does_not_become_a_store(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOBSIGHT_ARCHIVE__LOCATION", str(tmp_path / "archive"))
+    nowhere = tmp_path / "nowhere.db"
+    assert command.main([*words.split(), "--store", str(nowhere)]) == 1
+    assert f"there is no store at {nowhere}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_heavy_before_the_command_is_known() -> None:

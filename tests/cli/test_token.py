@@ -59,6 +59,7 @@ def test_a_token_that_cannot_be_written_is_not_lost(typed: Typed, tmp_path: Path
 
 
 def test_the_list(typed: Typed) -> None:
+    Store.open(typed.store).close()
     assert typed("list") == (0, "", "there are no tokens of clusters\n")
     typed("add", "--cluster", "alpha", "--label", "[nodes]")
     typed("add", "--cluster", "beta", "--expires", "0")

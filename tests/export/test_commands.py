@@ -9,6 +9,7 @@ import pytest
 
 from jobsight.agent.service import LockFile
 from jobsight.cli import aggregator, software_extractor, software_updater
+from jobsight.store import Store
 from tests.export.documents import read_all
 from tests.sams.documents import Site, document
 
@@ -132,8 +133,21 @@ def test_without_a_file_of_sams_our_own_settings_hold(
     monkeypatch.setattr("jobsight.cli.seed_command.default_config", lambda program: tmp_path / "-")
     assert software_updater.main(["--test-path", "/usr/bin/python3.11"]) == 0
     assert "Software     : Python\n" in capsys.readouterr().out
+    assert software_extractor.main([]) == 1
+    assert f"there is no store at {tmp_path}/own.db" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [own]
+    Store.open(tmp_path / "own.db").close()
     assert software_extractor.main([]) == 0
-    assert (tmp_path / "own.db").exists()
+    assert (tmp_path / "xml").is_dir()
+
+
+def test_a_wrong_path_does_not_become_a_store(tmp_path: Path, command: Command) -> None:
+    nowhere = tmp_path / "nowhere.db"
+    for program, *arguments in (("update",), ("update", "--show-paths"), ("extract",)):
+        said = command(program, *arguments, "--store", str(nowhere), code=1)
+        assert f"there is no store at {nowhere}" in said
+    assert not nowhere.exists()
+    assert not (tmp_path / "xml").exists()
 
 
 @pytest.mark.parametrize(
@@ -158,6 +172,7 @@ def test_a_wrong_file_is_one_line(
 
 
 def test_two_exports_into_one_folder_do_not_meet(site: Site, command: Command) -> None:
+    Store.open(site.store).close()
     (site.folder / "xml").mkdir()
     lock = LockFile(site.folder / "xml" / ".lock", "a test")
     try:
@@ -172,6 +187,7 @@ def test_a_slip_in_a_key_is_a_warning(
 ) -> None:
     config = site.folder / "sams.yaml"
     config.write_text(config.read_text().replace("output_path", "outputpath: x, output_path"))
+    Store.open(site.store).close()
     assert software_extractor.main(["--config", str(config)]) == 0
     assert "sams.xmlwriter.File.outputpath: unknown key; did you mean output_path?" in (
         capsys.readouterr().err

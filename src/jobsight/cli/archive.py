@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from jobsight.cli.aggregator import progress_line
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND, RunReference
@@ -130,6 +130,9 @@ def archive(
     place = open_place(settings.archive)
     if action is Action.LIST:
         return _list(place, json)
+    if action is not Action.READ or dry_run:
+        # Runs may be brought back into a new store; nothing else can be done with an empty one.
+        existing_store(settings.store.location)
     if action is Action.CHECK:
         return _check(place, settings, json)
     from jobsight.archive.writer import write_archive

@@ -37,15 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:
     """Sum up what has changed, and write what that says."""
+    from jobsight.cli.typed import existing_store
     from jobsight.export.extract import Extractor
     from jobsight.store import Store
     from jobsight.store.rollups import sum_up_all
 
+    location = existing_store(settings.store)
     folder = Path(settings.export.output_path).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     lock = LockFile(folder / ".lock", f"an export into {folder}")
     try:
-        with Store.open(settings.store) as store:
+        with Store.open(location) as store:
             sum_up_all(store.database)
             done = Extractor(store, settings.export).run(_progress(), write=not options.skip)
     finally:

@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:
     """What the options ask for; of several the first in SAMS's order."""
+    from jobsight.cli.typed import existing_store
     from jobsight.software.rules import RuleSet
     from jobsight.store import Store
 
@@ -56,7 +57,7 @@ def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:
     if options.test_path is not None:
         _test(rules, options.test_path)
         return 0
-    with Store.open(settings.store) as store:
+    with Store.open(existing_store(settings.store)) as store:
         if options.show_software or options.show_path or options.show_paths:
             _show(store, _chosen(store, options.show_path, options.show_software))
         elif options.show_undetermined:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND
@@ -78,6 +78,8 @@ def token(
     _check_options(action, id, cluster=cluster, label=label, grace=grace)
     settings = load_settings(config)
     location = store or settings.store.location
+    if action != Action.ADD:
+        existing_store(location)
     from jobsight.store import Store
     from jobsight.store.tokens import Tokens
 
