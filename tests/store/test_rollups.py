@@ -7,9 +7,10 @@ import msgspec
 from jobsight.model import SECOND
 from jobsight.software.naming import name_new
 from jobsight.software.rules import RuleSet
-from jobsight.store import Store
+from jobsight.store import Store, statements
 from jobsight.store.contributions import DAY
 from jobsight.store.derived import software_by_day, usage_by_day
+from jobsight.store.retention import EXECUTABLES
 from jobsight.store.rollups import sum_up
 from tests.store import postgresql
 from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
@@ -167,14 +168,15 @@ def test_a_provisional_run_that_is_absorbed_is_taken_out(store: Store) -> None:
 
 
 def test_a_contribution_that_was_dropped_is_taken_out_once(store: Store) -> None:
-    for job in (1, 2):
+    for job in (1, 2, 3):
         store.write(batch(info(job, **WHO, cpus=1, end=START + MINUTE)))
     sum_up_everything(store)
-    gone = find(store, "1").id
+    gone = [find(store, "1").id, find(store, "3").id]
     with store.database.write() as transaction:
-        transaction.execute("UPDATE contributions SET dropped = true WHERE run_id = :id",
-                            {"id": gone})  # fmt: skip
-        transaction.execute("DELETE FROM runs WHERE id = :id", {"id": gone})
+        for run_id in gone:
+            for statement in statements.REMOVE_RUN:
+                transaction.execute(statement, {"id": run_id})
+    assert sum_up(store.database, limit=1).after is not None
     for _ in range(2):
         sum_up_everything(store)
         assert usage(store) == [(0, 1, 0, 60, 0, 0)]
@@ -277,3 +279,16 @@ def test_a_run_waits_until_its_paths_have_names(store: Store) -> None:
     assert sum_up(store.database).runs == 1
     assert sum_up_everything(store).runs == 1
     assert usage(store) == [(0, 2, 2, 120, 0, 0)]
+
+
+def test_what_was_summed_up_stands_when_its_programs_are_removed_by_age(store: Store) -> None:
+    record = info(**WHO, cpus=2, end=START + MINUTE)
+    seen = part(totals=totals(9, SECOND), executables=[use(b"/a", SECOND)])
+    store.write(batch(record, seen))
+    sum_up_everything(store)
+    before = sums(store)
+    with store.database.write() as transaction:
+        transaction.execute("DELETE FROM executables")
+        transaction.execute(f"UPDATE runs SET pruned = {EXECUTABLES}, stale = true")
+    assert sum_up_everything(store)[:2] == (1, 0)
+    assert sums(store) == before

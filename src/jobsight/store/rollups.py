@@ -73,7 +73,7 @@ def sum_up(database: Database, after: int = 0, limit: int = AT_ONCE) -> Round:
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
         sums = _Sums(transaction)
-        _take_out_dropped(transaction, sums, limit)
+        more = _take_out_dropped(transaction, sums, limit) == limit
         waiting = _waiting(transaction, after, limit)
         reached, done = after, 0
         for run, nodes, before in _read(transaction, waiting):
@@ -89,7 +89,7 @@ def sum_up(database: Database, after: int = 0, limit: int = AT_ONCE) -> Round:
         else:
             reached = waiting[-1].id if waiting else after
         sums.store()
-    return Round(done, sums.changed, reached if waiting else None)
+    return Round(done, sums.changed, reached if waiting or more else None)
 
 
 def sum_up_all(
@@ -123,10 +123,12 @@ def _held_apart(transaction: Transaction, sql: str, table: str) -> str:
     return sql + lock
 
 
-def _take_out_dropped(transaction: Transaction, sums: _Sums, limit: int) -> None:
+def _take_out_dropped(transaction: Transaction, sums: _Sums, limit: int) -> int:
     sql = _held_apart(transaction, _DROPPED, "contributions")
-    for run_id, data in transaction.execute(sql, {"limit": limit}).fetchall():
+    found = transaction.execute(sql, {"limit": limit}).fetchall()
+    for run_id, data in found:
         sums.take_out(run_id, data)
+    return len(found)
 
 
 def _waiting(transaction: Transaction, after: int, limit: int) -> list[RunFacts]:
