@@ -1,6 +1,3 @@
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,8 +5,7 @@ import pytest
 
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError
-
-NOBODY = 65534
+from tests.user import as_a_user
 
 
 @pytest.fixture(autouse=True)
@@ -70,19 +66,6 @@ def test_the_files_of_the_usual_places_are_joined(tmp_path: Path) -> None:
         load_settings(environment={})
 
 
-@contextmanager
-def _as_a_user() -> Iterator[None]:
-    """Root may enter every folder; this is for the time in which it must not."""
-    root = os.geteuid() == 0
-    if root:
-        os.setresuid(NOBODY, NOBODY, 0)
-    try:
-        yield
-    finally:
-        if root:
-            os.setresuid(0, 0, 0)
-
-
 def test_what_may_not_be_seen_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     # Not in tmp_path, whose parents are closed to others as well.
     with TemporaryDirectory() as place:
@@ -98,7 +81,7 @@ def test_what_may_not_be_seen_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
         (kept / "jobsight.toml").chmod(0)
         closed.chmod(0)
         try:
-            with _as_a_user():
+            with as_a_user():
                 assert load_settings(environment={}).cluster == "own"
         finally:
             closed.chmod(0o700)

@@ -9,6 +9,7 @@ from jobsight.server.serve import BackgroundServer
 from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.server.batches import batch
+from tests.user import as_a_user
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +96,23 @@ def test_no_store_and_no_job(
     monkeypatch.setattr(report_command, "user_name", lambda: "carol")
     assert main(["report", "--store", location]) == 1
     assert "the store has no job of carol" in capsys.readouterr().err
+
+
+def test_a_store_in_a_folder_that_may_not_be_entered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    arguments = ["report", "--store", str(closed / "store.db")]
+    assert main(arguments) == 1
+    assert "there is no store at" in capsys.readouterr().err
+    closed.chmod(0)
+    try:
+        with as_a_user():
+            assert main(arguments) == 1
+    finally:
+        closed.chmod(0o700)
+    assert f"the store {closed}/store.db may not be read by alice" in capsys.readouterr().err
 
 
 def test_from_the_server_where_the_store_may_not_be_read(

@@ -62,9 +62,7 @@ def job_of_this_shell() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def find_report(
-    location: str, wanted: str | None, settings: Settings | None = None
-) -> JobReport:
+def find_report(location: str, wanted: str | None, settings: Settings | None = None) -> JobReport:
     """Build the report from the store itself, or ask the server that may read it."""
     reference = _reference(wanted) if wanted else None
     if _readable(location):
@@ -122,7 +120,12 @@ def _readable(location: str) -> bool:
 
 
 def _no_store(location: str) -> StoreError:
-    if Path(location).exists():
+    try:
+        kept_from_us = Path(location).exists()
+    except PermissionError:
+        # Its folder may not be entered.
+        kept_from_us = True
+    if kept_from_us:
         return StoreError(f"the store {location} may not be read by {user_name()}")
     return StoreError(
         f"there is no store at {location} yet; `jobsight run -- COMMAND` makes one, "

@@ -1,0 +1,20 @@
+"""What an ordinary user may see, also where root runs the tests."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_a_user() -> Iterator[None]:
+    """Root may enter every folder; this is for the time in which it must not."""
+    root = os.geteuid() == 0
+    if root:
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        if root:
+            os.setresuid(0, 0, 0)
