@@ -58,8 +58,10 @@ def ours(folder: Path, node_count: int, job_count: int) -> None:
             yield from jobs(job_count)
         elif command[0] == "squeue":
             yield b'{"jobs": []}'
-        else:
+        elif "nodes" in command or "partitions" in command:
             yield nodes(node_count) if "nodes" in command else b'{"partitions": []}'
+        else:
+            yield b"No reservations in the system" if command[0] == "scontrol" else b""
 
     location = str(folder / "store.db")
     settings = Settings(cluster="c", store=StoreSettings(location=location))
