@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from jobsight.archive.schemas import field_table
-from jobsight.cli import collector
+from jobsight.cli import collector, jobs_exporter
 from jobsight.cli import main as command
 from jobsight.settings import Settings
 
@@ -126,6 +126,8 @@ def helps(name: str) -> str:
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             if name == "sams-collector":
                 collector.main(["--help"])
+            elif name == "jobs-exporter":
+                jobs_exporter.main(["--help"])
             else:
                 command.main([*name.split()[1:], "--help"])
     finally:

@@ -16,6 +16,7 @@ from jobsight.prometheus.settings import MetricsSettings, RemoteWriteSettings
 from jobsight.server.serve import BackgroundServer
 from jobsight.settings import AgentSettings, Settings
 from tests.agent.slurm_trees import SlurmNode, available, following, wait_until
+from tests.prometheus.readers import fetch, one, samples
 from tests.prometheus.servers import Prometheus, VictoriaMetrics
 from tests.prometheus.test_remote_write import NOW, batch, with_flush
 
@@ -47,8 +48,8 @@ def test_an_agent_s_samples_wait_for_the_receiver_and_keep_their_times(tmp_path:
         with_flush(receiver)
         taken = [wire.decode(data) for _, data in spool.pending()]
         wanted = []
-        for one in taken:
-            for part in one.parts:
+        for sent in taken:
+            for part in sent.parts:
                 if part.series is not None:
                     column = part.series.columns["memory.used"]
                     wanted += [
@@ -83,6 +84,13 @@ def test_a_server_passes_on_what_is_new(tmp_path: Path) -> None:
                 )
                 with urllib.request.urlopen(request, timeout=10) as reply:
                     assert reply.status == 200
+            told = {"Authorization": f"Bearer {server.token}"}
+
+            def taken() -> float:
+                found = samples(fetch(f"{server.url}/metrics", told))
+                return one(found, "jobsight_server_remote_write_samples_total")
+
+            wait_until(lambda: taken() == 10)
         question = 'jobsight_job_cpu_seconds_total{slurm_job="42"}[5m]'
         (found,) = receiver.query(question, NOW / SECOND + 60)
         assert [float(value) for _, value in found["values"]] == [3.0, 4.0, 5.0]

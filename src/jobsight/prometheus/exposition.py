@@ -24,7 +24,8 @@ def labels_text(labels: Mapping[str, str]) -> str:
 
 def line(name: str, labels: Mapping[str, str], value: int | float) -> str:
     """One sample."""
-    return f"{name}{{{labels_text(labels)}}} {value!r}\n"
+    inside = f"{{{labels_text(labels)}}}" if labels else ""
+    return f"{name}{inside} {value!r}\n"
 
 
 def head(family: Family, *, openmetrics: bool = False) -> str:

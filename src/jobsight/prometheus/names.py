@@ -173,6 +173,16 @@ AGENT: Final = _table(
     ),
 )
 
+#: What the server says of itself beside the gauges of the clusters.
+SERVER: Final = _table(
+    Family("jobsight_server_remote_write_samples_total", "counter", "Samples taken elsewhere"),
+    Family("jobsight_server_remote_write_dropped_total", "counter", "Samples refused for good"),
+    Family("jobsight_server_remote_write_batches", "gauge", "Batches that wait to be written"),
+    Family(
+        "jobsight_server_remote_write_lost_total", "counter", "Batches given up for want of room"
+    ),
+)
+
 
 def family_of(metric: str) -> tuple[Family, str | None] | None:
     """Our name of a curve, and the thing that its label names: a GPU, a core, a device."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from jobsight.agent.delivery import Delivery, DeliveryThread
 from jobsight.agent.spool import Spool
+from jobsight.prometheus.exposition import document, line
+from jobsight.prometheus.names import SERVER
 from jobsight.prometheus.remote_target import RemoteWriteTarget
 from jobsight.prometheus.settings import RemoteWriteSettings
 
@@ -28,6 +30,19 @@ class RemoteWriting:
     def take(self, data: bytes) -> None:
         self.spool.keep(data)
         self._thread.notify()
+
+    def text(self) -> str:
+        """Figures for the server's /metrics."""
+        counts = {
+            **self.target.counts(),
+            "remote_write_batches": len(self.spool),
+            "remote_write_lost_total": self.spool.dropped,
+        }
+        lines = {
+            f"jobsight_server_{name}": [line(f"jobsight_server_{name}", {}, value)]
+            for name, value in counts.items()
+        }
+        return document(SERVER.values(), lines)
 
     def close(self) -> None:
         """Send what can be sent now; the rest waits for the next life."""

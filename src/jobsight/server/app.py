@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 import jobsight
 from jobsight import web
+from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.reports.build import build_report
 from jobsight.server import api, discovery, errors, health, ingest, usage
 from jobsight.server.access import Access
@@ -38,11 +39,11 @@ def create_app(
     allowed_hosts: Iterable[str] = (),
     settings: ServerSettings | None = None,
     keyring: Keyring | None = None,
-    copy: Callable[[bytes], None] | None = None,
+    remote: RemoteWriting | None = None,
     delay: float = 0.25,
 ) -> FastAPI:
-    """Put the application together; nothing of it answers without the token. ``copy`` gets every
-    batch that is new."""
+    """Put the application together; nothing of it answers without the token. ``remote``
+    gets a copy of every batch that is new."""
     keyring = keyring or Keyring(store)
     app = FastAPI(
         title="jobsight",
@@ -55,9 +56,10 @@ def create_app(
     )
     errors.install(app)
     app.include_router(api.create_router(store))
+    copy = remote.take if remote is not None else None
     taking = ingest.Ingest(store, keyring, settings or ServerSettings(), copy)
     app.include_router(ingest.create_router(taking))
-    app.include_router(health.create_router(store))
+    app.include_router(health.create_router(store, more=remote.text if remote else None))
     app.include_router(discovery.create_router(store))
     app.include_router(usage.create_router(store))
     _add_pages(app, store)

@@ -49,8 +49,12 @@ class Health(msgspec.Struct):
     sinks: list[SinkHealth]
 
 
-def create_router(store: Store, clock: Callable[[], int] = time.time_ns) -> APIRouter:
-    """The routes that monitoring asks."""
+def create_router(
+    store: Store,
+    clock: Callable[[], int] = time.time_ns,
+    more: Callable[[], str] | None = None,
+) -> APIRouter:
+    """The routes that monitoring asks; ``more`` adds to the text of /metrics."""
     router = APIRouter()
 
     @router.get("/api/v1/health", tags=["server"], responses=replies(Health, 503))
@@ -65,7 +69,8 @@ def create_router(store: Store, clock: Callable[[], int] = time.time_ns) -> APIR
         for cluster in mirrored_clusters(store):
             parts += read_mirror(store, cluster, "gauges", Gauges)
             parts.append(count_health(_state(store, cluster), clock()))
-        return Response(exposition(parts), media_type=_METRICS)
+        text = exposition(parts) + (more() if more is not None else "")
+        return Response(text, media_type=_METRICS)
 
     return router
 

@@ -21,6 +21,7 @@ from jobsight import places
 from jobsight.agent.footprint import tighten
 from jobsight.archive.attach import attach
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.server.app import create_app
 from jobsight.server.connection import Connection
 from jobsight.server.keyring import Keyring
@@ -186,23 +187,21 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             allowed_hosts=[settings.server.host, *settings.server.allowed_hosts],
             settings=settings.server,
             keyring=keyring,
-            copy=_copying(settings, stack),
+            remote=_remote(settings, stack),
         )
         yield _Prepared(_server(app, settings, tls), listener, url, token)
 
 
-def _copying(settings: Settings, stack: ExitStack) -> Callable[[bytes], None] | None:
+def _remote(settings: Settings, stack: ExitStack) -> RemoteWriting | None:
     """Where batches go besides the store, as long as the server runs."""
     wanted = settings.server.remote_write
     if wanted.url is None:
         return None
-    from jobsight.prometheus.remote_service import RemoteWriting
-
     folder = places.folder_of_store(settings.store.location) / "remote-write"
     remote = RemoteWriting("server.remote_write", wanted, folder)
     stack.callback(remote.close)
     remote.start()
-    return remote.take
+    return remote
 
 
 def _server(app: FastAPI, settings: Settings, tls: ServerTls | None) -> uvicorn.Server:
