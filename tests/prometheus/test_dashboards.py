@@ -67,6 +67,44 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+#: Two hours of a job that sleeps on 4 CPUs and of one that works on 2, and an agent that drops.
+RULES = """
+rule_files: [{rules}]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {{series: 'jobsight_job_cpu_seconds_total{{cluster="c",node="n",slurm_job="1"}}', values: '0+1x120'}}
+      - {{series: 'jobsight_job_requested_cpus{{cluster="c",node="n",slurm_job="1"}}', values: '4x120'}}
+      - {{series: 'jobsight_job_info{{cluster="c",node="n",slurm_job="1",user="ann"}}', values: '1x120'}}
+      - {{series: 'jobsight_job_cpu_seconds_total{{cluster="c",node="n",slurm_job="2"}}', values: '0+120x120'}}
+      - {{series: 'jobsight_job_requested_cpus{{cluster="c",node="n",slurm_job="2"}}', values: '2x120'}}
+      - {{series: 'jobsight_job_info{{cluster="c",node="n",slurm_job="2",user="bob"}}', values: '1x120'}}
+      - {{series: 'jobsight_agent_spool_dropped_total{{cluster="c",node="n"}}', values: '0x60 1x60'}}
+    promql_expr_test:
+      - expr: cluster_user:jobsight_job_cpu_cores:rate5m
+        eval_time: 30m
+        exp_samples:
+          - {{labels: 'cluster_user:jobsight_job_cpu_cores:rate5m{{cluster="c",user="bob"}}', value: 2}}
+          - {{labels: 'cluster_user:jobsight_job_cpu_cores:rate5m{{cluster="c",user="ann"}}', value: 0.016666666666666666}}
+    alert_rule_test:
+      - {{alertname: JobsightBatchesDropped, eval_time: 50m}}
+      - alertname: JobsightBatchesDropped
+        eval_time: 70m
+        exp_alerts: [{{exp_labels: {{cluster: c, node: n, severity: critical}}, exp_annotations: {{summary: "n had to drop batches: its spool is full or its disk fails"}}}}]
+      - alertname: JobsightJobIdle
+        eval_time: 100m
+        exp_alerts: [{{exp_labels: {{cluster: c, slurm_job: "1", severity: info}}, exp_annotations: {{summary: "Job 1 has used almost none of its CPUs for an hour"}}}}]
+"""  # noqa: E501
+
+
+def test_rules_say_what_they_should(tmp_path: Path) -> None:
+    file = tmp_path / "test.yml"
+    file.write_text(RULES.format(rules=DEPLOY / "jobsight-rules.yml"))
+    checked = promtool("test", "rules", str(file))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 STATUS = {
     "cluster": "c",
     "node": "n1",

@@ -11,6 +11,10 @@ import pytest
 from jobsight.agent.exporter import Exporter, Lines
 from jobsight.agent.images import ImageNames
 from jobsight.agent.probe import Row
+from jobsight.agent.samplers.gpu import NvidiaSMI
+from jobsight.agent.samplers.node_gpus import NodeGpus
+from jobsight.agent.samplers.nvml import Nvml
+from jobsight.agent.samplers.nvml_recording import ReplayLibrary
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.agent.slurm_cgroup import SlurmCounters
 from jobsight.agent.slurm_probe import SlurmProbe
@@ -150,6 +154,33 @@ def test_samplers_of_the_settings_are_used_and_not_doubled(exporter: Exporter, j
     sampler.columns(job.view)
     found = samples(exporter.text())
     assert values(found, "jobs_cpu_time_core", instance="n1", slurm_job="42") == {"0": 1, "1": 4}
+
+
+def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
+    job.process(405)
+    gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, "/none", 1.0))
+    gpus.use(Nvml(ReplayLibrary.load(V2.parents[1] / "nvml" / "h200-busy.json"), job.node.errors))
+    made = NvidiaSMI(node=job.node)
+    sampler = begin(exporter, job.view, SamplerPlan("gpu", lambda view: made, 60.0))
+    for _ in range(8):
+        job.view.row = {"cpu.time": SECOND}
+        job.view.row.update(made.columns(job.view))
+        sampler.columns(job.view)
+        job.clock.go(1)
+    row, found = job.view.row, samples(exporter.text())
+    assert one(found, "jobsight_job_gpu_power_watts", gpu="0") == row["gpu.0.power"] / 1e6
+    assert 600 < row["gpu.0.power"] / 1e6 < 700
+    assert one(found, "jobsight_job_gpu_utilization_ratio", gpu="0") == 1.0
+    assert values(found, "jobs_gpus_used", instance="n1", slurm_job="42") == {"0": 1.0}
+
+
+def test_gpus_that_slurm_named_where_no_driver_answers(exporter: Exporter, job: Job) -> None:
+    job.view.gpus = ("0", "10-11")
+    made = NvidiaSMI(node=job.node)
+    sampler = begin(exporter, job.view, SamplerPlan("gpu", lambda view: made, 60.0))
+    sample(sampler, job.view, cpu__time=1)
+    found = values(samples(exporter.text()), "jobs_gpus_used", instance="n1", slurm_job="42")
+    assert found == {"0": 1.0, "10": 1.0, "11": 1.0}
 
 
 @pytest.fixture

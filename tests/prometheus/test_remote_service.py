@@ -44,6 +44,7 @@ def test_an_agent_s_samples_wait_for_the_receiver_and_keep_their_times(tmp_path:
         assert exporting.remote.target.samples == 0
         assert len(exporting.remote.spool) == len(spool)
         receiver.start()
+        wait_until(lambda: len(exporting.remote.spool) == 0)
         exporting.close()
         with_flush(receiver)
         taken = [wire.decode(data) for _, data in spool.pending()]

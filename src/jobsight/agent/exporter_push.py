@@ -55,6 +55,8 @@ class Pusher(threading.Thread):
         self._ended = threading.Event()
         self._known = self._load()
         self.failures = 0
+        #: The last request got no answer.
+        self._away = False
         self._said = ""
 
     def counts(self) -> Mapping[str, int]:
@@ -69,13 +71,15 @@ class Pusher(threading.Thread):
                 logger.exception("a push")
                 self.failures += 1
             self._ended.wait(self._every)
-        self._take_away(self._known, time.monotonic() + _END)
+        if not self._away:
+            self._take_away(self._known, time.monotonic() + _END)
 
     def end(self) -> None:
-        """Delete what there is, as far as the gateway lets us in a few seconds."""
+        """Delete what there is, as far as the gateway lets us in a few seconds. The next agent
+        does the rest."""
         self._ended.set()
         if self.is_alive():
-            self.join(_END + self._web.timeout)
+            self.join(2 * _END)
 
     def push(self) -> None:
         """One round: replace the groups of the jobs that run, delete all others."""
@@ -105,10 +109,12 @@ class Pusher(threading.Thread):
         """Whether it was done; None where there was no answer and the rest need not be tried."""
         try:
             action()
+            self._away = False
         except GatewayError as error:
             self._failed(str(error))
             return False
         except OSError as error:
+            self._away = True
             self._failed(f"{self._web.name} does not answer: {error}")
             return None
         self._said = ""

@@ -48,5 +48,6 @@ class RemoteWriting:
         """Send what can be sent now; the rest waits for the next life."""
         if self._thread.is_alive():
             self._thread.end()
-            self._delivery.deliver()
+            if not self._delivery.reason:
+                self._delivery.deliver()
         self.spool.close()
