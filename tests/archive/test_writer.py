@@ -3,10 +3,12 @@
 import json
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import event
 
 from jobsight.agent.service import AlreadyRunning
 from jobsight.archive import rows, writer
@@ -100,7 +102,8 @@ def test_a_run_with_another_start_leaves_nothing_behind(filled: Store, place: Pl
     # The scheduler books it in the next month, under the same restart.
     with filled.database.write() as transaction:
         transaction.execute(
-            "UPDATE runs SET start = :start, updated = updated + 1 WHERE job_id = 1",
+            "UPDATE runs SET start = :start, updated = updated + 1, archived_updated = NULL "
+            "WHERE job_id = 1",
             {"start": NOVEMBER + 5},
         )
     assert write_archive(filled, place, LATER).again == 1
@@ -110,6 +113,33 @@ def test_a_run_with_another_start_leaves_nothing_behind(filled: Store, place: Pl
     assert len(found) == len(FINISHED)
     assert write_archive(filled, place, LATER).runs == 0
     assert check_archive(place, filled).problems == []
+
+
+def test_what_waits_is_found_without_a_look_at_the_rest(filled: Store, place: Place) -> None:
+    with filled.database.write() as transaction:
+        transaction.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) "
+            "INSERT INTO runs (cluster, job_id, start, source, provisional, updated, "
+            '"end", archived_updated, archived_start) '
+            f"SELECT 'c', i, i, 's', false, 0, {OCTOBER} + i, 0, i FROM n"
+        )
+        if filled.database.postgresql:
+            transaction.execute("ANALYZE runs")
+    asked: list[tuple[str, Any]] = []
+
+    def listen(connection: Any, cursor: Any, statement: str, values: Any, *_: object) -> None:
+        if "archived_updated IS NULL" in statement and statement.startswith("SELECT"):
+            asked.append((statement, values))
+
+    event.listen(filled.database.engine, "before_cursor_execute", listen)
+    assert write_archive(filled, place, LATER).runs == 6
+    event.remove(filled.database.engine, "before_cursor_execute", listen)
+    assert len(asked) == 2
+    explain = "EXPLAIN " if filled.database.postgresql else "EXPLAIN QUERY PLAN "
+    with filled.database.read() as connection:
+        for statement, values in asked:
+            plan = connection.exec_driver_sql(explain + statement, values)
+            assert "ix_runs_unarchived" in " ".join(str(row) for row in plan)
 
 
 def test_a_run_that_changes_meanwhile_waits_for_the_next_round(

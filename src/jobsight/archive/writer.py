@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, or_, select
+from sqlalchemy import ColumnElement, Connection, select
 
 from jobsight.archive.lock import alone
 from jobsight.archive.part import Part, month_of, remove_part
@@ -117,8 +117,7 @@ class _Round:
         self._withdrawn: set[int] = set()
 
     def _waits(self) -> ColumnElement[bool]:
-        changed = or_(runs.c.archived_updated.is_(None), runs.c.archived_updated != runs.c.updated)
-        return (runs.c.end < self._before) & changed
+        return (runs.c.end < self._before) & runs.c.archived_updated.is_(None)
 
     def pending(self) -> list[_Group]:
         """The ids of the runs that wait, by cluster and month, in the order of their job ids."""
@@ -263,8 +262,9 @@ class _Round:
         """Take the note back, and say of runs where they are archived."""
         with self._store.database.write() as transaction:
             transaction.execute_many(
-                "UPDATE runs SET archived = :file, archived_updated = :updated, "
-                "archived_start = :start WHERE id = :id",
+                # One that has changed since it was read waits for the next round.
+                "UPDATE runs SET archived = :file, archived_start = :start, "
+                "archived_updated = CASE WHEN updated = :updated THEN updated END WHERE id = :id",
                 [row | {"file": file} for row in marked],
             )
             transaction.execute("DELETE FROM marks WHERE name = :name", {"name": _NOTE})

@@ -66,6 +66,7 @@ RUNS_OF_JOBS = f"""
 """
 UPDATE_RUN = f"""
     UPDATE runs SET start = :start, provisional = :provisional, updated = :updated, stale = true,
+        archived_updated = NULL,
         {", ".join(f"{quoted(name)} = :{name}" for name in INFO_NAMES)}
     WHERE id = :id
 """
@@ -79,7 +80,7 @@ COUNT_NODES_OF_RUN = "SELECT count(*) FROM run_nodes WHERE run_id = :id"
 
 #: Adds what one part changed; cost does not depend on the number of nodes.
 ADD_TO_RUN = """
-    UPDATE runs SET updated = :updated, stale = true, cpu_time = :cpu_time,
+    UPDATE runs SET updated = :updated, stale = true, archived_updated = NULL, cpu_time = :cpu_time,
         memory_used_peak = :memory_used_peak, memory_peak = :memory_peak,
         first_seen = :first_seen, last_seen = :last_seen
     WHERE id = :id

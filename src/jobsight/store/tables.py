@@ -89,8 +89,8 @@ runs = Table(
     # Changed since its share of the sums by day was worked out; see jobsight.store.rollups.
     Column("stale", Boolean, nullable=False, server_default=true()),
     # The file of the archive that holds the run, under the archive's own folder, and what
-    # ``updated`` and ``start`` were then: the archive holds the run as it is now where
-    # archived_updated = updated.
+    # ``updated`` and ``start`` were then. A change takes archived_updated away: where there is one,
+    # the archive holds the run as it is now.
     Column("archived", Text),
     Column("archived_updated", BigInteger),
     Column("archived_start", BigInteger),
@@ -113,6 +113,14 @@ runs = Table(
         "cluster",
         sqlite_where=text('"end" IS NULL'),
         postgresql_where=text('"end" IS NULL'),
+    ),
+    # What waits for the archive. Not by ``updated``: each batch changes that, and PostgreSQL would
+    # renew all entries of the run's row in every index.
+    Index(
+        "ix_runs_unarchived",
+        "end",
+        sqlite_where=text('archived_updated IS NULL AND "end" IS NOT NULL'),
+        postgresql_where=text('archived_updated IS NULL AND "end" IS NOT NULL'),
     ),
     Index(None, "end"),
     # The next that is old enough for something is found without a look at what was pruned before.

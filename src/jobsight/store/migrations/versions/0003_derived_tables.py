@@ -36,7 +36,11 @@ def _add_columns() -> None:
     op.add_column(
         "runs", sa.Column("pruned", sa.SmallInteger(), nullable=False, server_default="0")
     )
-    partial = (("stale", ["id"], "stale"), ("open", ["end", "cluster"], '"end" IS NULL'))
+    partial = (
+        ("stale", ["id"], "stale"),
+        ("open", ["end", "cluster"], '"end" IS NULL'),
+        ("unarchived", ["end"], 'archived_updated IS NULL AND "end" IS NOT NULL'),
+    )
     for name, columns, where in partial:
         op.create_index(
             f"ix_runs_{name}",
