@@ -1,9 +1,23 @@
 """What every test shares: the markers' conditions and the closing list of what was skipped."""
 
+import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command under test sets the level of all logging; the next test must not be deaf by it."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()
 
 
 @pytest.hookimpl(optionalhook=True)
