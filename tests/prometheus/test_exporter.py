@@ -157,6 +157,7 @@ def test_samplers_of_the_settings_are_used_and_not_doubled(exporter: Exporter, j
 
 
 def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
+    exporter.gpu_seed_names = True
     job.process(405)
     gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, "/none", 1.0))
     gpus.use(Nvml(ReplayLibrary.load(V2.parents[1] / "nvml" / "h200-busy.json"), job.node.errors))
@@ -172,6 +173,14 @@ def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
     assert 600 < row["gpu.0.power"] / 1e6 < 700
     assert one(found, "jobsight_job_gpu_utilization_ratio", gpu="0") == 1.0
     assert values(found, "jobs_gpus_used", instance="n1", slurm_job="42") == {"0": 1.0}
+    # What petricore's pages ask for each of them.
+    pages = {name: one(found, name, instance="n1", gpu="0") for name in names.SEED_GPU}
+    reading = made.readings["0"]
+    assert (reading.memory_total, reading.temperature) != (None, None)
+    assert pages["memory_total"] == pages["memory_free"] + pages["memory_used"]
+    assert pages["memory_total"] == (reading.memory_total or 0) / MIB
+    assert pages["utilization_gpu"] == 100
+    assert pages["temperature_gpu"] == reading.temperature
 
 
 def test_gpus_that_slurm_named_where_no_driver_answers(exporter: Exporter, job: Job) -> None:

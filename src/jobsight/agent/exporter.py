@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
+from jobsight.agent.exporter_gpus import gpu_lines, readings_of
 from jobsight.agent.exporter_job import JobSeries
 from jobsight.agent.probe import Row
 from jobsight.agent.samplers.base import JobSampler
@@ -48,6 +49,7 @@ class Exporter:
         keep_ended: float = 30.0,
         max_series: int = 20_000,
         scratch: Sequence[str] = SCRATCH,
+        gpu_seed_names: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.keep_ended = keep_ended
@@ -57,6 +59,7 @@ class Exporter:
         self._seed_names = seed_names
         self._max_series = max_series
         self._scratch = scratch
+        self.gpu_seed_names = gpu_seed_names
         self._clock = clock
         self._jobs: dict[tuple[str, int], JobSeries] = {}
         #: Samplers of the job that is being put together, which come before ours.
@@ -128,7 +131,8 @@ class Exporter:
         for job in self.jobs:
             for name, text in job.lines.items():
                 lines.setdefault(name, []).append(text)
-        families: dict[str, Family] = {}
+        lines |= gpu_lines(self.jobs)
+        families: dict[str, Family] = dict(names.SEED_GPU)
         for source in self.sources:
             for family, text in source():
                 families[family.name] = family
@@ -173,6 +177,8 @@ class _JobExporter(JobSampler):
     def _render(self, view: JobView) -> None:
         room = self._exporter.room_for(self._series)
         self._series.render(view, self._row, self._samplers, room)
+        if self._exporter.gpu_seed_names:
+            self._series.gpus = readings_of(self._samplers)
 
     def final(self, view: JobView) -> Document:
         """The last values are those of the counters, which were read once more."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from jobsight.agent.probe import Row
+from jobsight.agent.samplers.nvml import GpuReading
 from jobsight.agent.samplers.petricore import petricore_figures
 from jobsight.agent.view import JobView, Sampler
 from jobsight.model import MISSING, SECOND
@@ -32,6 +33,8 @@ class JobSeries:
         self.key = (sighting.node, sighting.job_id)
         #: Text of the samples by the name of their family.
         self.lines: dict[str, str] = {}
+        #: What its GPUs said last, where that is offered, too.
+        self.gpus: dict[str, GpuReading] = {}
         self.count = 0
         self.left_out = 0
         #: When it goes, on the monotonic clock; None while the job runs.

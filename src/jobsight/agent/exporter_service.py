@@ -29,6 +29,7 @@ class Exporting:
             keep_ended=metrics.keep_ended,
             max_series=metrics.max_series,
             scratch=metrics.scratch,
+            gpu_seed_names=metrics.gpu_seed_names,
         )
         self._plugin: PluginSocket | None = None
         self.pusher = None

@@ -131,6 +131,16 @@ SEED: Final = _table(
     Family("jobs_gpus_used", "gauge", "1 for each GPU of the job", ("gpuid",)),
 )
 
+#: Those of nvidia_smi_exporter, which petricore's pages read; by ``instance`` and ``gpu`` alone.
+SEED_GPU: Final = _table(
+    Family("utilization_gpu", "gauge", "Time in which a kernel ran, in percent"),
+    Family("utilization_memory", "gauge", "Time in which memory was accessed, in percent"),
+    Family("temperature_gpu", "gauge", "Degrees Celsius"),
+    Family("memory_total", "unknown", "Memory of the GPU in MiB"),
+    Family("memory_free", "gauge", "Free memory of the GPU in MiB"),
+    Family("memory_used", "gauge", "Memory in use on the GPU in MiB"),
+)
+
 #: Years of petricore's own exporter, read back: it wrote times in ticks of the clock, and called
 #: the threads of one task processes.
 _TICK: Final = SECOND // 100

@@ -16,6 +16,9 @@ class MetricsSettings(msgspec.Struct, kw_only=True):
     listen: str = "127.0.0.1:9306"
     #: Offer the names of petricore's jobs_exporter beside our own.
     seed_names: bool = True
+    #: Offer the names of nvidia_smi_exporter, too, which petricore's pages read (utilization_gpu,
+    #: memory_used ...): for a site where that exporter does not run.
+    gpu_seed_names: bool = False
     #: Seconds for which the last values of a job stay after its end: one scrape interval.
     keep_ended: Seconds = 30.0
     #: Series of jobs that are offered at most; what goes beyond is left out and counted.

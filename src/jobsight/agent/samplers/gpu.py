@@ -124,6 +124,11 @@ class NvidiaSMI(JobSampler):
         """The keys of the job's GPUs, and whether each has been used at all."""
         return {key: not held.never_used for key, held in self._held.items()}
 
+    @property
+    def readings(self) -> dict[str, GpuReading]:
+        """What each GPU of the job said last."""
+        return {key: held.reading for key, held in self._held.items()}
+
     def _look(self, view: JobView) -> bool:
         source = self._gpus.source
         if source is None:
