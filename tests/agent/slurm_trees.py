@@ -273,6 +273,17 @@ class RunningAgent:
         except BaseException as error:
             self.error = error
 
+    def last(self, job: SlurmJob) -> JobPart:
+        """What the agent says once it has read the counter of a job that rests."""
+        counter = job.cpu_time()
+
+        def complete() -> JobPart | None:
+            parts = self.kept.parts(job.job_id)
+            return parts[-1] if parts and (parts[-1].totals.cpu_time or 0) >= counter else None
+
+        part: JobPart = wait_until(complete)
+        return part
+
     def stop(self) -> None:
         self.agent.stop()
         self.thread.join(30)

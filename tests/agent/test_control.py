@@ -4,7 +4,6 @@ import json
 import socket
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ from tests.agent.slurm_trees import (
 needs_cgroups = pytest.mark.skipif(
     not available(), reason="needs root and the hierarchies of cgroup v1"
 )
-
-
-@pytest.fixture
-def node() -> Iterator[SlurmNode]:
-    node = SlurmNode()
-    try:
-        yield node
-    finally:
-        node.close()
 
 
 def connect(folder: Path) -> socket.socket:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,7 @@ from jobsight.agent.spool import Spool
 from jobsight.model import JobPart
 from jobsight.wire import decode
 from tests.agent.slurm_trees import (
-    Kept,
     RunningAgent,
-    SlurmJob,
     SlurmNode,
     attributed,
     available,
@@ -33,26 +31,6 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(not available(), reason="needs root and the hierarchies of cgroup v1"),
 ]
-
-
-@pytest.fixture
-def node() -> Iterator[SlurmNode]:
-    node = SlurmNode()
-    try:
-        yield node
-    finally:
-        node.close()
-
-
-def last(kept: Kept, job: SlurmJob) -> JobPart:
-    counter = job.cpu_time()
-
-    def complete() -> JobPart | None:
-        parts = kept.parts(job.job_id)
-        return parts[-1] if parts and (parts[-1].totals.cpu_time or 0) >= counter else None
-
-    part: JobPart = wait_until(complete)
-    return part
 
 
 def test_a_new_job_is_noticed_within_a_second_and_without_listing_proc(
@@ -87,7 +65,7 @@ def test_an_agent_that_comes_in_the_middle_of_a_job(node: SlurmNode) -> None:
     time.sleep(0.5)
     with following(node.finder()) as running:
         step.wait()
-        part = last(running.kept, job)
+        part = running.last(job)
     assert part.totals.cpu_time == pytest.approx(job.cpu_time(), rel=0.01)
     assert row(part, built("processor")).cpu_time == pytest.approx(0.9e9, rel=0.05)
     assert part.sighting.birth <= time.time_ns() - 0.5e9
@@ -189,7 +167,7 @@ def test_a_job_that_leaves_one_hierarchy_before_the_others_is_one_job(node: Slur
     with following(node.finder(), intervals=((None, 0.01),)) as running:
         job = node.job(4)
         job.step(built("processor"), "200000").wait()
-        counter = last(running.kept, job).totals.cpu_time
+        counter = running.last(job).totals.cpu_time
         for controller in ("memory", "freezer", "cpuacct"):
             remove_tree(job.folder(controller))
             time.sleep(0.1)
@@ -287,7 +265,7 @@ def test_a_job_whose_every_read_fails_once(
             fault.at = 0
             assert running.thread.is_alive(), running.error
         other.step(built("processor"), "100000", step="1").wait()
-        part = last(running.kept, other)
+        part = running.last(other)
         assert row(part, built("processor")).executions == 1
         for told in running.kept.parts(1):
             assert not [use for use in told.executables if b"processor" in use.path]
@@ -314,7 +292,7 @@ def test_books_never_exceed_the_counter_while_a_job_runs(node: SlurmNode) -> Non
     with following(node.finder(), flush_interval=0.05, intervals=((None, 0.05),)) as running:
         job = node.job(1)
         job.step(built("storm"), "300", "2", built("wall"), "2000").wait()
-        last(running.kept, job)
+        running.last(job)
         shares = [attributed(part) for part in running.kept.parts(1) if part.totals.cpu_time]
     assert shares
     assert max(shares) <= 1.001

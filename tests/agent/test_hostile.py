@@ -4,24 +4,19 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from jobsight.model import JobPart
 from jobsight.wire import decode, encode
 from tests.agent.slurm_trees import (
-    RunningAgent,
-    SlurmJob,
     SlurmNode,
     attributed,
     available,
     built,
     following,
     row,
-    wait_until,
 )
 
 pytestmark = [
@@ -42,26 +37,6 @@ NAMES = [
 ]
 
 
-@pytest.fixture
-def node() -> Iterator[SlurmNode]:
-    node = SlurmNode()
-    try:
-        yield node
-    finally:
-        node.close()
-
-
-def last(running: RunningAgent, job: SlurmJob) -> JobPart:
-    counter = job.cpu_time()
-
-    def complete() -> JobPart | None:
-        parts = running.kept.parts(job.job_id)
-        return parts[-1] if parts and (parts[-1].totals.cpu_time or 0) >= counter else None
-
-    part: JobPart = wait_until(complete)
-    return part
-
-
 def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) -> None:
     paths = [os.path.join(os.fsencode(tmp_path), name) for name in NAMES]
     with following(node.finder()) as running:
@@ -69,7 +44,7 @@ def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) ->
         for number, path in enumerate(paths):
             shutil.copy(built("processor"), path)
             job.step(path, "60000", step=str(number)).wait()
-        part = last(running, job)
+        part = running.last(job)
         for path in paths:
             assert (row(part, path).executions, row(part, path).path_known) == (1, True)
         assert attributed(part) >= 0.95
@@ -96,7 +71,7 @@ def test_a_path_of_four_thousand_characters(node: SlurmNode, tmp_path: Path) -> 
         with following(node.finder()) as running:
             job = node.job(1)
             job.step("/bin/sh", "-c", "exec ./p 100000", preexec_fn=lambda: os.fchdir(here)).wait()
-            part = last(running, job)
+            part = running.last(job)
             (use,) = [use for use in part.executables if use.path.endswith(b"/p")]
             assert len(use.path) == length + 2
             assert use.cpu_time == pytest.approx(0.1e9, rel=0.2)
@@ -114,7 +89,7 @@ def test_a_deleted_executable(node: SlurmNode, tmp_path: Path) -> None:
         time.sleep(0.1)
         program.unlink()
         step.wait()
-        assert row(last(running, job), program).executions == 1
+        assert row(running.last(job), program).executions == 1
 
 
 @pytest.mark.parametrize("kind", ["namespace", "chroot"])
@@ -141,7 +116,7 @@ def test_an_executable_that_is_not_seen_from_here(
     with following(node.finder()) as running:
         job = node.job(1)
         assert job.step(*words).wait() == 0
-        part = last(running, job)
+        part = running.last(job)
         uses = [use for use in part.executables if use.cpu_time > 0.08e9]
         assert [use.executions for use in uses] == [1]
         assert uses[0].path.endswith((b"burn", b"only-here"))

@@ -4,17 +4,13 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobsight.agent.live import Descriptors
 from jobsight.agent.ownership import find_hierarchies
-from jobsight.model import JobPart
 from tests.agent.slurm_trees import (
-    RunningAgent,
-    SlurmJob,
     SlurmNode,
     attributed,
     available,
@@ -30,27 +26,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def node() -> Iterator[SlurmNode]:
-    node = SlurmNode()
-    try:
-        yield node
-    finally:
-        node.close()
-
-
-def last(running: RunningAgent, job: SlurmJob) -> JobPart:
-    """What the agent says once it has read the counter of a job that rests."""
-    counter = job.cpu_time()
-
-    def complete() -> JobPart | None:
-        parts = running.kept.parts(job.job_id)
-        return parts[-1] if parts and (parts[-1].totals.cpu_time or 0) >= counter else None
-
-    part: JobPart = wait_until(complete)
-    return part
-
-
 @pytest.mark.parametrize("kind", ["wall", "processor"])
 def test_two_thousand_programs_of_3_ms(node: SlurmNode, kind: str) -> None:
     program = built(kind)
@@ -61,7 +36,7 @@ def test_two_thousand_programs_of_3_ms(node: SlurmNode, kind: str) -> None:
             job = node.job(number)
             job.step(built("storm"), str(programs), "2", program, "3000").wait()
             counter = job.cpu_time()
-            part = last(running, job)
+            part = running.last(job)
             use = row(part, program)
             assert (use.executions, use.processes, use.path_known) == (programs, programs, True)
             assert row(part, built("storm")).executions == 1
@@ -85,7 +60,7 @@ def test_programs_of_50_ms(node: SlurmNode, programs: int) -> None:
         for number in (1, 2, 3):
             job = node.job(number)
             job.step(built("storm"), str(programs), "2", program, "50000").wait()
-            part = last(running, job)
+            part = running.last(job)
             assert row(part, program).executions == programs
             if 0.995 <= attributed(part) <= 1.001:
                 return
@@ -118,7 +93,7 @@ def test_two_jobs_are_kept_apart(node: SlurmNode) -> None:
         ]
         for step in steps:
             step.wait()
-        first, second = last(running, one), last(running, other)
+        first, second = running.last(one), running.last(other)
         assert row(first, built("wall")).executions == 200
         assert row(second, built("processor")).executions == 100
         for job, part in ((one, first), (other, second)):
@@ -133,7 +108,7 @@ def test_steps_are_kept_apart_and_summed(node: SlurmNode) -> None:
         job = node.job(1)
         for step, length in (("batch", 100_000), ("0", 200_000), ("1", 300_000)):
             job.step(built("processor"), str(length), step=step, tasks=2).wait()
-        part = last(running, job)
+        part = running.last(job)
         used = {step.step: (step.tasks, step.cpu_time or 0) for step in part.steps}
         assert {name: tasks for name, (tasks, _) in used.items()} == {"batch": 2, "0": 2, "1": 2}
         for name, length in (("batch", 0.2e9), ("0", 0.4e9), ("1", 0.6e9)):
@@ -156,7 +131,7 @@ def test_a_chain_of_execs_is_split(node: SlurmNode, tmp_path: Path) -> None:
         job = node.job(1)
         python = Path("/usr/bin/python3").resolve()
         job.step(python, chain).wait()
-        part = last(running, job)
+        part = running.last(job)
         first, second = row(part, python), row(part, other)
         assert (first.executions, second.executions) == (1, 1)
         assert second.cpu_time == pytest.approx(0.5e9, abs=0.05e9)
@@ -192,7 +167,7 @@ def test_a_reused_pid_is_not_mixed_up_between_jobs(node: SlurmNode) -> None:
             runs.append(said.split())
         if runs != [[str(spare.pid).encode()]] * 2:
             pytest.skip("other processes took the pid")
-        one, two = (last(running, job) for job in jobs)
+        one, two = (running.last(job) for job in jobs)
         assert not [use for use in one.executables if use.path == os.fsencode(second)]
         assert not [use for use in two.executables if use.path == os.fsencode(first)]
         assert row(one, first).cpu_time <= 0.07e9 * row(one, first).executions
@@ -243,13 +218,13 @@ def test_a_fork_bomb_is_survived(node: SlurmNode) -> None:
                 most = max(most, descriptors())
                 time.sleep(0.1)
             assert running.error is None
-            part = last(running, job)
+            part = running.last(job)
             assert most <= room
             assert part.totals.processes is not None
             assert part.totals.processes > 1000
             assert attributed(part) <= 1.001
             wait_until(lambda: len(running.agent.collector.tracker.processes) < 10)
-            calm = last(running, quiet)
+            calm = running.last(quiet)
             assert row(calm, built("processor")).executions == 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
