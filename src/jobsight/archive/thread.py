@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
 
 from jobsight.archive.settings import ArchiveSettings
-from jobsight.errors import JobsightError
+from jobsight.background import repeating
 from jobsight.model import SECOND
 from jobsight.store import Store
 
 logger = logging.getLogger("jobsight.archive")
 
-#: Seconds that a server waits at its end for a round that is under way.
-_LAST_WAIT = 5.0
 DAY = 86400 * SECOND
 
 
@@ -24,31 +21,14 @@ class Stopped(Exception):
     """The server ends; what was being written is dropped, and comes next time."""
 
 
-@contextmanager
-def archiving(store: Store, settings: ArchiveSettings) -> Iterator[None]:
+def archiving(store: Store, settings: ArchiveSettings) -> AbstractContextManager[None]:
     """Archive beside what the block does, every ``archive.every`` seconds."""
-    stopped = threading.Event()
 
-    def work() -> None:
-        while not stopped.is_set():
-            try:
-                archive_once(store, settings, stopped)
-            except Stopped:
-                return
-            except JobsightError as error:
-                logger.warning("the archive waits: %s", error)
-            except Exception:
-                # A fault of ours must not end the archiving, nor the server.
-                logger.exception("the archive waits: a fault of jobsight")
-            stopped.wait(settings.every)
+    def work(stopped: threading.Event) -> None:
+        with suppress(Stopped):
+            archive_once(store, settings, stopped)
 
-    thread = threading.Thread(target=work, name="jobsight-archive", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join(_LAST_WAIT)
+    return repeating("archive", work, settings.every, logger, "the archive waits")
 
 
 def archive_once(store: Store, settings: ArchiveSettings, stopped: threading.Event) -> None:

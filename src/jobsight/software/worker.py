@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from jobsight.background import repeating
 from jobsight.errors import JobsightError
 from jobsight.settings import SoftwareSettings
 from jobsight.software.naming import name_all_new
@@ -18,9 +18,6 @@ from jobsight.store import Store
 from jobsight.store.rollups import Round, sum_up_all
 
 logger = logging.getLogger("jobsight.software")
-
-#: Seconds that a server waits at its end for the transaction that is under way.
-_LAST_WAIT = 5.0
 
 
 def load_rules(settings: SoftwareSettings) -> RuleSet:
@@ -100,27 +97,13 @@ def _state(file: str) -> tuple[str, int, int, int] | None:
     return file, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-@contextmanager
-def updating(store: Store, settings: SoftwareSettings) -> Iterator[None]:
+def updating(store: Store, settings: SoftwareSettings) -> AbstractContextManager[None]:
     """Work beside what the block does, every ``software.every`` seconds."""
-    stopped = threading.Event()
     worker = Worker(store, settings)
-
-    def work() -> None:
-        while not stopped.is_set():
-            try:
-                worker.once(stopped.is_set)
-            except JobsightError as error:
-                logger.warning("names and sums wait: %s", error)
-            except Exception:
-                # A fault of ours must not end the work, nor the server.
-                logger.exception("names and sums wait: a fault of jobsight")
-            stopped.wait(settings.every)
-
-    thread = threading.Thread(target=work, name="jobsight-software", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join(_LAST_WAIT)
+    return repeating(
+        "software",
+        lambda stopped: worker.once(stopped.is_set),
+        settings.every,
+        logger,
+        "names and sums wait",
+    )

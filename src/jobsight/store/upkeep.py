@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
+from jobsight.background import beside
 from jobsight.errors import JobsightError
 from jobsight.settings import KeepSettings
 from jobsight.store.database import Database
@@ -19,8 +19,6 @@ logger = logging.getLogger("jobsight.store")
 
 #: Seconds until a server that has started looks for the first time, and then from look to look.
 FIRST_LOOK, LOOK_EVERY = 60.0, 600.0
-#: Seconds that a server waits at its end for a transaction that is under way.
-_LAST_WAIT = 5.0
 
 _KNOWN = "INSERT INTO marks (name, value) VALUES ('pruned', 0) ON CONFLICT (name) DO NOTHING"
 _CLAIM = "UPDATE marks SET value = :now WHERE name = 'pruned' AND value <= :before"
@@ -53,19 +51,8 @@ def keep_regularly(
             logger.exception("pruning ended by a fault")
 
 
-@contextmanager
-def keeping(store: Store, keep: KeepSettings, first: float = FIRST_LOOK) -> Iterator[None]:
+def keeping(
+    store: Store, keep: KeepSettings, first: float = FIRST_LOOK
+) -> AbstractContextManager[None]:
     """Prune beside what the block does."""
-    stopped = threading.Event()
-    thread = threading.Thread(
-        target=keep_regularly,
-        args=(store.database, keep, stopped, first),
-        name="jobsight-prune",
-        daemon=True,
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join(_LAST_WAIT)
+    return beside("prune", lambda stopped: keep_regularly(store.database, keep, stopped, first))
