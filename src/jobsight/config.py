@@ -20,6 +20,7 @@ import msgspec
 from jobsight import places
 from jobsight.errors import ConfigError
 from jobsight.settings import Settings
+from jobsight.text import file_text
 
 _PREFIX = "JOBSIGHT_"
 _SUFFIXES = (".toml", ".yaml", ".yml")
@@ -56,12 +57,7 @@ def _usual_files() -> list[Path]:
 
 
 def _read(file: Path) -> Any:
-    try:
-        text = file.read_bytes().decode()
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8 text at byte {error.start}") from None
+    text = file_text(file)
     match file.suffix:
         case ".toml":
             try:

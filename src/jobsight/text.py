@@ -1,8 +1,21 @@
-"""Text that users wrote, made safe to print: nothing is lost and nothing acts on a terminal."""
+"""Text that people wrote: read from their files, and made safe to print without a loss."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+from jobsight.errors import ConfigError
+
+
+def file_text(file: Path) -> str:
+    """What stands in a file of settings or rules."""
+    try:
+        return file.read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8 text at byte {error.start}") from None
 
 
 def readable_path(path: bytes) -> str:

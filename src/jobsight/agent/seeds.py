@@ -19,6 +19,7 @@ from jobsight.agent.outputs.worker import OutputPlan
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.agent.seed_modules import Sections, load_output, load_sampler
 from jobsight.errors import ConfigError
+from jobsight.text import file_text
 
 SECTION: Final = "sams.collector"
 #: As seed 000 writes it.
@@ -76,12 +77,7 @@ class SeedSettings(msgspec.Struct, kw_only=True):
 
 def read_tree(file: Path) -> dict[str, Any]:
     """The file's sections."""
-    try:
-        text = file.read_bytes().decode()
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8 text at byte {error.start}") from None
+    text = file_text(file)
     # Imported only where it is needed: a megabyte on every node.
     import yaml
 

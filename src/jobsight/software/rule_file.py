@@ -16,6 +16,7 @@ import msgspec
 from jobsight.errors import ConfigError
 from jobsight.software.patterns import SLOW_LIMIT, Pattern, PatternError
 from jobsight.software.templates import Template, TemplateError
+from jobsight.text import file_text
 
 SECTION: Final = "sams.software.Regexp"
 TEXTS: Final = ("software", "version", "versionstr")
@@ -78,12 +79,7 @@ def read_rules(file: Path, *, ready: bool = False) -> RuleFile:
 def _tree(file: Path) -> dict[str, Any]:
     import yaml
 
-    try:
-        text = file.read_bytes().decode()
-    except OSError as error:
-        raise RulesError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise RulesError(f"{file}: is not UTF-8 text at byte {error.start}") from None
+    text = file_text(file)
     try:
         # The loader in C is ten times as fast, where it was built.
         tree = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
