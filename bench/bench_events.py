@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.figures import Figures
 from bench.processes import HERE, compile_program
 from bench.real_agent import cpu_time, running
-from tests.agent.slurm_trees import wait_until
+from tests.waiting import wait_until
 
 RATE = 100
 #: In the first minute of a job it is sampled every second, and that is not the events' cost.

@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.figures import Figures
 from bench.peer_venv import peers
 from bench.real_agent import AWAY, Way, memory, running
-from tests.agent.slurm_trees import wait_until
 from tests.sams.front import free_port, make_papers
+from tests.waiting import wait_until
 
 JOBS = 64
 PROCESSES = 1000

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from bench import peer_venv
 from bench.peer_venv import PROJECT
 from jobsight.agent.control import Request, ask
-from tests.agent.slurm_trees import SlurmNode, available, wait_until
+from tests.agent.slurm_trees import SlurmNode, available
+from tests.waiting import wait_until
 
 _SETTINGS = """
 cluster = "bench"

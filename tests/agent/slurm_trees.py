@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from jobsight.agent.daemon import NodeAgent
 from jobsight.agent.finder import Finder
 from jobsight.model import Batch, ExecutableUse, JobPart
+from tests.waiting import wait_until
 
 MOUNT = Path("/sys/fs/cgroup")
 #: slurmstepd stays out of cpuacct, as with jobacct_gather/cgroup.
@@ -93,17 +94,6 @@ def built(kind: str) -> Path:
 @functools.cache
 def _programs() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="programs-")
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Wait for something that is about to happen, and give it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 class SlurmNode:

@@ -17,8 +17,8 @@ from tests.agent.slurm_trees import (
     available,
     built,
     following,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 needs_cgroups = pytest.mark.skipif(
     not available(), reason="needs root and the hierarchies of cgroup v1"

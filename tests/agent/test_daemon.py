@@ -24,8 +24,8 @@ from tests.agent.slurm_trees import (
     following,
     remove_tree,
     row,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.root,

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +23,7 @@ from jobsight.store import Store
 from jobsight.wire import decode
 from tests.agent.test_spool import batch, sequences
 from tests.server.batches import batch as whole_batch
+from tests.waiting import wait_until
 
 TOKEN = "a-token-of-the-delivery-tests"
 
@@ -330,12 +330,3 @@ def test_the_thread_ends_while_it_waits(server: Server, delivery: Delivery) -> N
     wait_until(lambda: delivery.reason != "")
     thread.end()
     assert sequences(delivery.spool) == [1, 2, 3]
-
-
-def wait_until(done: object, limit: float = 10.0) -> None:
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
-        if done():  # type: ignore[operator]
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen")

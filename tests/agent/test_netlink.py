@@ -25,6 +25,7 @@ from jobsight.agent.netlink import (
     Taskstats,
     parse_record,
 )
+from tests.waiting import wait_until
 
 #: Bytes of ``struct taskstats`` by version, from include/uapi/linux/taskstats.h.
 LENGTHS = {8: 328, 9: 344, 10: 352, 11: 368, 12: 400, 13: 416, 14: 432, 16: 600}
@@ -179,18 +180,8 @@ def taskstats() -> Iterator[Taskstats]:
     opened.close()
 
 
-def wait_for(found: Callable[[], Any], limit: float = 10.0) -> Any:
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
-        result = found()
-        if result:
-            return result
-        time.sleep(0.005)
-    raise AssertionError("it did not come")
-
-
 def record_of(taskstats: Taskstats, pid: int) -> ExitRecord:
-    found: ExitRecord = wait_for(
+    found: ExitRecord = wait_until(
         lambda: next((record for record in taskstats.drain() if record.pid == pid), None)
     )
     return found
@@ -207,7 +198,7 @@ def test_a_process_is_told_from_fork_to_exit(connector: Connector) -> None:
         seen.extend(e for e in events if child.pid in (e.pid, e.value if e.what == FORK else 0))
         return any(event.what == EXIT for event in seen)
 
-    wait_for(complete)
+    wait_until(complete)
     assert [event.what for event in seen] == [FORK, EXEC, EXIT]
     assert seen[0].tgid == os.getpid()
     assert os.waitstatus_to_exitcode(seen[2].value) == 3
@@ -232,7 +223,7 @@ def test_forks_of_threads_never_leave_the_kernel(connector: Connector) -> None:
         seen.extend(connector.drain())
         return any(event.what == EXIT and event.pid == child.pid for event in seen)
 
-    wait_for(complete)
+    wait_until(complete)
     assert not [event for event in seen if event.what == FORK and event.value in numbers]
     assert not [
         e for e in seen if e.what == FORK and e.tgid == os.getpid() and e.value != child.pid
@@ -276,7 +267,7 @@ def test_each_thread_has_a_record_and_one_of_them_is_the_last(taskstats: Tasksta
         records.extend(record for record in taskstats.drain() if record.tgid == child.pid)
         return any(record.last_of_group for record in records)
 
-    wait_for(complete)
+    wait_until(complete)
     assert len(records) == 6
     assert len({record.pid for record in records}) == 6
 
@@ -299,7 +290,7 @@ def test_an_overrun_is_counted_and_the_socket_goes_on(
         )
     child = subprocess.Popen(["/bin/true"])
     child.wait()
-    wait_for(lambda: [event for event in connector.drain() if event.pid == child.pid])
+    wait_until(lambda: [event for event in connector.drain() if event.pid == child.pid])
     assert record_of(taskstats, child.pid)
 
 

@@ -17,8 +17,8 @@ from tests.agent.slurm_trees import (
     built,
     following,
     row,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.root,

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from jobsight import __version__
-from tests.peers.job_tree import JobTree, wait_until
+from tests.peers.job_tree import JobTree
+from tests.waiting import wait_until
 
 COLLECTOR = (sys.executable, "-m", "jobsight.cli.collector")
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\ntime.sleep({rest})"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.job_tree import JobTree, wait_until
+from tests.peers.job_tree import JobTree
+from tests.waiting import wait_until
 
 AGENT = (sys.executable, "-m", "jobsight.cli.main", "agent")
 COLLECTOR = (sys.executable, "-m", "jobsight.cli.collector")

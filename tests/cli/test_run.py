@@ -13,7 +13,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,17 +22,11 @@ from jobsight.server.serve import BackgroundServer
 from jobsight.settings import Settings
 from tests.agent.jobs import JOBSIGHT, Home, attributed, row
 from tests.agent.left_behind import USER_PREFIX
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def wait_until(done: Callable[[], object], limit: float = 30.0) -> None:
-    deadline = time.monotonic() + limit
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def loop(command: str, count: int) -> tuple[str, ...]:

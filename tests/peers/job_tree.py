@@ -6,7 +6,6 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -68,14 +67,3 @@ def _remove(folder: str) -> None:
             time.sleep(0.02)
         else:
             return
-
-
-def wait_until(condition: Any, seconds: float = 20.0) -> Any:
-    """Wait for something that is about to happen, and give it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")

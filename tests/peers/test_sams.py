@@ -16,7 +16,8 @@ from jobsight.agent.seeds import load_seed_settings
 from jobsight.cli.trial import view_of
 from tests.agent.outputs.conftest import HOSTILE
 from tests.peers.aggregator import Aggregator, Booked
-from tests.peers.job_tree import JobTree, wait_until
+from tests.peers.job_tree import JobTree
+from tests.waiting import wait_until
 
 INFO = {
     "account": "p1",

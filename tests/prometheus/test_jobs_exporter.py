@@ -15,10 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from jobsight.cli.jobs_exporter import main, parse_timer, read_blacklist
 from jobsight.errors import ConfigError
-from tests.agent.slurm_trees import SlurmNode, available, wait_until
+from tests.agent.slurm_trees import SlurmNode, available
 from tests.prometheus.readers import Samples, fetch, one, samples, values
 from tests.prometheus.servers import promtool
 from tests.sams.front import free_port
+from tests.waiting import wait_until
 
 SETTINGS = """
 cluster = "c"

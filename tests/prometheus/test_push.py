@@ -22,11 +22,12 @@ from jobsight.prometheus.pushgateway import group_path
 from jobsight.prometheus.settings import MetricsSettings, PushSettings
 from jobsight.settings import AgentSettings
 from tests.agent.samplers.jobs import Clock, Job
-from tests.agent.slurm_trees import SlurmNode, available, following, wait_until
+from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.prometheus.readers import one, samples, values
 from tests.prometheus.servers import Pushgateway
 from tests.prometheus.test_jobs_exporter import SETTINGS
 from tests.sams.front import free_port
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.prometheus.settings import MetricsSettings, RemoteWriteSettings
 from jobsight.server.serve import BackgroundServer
 from jobsight.settings import AgentSettings, Settings
-from tests.agent.slurm_trees import SlurmNode, available, following, wait_until
+from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.prometheus.readers import fetch, one, samples
 from tests.prometheus.servers import Prometheus, VictoriaMetrics
 from tests.prometheus.test_remote_write import NOW, batch, with_flush
+from tests.waiting import wait_until
 
 
 @pytest.mark.root

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +15,7 @@ from typing import Self
 from jobsight.agent.server_target import HttpTarget
 from jobsight.server.tokens import load_token
 from tests.sams.front import PROJECT, free_port
+from tests.waiting import wait_until
 
 #: Imports once and forks a server for each line: what takes long happens before the fork. For a
 #: store in a database the folder beside it would be the machine's own.
@@ -131,10 +131,3 @@ def answers(port: int) -> bool:
             return connection.recv(100).startswith(b"HTTP/1.1 200")
     except OSError:
         return False
-
-
-def wait_until(done: object, limit: float = 60.0) -> None:
-    deadline = time.monotonic() + limit
-    while not done():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)

@@ -21,8 +21,8 @@ from jobsight.store import Store
 from jobsight.store.tokens import Tokens
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
-from tests.server.processes import wait_until
 from tests.server.test_access import ROUTES
+from tests.waiting import wait_until
 
 
 @pytest.fixture

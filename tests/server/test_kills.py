@@ -15,9 +15,10 @@ from jobsight.agent.spool import Spool
 from jobsight.store import Store
 from tests.server import damage
 from tests.server.batches import batch
-from tests.server.processes import ServerProcess, Spawner, wait_until
+from tests.server.processes import ServerProcess, Spawner
 from tests.store import sample
 from tests.store.postgresql import Server
+from tests.waiting import wait_until
 
 MEBIBYTE = 2**20
 

@@ -23,7 +23,7 @@ from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
-from tests.server.processes import wait_until
+from tests.waiting import wait_until
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -19,8 +19,9 @@ from jobsight.agent.spool import Spool
 from jobsight.store import Store
 from tests.sams.front import PROJECT, free_port
 from tests.server.batches import batch
-from tests.server.processes import ServerProcess, Spawner, answers, wait_until
+from tests.server.processes import ServerProcess, Spawner, answers
 from tests.store.postgresql import Server
+from tests.waiting import wait_until
 
 #: Holds a store as a backup or a migration of another process would, until its input ends.
 _HOLDER = """
