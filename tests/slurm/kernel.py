@@ -46,8 +46,9 @@ def truth(node: str, user: str, job_id: int) -> Truth:
         paths |= {one for one in links if one.startswith("/") and not one.startswith("/dev/")}
     figures = {
         "jobs_cpu_time_total": int((cpuacct / "cpuacct.usage").read_text()) / 1e9,
-        "jobs_user_time": int(ticks["user"]) / TICKS,
-        "jobs_system_time": int(ticks["system"]) / TICKS,
+        # The kernel cuts these to whole ticks; what it stands for is the middle of the last one.
+        "jobs_user_time": (int(ticks["user"]) + 0.5) / TICKS,
+        "jobs_system_time": (int(ticks["system"]) + 0.5) / TICKS,
         "jobs_rss": used / 2**20,
         "jobs_spawned_processes": len(processes),
         "jobs_opened_files": len(paths),
