@@ -248,9 +248,7 @@ def test_the_jobs_of_a_node_in_one_question(cluster: Cluster) -> None:
     assert "Invalid node name" in other.reason
 
 
-def test_reservations_shares_and_associations(
-    cluster: Cluster, sources: dict[str, Source]
-) -> None:
+def test_reservations_shares_and_associations(cluster: Cluster, sources: dict[str, Source]) -> None:
     def scontrol(*words: str) -> None:
         subprocess.run(["scontrol", *words], env=cluster.environment(), check=True, timeout=30)
 
