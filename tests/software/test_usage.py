@@ -138,7 +138,7 @@ def test_by_node_from_the_executables(filled: Store) -> None:
     assert by_node() == [("n1", None, None, 3, 4, 12), ("n2", None, None, 1, 3, 4)]
     assert by_node("software", user="anna") == [
         ("n1", "software", "alpha", 3, 3, 9),
-        ("n1", "not attributed", None, 3, 0, 2),
+        ("n1", "not attributed", None, 1, 0, 2),
     ]
     assert by_node("software", software="undetermined") == [("n2", "undetermined", None, 1, 1, 1)]
     assert by_node("software", since=FIRST + 30) == [("n1", "software", "alpha", 1, 1, 4)]

@@ -42,6 +42,17 @@ def sum_up_everything(store: Store, rules: RuleSet | None = None) -> Round:
     return sum_up_all(store.database)
 
 
+def named(store: Store, sums_of_software: set[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+    """The rows with names in the place of the numbers that stand for them."""
+    with store.database.read() as connection:
+        names = {row.id: tuple(row)[1:] for row in connection.execute(select(software))}
+    place = list(software_by_day.c.keys()).index("software_id")
+    return {
+        (*row[:place], names.get(row[place], row[place]), *row[place + 1 :])
+        for row in sums_of_software
+    }
+
+
 def by_software(store: Store, figure: str = "cpu_time") -> dict[str, int]:
     """A figure by the name of the software, over all days and users."""
     with store.database.read() as connection:

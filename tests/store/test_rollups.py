@@ -34,7 +34,7 @@ def usage(store: Store) -> list[tuple[int, ...]]:
 def software(store: Store) -> list[tuple[int, ...]]:
     """Day, software, runs, executions, CPU, core and GPU seconds."""
     return sorted(
-        (row[0] - FIRST_DAY, row[5], row[6], row[7], *(value / 1e6 for value in row[8:]))
+        (row[0] - FIRST_DAY, row[5], row[6], row[7], *(value / 1e6 for value in row[8:11]))
         for row in rows(store, software_by_day)
     )
 
@@ -267,7 +267,7 @@ def test_what_an_export_reads_is_the_run_s_whole(store: Store) -> None:
     with store.database.write() as transaction:
         data = transaction.execute("SELECT data FROM contributions").fetchone()[0]
     share = decode_contribution(bytes(data)).software()[0]
-    assert msgspec.structs.astuple(share) == (0, 1, 1, 10**6, 4 * 86400 * 10**6, 0)
+    assert msgspec.structs.astuple(share) == (0, 1, 1, 10**6, 4 * 86400 * 10**6, 0, 1, 1, 1)
 
 
 def test_a_run_waits_until_its_paths_have_names(store: Store) -> None:

@@ -7,7 +7,7 @@ from the same records gets the same figures.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -37,6 +37,10 @@ class SoftwareShare(msgspec.Struct, array_like=True):
     cpu_time: int = 0
     core_time: int = 0
     gpu_time: int = 0
+    #: Of a run's rows with one name, one name and version, and so on, exactly one counts the run.
+    name_runs: int = 0
+    version_runs: int = 0
+    local_version_runs: int = 0
 
 
 class DayShare(msgspec.Struct, array_like=True):
@@ -101,6 +105,17 @@ class RunFacts(NamedTuple):
         return range((start // DAY + 1) * DAY, end, DAY)
 
 
+class RowName(NamedTuple):
+    """What a row of software is called, in the order in which a run is counted on its rows."""
+
+    #: Ignored rows come last: a report without them still finds each run that has others.
+    ignored: bool
+    name: str
+    version: str
+    local_version: str
+    user_provided: bool
+
+
 class Use(NamedTuple):
     """What one executable used on one node, over the lives of the agent; CPU nanoseconds."""
 
@@ -138,8 +153,11 @@ class PathShare(NamedTuple):
     gpu_time: list[int]
 
 
-def contribution(run: RunFacts, nodes: Sequence[NodeFacts]) -> Contribution | None:
-    """The run's share of the sums; None for a job that has not begun."""
+def contribution(
+    run: RunFacts, nodes: Sequence[NodeFacts], names: Mapping[int, RowName]
+) -> Contribution | None:
+    """The run's share of the sums; None for a job that has not begun. ``names`` are those of the
+    rows of software by their ids."""
     if run.provisional and not nodes:
         return None
     usage = _usage_by_day(run, nodes)
@@ -155,12 +173,13 @@ def contribution(run: RunFacts, nodes: Sequence[NodeFacts]) -> Contribution | No
                 path.gpu_time[place],
             )
             _gather(day.software, share)
+    _count_once(usage[0].software, names)
     for day in usage:
         day.software = [share for share in day.software if any(msgspec.structs.astuple(share)[1:])]
         day.software.sort(key=lambda share: share.software_id)
         day.executions = sum(share.executions for share in day.software)
-    names = (run.user or "", run.account or "", run.partition or "")
-    return Contribution(run.cluster, *names, [day for day in usage if _counts(day)])
+    owners = (run.user or "", run.account or "", run.partition or "")
+    return Contribution(run.cluster, *owners, [day for day in usage if _counts(day)])
 
 
 def shares_of_run(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[PathShare]:
@@ -267,9 +286,28 @@ def _gather(shares: list[SoftwareShare], share: SoftwareShare) -> None:
     shares.append(share)
 
 
+def _count_once(shares: Sequence[SoftwareShare], names: Mapping[int, RowName]) -> None:
+    """Count the run on one row of each name, version and local version: the first by their texts,
+    which no numbering of rows can change."""
+    named = [share for share in shares if share.software_id in names]
+    for share in shares:
+        if share.software_id not in names:
+            share.name_runs = share.version_runs = share.local_version_runs = 1
+    seen: set[tuple[str, ...]] = set()
+    for share in sorted(named, key=lambda share: names[share.software_id]):
+        _, *texts, _ = names[share.software_id]
+        keys = [tuple(texts[:length]) for length in (1, 2, 3)]
+        counted = [int(key not in seen) for key in keys]
+        share.name_runs, share.version_runs, share.local_version_runs = counted
+        seen.update(keys)
+
+
 def _add(whole: SoftwareShare, share: SoftwareShare) -> None:
     whole.runs += share.runs
     whole.executions += share.executions
     whole.cpu_time += share.cpu_time
     whole.core_time += share.core_time
     whole.gpu_time += share.gpu_time
+    whole.name_runs += share.name_runs
+    whole.version_runs += share.version_runs
+    whole.local_version_runs += share.local_version_runs

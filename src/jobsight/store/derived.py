@@ -78,6 +78,10 @@ software_by_day = Table(
     # Shares of what was allocated, by CPU time.
     Column("core_time", BigInteger, nullable=False),
     Column("gpu_time", BigInteger, nullable=False),
+    # A run with several rows of one name counts on one of them; so for versions of a name, too.
+    Column("name_runs", BigInteger, nullable=False),
+    Column("version_runs", BigInteger, nullable=False),
+    Column("local_version_runs", BigInteger, nullable=False),
     Index(None, "software_id", "day"),
     sqlite_with_rowid=False,
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from jobsight.store.contributions import UNDETERMINED, NodeFacts, RunFacts, Use
+from jobsight.store.contributions import UNDETERMINED, NodeFacts, RowName, RunFacts, Use
 from jobsight.store.database import Transaction
 
 COLUMNS = ", ".join(f'runs."{name}"' for name in RunFacts._fields)
@@ -26,6 +26,11 @@ _USES = """
     WHERE {chosen} AND run_nodes.run_id = runs.id AND executables.run_node_id = run_nodes.id
         AND paths.id = executables.path_id
 """
+_NAMES = """
+    WITH wanted(id) AS (VALUES :keys)
+    SELECT software.id, ignored, name, version, local_version, user_provided
+    FROM wanted CROSS JOIN software WHERE software.id = wanted.id
+"""
 
 
 def read_run(transaction: Transaction, run_id: int) -> RunFacts | None:
@@ -40,12 +45,14 @@ class RunNodes(NamedTuple):
     nodes: dict[int, dict[int, NodeFacts]]
     #: Runs with a path that no rule was asked for yet.
     unnamed: set[int]
+    #: The ids of their rows of software.
+    software: set[int]
 
 
 def read_nodes(transaction: Transaction, chosen: str, parameters: Mapping[str, int]) -> RunNodes:
     """The nodes of the chosen runs."""
     uses: dict[int, list[Use]] = {}
-    unnamed = set()
+    unnamed, software = set(), set()
     found = transaction.execute(_USES.format(chosen=chosen), parameters).fetchall()
     for run_id, run_node_id, digest, software_id, *figures in found:
         # An agent that learned a better name has taken back the row of the first.
@@ -53,6 +60,8 @@ def read_nodes(transaction: Transaction, chosen: str, parameters: Mapping[str, i
             continue
         if software_id is None:
             unnamed.add(run_id)
+        elif software_id != UNDETERMINED:
+            software.add(software_id)
         use = Use(bytes(digest), software_id or UNDETERMINED, *figures)
         uses.setdefault(run_node_id, []).append(use)
     nodes: dict[int, dict[int, NodeFacts]] = {}
@@ -60,4 +69,10 @@ def read_nodes(transaction: Transaction, chosen: str, parameters: Mapping[str, i
     for run_id, run_node_id, cpu_time in found:
         facts = NodeFacts(cpu_time, uses.get(run_node_id, ()))
         nodes.setdefault(run_id, {})[run_node_id] = facts
-    return RunNodes(nodes, unnamed)
+    return RunNodes(nodes, unnamed, software)
+
+
+def read_names(transaction: Transaction, ids: Collection[int]) -> dict[int, RowName]:
+    """What rows of software are called."""
+    found = transaction.look_up(_NAMES, [(id,) for id in ids])
+    return {id: RowName(*columns) for id, *columns in found}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -73,12 +72,16 @@ def _seen(question: Question) -> FromClause:
     return query.subquery("seen")
 
 
-def _figures(seen: FromClause, cpu_time: ColumnElement[int], executions: Any) -> list[Any]:
+def _microseconds(cpu_time: ColumnElement[int]) -> ColumnElement[Any]:
+    # So that the years of a large machine fit into 63 bits.
+    return cpu_time / literal_column("1000", Integer)
+
+
+def _figures(seen: FromClause, cpu_time: ColumnElement[Any], executions: Any) -> list[Any]:
     return [
         func.count(distinct(seen.c.run_id)),
         func.count(distinct(seen.c.user)),
-        # Microseconds, so that the years of a large machine fit into 63 bits.
-        func.sum(cpu_time / literal_column("1000", Integer)),
+        func.sum(cpu_time),
         func.sum(executions),
         func.min(seen.c.start),
         func.max(seen.c.start),
@@ -88,7 +91,8 @@ def _figures(seen: FromClause, cpu_time: ColumnElement[int], executions: Any) ->
 def _counted(connection: Connection, by: Sequence[str], seen: FromClause) -> list[UsageRow]:
     """By the jobs' own counters; programs are counted beside."""
     columns = [seen.c[name] for name in by]
-    query = select(*columns, *_figures(seen, seen.c.cpu_time, literal_column("0")))
+    cpu_time = _microseconds(seen.c.cpu_time)
+    query = select(*columns, *_figures(seen, cpu_time, literal_column("0")))
     found = connection.execute(query.group_by(*columns)).all()
     programs = (
         select(*columns, func.sum(executables.c.executions))
@@ -107,9 +111,10 @@ def _by_software(connection: Connection, question: Question, seen: FromClause) -
         name: name_column(name, seen) if name in NAMES else seen.c[name] for name in question.by
     }
     columns["kind"] = func.coalesce(software.c.id * 0 + 1, literal_column(str(UNDETERMINED)))
+    cpu_time = _microseconds(executables.c.cpu_time)
     labelled = [column.label(f"key_{name}") for name, column in columns.items()]
     query = (
-        select(*labelled, *_figures(seen, executables.c.cpu_time, executables.c.executions))
+        select(*labelled, *_figures(seen, cpu_time, executables.c.executions))
         .join(executables, executables.c.run_node_id == seen.c.id)
         .join(paths, paths.c.id == executables.c.path_id)
         .join(software, software.c.id == paths.c.software_id, isouter=True)
@@ -121,20 +126,29 @@ def _by_software(connection: Connection, question: Question, seen: FromClause) -
 
 def _remainders(connection: Connection, question: Question, seen: FromClause) -> list[UsageRow]:
     """What the counters say beyond all executables, by what is left of the groups."""
-    by = tuple(name for name in question.by if name not in NAMES)
-    every = msgspec.structs.replace(question, by=by, software=None, version=None, ignored=True)
-    named: dict[tuple[object, ...], float] = {}
-    for row in _by_software(connection, every, seen):
-        key = tuple(getattr(row, name) for name in by)
-        named[key] = named.get(key, 0) + row.cpu_hours
-    result = []
-    for row in _counted(connection, by, seen):
-        row.cpu_hours -= named.get(tuple(getattr(row, name) for name in by), 0)
-        row.kind, row.executions = KINDS[NOT_ATTRIBUTED], 0
-        # A microsecond is lost in each division above.
-        if row.cpu_hours > 1 / HOUR * row.jobs:
-            result.append(row)
-    return result
+    named = func.coalesce(func.sum(_microseconds(executables.c.cpu_time)), 0)
+    left = (
+        select(
+            *seen.c,
+            (_microseconds(seen.c.cpu_time) - named).label("remainder"),
+            func.count(executables.c.path_id).label("programs"),
+        )
+        .join(executables, executables.c.run_node_id == seen.c.id, isouter=True)
+        .group_by(*seen.c)
+        .subquery("remainders")
+    )
+    keys = [name for name in question.by if name not in NAMES]
+    columns = [left.c[name] for name in keys]
+    query = (
+        select(*columns, *_figures(left, left.c.remainder, literal_column("0")))
+        # A microsecond may be lost in each division above.
+        .where(left.c.remainder > left.c.programs)
+        .group_by(*columns)
+    )
+    rows = [_row(keys, row) for row in connection.execute(query) if row[-1] is not None]
+    for row in rows:
+        row.kind = KINDS[NOT_ATTRIBUTED]
+    return rows
 
 
 def _row(names: Sequence[str], row: Row[Any]) -> UsageRow:

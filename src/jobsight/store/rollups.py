@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from jobsight.store import facts
-from jobsight.store.contributions import Contribution, NodeFacts, RunFacts, contribution
+from jobsight.store.contributions import Contribution, NodeFacts, RowName, RunFacts, contribution
 from jobsight.store.database import Database, Transaction
 from jobsight.store.marks import read_mark, set_mark
 from jobsight.store.midnights import with_midnights
@@ -51,7 +51,10 @@ _KEY = ("day", "cluster", "user", "account", "partition")
 _FIGURES = ("runs", "executions", "cpu_time", "core_time", "gpu_time")
 _TABLES: Final = {
     "usage_by_day": (_KEY, (*_FIGURES, "memory_time")),
-    "software_by_day": ((*_KEY, "software_id"), _FIGURES),
+    "software_by_day": (
+        (*_KEY, "software_id"),
+        (*_FIGURES, "name_runs", "version_runs", "local_version_runs"),
+    ),
 }
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,12 +79,12 @@ def sum_up(database: Database, after: int = 0, limit: int = AT_ONCE) -> Round:
         more = _take_out_dropped(transaction, sums, limit) == limit
         waiting = _waiting(transaction, after, limit)
         reached, done = after, 0
-        for run, nodes, before in _read(transaction, waiting):
+        for run, nodes, names, before in _read(transaction, waiting):
             if run.pruned & EXECUTABLES and before is not None:
                 # What ran is not known any more; what was summed up when it was known stands.
                 sums.leave(run.id)
             else:
-                new = contribution(run, with_midnights(transaction, run, nodes))
+                new = contribution(run, with_midnights(transaction, run, nodes), names)
                 sums.replace(run.id, before, new)
             reached, done = run.id, done + 1
             if time.monotonic() - begun > _LONGEST:
@@ -146,8 +149,8 @@ def _waiting(transaction: Transaction, after: int, limit: int) -> list[RunFacts]
 
 def _read(
     transaction: Transaction, waiting: Sequence[RunFacts]
-) -> Iterator[tuple[RunFacts, dict[int, NodeFacts], bytes | None]]:
-    """Each run with its nodes and what it added before."""
+) -> Iterator[tuple[RunFacts, dict[int, NodeFacts], dict[int, RowName], bytes | None]]:
+    """Each run with its nodes, the names of their software, and what it added before."""
     if not waiting:
         return
     between = {"first": waiting[0].id, "last": waiting[-1].id}
@@ -157,11 +160,12 @@ def _read(
         # Who removes a run holds its contribution first and would then wait for our run.
         sql = _held_apart(transaction, _BEFORE, "contributions")
         free = dict(transaction.execute(sql, between).fetchall()).keys()
-    nodes, unnamed = facts.read_nodes(transaction, facts.WAITING, between)
+    nodes, unnamed, software = facts.read_nodes(transaction, facts.WAITING, between)
+    names = facts.read_names(transaction, software)
     for run in waiting:
         # A path that came a moment ago is named before the next round.
         if run.id not in unnamed and (run.id in free or run.id not in before):
-            yield run, nodes.get(run.id, {}), before.get(run.id)
+            yield run, nodes.get(run.id, {}), names, before.get(run.id)
 
 
 class _Sums:

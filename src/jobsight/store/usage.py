@@ -30,6 +30,13 @@ DIMENSIONS: Final = (*NAMES, *OWNERS, *PERIODS)
 #: What stands for software that has no row: CPU time without a name, and without an executable.
 KINDS: Final = {UNDETERMINED: "undetermined", NOT_ATTRIBUTED: "not attributed"}
 
+#: The finest first.
+_COUNTED_BY: Final = {
+    "local_version": "local_version_runs",
+    "version": "version_runs",
+    "software": "name_runs",
+}
+
 #: Microseconds.
 HOUR: Final = 3_600_000_000
 #: MiB seconds in a GiB hour.
@@ -77,7 +84,7 @@ class UsageRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     node: str | None = None
     #: 2026-11-15, 2026-W46 or 2026-11.
     period: str | None = None
-    #: Runs that began in the time asked for; of software that joins versions, once for each.
+    #: Runs that began in the time asked for.
     jobs: int
     users: int
     executions: int
@@ -117,7 +124,7 @@ def usage(connection: Connection, question: Question) -> list[UsageRow]:
     table = software_by_day if question.names_software else usage_by_day
     columns = _group_columns(connection, question, table)
     figures = [
-        func.sum(table.c.runs),
+        func.sum(_runs(question, table)),
         func.count(distinct(table.c.user)),
         func.sum(table.c.cpu_time),
         func.sum(table.c.core_time),
@@ -131,6 +138,15 @@ def usage(connection: Connection, question: Question) -> list[UsageRow]:
     found = connection.execute(query.where(*_filters(question, table)).group_by(*_labels(columns)))
     rows = [_row(tuple(columns), row) for row in found if row[-1] is not None]
     return sorted(rows, key=_order)
+
+
+def _runs(question: Question, table: FromClause) -> ColumnElement[int]:
+    """The column that counts a run once in each group, by the finest name that is asked for."""
+    asked = {*question.by, *question.given(*NAMES[:2])}
+    for name, column in _COUNTED_BY.items():
+        if name in asked:
+            return table.c[column]
+    return table.c.runs
 
 
 def _order(row: UsageRow) -> tuple[object, ...]:

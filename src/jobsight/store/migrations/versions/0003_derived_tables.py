@@ -105,7 +105,8 @@ def _add_sums() -> None:
     )
     figures = ["runs", "executions", "cpu_time", "core_time", "gpu_time"]
     _add_days("usage_by_day", [], [*figures, "memory_time"])
-    _add_days("software_by_day", ["software_id"], figures)
+    counts = ["name_runs", "version_runs", "local_version_runs"]
+    _add_days("software_by_day", ["software_id"], [*figures, *counts])
     op.create_index(
         op.f("ix_software_by_day_software_id_day"), "software_by_day", ["software_id", "day"]
     )
