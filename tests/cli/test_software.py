@@ -35,6 +35,7 @@ class Site:
             "ready_rules = false\n"
         )
         self._capsys = capsys
+        self.store = store
         with Store.open(store) as opened:
             for job, user in ((1, "anna"), (2, "[bert]")):
                 record = info(job, user=user, account="astro", cpus=4, end=START + HOUR)
@@ -106,6 +107,39 @@ def test_a_suggested_rule_can_be_pasted(site: Site) -> None:
     site("update")
     assert site("undetermined") == "every path of the store has a name\n"
     assert json.loads(site("undetermined", "--json")) == []
+
+
+def test_a_command_without_a_path_gets_no_rule(site: Site) -> None:
+    with Store.open(site.store) as opened:
+        unknown = use(b"replaced at once", HOUR, path_known=False)
+        opened.write(batch(part(sighting(1), epoch="life 2", executables=[unknown])))
+    site("update")
+    text = site("undetermined")
+    assert "in 1 jobs: path not known\n#   replaced at once\n" in text
+    assert r"replaced\ at" not in text
+    found = json.loads(site("undetermined", "--json"))
+    assert {(one["examples"][0], one["path_known"], one["rule"] is None) for one in found} == {
+        ("/data/apps/star/2/x", True, False), ("replaced at once", False, True),
+    }  # fmt: skip
+    # What is printed is a file of rules as it stands.
+    site.rules.write_text(PLAIN + text)
+    site("update")
+    assert "star" not in site("undetermined")
+    assert site("undetermined", "--csv").splitlines()[1].startswith("False,,,,False,1,1,1,")
+
+
+def test_without_an_allocation_there_are_no_shares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store.db"
+    with Store.open(store) as opened:
+        seen = part(executables=[use(b"/opt/a/1/x", HOUR)], totals=totals(3600, 2 * HOUR))
+        opened.write(batch(info(user="anna", end=START + HOUR), seen))
+    assert main(["software", "update", "--store", str(store)]) == 0
+    capsys.readouterr()
+    assert main(["software", "report", *SINCE, "--store", str(store)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [line[-6:-2] for line in lines] == [["0", "1", "-", "1"]] * 2
 
 
 def test_show_a_software_and_a_path(site: Site) -> None:

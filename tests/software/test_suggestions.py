@@ -15,10 +15,10 @@ from jobsight.store.catalogue import PathRow
 from jobsight.text import path_bytes, readable_path
 
 
-def row(path: str, core_hours: float = 1.0) -> PathRow:
+def row(path: str, core_hours: float = 1.0, known: bool = True) -> PathRow:
     return PathRow(
-        path=path, jobs=2, users=1, executions=3, cpu_hours=0.5, core_hours=core_hours, last=None,
-        software_id=0,
+        path=path, path_known=known, jobs=2, users=1, executions=3, cpu_hours=0.5,
+        core_hours=core_hours, last=None, software_id=0,
     )  # fmt: skip
 
 
@@ -63,6 +63,18 @@ def test_one_rule_for_a_cluster_the_largest_first() -> None:
     )
     assert [(one.paths, one.core_hours, one.jobs) for one in found] == [(3, 7, 6), (1, 5, 2)]
     assert found[0].match == "^/data/apps/(?P<software>[^/]+)/(?P<version>[^/]+)/"
+
+
+def test_a_command_whose_path_is_not_known_gets_no_rule() -> None:
+    """Each stands for itself; the same text as a path is something else."""
+    found = suggest(
+        [row("sh", 1, known=False), row("/opt/x/bin/y", 2), row("replaced at once", 3, known=False)]
+    )
+    assert [(one.examples, one.path_known, one.match, one.rule is None) for one in found] == [
+        (["replaced at once"], False, None, True),
+        (["/opt/x/bin/y"], True, "^/opt/x/", False),
+        (["sh"], False, None, True),
+    ]
 
 
 PIECES = st.one_of(

@@ -119,6 +119,7 @@ def undetermined(
 ) -> None:
     """List what no rule knows, by core hours, with a rule that would name each cluster of paths.
 
+    Where only a command's name is known, and not its path, no rule is suggested.
     Core hours are each path's share of what its runs had, by CPU time. Look at a rule before you
     take it: `jobsight software update --dry-run --rules FILE` shows what it would move.
     """
@@ -219,14 +220,14 @@ def _show_suggestions(found: Sequence[Suggestion]) -> None:
         print("every path of the store has a name")
         return
     for one in found:
-        noun = "path" if one.paths == 1 else "paths"
+        paths = f"{one.paths:,} {'path' if one.paths == 1 else 'paths'}"
         print(
             f"# {hours(one.core_hours)} core hours, {hours(one.cpu_hours)} CPU hours in "
-            f"{one.jobs:,} jobs: {one.paths:,} {noun}"
+            f"{one.jobs:,} jobs: {paths if one.path_known else 'path not known'}"
         )
         for path in one.examples:
             print(f"#   {path}")
-        print(f"{one.rule}\n")
+        print(f"{one.rule}\n" if one.rule else "")
 
 
 COMMANDS: dict[str, Callable[..., object]] = {

@@ -200,7 +200,7 @@ def _usage(
         right=[*figures, "share", *counts],
     )  # fmt: skip
     for row in rows[:limit]:
-        share = _size(row) / whole if whole else 0.0
+        share = _size(row) / whole if whole else None
         values = ([] if by_node else [row.core_hours]) + [row.cpu_hours]
         values += [row.gpu_hours] * gpus
         trend = trends.get(tuple(getattr(row, name) for name in key_fields(question)))
@@ -208,8 +208,8 @@ def _usage(
             table,
             *_names(row, keys),
             *map(hours, values),
-            format_share(round(share, 4)),
-            bar(share, _BAR),
+            format_share(None if share is None else round(share, 4)),
+            bar(share or 0.0, _BAR),
             *map(format_count, (row.jobs, row.users, row.executions)),
             *([spark_line(trend)] if trend else []),
             style="yellow" if row.kind not in (None, "software") else None,

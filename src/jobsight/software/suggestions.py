@@ -31,11 +31,12 @@ _OWNED: Final = frozenset(
 
 
 class Suggestion(msgspec.Struct, kw_only=True):
-    """A rule, and what it would name."""
+    """A rule, and what it would name; a command whose path is not known has none."""
 
-    match: str
-    software: str
-    version: str
+    path_known: bool
+    match: str | None
+    software: str | None
+    version: str | None
     user_provided: bool
     #: How many paths, and some of them.
     paths: int
@@ -45,7 +46,7 @@ class Suggestion(msgspec.Struct, kw_only=True):
     cpu_hours: float
     core_hours: float
     #: The rule itself, to be put under ``rules:``.
-    rule: str
+    rule: str | None
 
 
 class _Shape(msgspec.Struct, frozen=True):
@@ -66,31 +67,41 @@ class _Shape(msgspec.Struct, frozen=True):
 def suggest(rows: Sequence[PathRow]) -> list[Suggestion]:
     """A suggestion for each cluster, the most core hours first."""
     clusters: dict[_Shape, list[PathRow]] = {}
+    found = []
     for row in rows:
-        clusters.setdefault(_shape(row.path), []).append(row)
-    found = [
-        Suggestion(
-            match=shape.match,
-            software=shape.software,
-            version=shape.version,
-            user_provided=shape.user_provided,
-            paths=len(members),
-            examples=[row.path for row in members[:3]],
-            jobs=sum(row.jobs for row in members),
-            users=max(row.users for row in members),
-            cpu_hours=sum(row.cpu_hours for row in members),
-            core_hours=sum(row.core_hours for row in members),
-            rule=shape.rule(),
-        )
-        for shape, members in clusters.items()
-    ]
-    return sorted(found, key=lambda one: (-one.core_hours, -one.cpu_hours, one.match))
+        if row.path_known:
+            clusters.setdefault(_shape(row.path), []).append(row)
+        else:
+            # Any program can call itself so: a rule would name what nobody has seen.
+            found.append(_suggestion(None, [row]))
+    found += [_suggestion(shape, members) for shape, members in clusters.items()]
+    return sorted(
+        found,
+        key=lambda one: (-one.core_hours, -one.cpu_hours, one.match or "", one.examples),
+    )
+
+
+def _suggestion(shape: _Shape | None, members: Sequence[PathRow]) -> Suggestion:
+    return Suggestion(
+        path_known=shape is not None,
+        match=shape.match if shape else None,
+        software=shape.software if shape else None,
+        version=shape.version if shape else None,
+        user_provided=shape is not None and shape.user_provided,
+        paths=len(members),
+        examples=[row.path for row in members[:3]],
+        jobs=sum(row.jobs for row in members),
+        users=max(row.users for row in members),
+        cpu_hours=sum(row.cpu_hours for row in members),
+        core_hours=sum(row.core_hours for row in members),
+        rule=shape.rule() if shape else None,
+    )
 
 
 def _shape(path: str) -> _Shape:
     """The rule that a path suggests; paths that suggest the same are one cluster."""
     if not path.startswith("/"):
-        # The kernel did not tell the path, only the command's name.
+        # Not the path of a file, but what the kernel says in its place.
         return _Shape(f"^{_pattern(path)}$", _template(path))
     folders = path[1:].split("/")[:-1]
     owned = next((place for place, name in enumerate(folders[:3]) if name in _OWNED), None)

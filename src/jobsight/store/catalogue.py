@@ -6,7 +6,7 @@ import hashlib
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Float, cast, distinct, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Float, case, cast, distinct, func, or_, select
 
 from jobsight.store.contributions import UNDETERMINED
 from jobsight.store.derived import software_by_day
@@ -43,6 +43,8 @@ class PathRow(msgspec.Struct, kw_only=True):
     """A path and what it was used for in the runs that are kept."""
 
     path: str
+    #: False where only the command's name is known.
+    path_known: bool
     jobs: int
     users: int
     executions: int
@@ -141,6 +143,7 @@ def _paths(
         select(
             paths.c.path,
             paths.c.software_id,
+            func.max(case((executables.c.path_known, 1), else_=0)),
             func.count(distinct(runs.c.id)),
             func.count(distinct(runs.c.user)),
             func.sum(executables.c.executions),
@@ -158,9 +161,11 @@ def _paths(
     )
     if since is not None:
         query = query.where(runs.c.start >= since)
+    found = connection.execute(query)
     return [
         PathRow(
             path=readable_path(bytes(path)),
+            path_known=bool(known),
             software_id=software_id,
             jobs=jobs,
             users=users,
@@ -169,5 +174,5 @@ def _paths(
             core_hours=float(core) / _NANOSECONDS,
             last=last,
         )
-        for path, software_id, jobs, users, executions, cpu, core, last in connection.execute(query)
+        for path, software_id, known, jobs, users, executions, cpu, core, last in found
     ]
