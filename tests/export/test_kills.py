@@ -29,7 +29,7 @@ def test_kills_at_any_moment(store: Store, location: str, tmp_path: Path) -> Non
     config = tmp_path / "sams.yaml"
     config.write_text(
         f"sams.software-extractor: {{store: '{location}', timezone: UTC}}\n"
-        f"sams.xmlwriter.File: {{output_path: {tmp_path}/xml, jobs_per_file: 3}}\n"
+        f"sams.xmlwriter.File: {{output_path: {tmp_path}/xml, jobs_per_file: 1}}\n"
     )
     command = [sys.executable, "-m", "jobsight.cli.software_extractor", "--config", str(config)]
     source = random.Random(9)
@@ -40,7 +40,7 @@ def test_kills_at_any_moment(store: Store, location: str, tmp_path: Path) -> Non
         before = len(list((tmp_path / "xml").glob("*.xml")))
         while process.poll() is None and len(list((tmp_path / "xml").glob("*.xml"))) == before:
             time.sleep(0.001)
-        time.sleep(source.uniform(0, 0.1))
+        time.sleep(source.uniform(0, 0.02))
         process.kill()
         if process.wait() == 0:
             break
