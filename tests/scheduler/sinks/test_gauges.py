@@ -14,7 +14,10 @@ from jobsight.scheduler.sinks.feed import keep_mark
 from jobsight.scheduler.sinks.gauges import count_cluster, count_health, exposition
 from jobsight.scheduler.state import ScrapeState, write_state
 from jobsight.server.app import create_app
+from jobsight.server.serve import BackgroundServer
+from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
+from tests.prometheus.servers import Prometheus, wait_for
 from tests.scheduler.sinks.site import START, node, record
 
 NODES = [
@@ -92,6 +95,33 @@ def test_the_server_gives_them_and_the_health(tmp_path: Path) -> None:
             ("c1", ""), ("c2", "squeue failed"),
         ]  # fmt: skip
         assert health["sinks"][0]["reason"].endswith("away")
+
+
+def test_a_real_prometheus_scrapes_the_server(tmp_path: Path) -> None:
+    settings = Settings(cluster="c1", store=StoreSettings(location=str(tmp_path / "store.db")))
+    settings.server.port = 0
+    with BackgroundServer(settings) as server:
+        with Store.open(settings.store.location) as store:
+            counted = count_cluster("c1", NODES, JOBS)
+            Mirror(store, "c1").keep("gauges", [("all", counted)])
+        text = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
+        shipped = text.partition("```yaml\n")[2].partition("```")[0]
+        for old, new in (
+            ("/etc/prometheus/jobsight-token", str(server.token_file)),
+            ("127.0.0.1:8080", server.url.removeprefix("http://")),
+        ):
+            assert old in shipped
+            shipped = shipped.replace(old, new)
+        often = f"global: {{scrape_interval: 1s}}\n{shipped}"
+        prometheus = Prometheus(tmp_path / "prometheus", often)
+        try:
+            wait_for(lambda: prometheus.value('up{job="jobsight"}') == 1, 20)
+            idle = 'sum(slurm_cpus_idle{cluster="c1"})'
+            wait_for(lambda: prometheus.value(idle) == 13, 20)
+            assert prometheus.value('slurm_gpus_alloc{type="a100",reservation="None"}') == 1
+            assert prometheus.value('slurm_job_states{name="pending"}') == 1006
+        finally:
+            prometheus.stop()
 
 
 def test_promtool_likes_them() -> None:
