@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -48,28 +49,51 @@ def running(folder: Path, environment: Mapping[str, str]) -> Iterator[SshSetting
     )
     kind, key, *_ = (folder / "host.pub").read_text().split()
     (folder / "known").write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
-    made = not _SEPARATION.exists()
-    if made:
-        _SEPARATION.mkdir(mode=0o755)
-    with (folder / "log").open("wb") as log:
+    with _separation(), (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [program, "-D", "-e", "-f", folder / "config"], stdin=subprocess.DEVNULL, stderr=log
         )
+        try:
+            _wait_for(port, process, folder / "log")
+            yield SshSettings(
+                host="127.0.0.1",
+                user=user,
+                port=port,
+                key_file=str(folder / "user"),
+                known_hosts=str(folder / "known"),
+            )
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+@contextmanager
+def _separation() -> Iterator[None]:
+    """The folder that sshd insists on; ours goes when the last of those who need it is done."""
+    ours = _SEPARATION / ".made-for-tests"
+    while True:
+        if not _SEPARATION.exists():
+            with contextlib.suppress(FileExistsError):
+                _SEPARATION.mkdir(mode=0o755)
+                ours.touch()
+        try:
+            descriptor = os.open(_SEPARATION, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        # Another may have removed it before the lock was ours.
+        if os.fstat(descriptor).st_nlink and _SEPARATION.exists():
+            break
+        os.close(descriptor)
     try:
-        _wait_for(port, process, folder / "log")
-        yield SshSettings(
-            host="127.0.0.1",
-            user=user,
-            port=port,
-            key_file=str(folder / "user"),
-            known_hosts=str(folder / "known"),
-        )
-    finally:
-        process.terminate()
-        process.wait(10)
-        if made:
-            with contextlib.suppress(OSError):
+        yield
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if ours.exists():
+                ours.unlink()
                 _SEPARATION.rmdir()
+    finally:
+        os.close(descriptor)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
