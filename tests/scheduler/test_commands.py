@@ -126,3 +126,22 @@ def test_a_server_says_once_that_slurm_is_away(
     said = [message for message in caplog.messages if message.startswith("Slurm of lab: ")]
     assert len(said) == 1
     assert "No such file" in said[0]
+
+
+def test_several_clusters_and_a_sink_in_one_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "jobsight.toml"
+    file.write_text(
+        f"[store]\nlocation = '{tmp_path}/store.db'\n"
+        f"[clusters.one]\nrecorded = '{DATA}'\n[clusters.two]\nrecorded = '{tmp_path}/none'\n"
+        "[sinks.opensearch]\nurl = 'http://127.0.0.1:9'\n"
+    )
+    assert main(["scrape", "--once", "--config", str(file)]) == 1
+    shown = capsys.readouterr()
+    assert "cluster  one" in shown.out
+    assert "cluster  two" in shown.out
+    assert "jobsight: two: the folder" in shown.err
+    assert caplog.text.count("OpenSearch does not answer") == 1
+    with Store.open(tmp_path / "store.db") as store:
+        assert {run.info.cluster for run in store.runs(limit=1000)} == {"one"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import logging
 import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,10 @@ from jobsight import places
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError
+from jobsight.settings import Settings
+
+if TYPE_CHECKING:
+    from jobsight.store import Store
 
 _SOURCES = ("auto", "rest", "json", "text", "pyslurm", "onsite", "recorded")
 
@@ -32,41 +36,80 @@ def scrape(
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> int:
-    """Bring what Slurm knows of its jobs into the store: who, where, when, and how they ended."""
+    """Bring what Slurm knows of its jobs into the store: who, where, when, and how they ended.
+
+    Every cluster of the settings is asked, and what is new is handed on to the sinks that have an
+    address (MongoDB, OpenSearch).
+    """
     settings = load_settings(config)
     if source is not None:
         if source not in _SOURCES:
             raise ConfigError(f"--source {source!r}: right would be one of {', '.join(_SOURCES)}")
-        settings.scheduler.source = source  # type: ignore[assignment]
+        for each in (settings.scheduler, *settings.clusters.values()):
+            each.source = source  # type: ignore[assignment]
     if store is not None:
         settings.store.location = store
     if once == (every is not None):
         raise ConfigError("say either --once or --every SECONDS")
-    from jobsight.scheduler.scrape import Scraper
-    from jobsight.scheduler.thread import scrape_regularly
-    from jobsight.store import Store
-
     location = settings.store.location
     if "://" not in location:
         places.private_folder(places.folder_of_store(location))
+    # What is wrong with a field or a sink is logged where it is seen.
+    logging.basicConfig(format="jobsight: %(message)s", level=logging.WARNING)
+    from jobsight.store import Store
+
     with Store.open(location) as opened:
-        scraper = Scraper(opened, settings)
         if every is not None:
-            stopped = threading.Event()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: stopped.set())
-            scrape_regularly(scraper, every, stopped, functools.partial(print, file=sys.stderr))
+            _regularly(settings, opened, every)
             return 0
-        state = scraper.once()
+        several = len(settings.clusters) > 1
+        healthy = [_once(each, opened, several) for each in settings.each_cluster()]
+        healthy += _feed_once(settings, opened)
+    return 0 if all(healthy) else 1
+
+
+def _regularly(settings: Settings, store: Store, every: float) -> None:
+    """Every cluster in a thread of its own, and so every sink, until a signal."""
+    from jobsight.scheduler.thread import scraping
+
+    for each in (settings.scheduler, *settings.clusters.values()):
+        each.every = every
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    with scraping(settings, store):
+        stopped.wait()
+
+
+def _once(settings: Settings, store: Store, several: bool) -> bool:
+    from jobsight.scheduler.scrape import Scraper
+
+    state = Scraper(store, settings).once()
+    if several:
+        print(f"cluster  {state.cluster}")
     if state.source:
         print(f"asked    {state.source}")
     print(f"runs     {state.seen} seen, {state.changed} new or changed")
     if state.problems:
         print(f"unclear  {state.problems} fields were not understood")
     if state.reason:
-        print(f"jobsight: {state.reason}", file=sys.stderr)
-        return 1
-    return 0
+        where = f"{state.cluster}: " if several else ""
+        print(f"jobsight: {where}{state.reason}", file=sys.stderr)
+    return not state.reason
+
+
+def _feed_once(settings: Settings, store: Store) -> list[bool]:
+    """Give each sink what is new, and say what became of it."""
+    from jobsight.scheduler.sinks.outlet import Outlet, open_sinks
+
+    fed = []
+    for sink in open_sinks(settings.sinks):
+        outlet = Outlet(store, sink, settings.sinks.every)
+        fed.append(outlet.feed_once())
+        if fed[-1]:
+            print(f"{sink.name:<8} {outlet.state.written} documents written")
+        sink.close()
+    return fed
 
 
 def main(arguments: Sequence[str]) -> int:

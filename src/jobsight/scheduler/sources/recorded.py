@@ -41,6 +41,8 @@ class RecordedSource:
         return f"{found} recorded replies in {self._folder}"
 
     def queue(self) -> Jobs:
+        # The first question of a round: a folder without replies is no cluster without jobs.
+        self.probe()
         return self._jobs(("squeue", "slurm-job", "scontrol"), "squeue")
 
     def accounting(self, since: int, until: int) -> Jobs:
