@@ -5,20 +5,12 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import Connection
 
-from jobsight.store.usage import NAMES, OWNERS, Question, UsageRow, usage
+from jobsight.store.usage import Question, UsageKey, UsageRow, usage
 
 
-class Mover(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Mover(UsageKey, kw_only=True, omit_defaults=True):
     """A group before and after, in core hours."""
 
-    kind: str | None = None
-    software: str | None = None
-    version: str | None = None
-    local_version: str | None = None
-    cluster: str | None = None
-    user: str | None = None
-    account: str | None = None
-    partition: str | None = None
     before: float
     after: float
     change: float
@@ -26,7 +18,7 @@ class Mover(msgspec.Struct, kw_only=True, omit_defaults=True):
     jobs_after: int
 
 
-_KEYS = ("kind", *NAMES, *OWNERS)
+_KEYS = UsageKey.__struct_fields__
 
 
 def movers(connection: Connection, question: Question, before: tuple[int, int]) -> list[Mover]:

@@ -69,8 +69,8 @@ class Question(msgspec.Struct, kw_only=True, frozen=True):
         return {name: value for name, value in values.items() if value is not None}
 
 
-class UsageRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One group; keys that were not asked for are left out."""
+class UsageKey(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a group has in common; keys that were not asked for are left out."""
 
     #: "software", "undetermined" or "not attributed", where software was asked for.
     kind: str | None = None
@@ -81,6 +81,11 @@ class UsageRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     user: str | None = None
     account: str | None = None
     partition: str | None = None
+
+
+class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
+    """One group and what it used."""
+
     node: str | None = None
     #: 2026-11-15, 2026-W46 or 2026-11.
     period: str | None = None
