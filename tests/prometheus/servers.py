@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import json
 import shutil
 import signal
@@ -19,7 +20,7 @@ import pytest
 from tests.sams.front import free_port
 
 
-class Process:
+class Process(abc.ABC):
     """A server that can be killed and started again on the same port and folder."""
 
     program = ""
@@ -36,8 +37,9 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
+    @abc.abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """The arguments of the program."""
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
