@@ -79,7 +79,7 @@ def test_a_group_for_each_job_replaced_and_deleted(
     assert len(gateway.groups()) == 2
     clock.go(31)
     pushing.push()
-    assert gateway.groups() == groups[1:]
+    wait_for(lambda: gateway.groups() == groups[1:], 10)
     assert pushing.failures == 0
 
 
@@ -117,7 +117,7 @@ def test_what_a_killed_agent_left_is_removed_and_what_runs_stays(
     other = Exporter()
     begin(other, job, 2)
     pusher(other, gateway.url, tmp_path).push()
-    assert [group["slurm_job"] for group in gateway.groups()] == ["2"]
+    wait_for(lambda: [group["slurm_job"] for group in gateway.groups()] == ["2"], 10)
 
 
 def test_all_groups_go_with_the_agent(
@@ -128,7 +128,7 @@ def test_all_groups_go_with_the_agent(
     pushing.start()
     wait_until(gateway.groups)
     pushing.end()
-    assert gateway.groups() == []
+    wait_for(lambda: gateway.groups() == [], 10)
 
 
 def test_a_gateway_that_went_and_came_back(
@@ -257,7 +257,7 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
         exporter.send_signal(signal.SIGTERM)
         assert exporter.wait(20) == 0
         node.close()
-    assert gateway.groups() == []
+    wait_for(lambda: gateway.groups() == [], 10)
 
 
 def test_without_options_it_pushes_to_the_gateway_of_its_node(tmp_path: Path) -> None:
