@@ -114,13 +114,16 @@ class Client(ABC):
     def start_now(self, job_id: int | str, timeout: float = 60.0) -> None:
         """Slurm holds a requeued job back for two minutes (its credential's life): not here.
 
-        The time can be set only once the old run has ended; earlier it is overwritten.
+        The time can be set only once the old run has ended; earlier it is overwritten. slurmd
+        compares the second in which it revoked the old credential with the second in which the
+        new one was made, and refuses a job that starts again within the same one.
         """
         deadline = time.monotonic() + timeout
         while any(part.state == "COMPLETING" for part in self.queue(job_id)):
             if time.monotonic() > deadline:
                 raise BedError(f"the earlier run of job {job_id} does not end\n{self.logs()}")
             time.sleep(0.1)
+        time.sleep(1.01 - time.time() % 1)
         self.scontrol("update", f"JobId={job_id}", "StartTime=now")
 
     def queue(self, job_id: int | str) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -20,8 +21,6 @@ from tests.slurm.site import Site
 
 TICK = 0.01
 LOOKBACK = 5
-#: Seconds between two scrapes.
-INTERVAL = 0.5
 
 #: One task: memory, threads, open files, written and read data, and then nothing more.
 HOLDER = """
@@ -201,9 +200,20 @@ def test_petricore_s_own_questions(site: Site, prometheus: Prometheus) -> None:
 
     assert close(ask("jobs_cpu_time_total{J}"), used / 1e9)
     average = ask(f"avg_over_time(jobs_cpu_percent{{J}}[{length}s])")
-    # It averages over scrapes, and the first comes some moments after the job has begun.
-    covered = ask(f"count_over_time(jobs_cpu_percent{{J}}[{length}s])") * INTERVAL
-    assert average == pytest.approx(used / 1e7 / covered, rel=0.15)
+    percents, totals = (
+        [(float(moment), float(value)) for moment, value in rows[0]["values"]]
+        for rows in (
+            prometheus.query(f'{name}{{slurm_job="{job}"}}[{length}s]', end)
+            for name in ("jobs_cpu_percent", "jobs_cpu_time_total")
+        )
+    )
+    assert average == pytest.approx(sum(value for _, value in percents) / len(percents))
+    # A busy machine scrapes at uneven times, and the first comes after the job has begun: what
+    # the percentages stand for in between is what the counter has grown by.
+    between = sum(
+        value * (moment - before) for (before, _), (moment, value) in itertools.pairwise(percents)
+    )
+    assert between / 100 == pytest.approx(totals[-1][1] - totals[0][1], rel=0.15)
     assert ask(f"max_over_time(jobs_cpu_percent{{J}}[{length}s])") <= 205
     assert 1 < ask(f"max_over_time(jobs_rss{{J}}[{length}s])") < 200
     assert ask(f"avg_over_time(jobs_opened_files{{J}}[{length}s])") >= 0
