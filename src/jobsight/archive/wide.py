@@ -16,8 +16,8 @@ import pyarrow as pa
 from jobsight.archive.schemas import SERIES
 from jobsight.metrics import find_metric
 from jobsight.model import MISSING
-from jobsight.store.chunks import Values
 from jobsight.store.curves import Curves, present
+from jobsight.store.transforms import Values
 
 #: Values (rows times metrics) of one row group. A run's curves are read in such pieces.
 GROUP_VALUES = 1 << 20

@@ -20,9 +20,9 @@ from jobsight.prometheus.settings import PromqlSettings
 from jobsight.prometheus.web import Web
 from jobsight.server.settings import ServerSettings
 from jobsight.store import Store
-from jobsight.store.chunks import Values
 from jobsight.store.elsewhere import RunSpan
 from jobsight.store.records import StoredNode, StoredSeries
+from jobsight.store.transforms import Values
 
 #: Points of one curve at most: a job of a month is asked for in larger steps.
 _MOST_POINTS: Final = 2000

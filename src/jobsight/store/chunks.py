@@ -12,8 +12,7 @@ came. The checksum of the zstd frame tells damage.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,7 @@ from jobsight.store.frames import (
     compress,
     decompress,
 )
+from jobsight.store.packing import groups, pack
 from jobsight.store.transforms import (
     DELTA,
     FEW_ROWS,
@@ -42,11 +42,10 @@ from jobsight.store.transforms import (
     Floats,
     Integers,
     Packed,
+    Values,
     Words,
-    differences,
-    pack_floats,
-    pack_integers,
     unpack,
+    zigzag,
 )
 from jobsight.wire import Kind, Table
 
@@ -56,8 +55,6 @@ MANY_ROWS = 1000
 #: Values of neighbouring chunks that are put together at once.
 MAX_TOGETHER = 1 << 20
 
-Values: TypeAlias = Integers | Floats
-
 _KINDS: dict[str, Kind] = {"i": "q", "f": "d"}
 
 
@@ -66,25 +63,19 @@ def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_
     rows = len(times)
     if rows < FEW_ROWS:
         return encode_plain(times, columns, level)
-    elapsed = _elapsed(times)
-    header = Header(rows, [])
-    blocks: list[bytes] = []
-    _add(
-        header,
-        blocks,
-        "",
-        "q",
-        pack_integers(np.ascontiguousarray(times, np.int64), np.zeros(rows)[1:]),
-    )
     for name, values in columns.items():
         if len(values) != rows:
             raise ValueError(f"column {name!r} has {len(values)} rows, the times have {rows}")
-        if values.dtype.kind == "i":
-            packed = pack_integers(np.ascontiguousarray(values, np.int64), elapsed)
-            _add(header, blocks, name, "q", packed)
-        else:
-            packed = pack_floats(np.ascontiguousarray(values, np.float64), elapsed)
-            _add(header, blocks, name, "d", packed)
+    packed = pack([times], np.zeros(rows)[1:]) + pack([*columns.values()], _elapsed(times))
+    kinds = [_KINDS[values.dtype.kind] for values in columns.values()]
+    header = Header(rows, [])
+    blocks: list[bytes] = []
+    written = zip(["", *columns], ["q", *kinds], packed, _planes(packed, rows), strict=True)
+    for name, kind, column, (planes, block) in written:
+        header.columns.append(_described(name, kind, column, planes))
+        if column.missing is not None:
+            blocks.append(np.packbits(column.missing).tobytes())
+        blocks.append(block)
     return _join(encode_header(header), blocks, level)
 
 
@@ -97,7 +88,7 @@ def encode_quickly(times: Integers, columns: Mapping[str, Values]) -> bytes:
     if rows < FEW_ROWS:
         return encode_plain(times, columns)
     bits = np.stack([values.view(np.uint64) for values in (times, *columns.values())])
-    words = differences(bits)
+    words = zigzag(np.diff(bits, axis=1).view(np.int64))
     planes = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, rows, 8)
     used = np.bitwise_or.reduce(planes, axis=1) != 0
     kinds = [_KINDS[values.dtype.kind] for values in columns.values()]
@@ -244,27 +235,31 @@ def absent(kind: str, rows: int) -> Values:
     return np.full(rows, MISSING_FLOAT, np.uint64).view(np.float64)
 
 
-def _add(
-    header: Header, blocks: list[bytes], name: str, kind: Literal["q", "d"], packed: Packed
-) -> None:
-    planes = packed.words.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)
-    used = np.bitwise_or.reduce(planes, axis=0) != 0
-    if packed.missing is not None:
-        blocks.append(np.packbits(packed.missing).tobytes())
-    blocks.append(np.ascontiguousarray(planes[:, used].T).tobytes())
-    header.columns.append(
-        ChunkColumn(
-            name,
-            kind,
-            packed.method,
-            int(np.packbits(used, bitorder="little")[0]),
-            packed.missing is not None,
-            packed.base,
-            packed.step,
-            packed.scale,
-            packed.rate,
-            packed.decimals,
+def _planes(packed: Sequence[Packed], rows: int) -> Iterator[tuple[int, bytes]]:
+    """Which byte planes each column uses, and those planes."""
+    for some in groups(packed, rows):
+        words = np.stack([column.words for column in some]).astype("<u8", copy=False)
+        planes = np.ascontiguousarray(
+            words.view(np.uint8).reshape(len(some), rows, 8).transpose(0, 2, 1)
         )
+        used: npt.NDArray[np.bool_] = np.any(planes, axis=2)
+        masks = np.packbits(used, axis=1, bitorder="little")[:, 0].tolist()
+        for mask, own, wanted in zip(masks, planes, used, strict=True):
+            yield mask, own[wanted].tobytes()
+
+
+def _described(name: str, kind: Kind, packed: Packed, planes: int) -> ChunkColumn:
+    return ChunkColumn(
+        name,
+        kind,
+        packed.method,
+        planes,
+        packed.missing is not None,
+        packed.base,
+        packed.step,
+        packed.scale,
+        packed.rate,
+        packed.decimals,
     )
 
 

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from jobsight.model import MISSING
-from jobsight.store.chunks import Values, absent
-from jobsight.store.transforms import Integers
+from jobsight.store.chunks import absent
+from jobsight.store.packing import groups
+from jobsight.store.transforms import Integers, Values
 
 
 class Curves(NamedTuple):
@@ -81,7 +83,7 @@ def between(curves: Curves, since: int | None, until: int | None) -> Curves:
     return Curves(curves.times[first:last], columns)
 
 
-def present(values: Values) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def present(values: Values) -> npt.NDArray[np.bool_]:
     """Which readings are there."""
     found = values != MISSING if values.dtype.kind == "i" else ~np.isnan(values)
     return np.asarray(found, np.bool_)
@@ -89,29 +91,47 @@ def present(values: Values) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 def summarise(curves: Curves) -> dict[str, Summary]:
     """Sum up every metric that has a reading; the times must be in order."""
-    result = {}
-    for name, column in curves.columns.items():
-        there = present(column)
-        if there.all():
-            values, times = column, curves.times
-        else:
-            values, times = column[there], curves.times[there]
-        if not len(values):
-            continue
-        gaps = np.diff(times) / 1e9
-        with np.errstate(all="ignore"):
-            integral = float((values[1:] * gaps).sum())
-        result[name] = Summary(
-            minimum=values.min().item(),
-            maximum=values.max().item(),
-            first=values[0].item(),
-            last=values[-1].item(),
-            first_time=int(times[0]),
-            last_time=int(times[-1]),
-            integral=integral,
-            duration=float(gaps.sum()),
-        )
-    return result
+    found: dict[str, Summary] = {}
+    for kind in ("i", "f"):
+        names = [name for name, column in curves.columns.items() if column.dtype.kind == kind]
+        for some in groups(names, len(curves.times)):
+            found |= _summaries(curves, some)
+    return {name: found[name] for name in curves.columns if name in found}
+
+
+def _summaries(curves: Curves, names: Sequence[str]) -> dict[str, Summary]:
+    """Those of metrics of one type: of whole columns together, of each other by itself."""
+    matrix: Values = np.stack([curves.columns[name] for name in names])  # type: ignore[assignment]
+    there = present(matrix)
+    whole: npt.NDArray[np.bool_] = np.all(there, axis=1)
+    complete = [name for name, all_there in zip(names, whole, strict=True) if all_there]
+    found = {}
+    if complete:
+        values = matrix if len(complete) == len(names) else matrix[whole]
+        found = dict(zip(complete, _sum_up(values, curves.times), strict=True))
+    for name, values, readings in zip(names, matrix, there, strict=True):
+        if name not in found and readings.any():
+            found[name] = _sum_up(values[None, readings], curves.times[readings])[0]
+    return found
+
+
+def _sum_up(values: Values, times: Integers) -> list[Summary]:
+    gaps = np.diff(times) / 1e9
+    with np.errstate(all="ignore"):
+        integrals = (values[:, 1:] * gaps).sum(axis=1)
+    figures = zip(
+        values.min(axis=1).tolist(),
+        values.max(axis=1).tolist(),
+        values[:, 0].tolist(),
+        values[:, -1].tolist(),
+        integrals.tolist(),
+        strict=True,
+    )
+    first_time, last_time, duration = int(times[0]), int(times[-1]), float(gaps.sum())
+    return [
+        Summary(minimum, maximum, first, last, first_time, last_time, integral, duration)
+        for minimum, maximum, first, last, integral in figures
+    ]
 
 
 def combine(summaries: Iterable[Summary]) -> tuple[float, float, float, float]:

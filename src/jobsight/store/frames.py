@@ -10,7 +10,7 @@ from jobsight.errors import StoreError
 
 #: For parts as they arrive, and for chunks that stay.
 ARRIVING_LEVEL = 3
-LASTING_LEVEL = 9
+LASTING_LEVEL = 6
 #: Nothing of ours unpacks to more; it bounds the memory that damaged bytes can ask for.
 MAX_UNPACKED = 1 << 30
 

@@ -8,8 +8,7 @@ import msgspec
 
 from jobsight.errors import StoreError
 from jobsight.model import Coverage, ExecutableUse, JobInfo, JobTotals, Run, Sighting, StepUse
-from jobsight.store.chunks import Values
-from jobsight.store.transforms import Integers
+from jobsight.store.transforms import Integers, Values
 
 
 class RunNotFound(StoreError):

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from jobsight.metrics import find_metric
 from jobsight.store import chunks, frames
-from jobsight.store.chunks import Values, absent
+from jobsight.store.chunks import absent
 from jobsight.store.compaction import MAX_VALUES
 from jobsight.store.curves import Curves, join, present, summarise
-from jobsight.store.transforms import Integers
+from jobsight.store.transforms import Integers, Values
 
 #: So many stretches always stay: the page of a short job draws its curve as before.
 POINTS = 120
