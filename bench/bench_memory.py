@@ -18,7 +18,8 @@ from pathlib import Path
 from bench.figures import Figures
 from bench.peer_venv import peers
 from bench.real_agent import AWAY, Way, memory, running
-from tests.sams.front import free_port, make_papers
+from tests.ports import free_port
+from tests.sams.front import make_papers
 from tests.waiting import wait_until
 
 JOBS = 64

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from bench.figures import Figures
 from tests.bed import BedUnavailableError
-from tests.plugin.gateways import free_port, gateway, hanging
+from tests.plugin.gateways import gateway, hanging
+from tests.ports import free_port
 from tests.slurm.profiled import Host, Outcome, compare, median, profiled
 
 ROUNDS = 7

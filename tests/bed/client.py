@@ -107,7 +107,16 @@ class Client(ABC):
         self.run(["scancel", *options, str(job_id)], user=user)
 
     def requeue(self, job_id: int | str, timeout: float = 60.0) -> None:
-        """Put a running job back and let it start again at once, as a new run."""
+        """Put a running job back and let it start again at once, as a new run.
+
+        The controller tells the accounting of a run's begin every five seconds. Of a run that was
+        put back before that the accounting keeps a stub, which names root as its user.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._allocations(job_id):
+            if time.monotonic() > deadline:
+                raise BedError(f"the accounting does not know that job {job_id} runs")
+            time.sleep(0.1)
         self.scontrol("requeue", str(job_id))
         self.start_now(job_id, timeout)
 

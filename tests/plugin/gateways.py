@@ -74,12 +74,6 @@ def hanging(port: int = 0) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @contextmanager
 def silent_agent(path: Path) -> Iterator[socket.socket]:
     """A socket that nobody reads."""

@@ -39,5 +39,5 @@ def one(found: Samples, name: str, **labels: str) -> float:
 
 def fetch(url: str, headers: Mapping[str, str] | None = None) -> bytes:
     request = urllib.request.Request(url, headers=dict(headers or {}))
-    with urllib.request.urlopen(request, timeout=10) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         return bytes(reply.read())

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.sams.front import free_port
+from tests.ports import free_port
 
 
 class Process(abc.ABC):
@@ -46,11 +46,11 @@ class Process(abc.ABC):
             self.process = subprocess.Popen(
                 [self.program, *self.command(), *self.arguments], stdout=log, stderr=log
             )
-        wait_for(self._is_ready, 20, lambda: (self.folder / "log").read_text()[-2000:])
+        wait_for(self._is_ready, 90, lambda: (self.folder / "log").read_text()[-2000:])
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(self.url + self.ready, timeout=2) as reply:
+            with urllib.request.urlopen(self.url + self.ready, timeout=10) as reply:
                 return bool(reply.status == 200)
         except OSError:
             return False
@@ -58,13 +58,13 @@ class Process(abc.ABC):
     def stop(self, number: int = signal.SIGKILL) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
 
     def get(self, path: str, **parameters: Any) -> Any:
         query = urllib.parse.urlencode(parameters)
         try:
-            with urllib.request.urlopen(f"{self.url}{path}?{query}", timeout=20) as reply:
+            with urllib.request.urlopen(f"{self.url}{path}?{query}", timeout=60) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{path}?{query}: {error.read().decode()[:500]}") from None
@@ -122,7 +122,7 @@ class Pushgateway(Process):
         return [group["labels"] for group in self.get("/api/v1/metrics")["data"]]
 
     def text(self) -> str:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as reply:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as reply:
             return str(reply.read().decode())
 
 

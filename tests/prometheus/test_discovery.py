@@ -85,7 +85,7 @@ def test_a_real_prometheus_finds_a_real_agent(tmp_path: Path) -> None:
             shipped = shipped.replace(old, new)
         prometheus = Prometheus(tmp_path / "prometheus", shipped)
         try:
-            wait_for(lambda: prometheus.value('up{job="jobsight"}') == 1, 20)
+            wait_for(lambda: prometheus.value('up{job="jobsight"}') == 1, 60)
             (found,) = prometheus.query(jobs.name)
             assert found["value"][1] == "3"
             labels = found["metric"]

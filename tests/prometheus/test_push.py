@@ -23,10 +23,10 @@ from jobsight.prometheus.settings import MetricsSettings, PushSettings
 from jobsight.settings import AgentSettings
 from tests.agent.samplers.jobs import Clock, Job
 from tests.agent.slurm_trees import SlurmNode, available, following
+from tests.ports import free_port
 from tests.prometheus.readers import one, samples, values
 from tests.prometheus.servers import Pushgateway, wait_for
 from tests.prometheus.test_jobs_exporter import SETTINGS
-from tests.sams.front import free_port
 from tests.waiting import wait_until
 
 
@@ -79,7 +79,7 @@ def test_a_group_for_each_job_replaced_and_deleted(
     assert len(gateway.groups()) == 2
     clock.go(31)
     pushing.push()
-    wait_for(lambda: gateway.groups() == groups[1:], 10)
+    wait_for(lambda: gateway.groups() == groups[1:], 60)
     assert pushing.failures == 0
 
 
@@ -117,7 +117,7 @@ def test_what_a_killed_agent_left_is_removed_and_what_runs_stays(
     other = Exporter()
     begin(other, job, 2)
     pusher(other, gateway.url, tmp_path).push()
-    wait_for(lambda: [group["slurm_job"] for group in gateway.groups()] == ["2"], 10)
+    wait_for(lambda: [group["slurm_job"] for group in gateway.groups()] == ["2"], 60)
 
 
 def test_all_groups_go_with_the_agent(
@@ -128,7 +128,7 @@ def test_all_groups_go_with_the_agent(
     pushing.start()
     wait_until(gateway.groups)
     pushing.end()
-    wait_for(lambda: gateway.groups() == [], 10)
+    wait_for(lambda: gateway.groups() == [], 60)
 
 
 def test_a_gateway_that_went_and_came_back(
@@ -151,7 +151,7 @@ def test_a_gateway_that_went_and_came_back(
     pusher(leftover, gateway.url, tmp_path / "other").push()
     pushing.push()
     # The gateway answers a deletion before it has done it.
-    wait_for(lambda: [group["slurm_job"] for group in gateway.groups()] == ["2"], 10)
+    wait_for(lambda: [group["slurm_job"] for group in gateway.groups()] == ["2"], 60)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 500 no\r\n\r\n", b"nonsense\r\n"])
@@ -192,7 +192,7 @@ def test_sampling_goes_on_while_the_gateway_hangs(tmp_path: Path) -> None:
             spool=str(tmp_path),
             metrics=MetricsSettings(listen=""),
             push=PushSettings(
-                url=f"http://127.0.0.1:{server.getsockname()[1]}", every=0.1, timeout=5.0
+                url=f"http://127.0.0.1:{server.getsockname()[1]}", every=0.1, timeout=60.0
             ),
         )
         exporting = Exporting(settings)
@@ -245,7 +245,7 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
         node.job(7).step("sleep", "60", tasks=2)
         wait_until(lambda: [group["slurm_job"] for group in gateway.groups()] == ["7"])
         exporter.send_signal(signal.SIGKILL)
-        exporter.wait(10)
+        exporter.wait(60)
         # A killed one leaves its group; the next takes it away, since its job has ended.
         assert len(gateway.groups()) == 1
         node.jobs[0].end()
@@ -255,9 +255,9 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
         wait_until(gateway.groups)
     finally:
         exporter.send_signal(signal.SIGTERM)
-        assert exporter.wait(20) == 0
+        assert exporter.wait(60) == 0
         node.close()
-    wait_for(lambda: gateway.groups() == [], 10)
+    wait_for(lambda: gateway.groups() == [], 60)
 
 
 def test_without_options_it_pushes_to_the_gateway_of_its_node(tmp_path: Path) -> None:

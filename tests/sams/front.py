@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 PROJECT = Path(__file__).parents[2]
 SHIPPED = PROJECT / "deploy" / "nginx" / "sams-post-receiver.conf"
 
@@ -51,12 +53,6 @@ class Front:
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.incoming.rglob("*") if path.is_file())
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def make_papers(folder: Path) -> None:
@@ -123,7 +119,7 @@ def running(folder: Path, *, certificates: bool = False) -> Iterator[Front]:
         for program in programs:
             program.terminate()
         for program in programs:
-            program.wait(30)
+            program.wait(60)
 
 
 def _adapted(folder: Path, front: int, back: int, certificates: bool) -> str:
@@ -154,7 +150,7 @@ def adapted(shipped: Path, changes: dict[str, str]) -> str:
 
 def wait_for(port: int, folder: Path) -> None:
     """Wait until somebody listens; else the programs' log says why not."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         try:
             with socket.create_connection(("127.0.0.1", port), 1):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobsight.scheduler.settings import SshSettings
+from tests.ports import free_port
 
 #: sshd gives up its rights inside of this folder and insists on it.
 _SEPARATION = Path("/run/sshd")
@@ -36,9 +37,7 @@ def running(folder: Path, environment: Mapping[str, str]) -> Iterator[SshSetting
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
             check=True, timeout=30,
         )  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "authorized").write_text((folder / "user.pub").read_text())
     variables = " ".join(f'"{name}={value}"' for name, value in environment.items())
     (folder / "config").write_text(
@@ -64,7 +63,7 @@ def running(folder: Path, environment: Mapping[str, str]) -> Iterator[SshSetting
             )
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
 
 @contextmanager
@@ -97,7 +96,7 @@ def _separation() -> Iterator[None]:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 60
     while time.monotonic() < ends and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return

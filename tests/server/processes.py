@@ -14,7 +14,8 @@ from typing import Self
 
 from jobsight.agent.server_target import HttpTarget
 from jobsight.server.tokens import load_token
-from tests.sams.front import PROJECT, free_port
+from tests.ports import free_port
+from tests.sams.front import PROJECT
 from tests.waiting import wait_until
 
 #: Imports once and forks a server for each line: what takes long happens before the fork. For a

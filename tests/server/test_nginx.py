@@ -16,7 +16,8 @@ from jobsight.agent.server_target import HttpTarget
 from jobsight.server.serve import BackgroundServer
 from jobsight.settings import Settings
 from jobsight.wire import encode
-from tests.sams.front import PROJECT, adapted, free_port, nginx_for, wait_for
+from tests.ports import free_port
+from tests.sams.front import PROJECT, adapted, nginx_for, wait_for
 from tests.server.batches import batch
 from tests.server.papers import Papers
 

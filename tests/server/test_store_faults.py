@@ -17,7 +17,8 @@ from jobsight.agent.delivery import Delivery
 from jobsight.agent.server_target import HttpTarget
 from jobsight.agent.spool import Spool
 from jobsight.store import Store
-from tests.sams.front import PROJECT, free_port
+from tests.ports import free_port
+from tests.sams.front import PROJECT
 from tests.server.batches import batch
 from tests.server.processes import ServerProcess, Spawner, answers
 from tests.store.postgresql import Server
@@ -71,7 +72,7 @@ def count_jobs(url: str, token: str) -> int:
     """How many runs the server shows."""
     headers = {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"{url}/api/v1/jobs", headers=headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return int(json.load(answer)["total"])
 
 
@@ -110,7 +111,8 @@ def test_a_database_that_may_only_be_read(
         psycopg.connect(location, autocommit=True) as connection,
     ):
         name = connection.info.dbname
-        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        # With a time it waits for their end: one about to end could still be asked something.
+        others = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s"
         others += " AND pid <> pg_backend_pid()"
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         connection.execute(others, [name])
@@ -134,7 +136,8 @@ def test_a_database_that_goes_away_and_comes_back(
         name = location.partition("?")[0].rpartition("/")[2]
         other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         other.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s",
+            [name],
         )
         assert_kept(delivery, "not currently accepting connections")
         other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
@@ -164,7 +167,7 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[tuple[str, Path, int]]:
         yield f"http://127.0.0.1:{port}", token, process.pid
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
 
 
 @pytest.mark.root

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,6 +31,13 @@ def burn(seconds: float) -> str:
     return f"python3 -c 'import time\nwhile time.process_time() < {seconds}: pass'"
 
 
+def told_step(seconds: float) -> str:
+    """The same for a step, which then says what its own cgroup says of it."""
+    place = "slurm_$SLURMD_NODENAME/uid_$(id -u)/job_$SLURM_JOB_ID/step_$SLURM_STEP_ID"
+    told = f"echo step $SLURM_STEP_ID $(cat /sys/fs/cgroup/cpuacct/{place}/cpuacct.usage)"
+    return f"sh -c {shlex.quote(f'{burn(seconds)}; {told}')}"
+
+
 def eat(megabytes: int) -> str:
     return (
         f"python3 -c 'b = bytearray({megabytes} << 20)\nfor i in range(0, len(b), 4096): b[i] = 1'"
@@ -35,6 +46,35 @@ def eat(megabytes: int) -> str:
 
 def storm(count: int) -> str:
     return f"i=0; while [ $i -lt {count} ]; do /bin/true; i=$((i+1)); done"
+
+
+class Gate:
+    """Where a job waits, without using anything, until a test lets it go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"gate-{secrets.token_hex(4)}"
+        os.mkfifo(self.path)
+        self.path.chmod(0o666)
+        self._writer: int | None = None
+
+    @property
+    def line(self) -> str:
+        """For the job's script: to open a pipe takes until there is a writer."""
+        return f": < {self.path}"
+
+    def open(self) -> None:
+        """Let all go on, those who come later as well."""
+        if self._writer is None:
+            self._writer = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A job that a test has left behind ends, too."""
+        self.open()
+        assert self._writer is not None
+        os.close(self._writer)
 
 
 class Kind(NamedTuple):
@@ -63,7 +103,7 @@ KINDS: dict[str, Kind] = {
     ),
     "steps": Kind(
         ALICE,
-        script(f"srun {burn(1)}", f"srun {burn(0.5)}", "truth"),
+        script(f"srun {told_step(1)}", f"srun {told_step(0.5)}", "truth"),
         ("--mem=100",),
     ),
     "three nodes": Kind(

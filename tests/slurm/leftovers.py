@@ -1,10 +1,10 @@
 """What a bed could leave on a machine, looked at without the bed's own bookkeeping."""
 
 import os
-import pwd
 from pathlib import Path
 
 from tests.bed import Settings, cgroup, process, register
+from tests.bed.users import PEOPLE, find
 
 
 def processes(settings: Settings) -> list[str]:
@@ -33,7 +33,7 @@ def users() -> list[str]:
     with register.locked() as entries:
         if entries.in_use():
             return []
-    return [entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith("jobsight-")]
+        return [person.user for person in PEOPLE if find(person.user) is not None]
 
 
 def of(settings: Settings) -> list[str]:

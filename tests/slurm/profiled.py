@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = REPOSITORY / "slurm-plugin" / "acct_gather_profile_prometheus.so"
 TYPE = "AcctGatherProfileType=acct_gather_profile/prometheus"
 #: Seconds for which the last samples stay in a gateway.
-KEEP = 5
+KEEP = 15
 #: What the script says of a step: nanoseconds, exit code.
 STEP = r"""
 step() {
@@ -150,6 +150,11 @@ def slurm_samples(cluster: Cluster, node: str, job: int, step: str) -> list[dict
     ]
 
 
+def samples_taken(cluster: Cluster, node: str, job: int, step: str) -> int:
+    """How many samples of all kinds Slurm gave to its plugin, from slurmd's log."""
+    return len(re.findall(rf"\[{job}\.{step}\].*PROFILE-\w+: ", slurmd_log(cluster, node)))
+
+
 def step_daemons(job: int, step: str) -> list[Path]:
     """The folders in /proc of a step's slurmstepd processes."""
     wanted = f"slurmstepd: [{job}.{step}]".encode()
@@ -227,6 +232,15 @@ def compare(cluster: Cluster, nodes: dict[str, str], seconds: float) -> dict[str
         freed = gone[kind] - int(end) / 1e9
         outcomes[kind] = Outcome(took, freed, code, peaks.of(job, "0"), len(opened[0].split()))
     return outcomes
+
+
+def best(outcomes: list[Outcome]) -> Outcome:
+    """What else a machine does can only make a job slower."""
+    return outcomes[0]._replace(
+        seconds=min(one.seconds for one in outcomes),
+        freed=min(one.freed for one in outcomes),
+        memory=min(one.memory for one in outcomes),
+    )
 
 
 def median(outcomes: list[Outcome]) -> Outcome:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bed import Cluster
-from tests.sams.front import free_port
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOOKS = REPOSITORY / "deploy" / "slurm"
@@ -30,6 +30,8 @@ class Site:
         self.store = folder / "server" / "store.db"
         self.server: subprocess.Popen[bytes] | None = None
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        #: The server comes back where the agents look for it.
+        self.port = free_port()
         #: Where each agent answers /metrics; the same after a restart.
         self.metrics = {node: free_port() for node in cluster.nodes}
         #: More settings of an agent, as TOML.
@@ -62,7 +64,7 @@ class Site:
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, set()),
             )
 
-    def start_server(self, port: int = 0) -> None:
+    def start_server(self) -> None:
         self.store.parent.mkdir(mode=0o700, exist_ok=True)
         config = self.folder / "server.toml"
         config.write_text(
@@ -70,21 +72,14 @@ class Site:
             f'[store]\nlocation = "{self.store}"\n'
             "[scheduler]\nevery = 2.0\n"
         )
-        arguments = ("serve", "--config", str(config), "--port", str(port or self.port))
+        arguments = ("serve", "--config", str(config), "--port", str(self.port))
         self.server = self._start(*arguments, log="server")
         record = self.store.parent / "server.json"
-        wait_for(lambda: record.exists() and self._healthy(), 30, self.log("server"))
-
-    @property
-    def port(self) -> int:
-        """The server comes back where the agents look for it."""
-        file = self.folder / "port"
-        return int(file.read_text()) if file.exists() else 0
+        wait_for(lambda: record.exists() and self._healthy(), 90, self.log("server"))
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=2):
-                (self.folder / "port").write_text(self.url.rpartition(":")[2])
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=10):
                 return True
         except OSError:
             return False
@@ -100,7 +95,7 @@ class Site:
     def stop_server(self, number: int = signal.SIGTERM) -> None:
         if self.server is not None:
             self.server.send_signal(number)
-            self.server.wait(30)
+            self.server.wait(60)
             self.server = None
             (self.store.parent / "server.json").unlink(missing_ok=True)
 
@@ -119,7 +114,7 @@ class Site:
         )
         self.agents[node] = self._start("agent", "--config", str(config), log=f"agent-{node}")
         socket = place / "run" / "agent.sock"
-        wait_for(socket.exists, 30, self.log(f"agent-{node}"))
+        wait_for(socket.exists, 90, self.log(f"agent-{node}"))
 
     def stop_agent(self, node: str, number: int = signal.SIGTERM) -> None:
         agent = self.agents.pop(node)
@@ -138,7 +133,7 @@ class Site:
             f"{self.url}{path}",
             headers={"Authorization": f"Bearer {self.token_file.read_text().strip()}"},
         )
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return json.load(reply)
 
     def report(self, reference: str | int) -> dict[str, Any] | None:
@@ -150,7 +145,7 @@ class Site:
             raise
         return found
 
-    def ended(self, reference: str | int, timeout: float = 60) -> dict[str, Any]:
+    def ended(self, reference: str | int, timeout: float = 120) -> dict[str, Any]:
         """The report of a job once every node has said its last word and Slurm how it ended."""
         seen: list[dict[str, Any]] = []
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.bed import BedError, Cluster, process
 from tests.slurm import leftovers
+from tests.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 ALICE = "jobsight-alice"
@@ -48,6 +48,10 @@ def read_until(process_: subprocess.Popen[str], step: str) -> None:
     raise AssertionError(f"the bed ended before {step!r}: {said}")
 
 
+def sleepers(cluster: Cluster) -> list[str]:
+    return [line for line in leftovers.processes(cluster.settings) if r"sleep\x001000\x00" in line]
+
+
 def test_up_twice_and_down_leave_the_machine_as_it_was(bed: Cluster) -> None:
     mounts = leftovers.mounts()
     for said in ("up, in all", "is up already"):
@@ -62,6 +66,7 @@ def test_up_twice_and_down_leave_the_machine_as_it_was(bed: Cluster) -> None:
     # A process that ignores the polite signal, and one that left its session.
     job = bed.submit(ALICE, "trap '' TERM; setsid sleep 1000 & sleep 1000 & wait", "--nodes=2")
     bed.wait(job, "RUNNING")
+    wait_until(lambda: len(sleepers(bed)) == 2)
     assert len(leftovers.processes(bed.settings)) > 8
     assert "end processes" in command(bed, "down").communicate()[1]
     assert leftovers.of(bed.settings) == []
@@ -114,10 +119,7 @@ def test_an_owner_killed_with_9_is_cleaned_up_after(bed: Cluster) -> None:
     assert bed.running()
     owner.kill()
     owner.communicate()
-    deadline = time.monotonic() + 20
-    while leftovers.of(bed.settings) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert leftovers.of(bed.settings) == []
+    wait_until(lambda: not leftovers.of(bed.settings))
 
 
 def test_a_folder_of_somebody_else_is_not_touched(bed: Cluster) -> None:

@@ -17,7 +17,7 @@ from tests.prometheus.servers import (
     wait_for,
 )
 from tests.prometheus.test_remote_write import with_flush
-from tests.slurm.jobs import ALICE, burn, script
+from tests.slurm.jobs import ALICE, Gate, burn, script
 from tests.slurm.site import Site
 from tests.slurm.test_prometheus import close
 
@@ -79,9 +79,34 @@ def told(site: Site, job_id: int) -> float | None:
 
 def test_two_steps_of_two_tasks_arrive_everywhere_and_leave(site: Site, places: Places) -> None:
     step = f"srun --ntasks=2 --mem=0 {burn(0.7)}"
-    number = job(site, places, step, step, "truth", "sleep 6")
+    with Gate(site.cluster.settings.path()) as gate:
+        number = job(site, places, step, step, "truth", gate.line)
+        used = arrived(site, places, number)
+        gate.open()
+        site.cluster.wait(number, timeout=60)
+    question = f'jobs_cpu_time_total{{slurm_job="{number}"}}'
+    # The group goes when its last values have stood for a while, and Prometheus ends its series.
+    wait_for(lambda: not groups(places, number), 60)
+    wait_for(lambda: not places.prometheus.query(question), 60)
+
+    def written() -> bool:
+        with_flush(places.victoria)
+        return close(places.victoria.value(f"last_over_time({question}[10m])") or 0, used)
+
+    wait_for(written, 60, lambda: str(places.victoria.query("jobs_cpu_time_total[10m]")))
+
+    # Its end is written, too.
+    def ended() -> bool:
+        with_flush(places.victoria)
+        return places.victoria.query(question) == []
+
+    wait_for(ended, 60)
+
+
+def arrived(site: Site, places: Places, number: int) -> float:
+    """Wait until what a job has used is at the gateway and in Prometheus, and give it."""
     wait_for(lambda: groups(places, number), 60)
-    used = wait_for(lambda: told(site, number), 60)
+    used: float = wait_for(lambda: told(site, number), 120)
     labels = {"job": "jobs_exporter", "instance": places.node, "slurm_job": str(number)}
     selector = ",".join(f'{name}="{value}"' for name, value in labels.items())
 
@@ -89,27 +114,10 @@ def test_two_steps_of_two_tasks_arrive_everywhere_and_leave(site: Site, places: 
         found = values(samples(places.gateway.text()), "jobs_cpu_time_total", **labels)
         return close(found.get("", 0.0), used)
 
-    wait_for(at_gateway, 20)
+    wait_for(at_gateway, 60)
     question = f"jobs_cpu_time_total{{{selector}}}"
-    wait_for(lambda: close(places.prometheus.value(question) or 0, used), 20)
-    site.cluster.wait(number, timeout=60)
-    # The group goes when its last values have stood for a while, and Prometheus ends its series.
-    wait_for(lambda: not groups(places, number), 20)
-    wait_for(lambda: not places.prometheus.query(question), 20)
-
-    def written() -> bool:
-        asked = f'last_over_time(jobs_cpu_time_total{{slurm_job="{number}"}}[10m])'
-        with_flush(places.victoria)
-        return close(places.victoria.value(asked) or 0, used)
-
-    wait_for(written, 20, lambda: str(places.victoria.query("jobs_cpu_time_total[10m]")))
-
-    # Its end is written, too.
-    def ended() -> bool:
-        with_flush(places.victoria)
-        return places.victoria.query(f'jobs_cpu_time_total{{slurm_job="{number}"}}') == []
-
-    wait_for(ended, 20)
+    wait_for(lambda: close(places.prometheus.value(question) or 0, used), 60)
+    return used
 
 
 @pytest.mark.long
@@ -121,7 +129,7 @@ def test_a_gateway_killed_in_mid_job_keeps_nothing_of_it(site: Site, places: Pla
     site.cluster.wait(number, timeout=60)
     places.gateway.start()
     assert len(groups(places, number)) <= 1
-    wait_for(lambda: not groups(places, number), 20)
+    wait_for(lambda: not groups(places, number), 60)
 
 
 @pytest.mark.long
@@ -132,4 +140,4 @@ def test_what_a_killed_agent_pushed_goes_with_the_next(site: Site, places: Place
     site.cluster.wait(number, timeout=60)
     assert groups(places, number)
     site.start_agent(places.node)
-    wait_for(lambda: not groups(places, number), 20)
+    wait_for(lambda: not groups(places, number), 60)

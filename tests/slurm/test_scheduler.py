@@ -7,7 +7,7 @@ import pwd
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,8 @@ from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.bed import Cluster
 from tests.scheduler import sshd
+from tests.slurm.jobs import Gate
+from tests.waiting import wait_until
 
 ALICE, BOB = "jobsight-alice", "jobsight-bob"
 HOSTILE = b'x Account=victim UserId=root(0) %(user)s "\n|\x01 \xff'
@@ -57,9 +59,7 @@ def sources(cluster: Cluster) -> Iterator[dict[str, Source]]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            deadline = time.monotonic() + 20
-            while not Path(path).exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(Path(path).exists)
             with contextlib.ExitStack() as stack:
                 yield {
                     "text": TextSource(name, run=run),
@@ -116,8 +116,15 @@ def ended(cluster: Cluster) -> dict[str, int]:
     cluster.cancel(jobs["requeued"])
     for name, job_id in jobs.items():
         if name != "waiting":
-            cluster.wait(job_id, timeout=90)
+            cluster.wait(job_id, timeout=120)
+    # The outermost step of a job ends after it, and is told of later still.
+    wait_until(lambda: not unfinished(cluster))
     return jobs
+
+
+def unfinished(cluster: Cluster) -> list[dict[str, str]]:
+    rows = cluster.sacct(None, ["JobID", "State"], "--starttime=now-1hour")
+    return [row for row in rows if row["State"] in ("RUNNING", "PENDING")]
 
 
 def accounting(source: Source, since: int) -> dict[tuple[int, int | None], JobRecord]:
@@ -159,8 +166,14 @@ def test_three_ways_tell_the_same(
             if other.cpu_time is not None:
                 assert abs((record.cpu_time or 0) - other.cpu_time) <= SECOND // 100
             assert record.info.tres == other.info.tres
+    # The controller forgets a job after five minutes, and does so between any two questions.
+    first = min(ended.values())
     queues = {
-        name: {(r.info.job_id, r.info.start): r.info for r in source.queue().records if r.ran}
+        name: {
+            (record.info.job_id, record.info.start): record.info
+            for record in source.queue().records
+            if record.ran and record.info.job_id >= first
+        }
         for name, source in sources.items()
     }
     for name in ("json", "rest"):
@@ -253,8 +266,7 @@ def test_reservations_shares_and_associations(cluster: Cluster, sources: dict[st
         subprocess.run(["scontrol", *words], env=cluster.environment(), check=True, timeout=30)
 
     begin = int(time.time()) + 3600
-    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
-    scontrol("create", "reservation", "ReservationName=course", f"StartTime={start}",
+    scontrol("create", "reservation", "ReservationName=course", f"StartTime=uts{begin}",
              "Duration=60", f"Users={ALICE}", f"Nodes={cluster.nodes[0]}")  # fmt: skip
     try:
         for name in ("text", "json", "rest", "ssh"):
@@ -281,21 +293,30 @@ def test_a_controller_that_is_away(cluster: Cluster, tmp_path: Path) -> None:
     run = functools.partial(stream_command, environment=cluster.environment())
     location = str(tmp_path / "store.db")
     settings = Settings(cluster=cluster.settings.name, store=StoreSettings(location=location))
-    source = TextSource(cluster.settings.name, timeout=3, run=run)
-    job = cluster.submit(ALICE, "sleep 10", "--mem=50", "--output=/dev/null")
-    cluster.wait(job, "RUNNING")
-    with Store.open(location) as store:
+    # One that hangs is left after some seconds; one that answers may take its time.
+    patience = {"seconds": 60.0}
+
+    def patient(command: Sequence[str], timeout: float) -> Iterator[bytes]:
+        return run(command, patience["seconds"])
+
+    source = TextSource(cluster.settings.name, run=patient)
+    with Gate(cluster.settings.path()) as gate, Store.open(location) as store:
+        job = cluster.submit(ALICE, gate.line, "--mem=50", "--output=/dev/null")
+        cluster.wait(job, "RUNNING")
         scraper = Scraper(store, settings, choose=lambda settings: Choice(source, "text"))
         assert scraper.once().healthy
         assert job in {run.job_id for run in store.open_runs(cluster.settings.name)}
         count = store.count_runs()
         cluster.stop_controller()
+        patience["seconds"] = 3.0
         try:
             state = scraper.once()
             assert "squeue" in state.reason
             assert store.count_runs() >= count
         finally:
             cluster.start_controller()
+        patience["seconds"] = 60.0
+        gate.open()
         cluster.wait(job)
         assert scraper.once().healthy
         assert job not in {run.job_id for run in store.open_runs(cluster.settings.name)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -14,11 +13,7 @@ from osmem_server import OsmemServer
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.ports import free_port
 
 
 @contextmanager
@@ -40,11 +35,11 @@ def mongodb(folder: Path, port: int | None = None, *, auth: bool = False) -> Ite
         yield url
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 60
     while time.monotonic() < ends and process.poll() is None:
         client: MongoClient[dict[str, object]] = MongoClient(url, serverSelectionTimeoutMS=500)
         try:
