@@ -58,6 +58,8 @@ class CgroupProbe:
         self._proc = proc
         self._epoch_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK
         self._cpu: CpuReading | None = None
+        #: When the CPU counter was last read, on the monotonic clock.
+        self.read_at: int | None = None
         self._marks = NO_MARKS
         self._used_peak: int | None = None
         self._swap_peak: int | None = None
@@ -120,6 +122,7 @@ class CgroupProbe:
         else:
             # The counter is cumulative: what was missed before is in it.
             self.errors.pop("cpu", None)
+            self.read_at = time.monotonic_ns()
         # A hierarchy that the job has left says nothing, rather than that it is gone.
         self._gone = cpu is None and self._cpu is not None
         self._cpu = cpu or self._cpu

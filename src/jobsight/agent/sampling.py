@@ -21,6 +21,8 @@ logger = logging.getLogger("jobsight.agent")
 class Refreshable(Probe, Protocol):
     """A probe that can look again for what Slurm has made and removed."""
 
+    read_at: int | None
+
     def refresh(self) -> None: ...
 
 
@@ -67,7 +69,7 @@ class SampledJob:
 
     def columns(self, row: Row) -> None:
         """Add the samplers' curves to a row of the engine's."""
-        self.view.row = row
+        self.view.row, self.view.row_read = row, self.probe.read_at
         for sampler, _ in self._samplers:
             try:
                 row.update(sampler.columns(self.view))

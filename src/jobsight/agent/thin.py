@@ -33,6 +33,7 @@ class RemoteProbe:
 
     def __init__(self) -> None:
         self.part: JobPart | None = None
+        self.read_at: int | None = None
 
     def sample(self) -> Row:
         return {}

@@ -47,6 +47,8 @@ class JobView(msgspec.Struct, kw_only=True):
     gpus: tuple[str, ...] | None = None
     #: The engine's own last row.
     row: Row = msgspec.field(default_factory=dict)
+    #: When the CPU counter in it was read, on the monotonic clock; None where nobody says.
+    row_read: int | None = None
 
 
 Document = dict[str, Any]

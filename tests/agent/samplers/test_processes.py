@@ -34,6 +34,20 @@ def test_v1_counts_by_core_exactly(job: Job) -> None:
     cores.close()
 
 
+def test_cores_in_use_are_by_the_time_between_the_readings_of_the_counter(job: Job) -> None:
+    """Whatever else is looked at in between may take long in one round and not in the other."""
+    job.on_v1()
+    cores = Cores(node=job.node)
+    start = job.clock.now
+    for second, delay in ((0, 0.5), (1, 0.0), (2, 0.9)):
+        job.view.row = {"cpu.time": 2 * second * SECOND}
+        job.view.row_read = start + second * SECOND
+        job.clock.now = job.view.row_read + round(delay * SECOND)
+        cores.columns(job.view)
+        assert cores.in_use == (None if second == 0 else 2.0)
+    cores.close()
+
+
 def test_a_job_without_a_cpuset_shows_the_cores_it_ran_on(job: Job) -> None:
     job.on_v1({name: text for name, text in V1.items() if "cpuset" not in name})
     assert set(Cores(node=job.node).columns(job.view)) == {
