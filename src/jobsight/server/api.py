@@ -149,7 +149,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
     return router
 
 
-def check_parameters(request: Request) -> None:
+async def check_parameters(request: Request) -> None:
     """Refuse parameters that are unknown or given twice: ?usr=bob must not list everybody."""
     route: Any = request.scope["route"]
     known = [field.alias for field in route.dependant.query_params]

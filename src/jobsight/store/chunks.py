@@ -29,6 +29,7 @@ from jobsight.store.chunk_header import (
 )
 from jobsight.store.frames import (
     ARRIVING_LEVEL,
+    JOINED_LEVEL,
     LASTING_LEVEL,
     ChunkError,
     compress,
@@ -103,7 +104,7 @@ def encode_quickly(times: Integers, columns: Mapping[str, Values]) -> bytes:
             )
         ],
     )
-    return _join(encode_header(header), [planes.transpose(0, 2, 1)[used].tobytes()], ARRIVING_LEVEL)
+    return _join(encode_header(header), [planes.transpose(0, 2, 1)[used].tobytes()], JOINED_LEVEL)
 
 
 def encode_series(series: Series) -> bytes:

@@ -8,8 +8,9 @@ import zstandard
 
 from jobsight.errors import StoreError
 
-#: For parts as they arrive, and for chunks that stay.
-ARRIVING_LEVEL = 3
+#: For parts as they arrive, for a few that are joined while a job runs, and for chunks that stay.
+ARRIVING_LEVEL = -1
+JOINED_LEVEL = 3
 LASTING_LEVEL = 6
 #: Nothing of ours unpacks to more; it bounds the memory that damaged bytes can ask for.
 MAX_UNPACKED = 1 << 30
@@ -21,7 +22,7 @@ class ChunkError(StoreError):
     """The bytes are not a chunk, or no longer."""
 
 
-def compress(body: bytes, level: int = ARRIVING_LEVEL) -> bytes:
+def compress(body: bytes, level: int = JOINED_LEVEL) -> bytes:
     """Pack bytes into a frame."""
     # A context costs more than a small chunk, and must not be shared between threads.
     known: dict[int, zstandard.ZstdCompressor] = _contexts.__dict__.setdefault("compressors", {})
