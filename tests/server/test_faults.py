@@ -94,7 +94,10 @@ def on_sqlite(tmp_path: Path) -> Iterator[Receiving]:
 
 @contextmanager
 def running(location: str) -> Iterator[Receiving]:
-    unbounded = ServerSettings(ingest=IngestSettings(requests_per_second=0, bytes_per_second=0))
+    # A disk that stands still for seconds is not what is tried here.
+    unbounded = ServerSettings(
+        ingest=IngestSettings(requests_per_second=0, bytes_per_second=0, patience=600)
+    )
     with Store.open(location) as store:
         app = create_app(store, TOKEN, delay=0, settings=unbounded)
         bearer = {"Authorization": f"Bearer {TOKEN}"}
