@@ -2,10 +2,29 @@
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
+
+# How long an example takes says how busy the machine is, and nothing of what is tested. And one
+# commit has one result: where other examples are wanted at every run, a long test asks for them.
+hypothesis.settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background lets them and all their children ignore the
+    interrupt; many tests send it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -133,14 +133,14 @@ def test_the_installed_version_is_the_version_of_the_source() -> None:
 def test_a_script_can_be_executed_and_is_sound(script: Path) -> None:
     assert script.stat().st_mode & stat.S_IXUSR
     assert script.read_text().startswith("#!/usr/bin/env bash\n# ")
-    subprocess.run(["bash", "-n", script], check=True, timeout=10)
+    subprocess.run(["bash", "-n", script], check=True, timeout=60)
 
 
 def test_help_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):(?!=)", makefile, re.MULTILINE))
     shown = subprocess.run(
-        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, timeout=10
+        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, timeout=60
     ).stdout
     assert set(re.findall(r"^  make ([a-z-]+) +\S", shown, re.MULTILINE)) == targets
     assert {"help", "install", "run", "test", "check", "bench", "lock", "clean"} <= targets
@@ -202,7 +202,7 @@ def test_a_newer_python_beside_an_old_python3_is_found(copy: Path, tmp_path: Pat
         env={**os.environ, "PATH": path, "PYTHON": ""},
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
     )
     assert result.stdout == f"{path}/python3.12\n", result.stderr
 
@@ -218,7 +218,7 @@ def test_a_read_only_folder_is_one_sentence(copy: Path) -> None:
         env={**os.environ, "PYTHON": str(copy / "python")},
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
     )
     copy.chmod(0o755)
     assert "cannot be written" in one_sentence(result)

@@ -34,7 +34,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: zipfile.ZipFile) -> No
     names = set(wheel.namelist())
     source = ROOT / "src"
     listed = subprocess.run(
-        ["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, timeout=10
+        ["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     files = [ROOT / line for line in listed.stdout.splitlines()] or [
         file for file in source.rglob("*") if file.is_file() and "__pycache__" not in file.parts

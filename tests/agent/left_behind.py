@@ -78,7 +78,7 @@ def nothing_left_behind() -> Iterator[None]:
     del os.environ[MARK]
     left: list[str] = []
     # Another worker may just be ending a job of its own.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         left = processes(mark) + cgroups() + users() + zombies() + sorted(mounts() - mounted)
         if not left:

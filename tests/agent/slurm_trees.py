@@ -74,6 +74,11 @@ def available() -> bool:
     return os.geteuid() == 0 and all((MOUNT / name / "tasks").exists() for name in names)
 
 
+def go_first(thread: int = 0) -> None:
+    """On a busy machine a program of 3 ms gets a CPU for 1 of them and is another program."""
+    os.setpriority(os.PRIO_PROCESS, thread, -20)
+
+
 @functools.cache
 def built(kind: str) -> Path:
     """A C program of the tests: "daemon", "storm", "wall" or "processor" (spinners)."""
@@ -169,6 +174,21 @@ class SlurmJob:
         """The kernel's counter of the job, in nanoseconds."""
         return int((self.folder("cpuacct") / "cpuacct.usage").read_text())
 
+    def used(self) -> int:
+        """The same for a job that is about to begin."""
+        try:
+            return self.cpu_time()
+        except FileNotFoundError:
+            return 0
+
+    def signal(self, step: str, number: signal.Signals) -> list[int]:
+        """Send a signal to the tasks of a step; gives those that got it."""
+        files = self.folder("cpuacct", f"step_{step}").glob("task_*/cgroup.procs")
+        pids = [int(pid) for file in files for pid in file.read_text().split()]
+        for pid in pids:
+            os.kill(pid, number)
+        return pids
+
     def processes(self) -> list[int]:
         found: list[int] = []
         for place, _, _ in os.walk(self.folder("memory")):
@@ -180,7 +200,7 @@ class SlurmJob:
 
     def end(self) -> None:
         """End what runs and remove the folders."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (left := self.processes()) and time.monotonic() < deadline:
             for pid in left:
                 try:
@@ -202,7 +222,7 @@ class SlurmJob:
 
 def remove_tree(folder: Path) -> None:
     for place, _, _ in os.walk(folder, topdown=False):
-        for _ in range(500):
+        for _ in range(3000):
             try:
                 os.rmdir(place)
             except FileNotFoundError:
@@ -258,6 +278,8 @@ class RunningAgent:
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
+        # Where jobs go first, whoever looks at them does so, too.
+        go_first(threading.get_native_id())
         try:
             self.agent.run()
         except BaseException as error:
@@ -276,7 +298,7 @@ class RunningAgent:
 
     def stop(self) -> None:
         self.agent.stop()
-        self.thread.join(30)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         if self.error is not None:
             raise self.error

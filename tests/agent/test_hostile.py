@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import msgspec
@@ -16,8 +15,10 @@ from tests.agent.slurm_trees import (
     available,
     built,
     following,
+    go_first,
     row,
 )
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.root,
@@ -43,7 +44,7 @@ def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) ->
         job = node.job(1)
         for number, path in enumerate(paths):
             shutil.copy(built("processor"), path)
-            job.step(path, "60000", step=str(number)).wait()
+            job.step(path, "60000", step=str(number), preexec_fn=go_first).wait()
         part = running.last(job)
         for path in paths:
             assert (row(part, path).executions, row(part, path).path_known) == (1, True)
@@ -86,7 +87,7 @@ def test_a_deleted_executable(node: SlurmNode, tmp_path: Path) -> None:
     with following(node.finder()) as running:
         job = node.job(1)
         step = job.step(program, "400000")
-        time.sleep(0.1)
+        wait_until(lambda: job.used() > 0.05e9)
         program.unlink()
         step.wait()
         assert row(running.last(job), program).executions == 1
@@ -115,7 +116,7 @@ def test_an_executable_that_is_not_seen_from_here(
         words = ["unshare", "-m", "sh", "-c", script]
     with following(node.finder()) as running:
         job = node.job(1)
-        assert job.step(*words).wait() == 0
+        assert job.step(*words, preexec_fn=go_first).wait() == 0
         part = running.last(job)
         uses = [use for use in part.executables if use.cpu_time > 0.08e9]
         assert [use.executions for use in uses] == [1]

@@ -15,6 +15,7 @@ from jobsight.agent.request import Outcome
 from jobsight.agent.tree import TreeProbe
 from jobsight.errors import CommandError
 from jobsight.model import Run
+from tests.waiting import wait_until
 
 
 def nothing() -> None:
@@ -29,7 +30,8 @@ def command(*arguments: str, before: Callable[[], None] = nothing) -> Command:
 def no_descriptor_stays_open() -> object:
     before = set(os.listdir("/proc/self/fd"))
     yield
-    assert set(os.listdir("/proc/self/fd")) == before
+    # A thread of an earlier test may just be closing its own.
+    wait_until(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_it_stands_ready_and_then_goes(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_a_tree_of_processes_is_seen_whole() -> None:
     child.stdout.readline()
     probe = TreeProbe(child.pid)
     # On a busy machine a fork may be seen before its exec: the next look tells.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     found = probe.sample()
     while not any(use.path.endswith(b"sleep") for use in probe.executables()):
         assert time.monotonic() < deadline

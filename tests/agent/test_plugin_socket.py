@@ -134,7 +134,9 @@ def test_more_tasks_than_are_kept_are_counted(plugin: PluginSocket, exporter: Ex
         | st.text(max_size=5), inner, max_size=6,
     ),
 ).map(lambda tree: json.dumps(tree).encode()))  # fmt: skip
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 def test_whatever_comes_the_text_stays_readable(
     plugin: PluginSocket, exporter: Exporter, data: bytes
 ) -> None:
@@ -146,7 +148,9 @@ def test_whatever_comes_the_text_stays_readable(
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.text(min_size=1, max_size=20))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 def test_names_that_no_one_expects(
     plugin: PluginSocket, exporter: Exporter, clock: Clock, step: str, task: str, field: str
 ) -> None:

@@ -27,7 +27,7 @@ class SlowSpool(Spool):
         self.go_on = threading.Event()
 
     def put(self, batch: Batch) -> bool:
-        self.go_on.wait(10)
+        self.go_on.wait(100)
         return super().put(batch)
 
 

@@ -50,7 +50,7 @@ def kill_at(step: int) -> None:
 
 
 def archive(location: str, settings: ArchiveSettings) -> None:
-    for _ in range(100):
+    for _ in range(1200):
         try:
             with Store.open(location) as store:
                 writer.write_archive(store, place.open_place(settings), NOVEMBER)

@@ -64,7 +64,7 @@ def running(**environment: str) -> Iterator[Service]:
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    for _ in range(600):
+    for _ in range(1800):
         found = re.search(r"Running on (http://\S+)", log.read_text())
         if found:
             return found[1]

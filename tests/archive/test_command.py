@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from jobsight.store import Store
 from tests.archive import months
 from tests.archive.months import LATER
 from tests.store.many import count
+from tests.waiting import wait_until
 
 TOKEN = "a-token-for-the-tests-of-the-archive"
 
@@ -121,10 +121,7 @@ def test_a_server_archives_and_its_pages_read_it(store: Store, settings: Archive
     with store.database.write() as transaction:
         transaction.execute('UPDATE runs SET "end" = 1 WHERE "end" IS NOT NULL AND job_id < 3')
     with archiving(store, settings):
-        for _ in range(400):
-            if count(store, "runs", "archived IS NOT NULL") >= 2:
-                break
-            time.sleep(0.05)
+        wait_until(lambda: count(store, "runs", "archived IS NOT NULL") >= 2)
     assert count(store, "runs", "archived IS NOT NULL") >= 2
     client = _client(store)
     asked = ["/api/v1/jobs/1", "/api/v1/jobs/1/series?metrics=cpu.time"]

@@ -40,7 +40,7 @@ class Settings:
     # More files beside slurm.conf (acct_gather.conf, plugstack.conf ...): name and text.
     files: dict[str, str] = field(default_factory=dict)
     port_base: int = 17000
-    ready_seconds: int = 60
+    ready_seconds: int = 120
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobsight.agent.control import Request, ask
 from tests.peers.job_tree import JobTree
 from tests.waiting import wait_until
 
@@ -72,7 +73,7 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
         wait_until(ended.exists)
     finally:
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(40) == 0
+        assert agent.wait(90) == 0
     for job in jobs:
         document = json.loads((tmp_path / "data" / f"{job.job_id}.{job.node}.json").read_text())
         assert any("sleep" in path for path in document["sams.sampler.Software"]["execs"])
@@ -124,9 +125,9 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
         document = json.loads(file.read_text())
     finally:
         collector.send_signal(signal.SIGHUP)
-        assert collector.wait(40) == 0
+        assert collector.wait(90) == 0
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(40) == 0
+        assert agent.wait(90) == 0
     assert any("sleep" in path for path in document["sams.sampler.Software"]["execs"])
     assert document["sams.sampler.SlurmInfo"]["account"] == "staff"
 
@@ -156,7 +157,8 @@ location = "{tmp_path}/store.db"
     started = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (started.returncode, started.stderr) == (0, "")
     pid = int((tmp_path / "pid").read_text())
-    time.sleep(0.5)
+    folder = Path(os.environ["JOBSIGHT_AGENT__RUN_FOLDER"])
+    wait_until(lambda: (found := ask(folder, Request("status"))) and (found.status or {})["jobs"])
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
     assert list((tmp_path / "spool").glob("*.batch"))

@@ -48,7 +48,7 @@ def test_a_signal_ends_it_and_its_job_without_a_trace(
     running: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     running.send_signal(number)
-    said, _ = running.communicate(timeout=30)
+    said, _ = running.communicate(timeout=90)
     assert running.returncode == 0
     assert said.strip() == f"Ended. The store stays: {tmp_path / 'store.db'}".strip()
     assert not (tmp_path / "server.json").exists()
@@ -70,7 +70,7 @@ def test_a_second_one_says_where_the_first_is(
     running: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     with start(tmp_path / "store.db") as second:
-        said, _ = second.communicate(timeout=30)
+        said, _ = second.communicate(timeout=90)
     assert second.returncode == 1
     assert re.fullmatch(
         r"jobsight: an earlier demo still runs: http://127.0.0.1:\d+ \(process \d+\); .*\n", said
@@ -80,7 +80,7 @@ def test_a_second_one_says_where_the_first_is(
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with start(tmp_path / "file" / "store.db") as process:
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=90)
     assert process.returncode == 1
     assert said.startswith("jobsight: ")
     assert said.count("\n") == 1

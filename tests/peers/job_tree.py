@@ -57,7 +57,7 @@ class JobTree:
 
 
 def _remove(folder: str) -> None:
-    for _ in range(100):
+    for _ in range(3000):
         try:
             os.rmdir(folder)
         except FileNotFoundError:

@@ -128,7 +128,7 @@ def test_a_measured_job_is_booked_as_measured(aggregator: Aggregator, tmp_path: 
     finally:
         job.remove()
         collector.send_signal(signal.SIGHUP)
-        assert collector.wait(30) == 0
+        assert collector.wait(90) == 0
     aggregator.run()
     booked = aggregator.booked(job.job_id)
     assert aggregator.names("error") == []

@@ -225,7 +225,7 @@ def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
     try:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/write", bodies
     finally:
-        thread.join(10)
+        thread.join(60)
         server.close()
 
 

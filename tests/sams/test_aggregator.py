@@ -357,7 +357,7 @@ def test_the_command_killed_at_random_can_be_repeated(site: Site, kills: int) ->
             # Again the same files, which must change nothing.
             expected = _fill(site, 400)
     # Its reader sees that it is alone and goes; until then it may hold the lock.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while main(["--config", str(site.config)]) and time.monotonic() < deadline:
         time.sleep(0.2)
     _complete(site, expected)
@@ -424,7 +424,9 @@ def _complete(site: Site, expected: set[tuple[int, int]]) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(DOCUMENTS)
 def test_any_document_is_booked_or_refused_and_its_neighbour_booked(

@@ -236,7 +236,9 @@ def _execs(number: int) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.text(max_size=40) | st.text("./\\%\x00\n a", max_size=12), st.booleans())
 def test_no_name_leads_out_of_the_folder(client: Client, name: str, whole: bool) -> None:

@@ -17,6 +17,7 @@ from jobsight.scheduler.state import read_state
 from jobsight.scheduler.thread import scraping
 from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
+from tests.waiting import wait_until
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 START = 1_790_000_000 * SECOND
@@ -106,9 +107,7 @@ def test_a_server_scrapes_beside_its_work(location: str, caplog: pytest.LogCaptu
     settings.scheduler.every = 0.05
     with Store.open(location) as store:
         with scraping(settings, store):
-            deadline = time.monotonic() + 20
-            while not read_state(location, "lab").healthy and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda: read_state(location, "lab").healthy)
         assert store.count_runs() > 45
     assert caplog.messages == [] or "exit_code" in caplog.text
 
@@ -122,6 +121,8 @@ def test_a_server_says_once_that_slurm_is_away(
     settings.scheduler.rest.url = f"unix:{location}.socket"
     caplog.set_level(logging.WARNING)
     with Store.open(location) as store, scraping(settings, store):
+        wait_until(lambda: caplog.messages)
+        # Time for many more attempts.
         time.sleep(0.5)
     said = [message for message in caplog.messages if message.startswith("Slurm of lab: ")]
     assert len(said) == 1

@@ -196,7 +196,7 @@ def test_slurmrestd(kind: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("SLURM_JWT=abc.def\n")
     with slurmrestd(REPLIES, tmp_path / "s" if kind == "unix" else None) as (url, handler):
-        source = RestSource("hpc", url, user="alice", token_file=str(token), timeout=5)
+        source = RestSource("hpc", url, user="alice", token_file=str(token), timeout=60)
         assert source.probe() == "slurmrestd answers, Slurm 24.05.3, v0.0.41 and dbv0.0.41"
         assert [record.info.job_id for record in source.queue().records] == [12]
         assert len(source.accounting(SECOND, 90 * SECOND).records) == 1
@@ -213,24 +213,24 @@ def test_runs_of_requeued_jobs_are_asked_for_where_that_is_a_choice() -> None:
     takes = {"get": {"parameters": [{"name": "start_time"}, {"name": "show_duplicates"}]}}
     paths = {"paths": PATHS | {"/slurmdb/v0.0.41/jobs": takes}}
     with slurmrestd(REPLIES | {"/openapi/v3": paths}) as (url, handler):
-        list(RestSource("hpc", url, timeout=5).accounting(SECOND, 90 * SECOND))
+        list(RestSource("hpc", url, timeout=60).accounting(SECOND, 90 * SECOND))
         assert handler.asked[-1][0].endswith("&show_duplicates=true")
 
 
 def test_a_slurmrestd_that_does_not_describe_itself() -> None:
     replies: dict[str, Any] = {"/slurm/v0.0.37/ping": shapes.reply(), "/openapi/v3": 500}
     with slurmrestd(replies) as (url, _):
-        assert "v0.0.37 and dbv0.0.37" in RestSource("hpc", url, timeout=5).probe()
+        assert "v0.0.37 and dbv0.0.37" in RestSource("hpc", url, timeout=60).probe()
 
 
 def test_a_slurmrestd_that_refuses_or_is_away(tmp_path: Path) -> None:
     refused = pytest.raises(SourceError, match="refuses /openapi/v3 with 401")
     with slurmrestd({"/openapi/v3": 401}) as (url, _), refused:
-        RestSource("hpc", url, timeout=5).probe()
+        RestSource("hpc", url, timeout=60).probe()
     with pytest.raises(SourceError, match="does not answer: "):
-        RestSource("hpc", url, timeout=5).probe()
+        RestSource("hpc", url, timeout=60).probe()
     with pytest.raises(SourceError, match=r"nothing does not answer: No such file"):
-        RestSource("hpc", f"unix:{tmp_path}/nothing", timeout=5).probe()
+        RestSource("hpc", f"unix:{tmp_path}/nothing", timeout=60).probe()
     with pytest.raises(ConfigError, match="is no address"):
         RestSource("hpc", "ftp://x")
 

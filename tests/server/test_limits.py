@@ -194,7 +194,7 @@ class Held:
         self.written: list[bool] = []
 
     def write(self, sent: Any) -> bool:
-        self.go_on.wait(20)
+        self.go_on.wait(100)
         self.written.append(self._store.write(sent))
         return self.written[-1]
 
@@ -221,7 +221,7 @@ def server(tmp_path: Path) -> Iterator[BackgroundServer]:
     settings = Settings()
     settings.store.location = str(tmp_path / "store.db")
     settings.server.port = 0
-    settings.server.ingest = IngestSettings(body_limit=1_000_000, body_time=0.5)
+    settings.server.ingest = IngestSettings(body_limit=1_000_000, body_time=3)
     with BackgroundServer(settings) as running:
         yield running
 
@@ -229,7 +229,7 @@ def server(tmp_path: Path) -> Iterator[BackgroundServer]:
 def raw(server: BackgroundServer, *pieces: bytes) -> bytes:
     """Send bytes as they are and read to the end."""
     port = int(server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
         for piece in pieces:
             connection.sendall(piece)
         received = b""
@@ -248,14 +248,14 @@ def head(server: BackgroundServer, size: int, token: str | None = None) -> bytes
 def test_a_client_that_sends_slowly_or_not_at_all_is_given_up(server: BackgroundServer) -> None:
     answer = raw(server, head(server, 1000), b"JSB1")
     assert answer.startswith(b"HTTP/1.1 408")
-    assert b"did not come whole within 0.5 seconds" in answer
+    assert b"did not come whole within 3 seconds" in answer
 
 
 def test_a_client_that_goes_away_leaves_nothing_behind(server: BackgroundServer) -> None:
     data = wire.encode(batch())
     port = int(server.url.rpartition(":")[2])
     for cut in (0, 1, len(data) // 2, len(data) - 1):
-        with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        with socket.create_connection(("127.0.0.1", port), 60) as connection:
             connection.sendall(head(server, len(data)) + data[:cut])
     with Store.open(server.settings.store.location) as store:
         assert store.info().agents == 0

@@ -112,7 +112,7 @@ class Served:
         self.record = json.loads((folder / "server.json").read_text())
         self.url = self.record["url"]
         self.token = Path(self.record["token_file"]).read_text().strip()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 if _get(f"{self.url}/healthz")[0] == 200:
@@ -123,7 +123,7 @@ class Served:
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
@@ -158,7 +158,7 @@ opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 for path in ("/", "/jobs/12", "/api/v1/jobs", "/api/v1/jobs/12", "/api/v1/jobs/12/series",
              "/api/v1/openapi.json", "/static/curves.js", "/?token=guess"):
     try:
-        with opener.open(url + path, timeout=10) as answer:
+        with opener.open(url + path, timeout=30) as answer:
             got.append([path, answer.status])
     except urllib.error.HTTPError as error:
         text = error.read().decode()
@@ -166,7 +166,7 @@ for path in ("/", "/jobs/12", "/api/v1/jobs", "/api/v1/jobs/12", "/api/v1/jobs/1
             got.append([path, error.code])
 for method in ("/api/v1/batches", "/sign-in"):
     try:
-        with opener.open(url + method, b"token=guess", timeout=10) as answer:
+        with opener.open(url + method, b"token=guess", timeout=30) as answer:
             got.append([method, answer.status])
     except urllib.error.HTTPError as error:
         if error.code != 401:

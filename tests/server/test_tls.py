@@ -24,6 +24,7 @@ from jobsight.settings import Settings
 from jobsight.wire import encode
 from tests.server.batches import batch
 from tests.server.papers import Papers
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +171,7 @@ def test_a_renewed_certificate_is_taken_up_without_a_restart(
     before = shown(server)
     renew(papers, tmp_path)
     monkeypatch.setattr("jobsight.server.serve._RENEWAL_TURNS", 1)
-    for _ in range(100):
-        now = shown(server)
-        if now != before:
-            break
+    now = wait_until(lambda: shown(server) != before and shown(server))
     assert now.split() == Path(papers.pair("node")[0]).read_text().split()
     assert send(server, ClientTls(papers.authority)).stored
 

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         item.add_marker(pytest.mark.slurm)
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(300))  # installing the packages is part of it
+            item.add_marker(pytest.mark.timeout(600))  # installing the packages is part of it
 
 
 @pytest.fixture(scope="session")

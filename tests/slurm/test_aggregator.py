@@ -14,7 +14,7 @@ from tests.sams.documents import Site, booked, document
 ALICE = "jobsight-alice"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_records_without_an_owner_are_booked_on_the_run_they_belong_to(
     cluster: Cluster, tmp_path: Path
 ) -> None:

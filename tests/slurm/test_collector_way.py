@@ -52,7 +52,13 @@ def both(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "epilog": write_hook(folder, "epilog-collector"),
     }
     (folder / "site").mkdir()
-    with Cluster.unused("c", nodes=3, **hooks) as cluster, Site(cluster, folder / "site") as site:
+    # A collector looks for its job on the whole machine, where other tests have their own: those of
+    # small numbers are many.
+    numbers = ("FirstJobId=4200000",)
+    with (
+        Cluster.unused("c", nodes=3, extra=numbers, **hooks) as cluster,
+        Site(cluster, folder / "site") as site,
+    ):
         yield site
 
 

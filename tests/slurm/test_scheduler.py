@@ -140,7 +140,7 @@ def differences(one: JobInfo, other: JobInfo) -> set[str]:
     }
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_three_ways_tell_the_same(
     cluster: Cluster, sources: dict[str, Source], ended: dict[str, int]
 ) -> None:
@@ -182,7 +182,7 @@ def test_three_ways_tell_the_same(
             assert differences(info, queues["text"][key]) <= {"source"}, (name, key)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["text", "json", "rest"])
 def test_the_store_knows_every_run(
     cluster: Cluster,
@@ -288,7 +288,7 @@ def test_reservations_shares_and_associations(cluster: Cluster, sources: dict[st
         scontrol("delete", "ReservationName=course")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_controller_that_is_away(cluster: Cluster, tmp_path: Path) -> None:
     run = functools.partial(stream_command, environment=cluster.environment())
     location = str(tmp_path / "store.db")

@@ -152,7 +152,9 @@ QUESTIONS = [
 
 @given(st.lists(JOBS, max_size=5))
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_a_report_counts_each_run_once_in_each_row(store: Store, jobs: list[Job]) -> None:
     clear(store)

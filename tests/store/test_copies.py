@@ -122,7 +122,7 @@ _PARTS = st.fixed_dictionaries(
     max_examples=4,
     deadline=None,
     phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(_PARTS, min_size=1, max_size=20))
 def test_whatever_is_stored_goes_over(

@@ -50,9 +50,10 @@ def test_what_was_acknowledged_survives_a_kill(location: str) -> None:
         with writer(location, acknowledged + 1, 10**6) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            time.sleep(choose.uniform(0.05, 0.3))
+            first = process.stdout.readline()
+            time.sleep(choose.uniform(0, 0.3))
             process.send_signal(signal.SIGKILL)
-            for line in process.stdout:
+            for line in (first, *process.stdout):
                 # A line cut short was not acknowledged.
                 if line.endswith("\n"):
                     number, _ = line.split()

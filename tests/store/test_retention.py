@@ -13,6 +13,7 @@ from jobsight.store.pruning import preview, prune
 from jobsight.store.retention import EXECUTABLES, SERIES, THINNED, classes
 from tests.store.many import DAY, NOW, ROWS, count, cpu_growth, fill, summed
 from tests.store.sample import batch, find, info, part, sighting, use
+from tests.waiting import wait_until
 
 FOREVER = KeepSettings(series=0)
 
@@ -185,6 +186,7 @@ def test_two_thousand_runs_while_others_write(store: Store) -> None:
     thread = threading.Thread(target=write)
     thread.start()
     try:
+        wait_until(lambda: written or errors)
         taken = _prune(store, runs=10, series=1)
     finally:
         stopped.set()

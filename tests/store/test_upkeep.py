@@ -13,6 +13,7 @@ from jobsight.store import Store, upkeep
 from jobsight.store.retention import DAY
 from jobsight.store.upkeep import claim, keep_regularly, keeping
 from tests.store.many import count, fill, summed
+from tests.waiting import wait_until
 
 
 def test_one_of_several_servers_once_a_day(location: str) -> None:
@@ -30,10 +31,7 @@ def test_it_prunes_beside_the_server(store: Store) -> None:
     fill(store, range(3, 5), age=5, now=time.time_ns())
     summed(store)
     with keeping(store, KeepSettings(runs=10), first=0):
-        for _ in range(1000):
-            if store.count_runs() == 2:
-                break
-            time.sleep(0.01)
+        wait_until(lambda: store.count_runs() == 2)
     assert store.count_runs() == 2
     assert count(store, "marks", "name = 'pruned' AND value > 0") == 1
 
@@ -55,9 +53,9 @@ def test_a_store_that_fails_does_not_end_it(
     )
     with caplog.at_level(logging.CRITICAL, "jobsight.store"):
         thread.start()
-        assert all(tried.acquire(timeout=10) for _ in range(3))
+        assert all(tried.acquire(timeout=60) for _ in range(3))
         stopped.set()
-        thread.join(10)
+        thread.join(60)
     assert not thread.is_alive()
 
 

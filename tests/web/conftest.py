@@ -56,7 +56,7 @@ def served(store: Store) -> Iterator[str]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not server.started and time.monotonic() < deadline:
             time.sleep(0.02)
         port = server.servers[0].sockets[0].getsockname()[1]
@@ -64,7 +64,7 @@ def served(store: Store) -> Iterator[str]:
     finally:
         # A browser keeps its connections open; the server is not to wait for it.
         server.should_exit = server.force_exit = True
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.fixture(scope="session")

@@ -221,12 +221,12 @@ def test_only_the_writing_thread_is_another_user() -> None:
 
     def other() -> None:
         begun.set()
-        look.wait(5)
+        look.wait(60)
         seen.append(current_fsuid())
 
     thread = threading.Thread(target=other)
     thread.start()
-    begun.wait(5)
+    begun.wait(60)
     with writing_as(STRANGER):
         assert current_fsuid() == STRANGER
         look.set()

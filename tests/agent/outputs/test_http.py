@@ -7,7 +7,6 @@ import shutil
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,6 +35,8 @@ class Receiver(ThreadingHTTPServer):
         self.answers: list[int | str] = []
         self.got: list[tuple[str, bytes, dict[str, str]]] = []
         self.ended = threading.Event()
+        #: Whether one that hung is done; it is not as long as the test runs.
+        self.let_go: bool | None = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is part of the tests."""
@@ -52,16 +53,15 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         answer = self.server.answers.pop(0) if self.server.answers else 200
         if answer == "hang":
-            self.server.ended.wait(10)
+            self.server.let_go = self.server.ended.wait(100)
             return
         if answer == "close":
             self.connection.close()
             return
         if answer == "drip":
             with contextlib.suppress(OSError):
-                for _ in range(200):
+                while not self.server.ended.wait(0.05):
                     self.wfile.write(b"H")
-                    self.server.ended.wait(0.05)
             return
         if answer == 200:
             self.server.got.append((self.path, body, dict(self.headers)))
@@ -142,11 +142,11 @@ def test_what_cannot_be_sent_now_is_sent_later(
 ) -> None:
     receiver.answers = [answer]
     one = output(timeout=0.4)
-    began = time.monotonic()
     with pytest.raises(ConnectionError):
         one.write(view, DOCUMENTS)
-    assert time.monotonic() - began < 3
+    assert receiver.let_go is None
     assert len(kept(tmp_path)) == 1
+    one.options.timeout = 60
     one.write(view, DOCUMENTS)
     assert len(receiver.got) == 1
     assert kept(tmp_path) == []
@@ -159,7 +159,7 @@ def test_a_record_outlives_its_collector(
     options = output().options
     worker = OutputWorker(OutputPlan("http", lambda view: HttpOutput(options, view), 3, 0.01))
     worker.job(view).write(view, DOCUMENTS)
-    assert worker.end(10)
+    assert worker.end(60)
     assert (worker.counts.written, worker.counts.kept) == (0, 1)
     assert len(kept(tmp_path)) == 1
     # The next collector on this node sends it with its first sample.
@@ -290,7 +290,9 @@ def test_client_certificates(
         if client:
             files["cert_file"] = str(certificates / f"{client}.pem")
             files["key_file"] = str(certificates / f"{client}.key")
-        output(uri=f"https://{secure.address}/%(jobid)s", timeout=5, **files).write(view, DOCUMENTS)
+        output(uri=f"https://{secure.address}/%(jobid)s", timeout=60, **files).write(
+            view, DOCUMENTS
+        )
 
     with pytest.raises(ConnectionError, match="certificate verify failed"):
         post("client", "other")
@@ -313,7 +315,6 @@ def test_a_tls_server_that_hangs_is_left_in_time(
         "key_file": str(certificates / "client.key"),
     }
     one = output(uri=f"https://{secure.address}/%(jobid)s", timeout=0.5, **files)
-    began = time.monotonic()
     with pytest.raises(ConnectionError):
         one.write(view, DOCUMENTS)
-    assert time.monotonic() - began < 3
+    assert secure.let_go is None

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,7 +46,7 @@ class Stuck(Noting):
 
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         self.stuck.set()
-        self.go.wait(10)
+        self.go.wait(100)
         super().store(view, sampler, document)
 
 
@@ -63,7 +62,7 @@ def test_all_samples_are_stored_before_the_record(view: JobView) -> None:
     for number in range(50):
         job.store(view, str(number), {})
     job.write(view, {"a": {}})
-    assert one.end(5)
+    assert one.end(60)
     assert output.calls == [*(f"store {n}" for n in range(50)), "write ['a']", "close"]
     assert (one.counts.stored, one.counts.written) == (50, 1)
 
@@ -72,7 +71,7 @@ def test_write_is_tried_again_until_it_works(view: JobView) -> None:
     output = Noting([OSError("no"), SystemExit(1)])
     one = worker(output)
     one.job(view).write(view, {})
-    assert one.end(5)
+    assert one.end(60)
     assert output.calls == ["write []"] * 3 + ["close"]
     assert one.counts.written == 1
 
@@ -81,7 +80,7 @@ def test_what_is_refused_is_not_tried_again(view: JobView) -> None:
     output = Noting([Refused("never")])
     one = worker(output)
     one.job(view).write(view, {})
-    assert one.end(5)
+    assert one.end(60)
     assert output.calls == ["write []", "close"]
     assert one.counts.refused == 1
 
@@ -91,7 +90,7 @@ def test_the_last_failure_is_counted_and_said(
 ) -> None:
     one = worker(Noting([OSError("no\nway")] * 9))
     one.job(view).write(view, {})
-    assert not one.end(5)
+    assert not one.end(60)
     assert one.counts.lost == 1
     assert [record.message for record in caplog.records] == [
         "noting: job 1234: no\\x0away",
@@ -108,7 +107,7 @@ def test_a_cause_is_said_once(view: JobView, caplog: pytest.LogCaptureFixture) -
     job = one.job(view)
     for _ in range(20):
         job.store(view, "s", {})
-    one.end(5)
+    one.end(60)
     assert one.counts.failed == 20
     assert len(caplog.records) == 1
 
@@ -117,20 +116,19 @@ def test_a_stuck_output_delays_nobody(view: JobView) -> None:
     stuck, fine = Stuck(), Noting()
     one, two = worker(stuck, limit=10), worker(fine)
     first, second = one.job(view), two.job(view)
-    began = time.monotonic()
     for number in range(500):
         first.store(view, str(number), {})
         second.store(view, str(number), {})
     second.write(view, {})
-    assert two.end(5)
-    assert time.monotonic() - began < 2
+    assert two.end(60)
+    assert stuck.calls == []
     assert two.counts.stored == 500
     # One is in its hands, ten wait, the rest had to go, the oldest first.
-    assert stuck.stuck.wait(5)
+    assert stuck.stuck.wait(60)
     assert one.counts.dropped in (489, 490)
     first.write(view, {})
     stuck.go.set()
-    assert one.end(5)
+    assert one.end(60)
     assert stuck.calls[-3:] == ["store 499", "write []", "close"]
 
 
@@ -148,11 +146,10 @@ def test_the_end_is_bounded_and_saves_what_a_disk_can(
 
     one = OutputWorker(OutputPlan("mixed", factory))  # type: ignore[arg-type]
     one.job(views[0]).store(views[0], "s", {})
-    assert stuck.stuck.wait(5)
+    assert stuck.stuck.wait(60)
     one.job(views[1]).write(views[1], {"a": {"b": 1}})
-    began = time.monotonic()
     assert not end_all([one], 0.2)
-    assert time.monotonic() - began < 3
+    assert stuck.calls == []
     assert one.counts.kept == 1
     (kept,) = (tmp_path / "spool").glob("*.kept")
     assert kept.read_bytes().endswith(b'\n{"a":{"b":1}}')
@@ -168,7 +165,7 @@ def test_an_output_that_cannot_be_made_is_no_crash(
     one = OutputWorker(OutputPlan("broken", factory, 2, 0.01))
     one.job(view).store(view, "s", {})
     one.job(view).write(view, {})
-    assert not one.end(5)
+    assert not one.end(60)
     assert (one.counts.failed, one.counts.lost) == (1, 1)
     assert caplog.records[0].levelno == logging.ERROR
 
@@ -178,10 +175,10 @@ def test_the_engine_gets_a_thread_for_any_output(view: JobView) -> None:
     thread = OutputThread(output, view)
     thread.store("s", {})
     thread.finish({"s": {}})
-    assert thread.end(5)
+    assert thread.end(60)
     assert output.calls == ["store s", "write ['s']", "close"]
     shared = worker(Noting())
     behind = OutputThread(shared.job(view), view)
     behind.finish({})
     assert behind.worker is None
-    assert shared.end(5)
+    assert shared.end(60)

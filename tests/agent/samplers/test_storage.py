@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.samplers import fs_stats
+from jobsight.agent.samplers.background import PATIENCE
 from jobsight.agent.samplers.fs_stats import FSStats, Space
 from jobsight.agent.samplers.io_stats import IOStats
 from jobsight.agent.samplers.zfs_stats import ZFSStats
@@ -59,8 +60,9 @@ def test_a_file_server_that_is_away_does_not_stop_the_loop(
     import threading
 
     gate = threading.Event()
-    monkeypatch.setattr(fs_stats, "measure", lambda path: gate.wait(10) and Space(1, 1, 1))
+    monkeypatch.setattr(fs_stats, "measure", lambda path: gate.wait(100) and Space(1, 1, 1))
     sampler = FSStats(node=job.node, mount_points=["/x"])
+    sampler._background.patience = PATIENCE
     assert sampler.columns(job.view) == {}
     assert sampler.columns(job.view) == {}
     assert sampler.errors.causes == {"mount_points": "a file system does not answer"}
