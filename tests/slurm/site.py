@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -34,8 +35,13 @@ class Site:
         self.port = free_port()
         #: Where each agent answers /metrics; the same after a restart.
         self.metrics = {node: free_port() for node in cluster.nodes}
-        #: More settings of an agent, as TOML.
+        #: More settings of an agent, of every agent in its own table, and of the server, as TOML.
         self.more: dict[str, str] = {}
+        self.agents_more = ""
+        self.server_more = ""
+        #: What the agents show, and whom those trust who ask over TLS.
+        self.agents_token = self.token_file
+        self.trust: ssl.SSLContext | None = None
         #: A folder that counts as scratch.
         self.scratch = cluster.settings.path("scratch")
 
@@ -71,6 +77,7 @@ class Site:
             f'cluster = "{self.cluster.settings.name}"\n'
             f'[store]\nlocation = "{self.store}"\n'
             "[scheduler]\nevery = 2.0\n"
+            f"{self.server_more}"
         )
         arguments = ("serve", "--config", str(config), "--port", str(self.port))
         self.server = self._start(*arguments, log="server")
@@ -79,7 +86,7 @@ class Site:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=10):
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=10, context=self.trust):
                 return True
         except OSError:
             return False
@@ -105,9 +112,10 @@ class Site:
         config = place / "agent.toml"
         config.write_text(
             f'cluster = "{self.cluster.settings.name}"\n'
-            f'[server]\nurl = "{self.url}"\ntoken_file = "{self.token_file}"\n'
+            f'[server]\nurl = "{self.url}"\ntoken_file = "{self.agents_token}"\n'
             f'[agent]\nnode = "{node}"\nspool = "{place / "spool"}"\n'
             f'run_folder = "{place / "run"}"\nonly_this_node = true\nsend_every = 1.0\n'
+            f"{self.agents_more}"
             f'[agent.metrics]\nlisten = "127.0.0.1:{self.metrics[node]}"\nkeep_ended = 3.0\n'
             f'scratch = ["{self.scratch}"]\n'
             f"{self.more.get(node, '')}"
@@ -133,7 +141,7 @@ class Site:
             f"{self.url}{path}",
             headers={"Authorization": f"Bearer {self.token_file.read_text().strip()}"},
         )
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=60, context=self.trust) as reply:
             return json.load(reply)
 
     def report(self, reference: str | int) -> dict[str, Any] | None:
