@@ -95,6 +95,7 @@ def test_what_may_not_be_seen_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
         ("zzz = 1\n", r"unknown key zzz; valid here: cluster, store, "),
         ("[server]\nport = '8080'\n", r"server\.port: expected `int`, got `str`$"),
         ("[server]\nport = 99999\n", r"server\.port: expected `int` <= 65535$"),
+        ("[agent]\nspool = ''\n", r"agent\.spool: expected `str` of length >= 1$"),
         ("server = 8080\n", r"server: expected a table of settings, got `int`"),
         ("[server]\nallowed_hosts = [1]\n", r"server\.allowed_hosts: expected `str`, got `int`$"),
         ("[agent.sampling]\nlatr = 1\n", r"unknown key agent\.sampling\.latr; did you mean"),

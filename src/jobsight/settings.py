@@ -20,6 +20,8 @@ from jobsight.server.settings import ServerSettings
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
+#: An empty one would be the folder in which a command happens to be started.
+Place = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 def short_host_name() -> str:
@@ -47,7 +49,7 @@ class KeepSettings(msgspec.Struct, kw_only=True):
 
 class StoreSettings(msgspec.Struct, kw_only=True):
     #: A file, or the address of a database.
-    location: str = msgspec.field(default_factory=lambda: str(places.store_file()))
+    location: Place = msgspec.field(default_factory=lambda: str(places.store_file()))
     keep: KeepSettings = msgspec.field(default_factory=KeepSettings)
 
 
@@ -66,12 +68,12 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     #: The node's name; by default the short name of the host.
     node: str = msgspec.field(default_factory=short_host_name)
     #: The folder where batches wait for the server.
-    spool: str = msgspec.field(default_factory=lambda: str(places.spool_folder()))
+    spool: Place = msgspec.field(default_factory=lambda: str(places.spool_folder()))
     #: Bytes; what does not fit any more is dropped, counted and shown.
     spool_limit: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20
     sampling: SamplingSettings = msgspec.field(default_factory=SamplingSettings)
     #: What need not survive a reboot: the socket of the agent and the births of running jobs.
-    run_folder: str = msgspec.field(default_factory=lambda: str(places.run_folder()))
+    run_folder: Place = msgspec.field(default_factory=lambda: str(places.run_folder()))
     #: Slurm's own folders where they are not called as usual, as regular expressions: those of
     #: cgroup v1 (usual: "slurm" and "slurm_NODE") and the scopes of v2 ("slurmstepd.scope" and
     #: "NODE_slurmstepd.scope"). A group named "node" gives the node's name.
