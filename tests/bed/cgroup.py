@@ -69,7 +69,7 @@ def tops(node: re.Pattern[str], root: Path = ROOT) -> list[Path]:
     return found + scopes
 
 
-def empty(node: re.Pattern[str], root: Path = ROOT, timeout: float = 10.0) -> None:
+def empty(node: re.Pattern[str], root: Path = ROOT, timeout: float = 60.0) -> None:
     """End every process in the nodes' cgroups and remove the cgroups, deepest first."""
     deadline = time.monotonic() + timeout
     while remaining := tops(node, root):

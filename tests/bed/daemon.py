@@ -55,7 +55,7 @@ class Daemon:
         self.launch()
         self.wait_ready()
 
-    def stop(self, grace: float = 15.0) -> None:
+    def stop(self, grace: float = 60.0) -> None:
         """End it as an administrator would; one that does not end within the grace is killed."""
         process.end_by_file(self.pid_file, grace)
 

@@ -96,7 +96,7 @@ def end(pids: Iterable[int], ours: Callable[[int], bool], grace: float = 0.0) ->
                 descriptors[pid] = os.pidfd_open(pid)
                 if not ours(pid):
                     os.close(descriptors.pop(pid))
-        stages = [(signal.SIGKILL, 10.0)]
+        stages = [(signal.SIGKILL, 60.0)]
         if grace > 0:
             stages.insert(0, (signal.SIGTERM, grace))
         for number, seconds in stages:
