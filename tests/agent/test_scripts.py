@@ -88,7 +88,7 @@ def test_a_job_says_what_its_interpreters_ran_where_it_was_asked_to(
 ) -> None:
     home = Home(tmp_path)
     script = tmp_path / "fit.py"
-    script.write_text("import time\ntime.sleep(1)\n")
+    script.write_text("import time\ntime.sleep(3)\n")
     monkeypatch.setenv("JOBSIGHT_AGENT__NAME_SCRIPTS", str(on).lower())
     ended = home.run("/bin/sh", "-c", f"{sys.executable} {script} secret; :")
     assert ended.returncode == 0
