@@ -99,10 +99,11 @@ def test_one_batch_alone_has_room_and_the_next_waits() -> None:
         small = Room(memory=100, patience=5)
 
         async def work(name: str, size: int) -> None:
-            async with small.hold(size):
-                said.append(f"{name} in")
-                await asyncio.sleep(0.01)
-                said.append(f"{name} out")
+            await small.enter(size)
+            said.append(f"{name} in")
+            await asyncio.sleep(0.01)
+            said.append(f"{name} out")
+            small.leave(size)
 
         await asyncio.gather(work("large", 1000), work("one", 60), work("two", 60))
         return said
@@ -119,11 +120,12 @@ def test_many_small_ones_go_side_by_side_up_to_a_number() -> None:
 
         async def work() -> None:
             nonlocal inside, most
-            async with full.hold(1):
-                inside += 1
-                most = max(most, inside)
-                await asyncio.sleep(0)
-                inside -= 1
+            await full.enter(1)
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+            full.leave(1)
 
         await asyncio.gather(*(work() for _ in range(100)))
         return most
@@ -134,12 +136,12 @@ def test_many_small_ones_go_side_by_side_up_to_a_number() -> None:
 def test_who_waits_too_long_is_told_so_and_leaves_no_trace() -> None:
     async def scene() -> None:
         full = Room(memory=100, patience=0.01)
-        async with full.hold(100):
-            with pytest.raises(Busy, match="as many batches at hand"):
-                async with full.hold(1):
-                    pass
-        async with full.hold(100):
-            pass
+        await full.enter(100)
+        with pytest.raises(Busy, match="as many batches at hand"):
+            await full.enter(1)
+        full.leave(100)
+        await full.enter(100)
+        full.leave(100)
         assert (full._held, full._batches, full._waiting) == (0, 0, {})
 
     asyncio.run(scene())

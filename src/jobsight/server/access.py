@@ -15,7 +15,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -53,6 +53,10 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+#: The same as they go over the wire.
+_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+_KEPT, _NOT_KEPT = (b"cache-control", b"no-cache"), (b"cache-control", b"no-store")
+
 #: Renders the sign-in page with a message.
 SignInPage = Callable[[str], str]
 
@@ -89,12 +93,14 @@ class Access:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
                 # Files may be kept but must be asked for again; what a job did is not kept at all.
                 static = message["status"] in (200, 304) and scope["path"].startswith("/static/")
-                headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
+                given = {name for name, _ in message["headers"]}
+                message["headers"] += [
+                    header
+                    for header in (*_HEADERS, _KEPT if static else _NOT_KEPT)
+                    if header[0] not in given
+                ]
             await send(message)
 
         answer = await self._check(scope, receive)

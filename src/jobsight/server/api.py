@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -150,9 +150,13 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
 
 
 async def check_parameters(request: Request) -> None:
-    """Refuse parameters that are unknown or given twice: ?usr=bob must not list everybody."""
+    """Refuse what the route of a request does not know."""
     route: Any = request.scope["route"]
-    known = [field.alias for field in route.dependant.query_params]
+    refuse_unknown(request, [field.alias for field in route.dependant.query_params])
+
+
+def refuse_unknown(request: Request, known: Sequence[str]) -> None:
+    """Refuse parameters that are unknown or given twice: ?usr=bob must not list everybody."""
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in known:

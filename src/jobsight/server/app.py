@@ -11,6 +11,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 import jobsight
@@ -18,7 +19,7 @@ from jobsight import web
 from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.reports.build import build_report
 from jobsight.server import api, discovery, errors, health, ingest, usage
-from jobsight.server.access import Access
+from jobsight.server.access import BATCHES, Access
 from jobsight.server.keyring import Keyring
 from jobsight.server.settings import ServerSettings
 from jobsight.store import Store
@@ -55,10 +56,10 @@ def create_app(
         openapi_url="/api/v1/openapi.json",
     )
     errors.install(app)
-    app.include_router(api.create_router(store))
     copy = remote.take if remote is not None else None
     taking = ingest.Ingest(store, keyring, settings or ServerSettings(), copy)
-    app.include_router(ingest.create_router(taking))
+    app.router.routes.insert(0, Route(BATCHES, ingest.BatchRoute(taking), methods=["POST"]))
+    app.include_router(api.create_router(store))
     app.include_router(health.create_router(store, more=remote.text if remote else None))
     app.include_router(discovery.create_router(store))
     app.include_router(usage.create_router(store))
@@ -103,6 +104,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             (*api.REPLIES, *usage.REPLIES, health.Health, discovery.TargetGroup),
             ref_template="#/components/schemas/{name}",
         )
+        made["paths"][BATCHES] = {"post": ingest.BatchRoute.description()}
         components = made.setdefault("components", {})
         # FastAPI's own shape of a wrong parameter is not the one that is answered here.
         components["schemas"] = schemas

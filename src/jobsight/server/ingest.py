@@ -6,16 +6,17 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from jobsight.errors import JobsightError
-from jobsight.server.access import BATCHES, TOKEN_IN_SCOPE, drain
-from jobsight.server.api import check_parameters, json_reply, replies
+from jobsight.server.access import TOKEN_IN_SCOPE, drain
+from jobsight.server.api import json_reply, refuse_unknown, replies
 from jobsight.server.connection import CERTIFICATE_IN_STATE
 from jobsight.server.keyring import Keyring
 from jobsight.server.rates import Rates
@@ -50,9 +51,8 @@ class Ingest:
         self._rates = Rates(self._limits.requests_per_second, self._limits.bytes_per_second)
         self._room = Room(self._limits.memory, self._limits.patience)
         # Threads of their own: while the store is held by another, pages are still served.
-        self._threads = CapacityLimiter(AT_ONCE)
+        self._threads = ThreadPoolExecutor(AT_ONCE, "jobsight-batches")
         self._bodies = 0
-        self._working: set[asyncio.Task[Receipt]] = set()
 
     async def take(self, request: Request) -> Receipt:
         """Store the batch of a request, or raise with the status and sentence of the refusal."""
@@ -148,22 +148,19 @@ class Ingest:
         return size, more
 
     async def _store(self, data: bytes, token: ClusterToken | None) -> Receipt:
-        task = asyncio.create_task(self._work(data, token))
-        self._working.add(task)
-        task.add_done_callback(self._done)
-        await asyncio.wait({task}, timeout=self._limits.patience)
-        if not task.done():
+        size = weight(data)
+        await self._room.enter(size)
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, self._accept, data, token)
+        work.add_done_callback(partial(self._done, size))
+        await asyncio.wait({work}, timeout=self._limits.patience)
+        if not work.done():
             # The thread goes on. Should it store the batch yet, the next try is a duplicate.
             raise Busy("the store is busy: the batch is not known to be stored; send it again")
         try:
-            return task.result()
+            return work.result()
         except WireError as error:
             raise HTTPException(400, str(error)) from None
-
-    async def _work(self, data: bytes, token: ClusterToken | None) -> Receipt:
-        async with self._room.hold(weight(data)):
-            accept = partial(self._accept, data, token)
-            return await to_thread.run_sync(accept, limiter=self._threads)
 
     def _accept(self, data: bytes, token: ClusterToken | None) -> Receipt:
         try:
@@ -175,30 +172,43 @@ class Ingest:
             self._keyring.note_use(token)
         return receipt
 
-    def _done(self, task: asyncio.Task[Receipt]) -> None:
-        self._working.discard(task)
+    def _done(self, size: int, work: asyncio.Future[Receipt]) -> None:
+        self._room.leave(size)
         # Asked for, so that nobody complains of an error whose request has had its answer.
-        if not task.cancelled():
-            task.exception()
+        if not work.cancelled():
+            work.exception()
 
 
-def create_router(ingest: Ingest) -> APIRouter:
-    """The one route that writes."""
-    router = APIRouter(dependencies=[Depends(check_parameters)])
+class BatchRoute:
+    """The one route that writes.
 
-    @router.post(
-        BATCHES,
-        tags=["agents"],
-        responses=replies(Receipt, 400, 403, 408, 413, 422, 429, 503),
-        openapi_extra={
+    Nearly all requests of a server come here: it stands before the framework's routes, whose
+    layers would cost more than the rest of HTTP.
+    """
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        refuse_unknown(request, ())
+        reply = json_reply(await self._ingest.take(request))
+        await reply(scope, receive, send)
+
+    @staticmethod
+    def description() -> dict[str, Any]:
+        """What the framework would say of it in the description of the API."""
+        bad = (400, 403, 408, 413, 422, 429, 503)
+        return {
+            "tags": ["agents"],
+            "summary": "Batches",
+            "description": (
+                "Store one batch of an agent; a batch that is there already is answered as stored."
+            ),
+            "operationId": "batches_api_v1_batches_post",
             "requestBody": {
                 "required": True,
                 "content": {"application/octet-stream": {"schema": {"type": "string"}}},
-            }
-        },
-    )
-    async def batches(request: Request) -> Response:
-        """Store one batch of an agent; a batch that is there already is answered as stored."""
-        return json_reply(await ingest.take(request))
-
-    return router
+            },
+            "responses": {str(status): reply for status, reply in replies(Receipt, *bad).items()},
+        }

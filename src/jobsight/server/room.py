@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import zstandard
 
@@ -48,30 +46,40 @@ class Room:
         # In the order in which they came; a set has none.
         self._waiting: dict[asyncio.Future[None], None] = {}
 
-    @asynccontextmanager
-    async def hold(self, size: int) -> AsyncIterator[None]:
-        """Wait for room, and have it for as long as the block lasts."""
+    async def enter(self, size: int) -> None:
+        """Wait for room; who got it must leave in the end."""
+        if self._fits(size):
+            self._take(size)
+            return
         try:
             async with asyncio.timeout(self._patience):
-                await self._enter(size)
+                await self._wait(size)
         except TimeoutError:
             raise Busy("the server has as many batches at hand as it can hold; try later") from None
-        try:
-            yield
-        finally:
-            self._held -= size
-            self._batches -= 1
-            for waiting in self._waiting:
-                if not waiting.done():
-                    waiting.set_result(None)
 
-    async def _enter(self, size: int) -> None:
-        while self._batches and (self._batches >= AT_ONCE or self._held + size > self._memory):
+    def leave(self, size: int) -> None:
+        """Give the room to those who wait."""
+        self._held -= size
+        self._batches -= 1
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _fits(self, size: int) -> bool:
+        if not self._batches:
+            return True
+        return self._batches < AT_ONCE and self._held + size <= self._memory
+
+    def _take(self, size: int) -> None:
+        self._held += size
+        self._batches += 1
+
+    async def _wait(self, size: int) -> None:
+        while not self._fits(size):
             woken = asyncio.get_running_loop().create_future()
             self._waiting[woken] = None
             try:
                 await woken
             finally:
                 del self._waiting[woken]
-        self._held += size
-        self._batches += 1
+        self._take(size)
