@@ -5,6 +5,8 @@
 
 import io
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +67,21 @@ def _steps() -> Any:
     return report(info, nodes, steps=steps)
 
 
+@pytest.fixture
+def in_utc() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_utc")
 @pytest.mark.parametrize(
     ("name", "made"),
     [("plain", report()), ("polled", _polled()), ("many", _many()), ("steps", _steps())],
 )
-def test_golden(name: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "UTC")
+def test_golden(name: str, made: Any) -> None:
     text = report_text(made)
     assert max(map(cell_len, text.splitlines())) <= 80
     assert text.isascii()

@@ -73,8 +73,9 @@ def address(store: Store) -> Iterator[str]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for the whole session: while it lives, its event loop keeps other tests from theirs."""
     if not os.access(CHROMIUM, os.X_OK):
         pytest.skip(f"no browser at {CHROMIUM}; apt-get install chromium fonts-dejavu-core")
     from playwright.sync_api import sync_playwright
