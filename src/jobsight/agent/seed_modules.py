@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from jobsight.agent.foreign import ForeignConfig, ForeignOutput, ForeignSampler, is_foreign
-from jobsight.agent.outputs import LISTENERS, OUTPUTS
 from jobsight.agent.outputs.worker import OutputPlan
-from jobsight.agent.samplers import SAMPLERS
 from jobsight.agent.sampling import SamplerPlan
+from jobsight.agent.seed_sections import TABLES, Sections
 from jobsight.agent.view import JobView, Output, Sampler
 from jobsight.errors import ConfigError
 from jobsight.parts import PartError, import_from_string
 
-_TABLES: Final = {"sampler": SAMPLERS, "output": OUTPUTS, "listener": LISTENERS}
 #: The class that a module of a site's own must hold.
 _CLASSES: Final = {"sampler": "Sampler", "output": "Output", "listener": "Listener"}
-
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class _SamplerKeys(msgspec.Struct, kw_only=True):
@@ -35,82 +30,9 @@ class _OutputKeys(msgspec.Struct, kw_only=True):
     retry_sleep: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 3.0
 
 
-class Sections:
-    """The sections of one file, and what was noticed while they were read."""
-
-    def __init__(self, file: str, tree: Mapping[str, Any]) -> None:
-        self.file = file
-        self.tree = tree
-        self.used: set[str] = set()
-        self.warnings: list[str] = []
-
-    def warn(self, sentence: str) -> None:
-        self.warnings.append(f"{self.file}: {sentence}")
-
-    def of(self, name: str) -> dict[str, Any]:
-        """A section as it stands; one that is empty or not there has no keys."""
-        self.used.add(name)
-        section = self.tree.get(name)
-        if section is None:
-            return {}
-        if not isinstance(section, Mapping):
-            raise ConfigError(
-                f"{self.file}: {name}: expected keys and values, got `{type(section).__name__}`"
-            )
-        return {str(key): value for key, value in section.items()}
-
-    def read(self, name: str, struct: type[_Struct]) -> _Struct:
-        """Read a section; each value is checked by itself, so that an error names it."""
-        return self.convert(name, self.of(name), struct)
-
-    def convert(
-        self, name: str, section: dict[str, Any], struct: type[_Struct], also: tuple[str, ...] = ()
-    ) -> _Struct:
-        fields = {field.name: field for field in msgspec.structs.fields(struct)}
-        values = {}
-        for key, value in section.items():
-            if key in fields:
-                # A key without a value is one that was left out.
-                if value is not None:
-                    values[key] = self._value(f"{name}.{key}", value, fields[key].type)
-            elif key not in also:
-                self._unknown(name, key, [*fields, *also])
-        for key, field in fields.items():
-            if field.required and key not in values:
-                raise ConfigError(f"{self.file}: {name}.{key}: is missing")
-        try:
-            return struct(**values)
-        except ConfigError as error:
-            raise ConfigError(f"{self.file}: {name}.{error}") from None
-
-    def _value(self, path: str, value: Any, wanted: Any) -> Any:
-        try:
-            # Not strict: a number in quotes is the number.
-            return msgspec.convert(value, wanted, strict=False)
-        except msgspec.ValidationError as error:
-            reason = re.sub(r" - at `\$(.*)`$", r" (at \1)", str(error))
-            reason = reason[:1].lower() + reason[1:]
-            hint = ""
-            if "expected `str" in reason and isinstance(value, int | float):
-                hint = f"; right: the value in quotes, '{value}'"
-            raise ConfigError(f"{self.file}: {path}: {reason}{hint}") from None
-
-    def _unknown(self, name: str, key: str, known: list[str]) -> None:
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-        self.warn(f"{name}.{key}: unknown key; {hint}")
-
-    @staticmethod
-    def modules() -> list[str]:
-        return [name for table in _TABLES.values() for name in table]
-
-    def is_module(self, name: str) -> bool:
-        return any(name in table for table in _TABLES.values()) or name == "sams.pidfinder.Slurm"
-
-
 def find(sections: Sections, kind: str, name: str) -> Any:
     """The class behind a name: one of ours, or a module of the site's."""
-    table = _TABLES[kind]
+    table = TABLES[kind]
     if name in table:
         return import_from_string(kind, table[name])
     own = name if ":" in name else f"{name}:{_CLASSES[kind]}"

@@ -17,13 +17,17 @@ import msgspec
 
 from jobsight.agent.outputs.worker import OutputPlan
 from jobsight.agent.sampling import SamplerPlan
-from jobsight.agent.seed_modules import Sections, load_output, load_sampler
+from jobsight.agent.seed_modules import load_output, load_sampler
+from jobsight.agent.seed_sections import (
+    DEFAULT_FORMAT,
+    OTHER_SECTION,
+    SECTION,
+    Sections,
+    parse_level,
+    read_tree,
+)
 from jobsight.errors import ConfigError
-from jobsight.text import file_text
 
-SECTION: Final = "sams.collector"
-#: As seed 000 writes it.
-OTHER_SECTION: Final = "sams-collector"
 PID_FINDER: Final = "sams.pidfinder.Slurm"
 
 #: Sections of SAMS's other programs in a shared file are none of the collector's business.
@@ -31,8 +35,6 @@ _OTHERS: Final = re.compile(
     r"sams[.-](post-receiver|aggregator|software-updater|software-extractor|loader|backend|"
     r"software|xmlwriter)(\..*)?"
 )
-_LEVELS: Final = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
-DEFAULT_FORMAT: Final = "%(asctime)s %(name)s:%(levelname)s %(message)s"
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10**9)]
 
@@ -75,38 +77,8 @@ class SeedSettings(msgspec.Struct, kw_only=True):
     warnings: list[str]
 
 
-def read_tree(file: Path) -> dict[str, Any]:
-    """The file's sections."""
-    text = file_text(file)
-    # Imported only where it is needed: a megabyte on every node.
-    import yaml
-
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{file}: holds no sections; right: one named {SECTION}")
-    _keep_umask_as_written(text, tree)
-    return {str(key): value for key, value in tree.items()}
-
-
 def is_seed_tree(tree: Mapping[str, Any]) -> bool:
     return SECTION in tree or OTHER_SECTION in tree
-
-
-def _keep_umask_as_written(text: str, tree: dict[Any, Any]) -> None:
-    """YAML reads 077 as 63 and 77 as 77; a umask is octal either way, so the letters count."""
-    import yaml
-
-    document = yaml.compose(text, yaml.SafeLoader)
-    assert isinstance(document, yaml.MappingNode)
-    for name, section in document.value:
-        if name.value not in (SECTION, OTHER_SECTION) or not isinstance(section, yaml.MappingNode):
-            continue
-        for key, value in section.value:
-            if key.value == "umask" and isinstance(value, yaml.ScalarNode):
-                tree[name.value]["umask"] = value.value
 
 
 def load_seed_settings(file: Path | str) -> SeedSettings:
@@ -160,12 +132,6 @@ def parse_umask(where: str, given: str | int) -> int:
     if not 0 <= umask <= 0o777:
         raise ConfigError(f"{where}: {given!r} is no umask; right: an octal number such as '077'")
     return umask
-
-
-def parse_level(where: str, given: str) -> str:
-    if given.upper() not in _LEVELS:
-        raise ConfigError(f"{where}: there is no log level {given!r}; right: {', '.join(_LEVELS)}")
-    return given.upper()
 
 
 def _checked_format(where: str, given: str | None) -> str:

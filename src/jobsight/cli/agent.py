@@ -70,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace, background: Background | None) -> int:
     """A file of a seed's gives its samplers and outputs to every job; ours sends to the server."""
-    from jobsight.agent.seeds import is_seed_tree, parse_level, read_tree, settings_of
+    from jobsight.agent.seed_sections import parse_level, read_tree
+    from jobsight.agent.seeds import is_seed_tree, settings_of
 
     with ExitStack() as stack:
         file = Path(options.config) if options.config else None

@@ -184,7 +184,7 @@ def prepare_log(
     background: Background | None,
 ) -> None:
     """Set umask and log; what was noticed in the settings is said now."""
-    from jobsight.agent.seeds import parse_level
+    from jobsight.agent.seed_sections import parse_level
 
     if background is not None:
         os.umask(settings.umask)

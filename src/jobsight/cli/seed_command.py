@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from jobsight import __version__
-from jobsight.agent.seeds import parse_level
+from jobsight.agent.seed_sections import parse_level
 from jobsight.agent.service import start_logging
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import LogSettings

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from jobsight.agent.seeds import parse_level
+from jobsight.agent.seed_sections import parse_level
 from jobsight.errors import ConfigError
 from jobsight.export.xml import NAMESPACE
 

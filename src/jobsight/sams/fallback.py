@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from jobsight.model import SECOND, JobInfo
 from jobsight.sams.record import RecordError, SamsRecord, SlurmInfo
 from jobsight.sams.settings import LoaderSettings
-from jobsight.scheduler.commands import StreamRunner, stream_command
-from jobsight.scheduler.sources.text import TextSource
+
+if TYPE_CHECKING:
+    from jobsight.scheduler.commands import StreamRunner
 
 #: Prologs and clocks: how far a node's first process may lie outside of what Slurm booked.
 _SLACK = 60 * SECOND
@@ -26,6 +28,9 @@ class Fallback:
     @classmethod
     def by_sacct(cls, settings: LoaderSettings, cluster: str) -> Fallback:
         """The real command, by fixed columns, under the path and environment of the settings."""
+        # Only where it is asked: what reads Slurm is large.
+        from jobsight.scheduler.sources.text import TextSource
+
         assert settings.sacct is not None
         source = TextSource(
             cluster,
@@ -44,6 +49,8 @@ class Fallback:
 
 
 def _runner(sacct: str, environment: dict[str, str]) -> StreamRunner:
+    from jobsight.scheduler.commands import stream_command
+
     def run(command: Sequence[str], timeout: float, *, given: bytes = b"") -> Iterable[bytes]:
         variables = {**os.environ, **environment}
         return stream_command([sacct, *command[1:]], timeout, variables, given)

@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from jobsight.agent.seed_modules import Sections
-from jobsight.agent.seeds import DEFAULT_FORMAT, parse_level, read_tree
+from jobsight.agent.seed_sections import DEFAULT_FORMAT, Sections, parse_level, read_tree
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE

@@ -7,8 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from jobsight.agent.seed_modules import Sections
-from jobsight.agent.seeds import DEFAULT_FORMAT
+from jobsight.agent.seed_sections import DEFAULT_FORMAT, Sections
 from jobsight.config import load_settings
 from jobsight.errors import ConfigError
 from jobsight.export.settings import ExportSettings

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from jobsight.agent.view import Document, JobView
 from jobsight.model import format_start
 from jobsight.text import readable_path
+
+if TYPE_CHECKING:
+    from jobsight.agent.view import Document, JobView
 
 #: Bytes of a name that were no UTF-8, as Python carries them in text.
 _LONE: Final = re.compile("[\ud800-\udfff]")
