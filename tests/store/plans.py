@@ -22,9 +22,12 @@ def traced(store: Store) -> Iterator[set[str]]:
     event.listen(engine, "connect", listen)
     # Connections that are open already would not tell.
     engine.dispose()
+    with store.database.alone() as writer:
+        writer.set_trace_callback(seen.add)
     try:
         yield seen
     finally:
+        writer.set_trace_callback(None)
         event.remove(engine, "connect", listen)
         engine.dispose()
 

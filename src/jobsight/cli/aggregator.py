@@ -52,11 +52,11 @@ def aggregate(settings: AggregatorSettings) -> int:
         ]
         remotes[0].start()
         from jobsight.sams.aggregator import Aggregator
-        from jobsight.store import Store
+        from jobsight.store.intake import Intake
 
         # What was imported stays to the end; looking through it for each thousand records is waste.
         gc.freeze()
-        aggregator = Aggregator(stack.enter_context(Store.open(settings.store)), settings.cluster)
+        aggregator = Aggregator(stack.enter_context(Intake.open(settings.store)), settings.cluster)
         for loader, remote in zip(settings.loaders, remotes, strict=True):
             done = aggregator.run(remote, progress_line("records"))
             logger.info("%s: %d records booked, %d refused", loader.name, done.booked, done.refused)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from jobsight.model import SECOND, JobInfo
-from jobsight.sams.booking import SOURCE, batch_of
+from jobsight.model import SECOND, JobInfo, JobPart
+from jobsight.sams.booking import SOURCE, batch_of, info_of, part_of
 from jobsight.sams.reader import Entry, Groups, Refusals
-from jobsight.store import BatchError, Store
-from jobsight.store.jobs import KnownEnds
+from jobsight.store.checks import BatchError
+from jobsight.store.intake import Intake, KnownEnds
 
 
 class Summary(msgspec.Struct):
@@ -28,7 +28,7 @@ class Summary(msgspec.Struct):
 class Aggregator:
     """Brings groups of records into a store."""
 
-    def __init__(self, store: Store, cluster: str) -> None:
+    def __init__(self, store: Intake, cluster: str) -> None:
         self._store = store
         self._cluster = cluster
 
@@ -49,17 +49,17 @@ class Aggregator:
         """Store entries; gives the reasons for those that the store does not take."""
         refused: Refusals = {}
         if entries:
-            ids = {entry.sighting.job_id for entry in entries}
+            ids = {entry.record.job_id for entry in entries}
             known = self._store.known_ends(self._cluster, ids)
             self._write(list(enumerate(entries)), known, refused)
         return refused
 
     def _write(self, entries: list[tuple[int, Entry]], known: KnownEnds, refused: Refusals) -> None:
-        jobs = _jobs([entry for _, entry in entries], known)
-        parts = [entry.part() for _, entry in entries]
+        parts = [part_of(entry.record, self._cluster) for _, entry in entries]
+        infos = [_info(entry, part) for (_, entry), part in zip(entries, parts, strict=True)]
         digests = [entry.digest for _, entry in entries]
         try:
-            self._store.write(batch_of(self._cluster, jobs, parts, digests))
+            self._store.write(batch_of(self._cluster, _jobs(infos, known), parts, digests))
         except BatchError as error:
             # One of them is not what the store takes; the others must not suffer from it.
             if len(entries) == 1:
@@ -70,11 +70,17 @@ class Aggregator:
             self._write(entries[middle:], known, refused)
 
 
-def _jobs(entries: Sequence[Entry], known: KnownEnds) -> list[JobInfo]:
+def _info(entry: Entry, part: JobPart) -> JobInfo:
+    if entry.said is not None:
+        return entry.said
+    assert part.totals is not None
+    return info_of(entry.record, part.sighting.cluster, part.totals.time)
+
+
+def _jobs(infos: Sequence[JobInfo], known: KnownEnds) -> list[JobInfo]:
     """One record for each run, however many nodes it had."""
     found: dict[tuple[int, int | None], JobInfo] = {}
-    for entry in entries:
-        info = entry.info
+    for info in infos:
         before = found.setdefault((info.job_id, info.start), info)
         if before is not info and before.end is not None and info.end is not None:
             before.end = max(before.end, info.end)

@@ -84,7 +84,7 @@ def part_of(record: SamsRecord, cluster: str) -> JobPart:
     shift = interval.shift
     first = 0 if record.first is None else record.first + shift
     last = interval.end
-    # By position and in one go: a night's records are thousands of these.
+    # In one go: a night's records are thousands of these.
     uses = [
         ExecutableUse(
             path=path,
@@ -97,10 +97,7 @@ def part_of(record: SamsRecord, cluster: str) -> JobPart:
         )
         for path, (user, system) in record.executables.items()
     ]
-    cpu_user = sum(use.cpu_user for use in uses)
-    cpu_system = sum(use.cpu_system for use in uses)
-    if record.counter is not None:
-        cpu_user, cpu_system = record.counter
+    cpu_user, cpu_system = record.cpu()
     return JobPart(
         sighting=Sighting(
             cluster=cluster,

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from jobsight.sams.aggregator import Aggregator
-from jobsight.sams.booking import info_of, part_of
 from jobsight.sams.databases import Found, SamsDatabase
 from jobsight.sams.reader import MOST_PROGRAMS, MOST_RECORDS, Entry
 from jobsight.sams.record import SamsRecord
@@ -54,13 +53,13 @@ def import_database(
         jobs: set[tuple[str, int]] = set()
         found = _named(database.records(), cluster, default_cluster)
         for name, group in _groups(found):
-            entries = [_entry(record, name) for record in group]
             if store is not None:
+                entries = [_entry(record) for record in group]
                 for reason in Aggregator(store, name).book(entries).values():
                     result.problems[reason] = result.problems.get(reason, 0) + 1
             result.records += len(group)
             jobs |= {(name, record.job_id) for record in group}
-            result.cpu_time += sum(entry.totals.cpu_time or 0 for entry in entries)
+            result.cpu_time += sum(sum(record.cpu()) for record in group)
             progress(database.rows, whole)
         result.rows, result.jobs = database.rows, len(jobs)
         for reason, count in database.problems.items():
@@ -96,16 +95,5 @@ def _groups(records: Iterable[tuple[str, SamsRecord]]) -> Iterator[tuple[str, li
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def _entry(record: SamsRecord, cluster: str) -> Entry:
-    part = part_of(record, cluster)
-    assert part.totals is not None
-    digest = hashlib.blake2b(_encode(record), digest_size=16).digest()
-    return Entry(
-        digest=digest,
-        info=info_of(record, cluster, part.totals.time),
-        sighting=part.sighting,
-        epoch=part.epoch,
-        totals=part.totals,
-        executables=part.executables,
-        coverage=part.coverage,
-    )
+def _entry(record: SamsRecord) -> Entry:
+    return Entry(hashlib.blake2b(_encode(record), digest_size=16).digest(), record)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from jobsight.agent.outputs.record import with_start
 from jobsight.errors import JobsightError
+from jobsight.model import format_start
 from jobsight.sams.record import RecordError
 from jobsight.sams.settings import LoaderSettings
 
@@ -113,7 +114,7 @@ class Inbox:
             raise RecordError("the file is empty")
         return data
 
-    def archive(self, file: RecordFile, start: str, changed: bytes | None = None) -> None:
+    def archive(self, file: RecordFile, start: int, changed: bytes | None = None) -> None:
         """Move a booked file; ``changed`` is what it became by the answer of sacct."""
         source = os.path.join(self._in, file.folder, file.name)
         target = self._target(self._archive, file)
@@ -156,13 +157,13 @@ def _leading_number(name: str) -> int:
     return int(digits[0]) if digits else -1
 
 
-def _beside(target: str, source: str | bytes, start: str) -> str:
+def _beside(target: str, source: str | bytes, start: int) -> str:
     """A name that overwrites no other record: a requeued job's file has the same name again."""
     number = 0
     name = target
     while os.path.lexists(name) and not _same(name, source):
         number += 1
-        name = with_start(target, start, number)
+        name = with_start(target, format_start(start), number)
     return name
 
 

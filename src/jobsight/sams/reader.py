@@ -10,16 +10,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from jobsight.model import (
-    Coverage,
-    ExecutableUse,
-    JobInfo,
-    JobPart,
-    JobTotals,
-    Sighting,
-    format_start,
-)
-from jobsight.sams.booking import check_bookable, info_of, part_of
+from jobsight.model import JobInfo
+from jobsight.sams.booking import check_bookable, interval_of
 from jobsight.sams.fallback import Fallback, completed_document, slurm_info
 from jobsight.sams.loader import Inbox, RecordFile
 from jobsight.sams.record import RecordError, SamsRecord, parse_record
@@ -33,25 +25,12 @@ MOST_BYTES: Final = 64 * 2**20
 
 
 class Entry(msgspec.Struct, array_like=True):
-    """One record in the words of the store, in a form that can be sent to another process."""
+    """One record that can be booked, in a form that can be sent to another process."""
 
     digest: bytes
-    info: JobInfo
-    sighting: Sighting
-    epoch: str
-    totals: JobTotals
-    executables: list[ExecutableUse]
-    coverage: dict[str, Coverage]
-
-    def part(self) -> JobPart:
-        return JobPart(
-            sighting=self.sighting,
-            epoch=self.epoch,
-            totals=self.totals,
-            executables=self.executables,
-            coverage=self.coverage,
-            final=True,
-        )
+    record: SamsRecord
+    #: What sacct said, where it was asked.
+    said: JobInfo | None = None
 
 
 class Group(msgspec.Struct, array_like=True):
@@ -157,29 +136,15 @@ class Reader:
         entries, kept = [], []
         for item in items:
             try:
-                entries.append(self._entry(item))
+                item.start = interval_of(item.record).start
             except RecordError as error:
                 self._refuse(item.file, error)
             else:
+                entries.append(Entry(item.digest, item.record, item.said))
                 kept.append(item)
         self._waiting.append(kept)
         refused, self._refused = self._refused, 0
         return Group(entries, done, whole, refused)
-
-    def _entry(self, item: _Item) -> Entry:
-        part = part_of(item.record, self._cluster)
-        assert part.totals is not None
-        info = item.said or info_of(item.record, self._cluster, part.totals.time)
-        item.start = part.sighting.birth
-        return Entry(
-            digest=item.digest,
-            info=info,
-            sighting=part.sighting,
-            epoch=part.epoch,
-            totals=part.totals,
-            executables=part.executables,
-            coverage=part.coverage,
-        )
 
     def _completed(self, items: list[_Item]) -> list[_Item]:
         """The same items, each with its owner; those that Slurm does not know are refused."""
@@ -202,6 +167,6 @@ class Reader:
         if item.said is not None and item.data is not None:
             changed = completed_document(item.data, item.said)
         try:
-            self._inbox.archive(item.file, format_start(item.start), changed)
+            self._inbox.archive(item.file, item.start, changed)
         except FileNotFoundError:
             logger.warning("%s: was booked and is gone", item.file)

@@ -24,6 +24,7 @@ EARLIEST: Final = 631_152_000
 LATEST: Final = 7_258_118_400
 
 _MAX_CPU: Final = 2**62
+_MAX_SECONDS: Final = _MAX_CPU / SECOND
 _MAX_PATH: Final = 64 * 1024
 #: What a user chose (a job's name) must not make the record one that is refused: it is cut.
 _MAX_TEXT: Final = 1024
@@ -77,7 +78,7 @@ class _Document(msgspec.Struct):
     info: _Info | None = msgspec.field(name="sams.sampler.SlurmInfo", default=None)
 
 
-class SlurmInfo(msgspec.Struct):
+class SlurmInfo(msgspec.Struct, array_like=True):
     """Who the job belongs to, as the collector had it from Slurm. Times in nanoseconds."""
 
     user: str | None = None
@@ -89,7 +90,7 @@ class SlurmInfo(msgspec.Struct):
     start: int | None = None
 
 
-class SamsRecord(msgspec.Struct):
+class SamsRecord(msgspec.Struct, array_like=True):
     """A record that was understood. Times and CPU times in nanoseconds."""
 
     job_id: int
@@ -103,6 +104,13 @@ class SamsRecord(msgspec.Struct):
     last: int | None
     #: User and system time of the job's cgroup, where the collector was ours.
     counter: tuple[int, int] | None = None
+
+    def cpu(self) -> tuple[int, int]:
+        """User and system time of all of it."""
+        if self.counter is not None:
+            return self.counter
+        uses = self.executables.values()
+        return sum([user for user, _ in uses]), sum([system for _, system in uses])
 
 
 _DECODER: Final = msgspec.json.Decoder(_Document)
@@ -168,21 +176,24 @@ def _executables(software: _Software) -> dict[bytes, tuple[int, int]]:
     total = 0
     ours = software.current is not None
     for text, use in software.execs.items():
-        user, system = _cpu(use.user, text), _cpu(use.system, text)
+        # NaN fails the comparison as well.
+        if not (0 <= use.user < _MAX_SECONDS and 0 <= use.system < _MAX_SECONDS):
+            raise RecordError(_impossible(text, use))
+        user, system = round(use.user * SECOND), round(use.system * SECOND)
         total += user + system
         path = _path(text, ours)
-        before = found.get(path)
-        found[path] = (user, system) if before is None else (before[0] + user, before[1] + system)
+        if path in found:
+            before = found[path]
+            user, system = user + before[0], system + before[1]
+        found[path] = user, system
     if total > _MAX_CPU:
         raise RecordError("the CPU times of the record's programs are more than can be")
     return found
 
 
-def _cpu(seconds: float, of: str) -> int:
-    # One comparison: NaN fails it as well.
-    if not 0 <= seconds < _MAX_CPU / SECOND:
-        raise RecordError(f"the CPU time of {of[:80]!r} is {seconds!r}, which no program can have")
-    return round(seconds * SECOND)
+def _impossible(path: str, use: _Use) -> str:
+    seconds = use.system if 0 <= use.user < _MAX_SECONDS else use.user
+    return f"the CPU time of {path[:80]!r} is {seconds!r}, which no program can have"
 
 
 def _path(text: str, ours: bool) -> bytes:
@@ -211,7 +222,7 @@ def _counter(current: _Counter | None) -> tuple[int, int] | None:
     if current is None or current.total_user is None or current.total_system is None:
         return None
     user, system = current.total_user, current.total_system
-    if not (0 <= user < _MAX_CPU / SECOND / 2 and 0 <= system < _MAX_CPU / SECOND / 2):
+    if not (0 <= user < _MAX_SECONDS / 2 and 0 <= system < _MAX_SECONDS / 2):
         return None
     return round(user * SECOND), round(system * SECOND)
 

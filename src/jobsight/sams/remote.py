@@ -1,7 +1,7 @@
 """A reader in a process of its own: while the store writes a group, the next is read.
 
 Reading, checking and moving files costs about as much as writing the store, and there is more than
-one core. The two ends see each other go by the end of the pipe.
+one core. The two ends see each other go by the end of the channel.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from typing import Final, Self
 
 import msgspec
 
 from jobsight.errors import JobsightError
+from jobsight.sams.channel import Channel
 from jobsight.sams.reader import Group, Reader, Refusals
 
 #: Groups that are read but not yet booked; each is a megabyte or two. The first ones are read
@@ -25,7 +25,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_group = msgspec.msgpack.Decoder(Group).decode
 _decode_refusals = msgspec.msgpack.Decoder(Refusals).decode
 
-_GROUP, _END, _ERROR = b"g", b"e", b"x"
+_GROUP, _SETTLED, _END, _ERROR = b"g", b"s", b"e", b"x"
 
 
 class ReaderGone(JobsightError):
@@ -37,9 +37,9 @@ class RemoteReader:
 
     def __init__(self, reader: Reader) -> None:
         context = multiprocessing.get_context("fork")
-        self._pipe, other = context.Pipe()
+        self._channel, other = Channel.pair()
         self._process = context.Process(
-            target=_serve, args=(reader, other, self._pipe), name="sams-reader", daemon=True
+            target=_serve, args=(reader, other, self._channel), name="sams-reader", daemon=True
         )
         self._process.start()
         other.close()
@@ -55,10 +55,9 @@ class RemoteReader:
         self.start()
         while True:
             try:
-                message = self._pipe.recv_bytes()
-            except (EOFError, OSError):
+                kind, content = self._channel.receive()
+            except EOFError:
                 raise ReaderGone("the process that reads the records has ended") from None
-            kind, content = message[:1], message[1:]
             if kind == _END:
                 return
             if kind == _ERROR:
@@ -67,49 +66,53 @@ class RemoteReader:
 
     def settle(self, refused: Refusals) -> None:
         try:
-            self._pipe.send_bytes(_encode(refused))
-        except OSError:
+            self._channel.send(_SETTLED, _encode(refused))
+        except EOFError:
             raise ReaderGone("the process that reads the records has ended") from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # What was settled is moved before the process sees the end of the pipe.
-        self._pipe.close()
+        # What was settled is moved before the process sees the end of the channel.
+        self._channel.close()
         self._process.join()
 
 
-def _serve(reader: Reader, pipe: Connection, other: Connection) -> None:
+def _serve(reader: Reader, channel: Channel, other: Channel) -> None:
     other.close()
     gc.freeze()
     out = 0
+
+    def settle() -> None:
+        _, content = channel.receive()
+        reader.settle(_decode_refusals(content))
+
     try:
         # The word to begin: several loaders of one site go one after the other.
-        pipe.recv_bytes()
+        channel.receive()
         for group in reader.groups():
-            pipe.send_bytes(_GROUP + _encode(group))
+            channel.send(_GROUP, _encode(group))
             out += 1
-            while out and (out >= _AHEAD or pipe.poll()):
-                reader.settle(_decode_refusals(pipe.recv_bytes()))
+            while out and (out >= _AHEAD or channel.waits()):
+                settle()
                 out -= 1
-        while out:
-            reader.settle(_decode_refusals(pipe.recv_bytes()))
-            out -= 1
-        pipe.send_bytes(_END)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+        for _ in range(out):
+            settle()
+        channel.send(_END)
+    except EOFError:
         # The writer has gone; the files that it did not settle stay where they are.
         return
     except KeyboardInterrupt:
         return
     except OSError as error:
-        _complain(pipe, f"{error.filename or 'the records'}: {error.strerror}")
+        _complain(channel, f"{error.filename or 'the records'}: {error.strerror}")
     except Exception as error:
-        _complain(pipe, str(error) or type(error).__name__)
+        _complain(channel, str(error) or type(error).__name__)
 
 
-def _complain(pipe: Connection, sentence: str) -> None:
+def _complain(channel: Channel, sentence: str) -> None:
     try:
-        pipe.send_bytes(_ERROR + sentence.encode("utf-8", "backslashreplace"))
-    except OSError:
+        channel.send(_ERROR, sentence.encode("utf-8", "backslashreplace"))
+    except EOFError:
         pass

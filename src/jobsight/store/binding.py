@@ -29,14 +29,24 @@ class RunRow(msgspec.Struct):
 
 def run_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
     """The run that the scheduler's records give to a sighting."""
-    fitting = [row for row in rows if not _contradict(row.info, sighting)]
-    for test in (_same_sluid, _same_restart, _begun):
-        found = [row for row in fitting if test(row, sighting)]
-        if found:
-            return max(found, key=lambda row: (not row.provisional, row.start))
+    fitting = rows
+    if sighting.sluid is not None or sighting.restart_count is not None:
+        fitting = [row for row in rows if not _contradict(row.info, sighting)]
+        for test in (_same_sluid, _same_restart):
+            found = [row for row in fitting if test(row, sighting)]
+            if found:
+                return _latest(found)
+    found = [row for row in fitting if _begun(row, sighting)]
+    if found:
+        return _latest(found)
     # Clocks differ: a run that is booked a moment after the birth, the nearest one.
     near = [row for row in fitting if _in_time(row, sighting)]
     return min(near, key=lambda row: abs(row.start - sighting.birth), default=None)
+
+
+def _latest(rows: Sequence[RunRow]) -> RunRow:
+    """The last run to start, one that is booked before one that is not."""
+    return max(rows, key=lambda row: (not row.provisional, row.start))
 
 
 def provisional_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -24,6 +25,11 @@ SIGHTED = "sighting"
 #: Sums of figures stop here instead of running over.
 HIGHEST = 2**63 - 1
 
+#: CPU time, the two peaks of memory, first and last sample of a run.
+Sums: TypeAlias = tuple[int | None, int | None, int | None, int | None, int | None]
+NOTHING_SEEN: Final[Sums] = (None, None, None, None, None)
+_NO_SUMS: Final[Mapping[int, Sums]] = {}
+
 _INFO = JobInfo.__struct_fields__
 _encode = msgspec.msgpack.Encoder().encode
 _decode_nodes = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -39,6 +45,8 @@ class Bookings:
         #: All runs of a job by its cluster and id, by start.
         self._jobs: dict[tuple[str, int], list[RunRow]] = {}
         self._seen: dict[tuple[str, int], bool] = {}
+        #: Jobs of which nothing was stored before.
+        self._unknown: set[tuple[str, int]] = set()
         self._new: dict[int, RunRow] = {}
         self._changed: dict[int, RunRow] = {}
         #: Runs that have got a sighting which is not in the tables yet.
@@ -48,8 +56,10 @@ class Bookings:
         """Take over records of the scheduler or a launcher; how many had something new."""
         jobs = list(dict.fromkeys((info.cluster, info.job_id) for info in infos))
         self._load(jobs)
+        self._unknown = {job for job in jobs if not self._jobs[job]}
         self._seen = dict.fromkeys(jobs, False)
-        for cluster, job_id in self._transaction.look_up(statements.JOBS_SEEN, jobs):
+        known = [job for job in jobs if job not in self._unknown]
+        for cluster, job_id in self._transaction.look_up(statements.JOBS_SEEN, known):
             self._seen[cluster, job_id] = True
         return sum(self._record(info) for info in infos)
 
@@ -71,9 +81,14 @@ class Bookings:
                 row.start = self._free_start(rows, row.info.start, row)
             self._update(row, moved=row.start != before[0])
             moved = before != _interval(row)
-        if moved:
+        # Most jobs are booked once, before any node has seen them.
+        if moved and (len(rows) > 1 or self._seen[info.cluster, info.job_id]):
             self._bind_anew(info.cluster, info.job_id)
         return True
+
+    def knows(self, cluster: str, job_id: int) -> bool:
+        """Whether anything of a job may have been stored before."""
+        return (cluster, job_id) not in self._unknown
 
     def bind(self, sighting: Sighting) -> tuple[int, bool]:
         """The id of the run that a new sighting belongs to, and whether that is a new one."""
@@ -89,15 +104,22 @@ class Bookings:
         self._bound.add(row.id)
         return row.id, row.id in self._new
 
-    def flush(self) -> None:
-        """Write the runs that are new or changed."""
+    def flush(self, sums: Mapping[int, Sums] = _NO_SUMS) -> set[int]:
+        """Write the runs that are new or changed; gives those that are new, with their sums."""
         new = [
-            (row.info.cluster, row.info.job_id, *self._values(row)) for row in self._new.values()
+            (
+                *(row.info.cluster, row.info.job_id),
+                *self._values(row),
+                *sums.get(id, NOTHING_SEEN),
+            )
+            for id, row in self._new.items()
         ]
         self._transaction.execute_rows(statements.INSERT_RUN, new)
         changed = [self._values(row) for id, row in self._changed.items() if id not in self._new]
         self._transaction.execute_rows(statements.UPDATE_RUN, changed)
+        written = set(self._new)
         self._new, self._changed = {}, {}
+        return written
 
     def _values(self, row: RunRow) -> tuple[Any, ...]:
         return (row.start, row.provisional, self._now, *_columns(row.info), row.id)
@@ -153,7 +175,6 @@ class Bookings:
             self.sum_up(run_id)
 
     def _sightings(self, cluster: str, job_id: int) -> list[Any]:
-        # Most jobs are booked before any node has seen them.
         if not self._seen[cluster, job_id]:
             return []
         job = {"cluster": cluster, "job_id": job_id}
@@ -284,18 +305,29 @@ def _row(
     return RunRow(id, start, bool(provisional), info_from_columns(cluster, job_id, booked, columns))
 
 
-def _columns(info: JobInfo) -> list[Any]:
-    values = dict(zip(_INFO, msgspec.structs.astuple(info), strict=True))
-    for name in ("nodes", "tres"):
-        if values[name] is not None:
-            values[name] = _encode(values[name])
-    return [values[name] for name in statements.INFO_NAMES]
+_columns_as_they_are = attrgetter(*statements.INFO_NAMES)
+_DOCUMENTS = tuple(map(statements.INFO_NAMES.index, ("nodes", "tres")))
+
+
+def _columns(info: JobInfo) -> Sequence[Any]:
+    values: tuple[Any, ...] = _columns_as_they_are(info)
+    if info.nodes is None and info.tres is None:
+        return values
+    columns = list(values)
+    for place in _DOCUMENTS:
+        if columns[place] is not None:
+            columns[place] = _encode(columns[place])
+    return columns
 
 
 def _storable(info: JobInfo) -> JobInfo:
     """Texts that a database takes: PostgreSQL has no NUL, neither has halves of characters."""
+    values = msgspec.structs.astuple(info)
+    joined = "".join([value for value in values if type(value) is str])
+    if joined.isascii() and "\x00" not in joined:
+        return info
     changes = {}
-    for name, value in zip(_INFO, msgspec.structs.astuple(info), strict=True):
+    for name, value in zip(_INFO, values, strict=True):
         if isinstance(value, str) and ("\x00" in value or not value.isascii()):
             text = value.encode("utf-8", "backslashreplace").decode()
             changes[name] = text.replace("\x00", "\\x00")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -83,8 +84,8 @@ def _check_part(part: JobPart, batch: Batch) -> None:
         _numbers(part.totals, sighting)
     for group in part.coverage:
         check_name("group of a coverage", group, 128, sighting)
-    for use in part.executables:
-        _check_use(use, sighting)
+    if part.executables:
+        _check_uses(part.executables, sighting)
     for step in part.steps:
         _check_step(step, sighting)
 
@@ -158,7 +159,7 @@ def check_name(what: str, text: str, longest: int, of: JobInfo | Sighting | None
 
 
 def _numbers(record: ExecutableUse | JobInfo | JobTotals | StepUse, of: JobInfo | Sighting) -> None:
-    figures = [value for value in msgspec.structs.astuple(record) if isinstance(value, int)]
+    figures = [value for value in msgspec.structs.astuple(record) if type(value) is int]
     if figures and (min(figures) < _LEAST or max(figures) > _MOST):
         for name in record.__struct_fields__:
             value = getattr(record, name)
@@ -166,16 +167,18 @@ def _numbers(record: ExecutableUse | JobInfo | JobTotals | StepUse, of: JobInfo 
                 _number(name, value, of=of)
 
 
-def _check_use(use: ExecutableUse, of: Sighting) -> None:
-    if not 0 < len(use.path) <= _MAX_PATH:
-        raise BatchError(
-            f"a path of an executable{_of(of)} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
-            "allowed"
-        )
-    # The path comes first, the others are numbers: a batch may have thousands of these.
-    figures = msgspec.structs.astuple(use)[1:]
-    if min(figures) < _LEAST or max(figures) > _MOST:
-        _numbers(use, of)
+def _check_uses(uses: Sequence[ExecutableUse], of: Sighting) -> None:
+    for use in uses:
+        if not 0 < len(use.path) <= _MAX_PATH:
+            raise BatchError(
+                f"a path of an executable{_of(of)} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
+                "allowed"
+            )
+    # All at once: a batch may have thousands. The path comes first, the others are numbers.
+    figures = [msgspec.structs.astuple(use)[1:] for use in uses]
+    if min(map(min, figures)) < _LEAST or max(map(max, figures)) > _MOST:
+        for use in uses:
+            _numbers(use, of)
 
 
 def _number(

@@ -1,4 +1,8 @@
-"""Opening the database, and the two kinds of transaction: many that read, one that writes."""
+"""Opening the database, and the two kinds of transaction: many that read, one that writes.
+
+Writing needs the driver alone. What reads goes by SQLAlchemy, which is imported with the first who
+asks: a program that only books, as cron starts it, would wait longer for it than for its work.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +10,57 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import psycopg
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from typing import TYPE_CHECKING, Any, Final
 
 from jobsight.errors import StoreError
 from jobsight.store.mounts import file_system, is_network
 from jobsight.store.transaction import FAMILY, Cursor, Transaction
 
-__all__ = ["Cursor", "Database", "Transaction", "open_database"]
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
 
-_MAGIC = b"SQLite format 3\x00"
+__all__ = ["PATIENCE", "Cursor", "Database", "Transaction", "open_database"]
+
+_MAGIC: Final = b"SQLite format 3\x00"
 #: How long one writer waits for another process before it gives up, in seconds.
-_PATIENCE = 30
-#: Locks of jobs are folded into so many, since a transaction may hold only some thousands.
-_LOCKS = 1024
-#: Sets our advisory locks apart from those of other users of the same database.
-_FAMILY = {"tables": 28519, "agent": 28520, "job": 28521, "sums": 28522}
+PATIENCE: Final = 30
 
 
 class Database:
     """One store's database: an SQLite file or a PostgreSQL address."""
 
-    def __init__(self, engine: Engine, where: str) -> None:
-        self.engine = engine
+    def __init__(
+        self,
+        where: str,
+        make_engine: Callable[[], Engine],
+        connect: Callable[[], sqlite3.Connection] | None = None,
+    ) -> None:
         #: For messages: the path, or the address without its password.
         self.where = where
-        self.postgresql = engine.dialect.name == "postgresql"
+        self.postgresql = connect is None
+        self._make_engine = make_engine
+        self._engine: Engine | None = None
+        self._connect = connect
+        #: The one connection that writes to SQLite.
+        self._writer: sqlite3.Connection | None = None
         self._writing = threading.Lock()
+        self._opening = threading.Lock()
+        #: What may go wrong with the database itself; grows with what is imported.
+        self._errors: tuple[type[Exception], ...] = (sqlite3.Error, UnicodeDecodeError)
+
+    @property
+    def engine(self) -> Engine:
+        """SQLAlchemy's way to the database."""
+        with self._opening:
+            if self._engine is None:
+                from jobsight.store.engines import ERRORS
+
+                self._errors += ERRORS
+                self._engine = self._make_engine()
+            return self._engine
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -101,15 +122,25 @@ class Database:
         # Write-ahead logging needs memory shared by all users of the file, which a network file
         # system does not give.
         mode = "DELETE" if is_network(file_system(Path(self.where))) else "WAL"
-        with self._explained(), self._raw() as connection:
+        with self.alone() as connection:
             connection.execute(f"PRAGMA journal_mode = {mode}")
 
     def close(self) -> None:
         """Give up all connections."""
-        self.engine.dispose()
+        with self._writing:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+        if self._engine is not None:
+            self._engine.dispose()
 
     @contextmanager
     def _raw(self) -> Iterator[Any]:
+        if self._connect is not None:
+            if self._writer is None:
+                self._writer = self._connect()
+            yield self._writer
+            return
         pooled = self.engine.raw_connection()
         try:
             yield pooled.driver_connection
@@ -120,8 +151,12 @@ class Database:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, psycopg.Error, SQLAlchemyError, UnicodeDecodeError) as error:
-            raise StoreError(_sentence(error, self.where)) from error
+        except Exception as error:
+            if not isinstance(error, self._errors):
+                raise
+            from jobsight.store.engines import explain
+
+            raise StoreError(explain(error, self.where)) from error
 
 
 def open_database(location: str | os.PathLike[str]) -> Database:
@@ -135,61 +170,43 @@ def open_database(location: str | os.PathLike[str]) -> Database:
             "address such as postgresql://user@host/database"
         )
     if text.startswith("sqlite:"):
+        from sqlalchemy import make_url
+
         text = make_url(text).database or ""
     return _open_sqlite(Path(text).expanduser())
 
 
 def _open_postgresql(text: str) -> Database:
-    try:
-        url = make_url(re.sub(r"^postgres(ql)?(\+\w+)?:", "postgresql+psycopg:", text))
-    except (ArgumentError, ValueError):
-        raise StoreError(
-            "the address of the store cannot be read; right would be "
-            "postgresql://user:password@host:5432/database"
-        ) from None
-    engine = create_engine(
-        url,
-        pool_size=8,
-        max_overflow=24,
-        pool_use_lifo=True,
-        pool_pre_ping=True,
-        connect_args={"connect_timeout": 10, "application_name": "jobsight"},
-    )
+    from jobsight.store.engines import postgresql_engine, postgresql_url
 
-    @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: Any) -> None:
-        connection.autocommit = True
-        connection.execute(f"SET lock_timeout = '{_PATIENCE}s'")
-        connection.autocommit = False
-
+    url = postgresql_url(text)
     shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
-    return Database(engine, shown)
+    return Database(shown, lambda: postgresql_engine(url))
 
 
 def _open_sqlite(path: Path) -> Database:
-    _check_file(path)
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        pool_size=8,
-        max_overflow=24,
-        pool_use_lifo=True,
-        connect_args={"timeout": _PATIENCE, "cached_statements": 256},
-    )
+    def make_engine() -> Engine:
+        from jobsight.store.engines import sqlite_engine
 
-    @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: Any) -> None:
-        # The driver must not open transactions of its own: ours begin in a way of their own.
-        connection.isolation_level = None
+        return sqlite_engine(path, connect)
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            path,
+            timeout=PATIENCE,
+            cached_statements=256,
+            # The driver must not open transactions of its own: ours begin in a way of their own.
+            isolation_level=None,
+            # Threads take turns at it.
+            check_same_thread=False,
+        )
         connection.execute("PRAGMA foreign_keys = ON")
         # A batch is acknowledged once it is stored, so it has to outlive a power cut.
         connection.execute("PRAGMA synchronous = FULL")
+        return connection
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        immediate = connection.get_execution_options().get("immediate")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-    return Database(engine, str(path))
+    _check_file(path)
+    return Database(str(path), make_engine, connect)
 
 
 def _check_file(path: Path) -> None:
@@ -209,19 +226,3 @@ def _check_file(path: Path) -> None:
         ) from None
     if start and start != _MAGIC:
         raise StoreError(f"the store {path} is not a database; it was left as it is")
-
-
-def _sentence(error: Exception, where: str) -> str:
-    text = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
-    if "disk is full" in text or isinstance(error, psycopg.errors.DiskFull):
-        return f"the store {where} is full: the batch was not stored; free some space on its disk"
-    if "readonly" in text or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return f"the store {where} may only be read; give this user the right to write to it"
-    if "is locked" in text or isinstance(error, psycopg.errors.LockNotAvailable):
-        return f"the store {where} is held by another process for more than {_PATIENCE} s"
-    # SQLite names damaged tables with the damage in the name.
-    if "malformed" in text or "not a database" in text or isinstance(error, UnicodeDecodeError):
-        return f"the store {where} is damaged: {text}; restore it from a copy"
-    if isinstance(error, PoolTimeout):
-        return f"the store {where} is asked for more at once than it has connections"
-    return f"the store {where} failed: {text}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from jobsight.model import SECOND, Batch, JobInfo
+from jobsight.model import Batch, JobInfo
 from jobsight.store.bookings import Bookings
 from jobsight.store.checks import check
 from jobsight.store.database import Database
@@ -28,17 +28,6 @@ class OpenRun(NamedTuple):
     source: str
     name: str | None
     partition: str | None
-
-
-class KnownEnd(NamedTuple):
-    """The end of a stored run and who said so."""
-
-    end: int | None
-    source: str
-
-
-#: By job id and start in whole seconds, which is what schedulers book.
-KnownEnds = dict[tuple[int, int], KnownEnd]
 
 
 def record_jobs(database: Database, infos: Sequence[JobInfo], now: int | None = None) -> int:
@@ -90,16 +79,3 @@ def open_runs(connection: Connection, cluster: str) -> list[OpenRun]:
             connection.execute(query), key=lambda row: (row.job_id, row.start)
         )
     ]
-
-
-def known_ends(connection: Connection, cluster: str, job_ids: Iterable[int]) -> KnownEnds:
-    """The stored runs of these jobs, in few questions however many jobs there are."""
-    found: KnownEnds = {}
-    columns = (runs.c.job_id, runs.c.start, runs.c.end, runs.c.source)
-    wanted = sorted(set(job_ids))
-    for place in range(0, len(wanted), AT_ONCE):
-        some = wanted[place : place + AT_ONCE]
-        query = select(*columns).where(runs.c.cluster == cluster, runs.c.job_id.in_(some))
-        for job_id, start, end, source in connection.execute(query):
-            found[job_id, start // SECOND] = KnownEnd(end, source)
-    return found

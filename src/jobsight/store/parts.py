@@ -7,7 +7,7 @@ few statements however many parts it has.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,8 +15,7 @@ import msgspec
 
 from jobsight.model import Batch, JobPart, JobTotals, Sighting
 from jobsight.store import statements
-from jobsight.store.bookings import Bookings, total
-from jobsight.store.compaction import ARRIVED, OPEN_CHUNKS, join_chunks
+from jobsight.store.bookings import NOTHING_SEEN, Bookings, Sums, total
 from jobsight.store.database import Transaction
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -28,8 +27,6 @@ _PEAKS = frozenset(("memory_peak", "memory_used_peak", "swap_peak"))
 
 #: Job id, node, boot id and birth: what tells one sighting of the batch from another.
 _Key: TypeAlias = tuple[int, str, str, int]
-#: CPU time, the two peaks of memory, first and last sample of a run.
-_Sums: TypeAlias = tuple[int | None, int | None, int | None, int | None, int | None]
 
 
 class PackedSeries(NamedTuple):
@@ -38,6 +35,7 @@ class PackedSeries(NamedTuple):
     first: int
     last: int
     rows: int
+    level: int
     data: bytes
 
 
@@ -91,8 +89,14 @@ class _Node(msgspec.Struct):
         if part.final and not self.final:
             self.final = self.compact = True
         # A part that comes after the end is late; the whole is made anew with it.
-        if self.open_chunks >= OPEN_CHUNKS or (self.open_chunks and self.final):
+        if self.open_chunks and (self.final or self._is_full()):
             self.compact = True
+
+    def _is_full(self) -> bool:
+        # Here and below: only what has curves needs numpy, which takes long to import.
+        from jobsight.store.compaction import OPEN_CHUNKS
+
+        return self.open_chunks >= OPEN_CHUNKS
 
 
 class _Run(msgspec.Struct):
@@ -111,7 +115,13 @@ class _Run(msgspec.Struct):
 
     def added(self) -> tuple[Any, ...]:
         """The values of ADD_TO_RUN."""
-        return (self.updated, *msgspec.structs.astuple(self)[1:6], self.id)
+        return (self.updated, *self.sums(), self.id)
+
+    def sums(self) -> Sums:
+        return (
+            *(self.cpu_time, self.memory_used_peak, self.memory_peak),
+            *(self.first_seen, self.last_seen),
+        )
 
     def take(
         self,
@@ -121,11 +131,9 @@ class _Run(msgspec.Struct):
     ) -> None:
         """Bring in what a part changed in the figures of its node."""
         if before != after:
-            sums = (self.cpu_time, self.memory_used_peak, self.memory_peak)
-            self.cpu_time, self.memory_used_peak, self.memory_peak = (
-                whole if old == new else total([whole, new, None if old is None else -old])
-                for whole, old, new in zip(sums, before, after, strict=True)
-            )
+            self.cpu_time = _moved(self.cpu_time, before[0], after[0])
+            self.memory_used_peak = _moved(self.memory_used_peak, before[1], after[1])
+            self.memory_peak = _moved(self.memory_peak, before[2], after[2])
             self.changed = True
         if series is not None:
             self.first_seen = _least(self.first_seen, series.first)
@@ -165,16 +173,16 @@ class Parts:
             # What ran is part of the sums by day, too; all of it is part of the archive.
             run.changed |= bool(part.executables or part.steps or part.totals or part.coverage)
             if series is not None:
-                chunks.append((node.id, *series[:3], ARRIVED, series.data, None))
+                chunks.append((node.id, *series, None))
             if part.executables:
                 executables += self._executables(node, part, paths)
             steps += [(node.id, *msgspec.structs.astuple(use)) for use in part.steps]
-        self._bookings.flush()
+        written = self._bookings.flush({id: run.sums() for id, run in self._runs.items()})
         self._write_nodes()
         self._transaction.execute_rows(statements.INSERT_CHUNK, chunks)
         self._transaction.execute_rows(statements.UPSERT_EXECUTABLE, executables)
         self._transaction.execute_rows(statements.UPSERT_STEP, steps)
-        self._finish()
+        self._finish(written)
 
     def _write_nodes(self) -> None:
         new, known = [], []
@@ -189,19 +197,30 @@ class Parts:
         self._transaction.execute_rows(statements.INSERT_RUN_NODE, new)
         self._transaction.execute_rows(statements.UPDATE_RUN_NODE, known)
 
-    def _finish(self) -> None:
+    def _finish(self, written: Set[int]) -> None:
         for node in self._nodes.values():
             if node.compact:
-                join_chunks(self._transaction, node.id, whole=node.final)
+                self._join(node)
         changed = [run for run in self._runs.values() if run.changed]
-        self._transaction.execute_rows(statements.ADD_TO_RUN, [run.added() for run in changed])
+        # A new run was written with its sums.
+        added = [run.added() for run in changed if run.id not in written]
+        self._transaction.execute_rows(statements.ADD_TO_RUN, added)
         for run in changed:
             if run.entangled:
                 self._bookings.sum_up(run.id)
 
+    def _join(self, node: _Node) -> None:
+        from jobsight.store.compaction import join_chunks
+
+        join_chunks(self._transaction, node.id, whole=node.final)
+
     def _find_nodes(self) -> None:
-        keys = dict.fromkeys(_key(part.sighting) for part in self._batch.parts)
         cluster = self._batch.cluster
+        keys = dict.fromkeys(
+            _key(part.sighting)
+            for part in self._batch.parts
+            if self._bookings.knows(cluster, part.sighting.job_id)
+        )
         found = self._transaction.look_up(
             statements.FIND_RUN_NODES, [(cluster, *key) for key in keys]
         )
@@ -209,7 +228,7 @@ class Parts:
             node = self._nodes[tuple(row[:4])] = _Node(*row[4:16])
             self._know_run(node.run_id, row[16:21], bool(row[21]))
 
-    def _know_run(self, run_id: int, sums: _Sums, entangled: bool) -> None:
+    def _know_run(self, run_id: int, sums: Sums, entangled: bool) -> None:
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _Run(run_id, *sums, updated=self._received)
@@ -220,7 +239,7 @@ class Parts:
         if key not in self._nodes:
             run_id, new = self._bookings.bind(part.sighting)
             place = run_id, part.sighting.node
-            sums: _Sums = (None, None, None, None, None)
+            sums = NOTHING_SEEN
             siblings = place in self._places
             if not new:
                 row = dict(zip(("id", "node"), place, strict=True))
@@ -272,6 +291,11 @@ def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
     if newer.cpu_time is None and older.cpu_time is not None:
         changes["cpu_source"] = older.cpu_source
     return msgspec.structs.replace(newer, **changes) if changes else newer
+
+
+def _moved(whole: int | None, old: int | None, new: int | None) -> int | None:
+    """A sum after one of its figures has changed."""
+    return whole if old == new else total([whole, new, None if old is None else -old])
 
 
 def _least(known: int | None, value: int) -> int:

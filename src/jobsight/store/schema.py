@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sqlalchemy import Connection, inspect, text
 
 from jobsight.errors import StoreError
-from jobsight.store.database import Database
+from jobsight.store.database import Database, open_database
+from jobsight.store.founding import SCRIPT
 from jobsight.store.tables import VERSION
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def prepare(database: Database) -> None:
+def bring_up(database: Database) -> None:
     """Make the tables what this jobsight knows, or say why that cannot be."""
     with database.read() as connection:
         found = check(connection, database.where)
@@ -65,3 +67,22 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
+
+
+def script() -> str:
+    """The statements that make a new SQLite store: what all revisions come to."""
+    with TemporaryDirectory() as folder:
+        database = open_database(Path(folder) / "new.db")
+        migrate(database)
+        with database.alone() as connection:
+            found = connection.execute(
+                "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
+            )
+            statements = [sql for (sql,) in found]
+        database.close()
+    statements.append(f"INSERT INTO alembic_version VALUES ('{VERSION}')")
+    return ";\n".join(statements) + "\n"
+
+
+if __name__ == "__main__":
+    SCRIPT.write_text(script())

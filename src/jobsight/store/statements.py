@@ -5,10 +5,16 @@ No RETURNING: SQLite has it since 3.35 only, and enterprise Linux 9 ships 3.34.
 
 from __future__ import annotations
 
-from jobsight.model import ExecutableUse, StepUse
-from jobsight.store.tables import INFO_FIELDS
+from jobsight.model import ExecutableUse, JobInfo, StepUse
 
-INFO_NAMES = tuple(column.name for column in INFO_FIELDS)
+#: The revision of :mod:`jobsight.store.migrations` that these statements are for; a test holds them
+#: equal.
+VERSION = "0003"
+
+#: The columns of ``runs`` that are fields of JobInfo; what names a run is not among them.
+INFO_NAMES = tuple(
+    name for name in JobInfo.__struct_fields__ if name not in ("cluster", "job_id", "start")
+)
 
 
 def quoted(name: str) -> str:
@@ -54,7 +60,8 @@ DELETE_STRETCH = "DELETE FROM batches WHERE spool_id = :spool_id AND first = :fi
 # Runs
 
 _RUN = ("start", "provisional", "updated", *INFO_NAMES, "id")
-INSERT_RUN = _insert("runs", "cluster", "job_id", *_RUN)
+_SUMS = ("cpu_time", "memory_used_peak", "memory_peak", "first_seen", "last_seen")
+INSERT_RUN = _insert("runs", "cluster", "job_id", *_RUN, *_SUMS)
 #: Keys are cluster and job id. The join is written as SQLite takes it: the keys first, then by
 #: the index, however large the table is.
 RUNS_OF_JOBS = f"""
@@ -63,6 +70,13 @@ RUNS_OF_JOBS = f"""
     FROM wanted CROSS JOIN runs
     WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
     ORDER BY start
+"""
+#: Until when the runs of some jobs were, and who said so.
+ENDS_OF_JOBS = """
+    WITH wanted(cluster, job_id) AS (VALUES :keys)
+    SELECT runs.job_id, runs.start, runs."end", runs.source
+    FROM wanted CROSS JOIN runs
+    WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
 """
 UPDATE_RUN = f"""
     UPDATE runs SET start = :start, provisional = :provisional, updated = :updated, stale = true,
@@ -88,9 +102,7 @@ ADD_TO_RUN = """
 
 # Nodes of a run
 
-_SUMS_OF_RUN = """
-    runs.cpu_time, runs.memory_used_peak, runs.memory_peak, runs.first_seen, runs.last_seen
-"""
+_SUMS_OF_RUN = ", ".join(f"runs.{name}" for name in _SUMS)
 #: Sightings' rows, the sums of their runs, and whether the run has other sightings on that node (a
 #: cgroup that was made anew, a reboot). Keys are cluster, job id, node, boot id and birth.
 FIND_RUN_NODES = f"""

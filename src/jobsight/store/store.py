@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sqlalchemy import func, select, text
 
-from jobsight.model import Batch, JobInfo, RunReference
+from jobsight.model import JobInfo, RunReference
 from jobsight.store import jobs, queries, schema
 from jobsight.store.archived import Archive, ArchivedRun, find_archived
-from jobsight.store.database import Database, open_database
+from jobsight.store.database import Database
 from jobsight.store.elsewhere import CurveSource, find_span, summaries_of
-from jobsight.store.group import Group
+from jobsight.store.intake import Intake
 from jobsight.store.inventory import size_of
-from jobsight.store.jobs import KnownEnds, OpenRun
+from jobsight.store.jobs import OpenRun
 from jobsight.store.records import (
     MetricSummary,
     StoredExecutable,
@@ -27,54 +25,22 @@ from jobsight.store.records import (
     StoreInfo,
 )
 from jobsight.store.tables import agents, chunks, executables, paths, run_nodes, runs, steps
-from jobsight.store.writer import write
 
 _Row = TypeVar("_Row")
 
 
-class Store:
+class Store(Intake):
     """Runs with their nodes, curves, executables and steps, in SQLite or PostgreSQL.
 
     All methods may be called from any thread: writers take turns, readers do not wait for them.
     """
 
     def __init__(self, database: Database) -> None:
-        self.database = database
-        self._group = Group(database)
+        super().__init__(database)
         #: Gives the archive where what was pruned can still be read; jobsight.archive sets it.
         self.archive: Callable[[], Archive] | None = None
         #: Keeps the curves in place of our own chunks; jobsight.server.promql sets it.
         self.curves: CurveSource | None = None
-
-    @classmethod
-    def open(cls, location: str | os.PathLike[str]) -> Store:
-        """Open or create the store at a path or a ``postgresql://`` address."""
-        database = open_database(location)
-        try:
-            schema.prepare(database)
-        except BaseException:
-            database.close()
-            raise
-        return cls(database)
-
-    def close(self) -> None:
-        """Give up the connections; nothing is left to be written."""
-        self.database.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def write(self, batch: Batch, received: int | None = None) -> bool:
-        """Store a batch durably, whole or not at all; False where it had been stored before."""
-        return write(self._group, batch, received)
 
     def record_jobs(self, infos: Sequence[JobInfo]) -> int:
         """Merge what a scheduler says of jobs, as a batch would; how many records were news."""
@@ -84,11 +50,6 @@ class Store:
         """The cluster's runs whose end is not known."""
         with self.database.read() as connection:
             return jobs.open_runs(connection, cluster)
-
-    def known_ends(self, cluster: str, job_ids: Iterable[int]) -> KnownEnds:
-        """Until when the runs of these jobs were, and who said so."""
-        with self.database.read() as connection:
-            return jobs.known_ends(connection, cluster, job_ids)
 
     def runs(
         self,

@@ -21,8 +21,7 @@ from sqlalchemy import (
     true,
 )
 
-#: The revision of :mod:`jobsight.store.migrations` that these tables are; a test holds them equal.
-VERSION = "0003"
+from jobsight.store.statements import VERSION as VERSION
 
 metadata = MetaData(
     naming_convention={

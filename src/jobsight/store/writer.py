@@ -6,7 +6,7 @@ import hashlib
 import time
 
 from jobsight.model import Batch, Series
-from jobsight.store import chunks, statements
+from jobsight.store import statements
 from jobsight.store.bookings import Bookings
 from jobsight.store.checks import check
 from jobsight.store.database import Transaction
@@ -20,7 +20,7 @@ def write(group: Group, batch: Batch, received: int | None = None) -> bool:
     check(batch)
     now = time.time_ns() if received is None else received
     # The costly work happens before the lock of the writer is taken.
-    packed = [_pack(part.series) for part in batch.parts]
+    packed = _pack([part.series for part in batch.parts])
     return group.run(lambda transaction: _store(transaction, batch, packed, now))
 
 
@@ -40,11 +40,18 @@ def _store(
     return True
 
 
-def _pack(series: Series | None) -> PackedSeries | None:
-    if series is None or not len(series):
-        return None
-    first, last = min(series.times), max(series.times)
-    return PackedSeries(int(first), int(last), len(series), chunks.encode_series(series))
+def _pack(curves: list[Series | None]) -> list[PackedSeries | None]:
+    if not any(curves):
+        return [None] * len(curves)
+    # Imported with the first curve: records that have none should not wait for numpy.
+    from jobsight.store.chunks import encode_series
+    from jobsight.store.compaction import ARRIVED
+
+    def packed(series: Series) -> PackedSeries:
+        first, last = int(min(series.times)), int(max(series.times))
+        return PackedSeries(first, last, len(series), ARRIVED, encode_series(series))
+
+    return [packed(series) if series else None for series in curves]
 
 
 def _paths(transaction: Transaction, batch: Batch) -> dict[bytes, int]:

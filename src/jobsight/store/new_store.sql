@@ -1,0 +1,278 @@
+CREATE TABLE alembic_version (
+	version_num VARCHAR(32) NOT NULL, 
+	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+CREATE TABLE agents (
+	id INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	node TEXT NOT NULL, 
+	version TEXT NOT NULL, 
+	written BIGINT NOT NULL, 
+	received BIGINT NOT NULL, 
+	clock_skew BIGINT NOT NULL, 
+	skew_found BIGINT NOT NULL, 
+	CONSTRAINT pk_agents PRIMARY KEY (id), 
+	CONSTRAINT uq_agents_cluster_node UNIQUE (cluster, node)
+);
+CREATE TABLE paths (
+	id INTEGER NOT NULL, 
+	digest BLOB NOT NULL, 
+	path BLOB NOT NULL, software_id BIGINT, named BIGINT, 
+	CONSTRAINT pk_paths PRIMARY KEY (id), 
+	CONSTRAINT uq_paths_digest UNIQUE (digest)
+);
+CREATE TABLE runs (
+	id INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	job_id BIGINT NOT NULL, 
+	start BIGINT NOT NULL, 
+	source TEXT NOT NULL, 
+	sluid TEXT, 
+	restart_count BIGINT, 
+	array_job_id BIGINT, 
+	array_task_id BIGINT, 
+	het_job_id BIGINT, 
+	het_offset BIGINT, 
+	name TEXT, 
+	user TEXT, 
+	uid BIGINT, 
+	account TEXT, 
+	partition TEXT, 
+	command TEXT, 
+	nodes BLOB, 
+	cpus BIGINT, 
+	memory BIGINT, 
+	time_limit BIGINT, 
+	submit BIGINT, 
+	"end" BIGINT, 
+	state TEXT, 
+	exit_code BIGINT, 
+	exit_signal BIGINT, 
+	provisional BOOLEAN NOT NULL, 
+	cpu_time BIGINT, 
+	memory_used_peak BIGINT, 
+	memory_peak BIGINT, 
+	first_seen BIGINT, 
+	last_seen BIGINT, 
+	updated BIGINT NOT NULL, qos TEXT, gpus BIGINT, tres BLOB, stale BOOLEAN DEFAULT 1 NOT NULL, archived TEXT, archived_updated BIGINT, archived_start BIGINT, pruned SMALLINT DEFAULT '0' NOT NULL, 
+	CONSTRAINT pk_runs PRIMARY KEY (id), 
+	CONSTRAINT uq_runs_cluster_job_id_start UNIQUE (cluster, job_id, start)
+);
+CREATE INDEX ix_runs_account_start ON runs (account, start);
+CREATE INDEX ix_runs_array_job_id ON runs (array_job_id);
+CREATE INDEX ix_runs_het_job_id ON runs (het_job_id);
+CREATE INDEX ix_runs_job_id ON runs (job_id);
+CREATE INDEX ix_runs_start ON runs (start);
+CREATE INDEX ix_runs_user_start ON runs (user, start);
+CREATE TABLE run_nodes (
+	id INTEGER NOT NULL, 
+	run_id INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	job_id BIGINT NOT NULL, 
+	node TEXT NOT NULL, 
+	boot_id TEXT NOT NULL, 
+	birth BIGINT NOT NULL, 
+	sluid TEXT, 
+	restart_count BIGINT, 
+	epoch TEXT NOT NULL, 
+	written BIGINT NOT NULL, 
+	totals BLOB, 
+	cpu_time BIGINT, 
+	memory_used_peak BIGINT, 
+	memory_peak BIGINT, 
+	coverage BLOB, 
+	first_sample BIGINT, 
+	last_sample BIGINT, 
+	final BOOLEAN DEFAULT 0 NOT NULL, 
+	open_chunks INTEGER DEFAULT '0' NOT NULL, 
+	CONSTRAINT pk_run_nodes PRIMARY KEY (id), 
+	CONSTRAINT fk_run_nodes_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id), 
+	CONSTRAINT uq_run_nodes_cluster_job_id_node_boot_id_birth UNIQUE (cluster, job_id, node, boot_id, birth)
+);
+CREATE INDEX ix_run_nodes_run_id_node ON run_nodes (run_id, node);
+CREATE TABLE spools (
+	id INTEGER NOT NULL, 
+	agent_id INTEGER NOT NULL, 
+	name TEXT NOT NULL, 
+	CONSTRAINT pk_spools PRIMARY KEY (id), 
+	CONSTRAINT fk_spools_agent_id_agents FOREIGN KEY(agent_id) REFERENCES agents (id), 
+	CONSTRAINT uq_spools_agent_id_name UNIQUE (agent_id, name)
+);
+CREATE TABLE batches (
+	spool_id INTEGER NOT NULL, 
+	first BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	CONSTRAINT pk_batches PRIMARY KEY (spool_id, first), 
+	CONSTRAINT fk_batches_spool_id_spools FOREIGN KEY(spool_id) REFERENCES spools (id)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE chunks (
+	id INTEGER NOT NULL, 
+	run_node_id INTEGER NOT NULL, 
+	first BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	rows INTEGER NOT NULL, 
+	level SMALLINT NOT NULL, 
+	data BLOB NOT NULL, 
+	summary BLOB, resolution BIGINT, 
+	CONSTRAINT pk_chunks PRIMARY KEY (id), 
+	CONSTRAINT ck_chunks_level CHECK (level BETWEEN 0 AND 2), 
+	CONSTRAINT fk_chunks_run_node_id_run_nodes FOREIGN KEY(run_node_id) REFERENCES run_nodes (id)
+);
+CREATE INDEX ix_chunks_run_node_id_first ON chunks (run_node_id, first);
+CREATE TABLE executables (
+	run_node_id INTEGER NOT NULL, 
+	path_id INTEGER NOT NULL, 
+	path_known BOOLEAN NOT NULL, 
+	epoch BIGINT NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	executions BIGINT NOT NULL, 
+	processes BIGINT NOT NULL, 
+	cpu_time BIGINT NOT NULL, 
+	cpu_user BIGINT NOT NULL, 
+	cpu_system BIGINT NOT NULL, 
+	cpu_estimated BIGINT NOT NULL, 
+	read_bytes BIGINT NOT NULL, 
+	written_bytes BIGINT NOT NULL, 
+	failures BIGINT NOT NULL, 
+	peak_memory BIGINT NOT NULL, 
+	first_seen BIGINT NOT NULL, 
+	last_seen BIGINT NOT NULL, 
+	CONSTRAINT pk_executables PRIMARY KEY (run_node_id, path_id, path_known, epoch), 
+	CONSTRAINT fk_executables_path_id_paths FOREIGN KEY(path_id) REFERENCES paths (id), 
+	CONSTRAINT fk_executables_run_node_id_run_nodes FOREIGN KEY(run_node_id) REFERENCES run_nodes (id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_executables_path_id ON executables (path_id);
+CREATE TABLE steps (
+	run_node_id INTEGER NOT NULL, 
+	step TEXT NOT NULL, 
+	tasks BIGINT NOT NULL, 
+	cpu_time BIGINT, 
+	cpu_overhead BIGINT, 
+	memory_peak BIGINT, 
+	oom_kills BIGINT, 
+	first_seen BIGINT NOT NULL, 
+	last_seen BIGINT NOT NULL, 
+	ended BOOLEAN NOT NULL, 
+	CONSTRAINT pk_steps PRIMARY KEY (run_node_id, step), 
+	CONSTRAINT fk_steps_run_node_id_run_nodes FOREIGN KEY(run_node_id) REFERENCES run_nodes (id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_runs_stale ON runs (id) WHERE stale;
+CREATE INDEX ix_runs_open ON runs ("end", cluster) WHERE "end" IS NULL;
+CREATE INDEX ix_runs_unarchived ON runs ("end") WHERE archived_updated IS NULL AND "end" IS NOT NULL;
+CREATE INDEX ix_runs_end ON runs ("end");
+CREATE INDEX ix_runs_pruned_end ON runs (pruned, "end");
+CREATE INDEX ix_paths_software_id ON paths (software_id);
+CREATE TABLE software (
+	id INTEGER NOT NULL, 
+	name TEXT NOT NULL, 
+	version TEXT NOT NULL, 
+	local_version TEXT NOT NULL, 
+	user_provided BOOLEAN NOT NULL, 
+	ignored BOOLEAN NOT NULL, 
+	CONSTRAINT pk_software PRIMARY KEY (id), 
+	CONSTRAINT uq_software_name_version_local_version_user_provided_ignored UNIQUE (name, version, local_version, user_provided, ignored)
+);
+CREATE TABLE tokens (
+	id INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	digest BLOB NOT NULL, 
+	label TEXT NOT NULL, 
+	created BIGINT NOT NULL, 
+	expires BIGINT, 
+	revoked BIGINT, 
+	used BIGINT, 
+	CONSTRAINT pk_tokens PRIMARY KEY (id), 
+	CONSTRAINT uq_tokens_digest UNIQUE (digest)
+);
+CREATE TABLE contributions (
+	run_id BIGINT NOT NULL, 
+	revision BIGINT NOT NULL, 
+	dropped BOOLEAN DEFAULT 0 NOT NULL, 
+	data BLOB NOT NULL, 
+	CONSTRAINT pk_contributions PRIMARY KEY (run_id)
+);
+CREATE INDEX ix_contributions_revision ON contributions (revision);
+CREATE INDEX ix_contributions_dropped ON contributions (run_id) WHERE dropped;
+CREATE TABLE usage_by_day (
+	day INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	runs BIGINT NOT NULL, 
+	executions BIGINT NOT NULL, 
+	cpu_time BIGINT NOT NULL, 
+	core_time BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
+	memory_time BIGINT NOT NULL, 
+	CONSTRAINT pk_usage_by_day PRIMARY KEY (day, cluster, user, account, partition)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE software_by_day (
+	day INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	software_id BIGINT NOT NULL, 
+	runs BIGINT NOT NULL, 
+	executions BIGINT NOT NULL, 
+	cpu_time BIGINT NOT NULL, 
+	core_time BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
+	name_runs BIGINT NOT NULL, 
+	version_runs BIGINT NOT NULL, 
+	local_version_runs BIGINT NOT NULL, 
+	CONSTRAINT pk_software_by_day PRIMARY KEY (day, cluster, user, account, partition, software_id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_software_by_day_software_id_day ON software_by_day (software_id, day);
+CREATE TABLE run_details (
+	run_id INTEGER NOT NULL, 
+	changed BIGINT NOT NULL, 
+	data BLOB NOT NULL, 
+	CONSTRAINT pk_run_details PRIMARY KEY (run_id), 
+	CONSTRAINT fk_run_details_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id)
+);
+CREATE INDEX ix_run_details_changed ON run_details (changed);
+CREATE TABLE cluster_records (
+	cluster TEXT NOT NULL, 
+	kind TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	data BLOB NOT NULL, 
+	changed BIGINT NOT NULL, 
+	CONSTRAINT pk_cluster_records PRIMARY KEY (cluster, kind, name)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE marks (
+	name TEXT NOT NULL, 
+	value BIGINT NOT NULL, 
+	text TEXT, 
+	CONSTRAINT pk_marks PRIMARY KEY (name)
+);
+CREATE TABLE exported (
+	name TEXT NOT NULL, 
+	run_id BIGINT NOT NULL, 
+	digest BLOB, 
+	CONSTRAINT pk_exported PRIMARY KEY (name, run_id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_exported_waiting ON exported (name) WHERE digest IS NULL;
+INSERT INTO alembic_version VALUES ('0003')

@@ -1,0 +1,92 @@
+"""A new store, made at once instead of by one revision after the other."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from jobsight.errors import StoreError
+from jobsight.store import Store, founding, schema, statements, tables
+from jobsight.store.database import open_database
+from tests.store.sample import batch, info
+
+
+def _master(file: Path) -> list[tuple[object, ...]]:
+    database = open_database(file)
+    with database.read() as connection:
+        rows = connection.execute(text("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+        found = [tuple(row) for row in rows]
+    database.close()
+    return found
+
+
+def test_the_script_is_what_the_revisions_come_to() -> None:
+    """After a new revision: ``make docs``."""
+    assert founding.SCRIPT.read_text() == schema.script()
+
+
+def test_a_new_store_is_one_that_was_brought_up(tmp_path: Path) -> None:
+    Store.open(tmp_path / "new.db").close()
+    database = open_database(tmp_path / "old.db")
+    schema.migrate(database)
+    database.close()
+    assert _master(tmp_path / "new.db") == _master(tmp_path / "old.db")
+    with Store.open(tmp_path / "new.db") as new, Store.open(tmp_path / "old.db") as old:
+        assert new.info().version == old.info().version == tables.VERSION
+
+
+def test_the_columns_of_a_run_are_those_of_the_table() -> None:
+    assert tuple(column.name for column in tables.INFO_FIELDS) == statements.INFO_NAMES
+
+
+def test_many_found_one_store(tmp_path: Path) -> None:
+    failed: list[BaseException] = []
+    together = threading.Barrier(4)
+
+    def found(number: int) -> None:
+        try:
+            together.wait()
+            with Store.open(tmp_path / "store.db") as store:
+                store.write(batch(jobs=[info(number)], sequence=number))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=found, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    with Store.open(tmp_path / "store.db") as store:
+        assert {run.info.job_id for run in store.runs()} == {1, 2, 3, 4}
+
+
+def test_a_script_that_fails_leaves_an_empty_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.sql"
+    broken.write_text(founding.SCRIPT.read_text() + ";\nNONSENSE\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(founding, "SCRIPT", broken)
+        with pytest.raises(StoreError, match="NONSENSE"):
+            Store.open(tmp_path / "store.db")
+    with Store.open(tmp_path / "store.db") as store:
+        assert store.info().version == tables.VERSION
+
+
+def test_who_only_writes_needs_the_driver_alone(tmp_path: Path) -> None:
+    """A program that cron starts every few minutes should not wait for what it does not use."""
+    program = (
+        "import sys\n"
+        "from jobsight.sams.aggregator import Aggregator\n"
+        "from jobsight.store.intake import Intake\n"
+        "for _ in range(2):\n"
+        "    with Intake.open(sys.argv[1]) as store:\n"
+        "        Aggregator(store, 'c1').book([])\n"
+        "print(*{'sqlalchemy', 'alembic', 'psycopg', 'numpy'} & sys.modules.keys())\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "store.db")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
