@@ -22,6 +22,8 @@ logger = logging.getLogger("jobsight.sams")
 MOST_RECORDS: Final = 1000
 MOST_PROGRAMS: Final = 50_000
 MOST_BYTES: Final = 64 * 2**20
+#: Records of the first group, for which the store waits.
+FIRST_RECORDS: Final = 200
 
 
 class Entry(msgspec.Struct, array_like=True):
@@ -91,16 +93,18 @@ class Reader:
         files = self._inbox.files()
         items: list[_Item] = []
         programs = size = 0
+        most = min(FIRST_RECORDS, self._most_records)
         for done, file in enumerate(files, 1):
             item = self._item(file)
             if item is not None:
                 items.append(item)
                 programs += len(item.record.executables)
                 size += len(item.data or b"")
-            full = len(items) >= self._most_records or programs >= MOST_PROGRAMS
+            full = len(items) >= most or programs >= MOST_PROGRAMS
             if full or size >= MOST_BYTES or done == len(files):
                 yield self._group(items, done, len(files))
                 items, programs, size = [], 0, 0
+                most = self._most_records
 
     def settle(self, refused: Refusals) -> None:
         """Move the files of the oldest group that is out."""
