@@ -296,6 +296,11 @@ class RunningAgent:
         part: JobPart = wait_until(complete)
         return part
 
+    def listen(self, node: SlurmNode) -> None:
+        """Have the sockets open: of a node's first job the first moments may pass unheard."""
+        node.job(1000).step("sleep", "60")
+        wait_until(lambda: self.agent.collector.events is not None and self.agent.jobs)
+
     def stop(self) -> None:
         self.agent.stop()
         self.thread.join(60)

@@ -41,6 +41,7 @@ NAMES = [
 def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) -> None:
     paths = [os.path.join(os.fsencode(tmp_path), name) for name in NAMES]
     with following(node.finder()) as running:
+        running.listen(node)
         job = node.job(1)
         for number, path in enumerate(paths):
             shutil.copy(built("processor"), path)
@@ -52,7 +53,8 @@ def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) ->
         # And they come through the wire as they are.
         (batch,) = [batch for batch in running.kept.batches if part in batch.parts]
         again = decode(encode(msgspec.structs.replace(batch, spool="s", sequence=1)))
-        assert {use.path for use in again.parts[0].executables} >= set(paths)
+        (sent,) = [one for one in again.parts if one.sighting == part.sighting]
+        assert {use.path for use in sent.executables} >= set(paths)
 
 
 def test_a_path_of_four_thousand_characters(node: SlurmNode, tmp_path: Path) -> None:
@@ -70,6 +72,7 @@ def test_a_path_of_four_thousand_characters(node: SlurmNode, tmp_path: Path) -> 
         os.write(program, built("processor").read_bytes())
         os.close(program)
         with following(node.finder()) as running:
+            running.listen(node)
             job = node.job(1)
             job.step("/bin/sh", "-c", "exec ./p 100000", preexec_fn=lambda: os.fchdir(here)).wait()
             part = running.last(job)
@@ -85,6 +88,7 @@ def test_a_deleted_executable(node: SlurmNode, tmp_path: Path) -> None:
     program = tmp_path / "gone"
     shutil.copy(built("processor"), program)
     with following(node.finder()) as running:
+        running.listen(node)
         job = node.job(1)
         step = job.step(program, "400000")
         wait_until(lambda: job.used() > 0.05e9)
@@ -115,6 +119,7 @@ def test_an_executable_that_is_not_seen_from_here(
         shutil.copy(static, tmp_path / "burn")
         words = ["unshare", "-m", "sh", "-c", script]
     with following(node.finder()) as running:
+        running.listen(node)
         job = node.job(1)
         assert job.step(*words, preexec_fn=go_first).wait() == 0
         part = running.last(job)

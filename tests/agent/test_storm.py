@@ -32,6 +32,7 @@ def test_two_thousand_programs_of_3_ms(node: SlurmNode, kind: str) -> None:
     program = built(kind)
     programs = 2000 if kind == "wall" else 500
     with following(node.finder()) as running:
+        running.listen(node)
         # Other work on the machine takes from the programs' time: the best of some counts.
         for number in range(1, 6):
             job = node.job(number)
@@ -59,6 +60,7 @@ def test_two_thousand_programs_of_3_ms(node: SlurmNode, kind: str) -> None:
 def test_programs_of_50_ms(node: SlurmNode, programs: int) -> None:
     program = built("processor")
     with following(node.finder()) as running:
+        running.listen(node)
         for number in range(1, 6):
             job = node.job(number)
             storm = (built("storm"), str(programs), "2", program, "50000")
@@ -89,6 +91,7 @@ def test_jobs_of_a_few_moments_are_told_whole(node: SlurmNode) -> None:
 
 def test_two_jobs_are_kept_apart(node: SlurmNode) -> None:
     with following(node.finder()) as running:
+        running.listen(node)
         one, other = node.job(1), node.job(2)
         steps = [
             one.step(built("storm"), "200", "2", built("wall"), "1000"),
@@ -108,6 +111,7 @@ def test_two_jobs_are_kept_apart(node: SlurmNode) -> None:
 
 def test_steps_are_kept_apart_and_summed(node: SlurmNode) -> None:
     with following(node.finder()) as running:
+        running.listen(node)
         job = node.job(1)
         for step, length in (("batch", 100_000), ("0", 200_000), ("1", 300_000)):
             job.step(built("processor"), str(length), step=step, tasks=2).wait()
@@ -131,6 +135,7 @@ def test_a_chain_of_execs_is_split(node: SlurmNode, tmp_path: Path) -> None:
         f"os.execv({str(other)!r}, ['other', '500000'])\n"
     )
     with following(node.finder()) as running:
+        running.listen(node)
         job = node.job(1)
         python = Path("/usr/bin/python3").resolve()
         job.step(python, chain, preexec_fn=go_first).wait()
@@ -160,6 +165,7 @@ def test_a_reused_pid_is_not_mixed_up_between_jobs(node: SlurmNode) -> None:
     )
     python = "/usr/bin/python3"
     with following(node.finder()) as running:
+        running.listen(node)
         spare = subprocess.Popen(["true"])
         spare.wait()
         jobs = [node.job(1), node.job(2)]

@@ -81,10 +81,16 @@ def test_both_ways_give_the_same_totals(both: Site) -> None:
     report = both.ended(job)
     document = record_of(both, job)
     booked = document["sams.sampler.Software"]["execs"]
-    ours = {row["path"]: row["cpu_time"] / 1e9 for row in report["executables"]}
-    for path, use in booked.items():
-        used = use["user"] + use["system"]
-        assert abs(used - ours[path]) <= max(0.05, 0.01 * used), (path, used, ours[path])
+    ours = {
+        row["path"]: row["cpu_time"] / 1e9
+        for row in report["executables"]
+        if row["kind"] == "executable"
+    }
+    theirs = {path: use["user"] + use["system"] for path, use in booked.items()}
+    # What slurmstepd's child used before it became the job's script is seen by one or the other.
+    for path in theirs.keys() | ours.keys():
+        used, other = theirs.get(path, 0.0), ours.get(path, 0.0)
+        assert abs(used - other) <= max(0.05, 0.01 * used), (path, used, other)
     assert document["sams.sampler.Core"]["jobid"] == job
     assert document["sams.sampler.SlurmInfo"]["username"] == ALICE
     assert document["sams.sampler.SlurmInfo"]["account"] == "alpha"

@@ -58,13 +58,11 @@ class CgroupProbe:
         self._proc = proc
         self._epoch_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK
         self._cpu: CpuReading | None = None
-        #: When the CPU counter was last read, on the monotonic clock.
         self.read_at: int | None = None
         self._marks = NO_MARKS
         self._used_peak: int | None = None
         self._swap_peak: int | None = None
-        self._io: InputOutput = NOTHING
-        self._io_hidden = False
+        self._io, self._io_hidden = NOTHING, False
         self._round = 0
         self._losses = tracker.losses
         #: The counters cannot be read any more.
@@ -166,8 +164,7 @@ class CgroupProbe:
                         self.tracker.lose(process.tgid)
                         continue
             threads += process.threads
-        row["tasks.processes"] = len(self.usage.members)
-        row["tasks.threads"] = threads
+        row["tasks.processes"], row["tasks.threads"] = len(self.usage.members), threads
         self._io = self._sum_io()
         for name, value in zip(IO_METRICS, self._io, strict=True):
             row[name] = MISSING if self._io_hidden else value
