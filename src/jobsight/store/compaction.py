@@ -10,9 +10,6 @@ from jobsight.store import chunks, frames, statements
 from jobsight.store.curves import Curves, join, summarise
 from jobsight.store.database import Transaction
 
-#: So many parts wait until they are joined: each is then rewritten twice in its life, and the
-#: curves of a running job are read from few chunks.
-OPEN_CHUNKS = 64
 #: Values (rows times metrics) of one chunk at most, which bounds the memory it takes to read one.
 MAX_VALUES = 1 << 23
 

@@ -25,6 +25,10 @@ _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
 _PEAKS = frozenset(("memory_peak", "memory_used_peak", "swap_peak"))
 
 
+#: So many parts wait until they are joined: each is then rewritten twice in its life, and the
+#: curves of a running job are read from few chunks.
+OPEN_CHUNKS = 64
+
 #: Job id, node, boot id and birth: what tells one sighting of the batch from another.
 _Key: TypeAlias = tuple[int, str, str, int]
 
@@ -89,14 +93,8 @@ class _Node(msgspec.Struct):
         if part.final and not self.final:
             self.final = self.compact = True
         # A part that comes after the end is late; the whole is made anew with it.
-        if self.open_chunks and (self.final or self._is_full()):
+        if self.open_chunks and (self.final or self.open_chunks >= OPEN_CHUNKS):
             self.compact = True
-
-    def _is_full(self) -> bool:
-        # Here and below: only what has curves needs numpy, which takes long to import.
-        from jobsight.store.compaction import OPEN_CHUNKS
-
-        return self.open_chunks >= OPEN_CHUNKS
 
 
 class _Run(msgspec.Struct):
@@ -210,6 +208,7 @@ class Parts:
                 self._bookings.sum_up(run.id)
 
     def _join(self, node: _Node) -> None:
+        # Only what has curves needs numpy, which takes long to import.
         from jobsight.store.compaction import join_chunks
 
         join_chunks(self._transaction, node.id, whole=node.final)
