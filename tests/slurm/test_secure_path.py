@@ -15,7 +15,7 @@ import pytest
 
 from tests.bed import Cluster
 from tests.server.papers import Papers
-from tests.slurm.jobs import ALICE, burn, script
+from tests.slurm.jobs import ALICE, Gate, burn, script
 from tests.slurm.site import Site
 from tests.waiting import wait_until
 
@@ -76,11 +76,14 @@ def secure(
 
 def run(site: Site, seconds: float) -> int:
     """A job on the node of the agent, which has ended."""
-    text = script(burn(seconds), "truth")
-    options = ("--mem=50", f"--nodelist={site.cluster.nodes[0]}")
-    job = site.cluster.submit(ALICE, text, *options)
+    job = submit(site, burn(seconds), "truth")
     site.cluster.wait(job, "COMPLETED", timeout=120)
     return job
+
+
+def submit(site: Site, *lines: str) -> int:
+    options = ("--mem=50", f"--nodelist={site.cluster.nodes[0]}")
+    return site.cluster.submit(ALICE, script(*lines), *options)
 
 
 def check(site: Site, job: int) -> None:
@@ -110,8 +113,12 @@ def test_a_revoked_token_keeps_the_job_on_the_node_until_there_is_a_new_one(
     node = site.cluster.nodes[0]
     (token,) = tokens.list()
     tokens.revoke(token["id"])
-    job = run(site, 0.5)
-    wait_until(lambda: "revoked" in site.log(f"agent-{node}")(), 60)
+    # The server takes it for some seconds more, in which a whole short job could pass.
+    with Gate(site.cluster.settings.path()) as gate:
+        job = submit(site, burn(0.5), gate.line, "truth")
+        wait_until(lambda: "revoked" in site.log(f"agent-{node}")(), 90)
+        gate.open()
+        site.cluster.wait(job, "COMPLETED", timeout=120)
     assert all(not row["final"] for row in (site.report(job) or {"node_rows": []})["node_rows"])
     site.agents_token.unlink()
     tokens.add(site.agents_token)
