@@ -27,14 +27,7 @@ STRANGERS_EVERY: Final = 20
 #: With so many processes each one's I/O is read in every other round; its record completes it.
 MANY: Final = 64
 
-IO_METRICS: Final = (
-    "io.read_characters",
-    "io.written_characters",
-    "io.read_calls",
-    "io.write_calls",
-    "io.read_bytes",
-    "io.written_bytes",
-)
+IO_METRICS: Final = tuple(f"io.{name}" for name in InputOutput._fields)
 
 
 class CgroupProbe:
@@ -77,8 +70,11 @@ class CgroupProbe:
         row: Row = {}
         self._round += 1
         self._sample_counters(row)
-        self._sample_processes(row)
-        if self._cpu is not None:
+        # Whatever was in the counter is in the processes' own account then, or this round is not
+        # one to go on from: what comes later would count twice.
+        self.tracker.catch_up()
+        whole = self._sample_processes(row)
+        if whole and self._cpu is not None:
             self._full = (self._cpu.time, self.usage.cpu_seen())
         return row
 
@@ -98,13 +94,17 @@ class CgroupProbe:
         self.usage.peak_in_doubt = False
         self.read_counters()
 
-    def read_counters(self) -> None:
+    def read_counters(self, *, all_known: bool = True) -> None:
         """Take the counters alone, if they are still there."""
         try:
             self._sample_counters({})
         except CgroupGone:
             return
-        if self._cpu is not None and not self._gone and not self.usage.members:
+        if self._cpu is None or self._gone or not all_known:
+            return
+        # What has ended by now has been told then.
+        self.tracker.catch_up()
+        if self.usage.processes and not self.usage.members:
             # Nothing is alive whose own account would lag behind the counter.
             self._full = (self._cpu.time, self.usage.cpu_seen())
 
@@ -147,11 +147,12 @@ class CgroupProbe:
     def _note(self, group: str, error: OSError) -> None:
         self.errors[group] = f"{error.strerror}: {error.filename}" if error.filename else str(error)
 
-    def _sample_processes(self, row: Row) -> None:
+    def _sample_processes(self, row: Row) -> bool:
+        """Look at the processes; gives whether each of them could be read."""
         if not self.events or self._doubtful or self._round % STRANGERS_EVERY == 1:
             self._adopt_strangers()
         odd = self._round % 2 == 1
-        threads = 0
+        whole, threads = True, 0
         members = list(self.usage.members.values())
         turn = self._round % 2 if len(members) >= MANY else 2
         for index, process in enumerate(members):
@@ -160,24 +161,18 @@ class CgroupProbe:
                 try:
                     self._look(process, with_io=index % 2 != turn or process.threads > 1)
                 except Gone:
+                    whole = False
                     if not self.events:
                         self.tracker.lose(process.tgid)
                         continue
+            else:
+                whole = False
             threads += process.threads
         row["tasks.processes"], row["tasks.threads"] = len(self.usage.members), threads
-        self._io = self._sum_io()
+        self._io = self.usage.io_seen()
         for name, value in zip(IO_METRICS, self._io, strict=True):
             row[name] = MISSING if self._io_hidden else value
-
-    def _sum_io(self) -> InputOutput:
-        """What has ended plus what the live processes say, less what was there before us."""
-        members = self.usage.members.values()
-        live = [process.vitals_io for process in members]
-        base = [process.base_io for process in members if process.base_io is not NOTHING]
-        sums = [sum(column) for column in zip(self.usage.ended_io, *live, strict=True)]
-        for before in base:
-            sums = [one - other for one, other in zip(sums, before, strict=True)]
-        return InputOutput(*sums)
+        return whole
 
     def _look(self, process: Process, *, with_io: bool = True) -> None:
         """Read one live process."""

@@ -33,8 +33,9 @@ class SlurmProbe(CgroupProbe):
 
     def refresh(self) -> None:
         """Folders have come or gone: look for steps, and for processes in them."""
-        # A step that has just gone is still in the job's own counters.
-        self.read_counters()
+        # A step that has just gone is still in the job's own counters; so are processes of a step
+        # that has just come, of whom nobody has told yet.
+        self.read_counters(all_known=False)
         self.counters.refresh()
         self._adopt_strangers()
 

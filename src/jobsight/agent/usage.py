@@ -69,6 +69,15 @@ class JobUsage:
         live = sum(process.vitals_cpu - process.base_cpu for process in self.members.values())
         return self.ended_cpu + live
 
+    def io_seen(self) -> InputOutput:
+        """The same for their I/O, less what was there before us."""
+        live = [process.vitals_io for process in self.members.values()]
+        sums = [sum(column) for column in zip(self.ended_io, *live, strict=True)]
+        for process in self.members.values():
+            if process.base_io is not NOTHING:
+                sums = [one - other for one, other in zip(sums, process.base_io, strict=True)]
+        return InputOutput(*sums)
+
     def cpu_by_records(self) -> CpuReading:
         """What the books say in all, where no counter could be read."""
         rows = self.snapshot(estimated=False)

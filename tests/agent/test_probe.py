@@ -1,0 +1,137 @@
+"""The total of a job whose counter went away: completed by exit records, and never twice."""
+
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.cgroups import NO_MARKS, CgroupGone, CpuReading
+from jobsight.agent.live import NOTHING, InputOutput
+from jobsight.agent.probe import CgroupProbe
+from jobsight.model import SECOND
+from tests.agent.lives import Alive, Kernel, record
+
+
+class Counter:
+    """A cgroup of which only the CPU counter can be read, until it is removed."""
+
+    version = "cgroup v1"
+
+    def __init__(self) -> None:
+        self.used: float | None = 0.0
+        self.pids: list[int] = []
+
+    def cpu(self) -> CpuReading:
+        if self.used is None:
+            raise CgroupGone
+        time = round(self.used * SECOND)
+        return CpuReading(time, time, 0)
+
+    def memory(self) -> None:
+        return None
+
+    def marks(self) -> object:
+        return NO_MARKS
+
+    def processes(self) -> list[int]:
+        return self.pids
+
+    def close(self) -> None:
+        pass
+
+
+class Readable(Alive):
+    """A live process that has used so much by its own account."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        super().__init__(pid)
+        self._used = round(seconds * SECOND)
+
+    def vitals(self) -> tuple[int, int, int, int]:
+        return self._used, 0, 1, 0
+
+    def input_output(self, *_: object, **__: object) -> InputOutput:
+        return NOTHING
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+@pytest.fixture
+def probe(kernel: Kernel, counter: Counter, tmp_path: Path) -> CgroupProbe:
+    """A job with one process, whose files in /proc are gone already."""
+    made = CgroupProbe(counter, kernel.tracker, events=True, proc=bytes(tmp_path))  # type: ignore[arg-type]
+    kernel.names.links[100] = b"/bin/sh"
+    kernel.tracker.adopt(Alive(100), made.usage)  # type: ignore[arg-type]
+    return made
+
+
+def total(probe: CgroupProbe) -> float:
+    probe.close()
+    used = probe.totals().cpu_time
+    assert used is not None
+    return used / SECOND
+
+
+def ended(kernel: Kernel, seconds: float) -> None:
+    kernel.tell(kernel.exit(100), record(100, round(seconds * SECOND)))
+
+
+def test_a_round_between_an_end_and_its_record_counts_nothing_twice(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    # The counter has all of it; the process cannot be read any more, its record is on its way.
+    probe.usage.members[100].live = None
+    counter.used = 1.5
+    probe.sample()
+    ended(kernel, 1.5)
+    counter.used = None
+    assert total(probe) == 1.5
+
+
+def test_what_came_after_the_last_reading_is_added_from_the_record(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    probe.usage.members[100].live = Readable(100, 1.0)  # type: ignore[assignment]
+    counter.used = 1.0
+    probe.sample()
+    ended(kernel, 1.5)
+    counter.used = None
+    assert total(probe) == 1.5
+
+
+def test_a_record_that_comes_with_the_round_is_in_both_accounts(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    told = []
+
+    def catch_up() -> None:
+        if not told:
+            told.append(True)
+            ended(kernel, 1.4)
+
+    kernel.tracker.catch_up = catch_up
+    # The counter is the truth where the record is short of it.
+    counter.used = 1.5
+    probe.sample()
+    counter.used = None
+    assert total(probe) == 1.5
+
+
+def test_a_first_reading_before_anybody_is_known_counts_nothing_twice(
+    kernel: Kernel, counter: Counter, tmp_path: Path
+) -> None:
+    probe = CgroupProbe(counter, kernel.tracker, events=True, proc=bytes(tmp_path))  # type: ignore[arg-type]
+    counter.used = 0.4
+    probe.read_counters()
+    kernel.names.links[100] = b"/bin/sh"
+    kernel.tracker.adopt(Alive(100), probe.usage)  # type: ignore[arg-type]
+    ended(kernel, 0.5)
+    counter.used = None
+    assert total(probe) == 0.5
