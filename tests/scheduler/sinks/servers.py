@@ -35,7 +35,12 @@ def mongodb(folder: Path, port: int | None = None, *, auth: bool = False) -> Ite
         yield url
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            # Now and then it waits for itself when it is to end; its files are whole.
+            process.kill()
+            process.wait(60)
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
