@@ -86,6 +86,8 @@ class Collector:
         #: While events are left to gather: until when.
         self._joined_until = 0
         self._at_once = 0
+        #: Events were taken in, and nobody has looked whether they were somebody's last.
+        self._unsettled = False
         self._stop = threading.Event()
         self._closed_overruns = 0
         self.faults = Faults()
@@ -228,6 +230,10 @@ class Collector:
             self._joined_until = 0
             self._poll.modify(self.events.connector.fileno(), select.POLLIN)
         self._take_in()
+        self._settle()
+
+    def _settle(self) -> None:
+        self._unsettled = False
         for job in self.jobs:
             try:
                 job.probe.settle()
@@ -239,6 +245,7 @@ class Collector:
             return
         before = self.events.overruns
         events = self.events.connector.drain()
+        self._unsettled |= bool(events)
         self.tracker.apply(events, self.events.taskstats.drain())
         if self.events.overruns != before:
             # Every job looks once at who is there.
@@ -269,6 +276,9 @@ class Collector:
         except Exception as error:
             # One job must never end the others' measuring.
             self.faults.note("a sampling round", error)
+        if self._unsettled:
+            # A process may have ended while others were looked at.
+            self._settle()
         self.rounds += 1
         self.rounds_cpu += time.thread_time_ns() - before
 

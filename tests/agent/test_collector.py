@@ -1,0 +1,62 @@
+"""The loop over all jobs: what was told in the middle of a round is not forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobsight.agent.collector import Collector
+from jobsight.agent.netlink import ExitRecord, ProcessEvent
+from tests.agent.lives import Kernel
+
+
+class Source:
+    """A socket with what waits in it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def drain(self) -> list[ProcessEvent] | list[ExitRecord]:
+        found, self.waiting = self.waiting, []
+        return found
+
+
+class Sources:
+    overruns = 0
+
+    def __init__(self) -> None:
+        self.connector = Source()
+        self.taskstats = Source()
+
+
+class Job:
+    """A job in whose round another process ends."""
+
+    def __init__(self, collector: Collector, sources: Sources, kernel: Kernel) -> None:
+        self.probe = self
+        self.settled = 0
+        self.next_sample = 0
+        self._collector, self._sources, self._kernel = collector, sources, kernel
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def sample(self, now: int, monotonic: int) -> None:
+        self.settled = 0
+        self._sources.connector.waiting = [self._kernel.exit(7)]
+        self._collector.tracker.catch_up()
+
+
+def test_an_end_that_is_told_in_a_round_settles_the_jobs_after_it() -> None:
+    collector = Collector(None, cluster="c", node="n")
+    sources: Any = Sources()
+    collector.events = sources
+    job: Any = Job(collector, sources, Kernel())
+    collector.jobs = [job]
+    collector.sample(job)
+    assert job.settled == 1
+    # Nothing was told: nobody is asked.
+    job.sample = lambda now, monotonic: setattr(job, "settled", 0)
+    collector.sample(job)
+    assert job.settled == 0
+    collector.events = None
+    collector.close()
