@@ -83,23 +83,15 @@ def ended(kernel: Kernel, seconds: float) -> None:
     kernel.tell(kernel.exit(100), record(100, round(seconds * SECOND)))
 
 
-def test_a_round_between_an_end_and_its_record_counts_nothing_twice(
-    kernel: Kernel, counter: Counter, probe: CgroupProbe
+@pytest.mark.parametrize("read", [1.5, 1.0])
+def test_a_process_that_ends_after_the_last_reading_counts_once(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe, read: float
 ) -> None:
-    # The counter has all of it; the process cannot be read any more, its record is on its way.
-    probe.usage.members[100].live = None
-    counter.used = 1.5
-    probe.sample()
-    ended(kernel, 1.5)
-    counter.used = None
-    assert total(probe) == 1.5
-
-
-def test_what_came_after_the_last_reading_is_added_from_the_record(
-    kernel: Kernel, counter: Counter, probe: CgroupProbe
-) -> None:
-    probe.usage.members[100].live = Readable(100, 1.0)  # type: ignore[assignment]
-    counter.used = 1.0
+    """Where the counter had all of it, the process could not be read any more and its record was on
+    its way; where it had a part, so had the process."""
+    live = Readable(100, read) if read < 1.5 else None
+    probe.usage.members[100].live = live  # type: ignore[assignment]
+    counter.used = read
     probe.sample()
     ended(kernel, 1.5)
     counter.used = None

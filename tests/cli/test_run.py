@@ -98,17 +98,13 @@ def test_300_executions_and_exit_code_7(home: Home) -> None:
 def test_the_cpu_time_is_attributed(
     home: Home, burners: dict[str, Path], kind: str, milliseconds: int, count: int, share: float
 ) -> None:
-    # On a busy machine a program of 50 ms gets a CPU for 10 of them and is another program: the
-    # best of some counts.
-    for _ in range(5):
-        home.run(*loop(f"{burners[kind]} {milliseconds * 1000}", count), preexec_fn=go_first)
-        report = home.report()
-        assert row(report, burners[kind].name)["executions"] == count
-        assert {part["kind"] for part in report["executables"]} <= {"executable", "remainder"}
-        assert attributed(report) <= 1.001
-        if attributed(report) >= share:
-            return
-    pytest.fail(f"attributed {attributed(report):.2%}")
+    # On a busy machine a program of 50 ms gets a CPU for 10 of them and is another program.
+    home.run(*loop(f"{burners[kind]} {milliseconds * 1000}", count), preexec_fn=go_first)
+    report = home.report()
+    assert row(report, burners[kind].name)["executions"] == count
+    assert {part["kind"] for part in report["executables"]} <= {"executable", "remainder"}
+    assert attributed(report) >= share
+    assert attributed(report) <= 1.001
 
 
 @pytest.mark.root
@@ -177,15 +173,11 @@ def test_a_chain_of_programs_is_split(home: Home, burners: dict[str, Path]) -> N
         f"os.execv({str(processor)!r}, ['burn', '200000'])"
     )
     script = f'{wall} 1000; exec /usr/bin/python3 -c "$1"'
-    # Where one ends and the next begins is told by an event, which a busy machine tells late.
-    for _ in range(5):
-        home.run("/bin/sh", "-c", script, "sh", code, preexec_fn=go_first)
-        report = home.report()
-        assert row(report, processor.name)["executions"] == 1
-        used = row(report, processor.name)["cpu_time"]
-        if used == pytest.approx(0.2e9, rel=0.15) and attributed(report) >= 0.97:
-            return
-    pytest.fail(f"{used / 1e9:.3f} s, attributed {attributed(report):.2%}")
+    home.run("/bin/sh", "-c", script, "sh", code, preexec_fn=go_first)
+    report = home.report()
+    assert row(report, processor.name)["cpu_time"] == pytest.approx(0.2e9, rel=0.15)
+    assert row(report, processor.name)["executions"] == 1
+    assert attributed(report) >= 0.97
 
 
 @pytest.mark.root

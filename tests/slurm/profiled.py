@@ -150,11 +150,6 @@ def slurm_samples(cluster: Cluster, node: str, job: int, step: str) -> list[dict
     ]
 
 
-def samples_taken(cluster: Cluster, node: str, job: int, step: str) -> int:
-    """How many samples of all kinds Slurm gave to its plugin, from slurmd's log."""
-    return len(re.findall(rf"\[{job}\.{step}\].*PROFILE-\w+: ", slurmd_log(cluster, node)))
-
-
 def step_daemons(job: int, step: str) -> list[Path]:
     """The folders in /proc of a step's slurmstepd processes."""
     wanted = f"slurmstepd: [{job}.{step}]".encode()
@@ -232,15 +227,6 @@ def compare(cluster: Cluster, nodes: dict[str, str], seconds: float) -> dict[str
         freed = gone[kind] - int(end) / 1e9
         outcomes[kind] = Outcome(took, freed, code, peaks.of(job, "0"), len(opened[0].split()))
     return outcomes
-
-
-def best(outcomes: list[Outcome]) -> Outcome:
-    """What else a machine does can only make a job slower."""
-    return outcomes[0]._replace(
-        seconds=min(one.seconds for one in outcomes),
-        freed=min(one.freed for one in outcomes),
-        memory=min(one.memory for one in outcomes),
-    )
 
 
 def median(outcomes: list[Outcome]) -> Outcome:

@@ -23,11 +23,8 @@ from tests.slurm.profiled import (
     KEEP,
     REPOSITORY,
     Host,
-    Outcome,
-    best,
     compare,
     profiled,
-    samples_taken,
     slurm_samples,
     slurmd_log,
     step_daemons,
@@ -121,12 +118,9 @@ def check_nothing_was_lost(plugged: Plugged, kind: str, job: int, here: str, end
     dropped = f"max_over_time(jobsight_profile_dropped_samples_total{{{here}}}[10m])"
     found = plugged.prometheus.query(dropped, ended + KEEP)
     assert len(found) == 3
-    for one in found:
-        step = one["metric"]["step"]
-        # To a gateway a sample can overtake those before it on a busy machine, and none the last.
-        taken = samples_taken(plugged.cluster, plugged.nodes[kind], job, step)
-        most = 0 if kind == "agent" else taken - 1
-        assert int(one["value"][1]) <= most
+    # To a gateway the last sample of a task can overtake the one before it on a busy machine.
+    most = {"agent": 0, "gateway": 2}[kind]
+    assert max(int(one["value"][1]) for one in found) <= most
 
 
 def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged) -> None:
@@ -172,29 +166,18 @@ def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged
     check_nothing_was_lost(plugged, "agent", told, at_agent, ended)
 
 
-def felt(rounds: list[dict[str, Outcome]]) -> list[str]:
-    """Where a job was slower or larger than on the node without the plugin."""
-    outcomes = {kind: best([one[kind] for one in rounds]) for kind in rounds[0]}
-    without = outcomes["without"]
-    return [
-        f"{kind}: {outcome}, without {without}"
-        for kind, outcome in outcomes.items()
-        if outcome.seconds >= without.seconds + 1
-        or outcome.freed >= without.freed + 1.5
-        or outcome.memory >= without.memory + 1024
-    ]
-
-
 def test_no_fault_at_the_other_end_reaches_a_job(plugged: Plugged) -> None:
     cluster, nodes = plugged.cluster, plugged.nodes
-    rounds: list[dict[str, Outcome]] = []
-    # A gateway that hangs would cost seconds at each sample and at the end, in every round.
-    while not rounds or (felt(rounds) and len(rounds) < 4):
-        rounds.append(compare(cluster, nodes, 4))
-    assert felt(rounds) == []
-    for outcomes in rounds:
-        assert {outcome.code for outcome in outcomes.values()} == {7}
-        assert len({outcome.descriptors for outcome in outcomes.values()}) == 1
+    outcomes = compare(cluster, nodes, 4)
+    without = outcomes["without"]
+    assert without.code == 7
+    for kind, outcome in outcomes.items():
+        assert outcome.code == 7, kind
+        # A gateway that hangs would cost seconds at each sample and at the end.
+        assert outcome.seconds < without.seconds + 1, kind
+        assert outcome.freed < without.freed + 1.5, kind
+        assert outcome.memory < without.memory + 1024, kind
+        assert outcome.descriptors == without.descriptors, kind
     for kind, reason in {
         "stopped": "Connection refused",
         "hanging": "no answer in time",
@@ -203,7 +186,6 @@ def test_no_fault_at_the_other_end_reaches_a_job(plugged: Plugged) -> None:
         "no agent": "No such file or directory",
     }.items():
         # Once for the script and once for its step in the node's log, never in the user's output.
-        said = f"samples cannot be sent: {reason}"
-        assert slurmd_log(cluster, nodes[kind]).count(said) == 2 * len(rounds)
+        assert slurmd_log(cluster, nodes[kind]).count(f"samples cannot be sent: {reason}") == 2
     outputs = cluster.work_folder(ALICE).glob("slurm-*.out")
     assert not [path for path in outputs if "prometheus" in path.read_text()]

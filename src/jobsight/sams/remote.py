@@ -17,7 +17,7 @@ from jobsight.errors import JobsightError
 from jobsight.sams.channel import Channel
 from jobsight.sams.reader import Group, Reader, Refusals
 
-#: Groups that are read but not yet booked; each is a megabyte or two. The first ones are read
+#: Groups that are read but not yet booked; each is a quarter of a megabyte. The first ones are read
 #: while the store is still being opened.
 _AHEAD: Final = 8
 
