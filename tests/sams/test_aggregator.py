@@ -138,10 +138,10 @@ def test_what_the_store_refuses_is_found_among_the_others(
         site.put(document(job))
     write = store.write
 
-    def picky(batch: Batch) -> bool:
+    def picky(batch: Batch, *, checked: bool) -> bool:
         if any(part.sighting.job_id in (5, 13) for part in batch.parts):
             raise BatchError("not this one")
-        return write(batch)
+        return write(batch, checked=checked)
 
     monkeypatch.setattr(store, "write", picky)
     assert aggregate(site, store) == Summary(booked=18, refused=2)

@@ -21,6 +21,8 @@ from jobsight.sams.settings import AggregatorSettings, LoaderSettings, load_aggr
 logger = logging.getLogger("jobsight.sams")
 
 PROGRAM: Final = "sams-aggregator"
+#: Of a group of a thousand records there are some ten thousand.
+_OBJECTS: Final = 100_000
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,8 +56,10 @@ def aggregate(settings: AggregatorSettings) -> int:
         from jobsight.sams.aggregator import Aggregator
         from jobsight.store.intake import Intake
 
-        # What was imported stays to the end; looking through it for each thousand records is waste.
+        # What was imported stays to the end, and records hold no circles: looking for those after
+        # each few hundred objects is waste.
         gc.freeze()
+        gc.set_threshold(_OBJECTS)
         aggregator = Aggregator(stack.enter_context(Intake.open(settings.store)), settings.cluster)
         for loader, remote in zip(settings.loaders, remotes, strict=True):
             done = aggregator.run(remote, progress_line("records"))

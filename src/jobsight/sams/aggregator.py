@@ -38,52 +38,63 @@ class Aggregator:
         """Book everything that a reader gives; errors leave the rest where it is."""
         summary = Summary()
         for group in reader.groups():
-            refused = self.book(group.entries)
+            refused = self.book(group.entries, checked=True)
             reader.settle(refused)
             summary.booked += len(group.entries) - len(refused)
             summary.refused += group.refused + len(refused)
             progress(group.done, group.whole)
         return summary
 
-    def book(self, entries: Sequence[Entry]) -> Refusals:
-        """Store entries; gives the reasons for those that the store does not take."""
+    def book(self, entries: Sequence[Entry], *, checked: bool = False) -> Refusals:
+        """Store entries; gives the reasons for those that the store does not take.
+
+        What a reader gives is ``checked``: the store takes each record that was understood.
+        """
         refused: Refusals = {}
         if entries:
             ids = {entry.record.job_id for entry in entries}
             known = self._store.known_ends(self._cluster, ids)
-            self._write(list(enumerate(entries)), known, refused)
+            self._write(list(enumerate(entries)), known, refused, checked)
         return refused
 
-    def _write(self, entries: list[tuple[int, Entry]], known: KnownEnds, refused: Refusals) -> None:
+    def _write(
+        self,
+        entries: list[tuple[int, Entry]],
+        known: KnownEnds,
+        refused: Refusals,
+        checked: bool,
+    ) -> None:
         parts = [part_of(entry.record, self._cluster) for _, entry in entries]
-        infos = [_info(entry, part) for (_, entry), part in zip(entries, parts, strict=True)]
+        jobs = _jobs([entry for _, entry in entries], parts, known)
         digests = [entry.digest for _, entry in entries]
         try:
-            self._store.write(batch_of(self._cluster, _jobs(infos, known), parts, digests))
+            batch = batch_of(self._cluster, jobs, parts, digests)
+            self._store.write(batch, checked=checked)
         except BatchError as error:
             # One of them is not what the store takes; the others must not suffer from it.
             if len(entries) == 1:
                 refused[entries[0][0]] = str(error)
                 return
             middle = len(entries) // 2
-            self._write(entries[:middle], known, refused)
-            self._write(entries[middle:], known, refused)
+            self._write(entries[:middle], known, refused, checked)
+            self._write(entries[middle:], known, refused, checked)
 
 
-def _info(entry: Entry, part: JobPart) -> JobInfo:
-    if entry.said is not None:
-        return entry.said
-    assert part.totals is not None
-    return info_of(entry.record, part.sighting.cluster, part.totals.time)
-
-
-def _jobs(infos: Sequence[JobInfo], known: KnownEnds) -> list[JobInfo]:
+def _jobs(
+    entries: Sequence[Entry], parts: Sequence[JobPart], known: KnownEnds
+) -> list[JobInfo]:
     """One record for each run, however many nodes it had."""
     found: dict[tuple[int, int | None], JobInfo] = {}
-    for info in infos:
-        before = found.setdefault((info.job_id, info.start), info)
-        if before is not info and before.end is not None and info.end is not None:
-            before.end = max(before.end, info.end)
+    for entry, part in zip(entries, parts, strict=True):
+        assert part.totals is not None
+        record, said = entry.record, entry.said or entry.record.info
+        end = part.totals.time if entry.said is None else entry.said.end
+        key = record.job_id, None if said is None else said.start
+        before = found.get(key)
+        if before is None:
+            found[key] = entry.said or info_of(record, part.sighting.cluster, end)
+        elif before.end is not None and end is not None:
+            before.end = max(before.end, end)
     for info in found.values():
         if info.source == SOURCE:
             _respect(info, known)

@@ -27,6 +27,8 @@ LOCK: Final = ".sams-aggregator.lock"
 REASON: Final = ".reason"
 #: Nothing that follows a link, waits for a writer or changes the file.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_HELD_OPEN: Final = 64
 
 
 class RecordFile(NamedTuple):
@@ -40,6 +42,35 @@ class RecordFile(NamedTuple):
         return os.path.join(self.folder, self.name)
 
 
+class _Folders:
+    """Subfolders of a tree, held open.
+
+    A name that is looked up from there spares the kernel the way through all folders above, which
+    for small files is a good part of the work.
+    """
+
+    def __init__(self, root: str, *, make: bool = False) -> None:
+        self._root = root
+        self._make = make
+        self._descriptors: dict[str, int] = {}
+
+    def descriptor(self, folder: str) -> int:
+        """The subfolder, "" for the root; good until many others were asked for."""
+        known = self._descriptors.get(folder)
+        if known is None:
+            path = os.path.join(self._root, folder)
+            if self._make:
+                os.makedirs(path, exist_ok=True)
+            if len(self._descriptors) >= _HELD_OPEN:
+                os.close(self._descriptors.pop(next(iter(self._descriptors))))
+            known = self._descriptors[folder] = os.open(path, _FOLDER)
+        return known
+
+    def __del__(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+
+
 class Inbox:
     """The three trees of one loader."""
 
@@ -49,7 +80,8 @@ class Inbox:
         self._error = str(settings.error_path)
         self._pattern = settings.pattern
         self._max_size = settings.max_size
-        self._made: set[str] = set()
+        self._sources = _Folders(self._in)
+        self._archives = _Folders(self._archive, make=True)
 
     @property
     def lock(self) -> Path:
@@ -86,7 +118,8 @@ class Inbox:
     def read(self, file: RecordFile) -> bytes | None:
         """The file's bytes, None where it is gone; :class:`RecordError` where it is no record."""
         try:
-            descriptor = os.open(os.path.join(self._in, file.folder, file.name), _READ)
+            folder = self._sources.descriptor(file.folder)
+            descriptor = os.open(file.name, _READ, dir_fd=folder)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -116,6 +149,8 @@ class Inbox:
 
     def archive(self, file: RecordFile, start: int, changed: bytes | None = None) -> None:
         """Move a booked file; ``changed`` is what it became by the answer of sacct."""
+        if changed is None and self._moved(file):
+            return
         source = os.path.join(self._in, file.folder, file.name)
         target = self._target(self._archive, file)
         if os.path.lexists(target):
@@ -125,6 +160,19 @@ class Inbox:
         else:
             _write(target, changed)
             os.unlink(source)
+
+    def _moved(self, file: RecordFile) -> bool:
+        """Move a file under its own name; False where that takes more than one step."""
+        source = self._sources.descriptor(file.folder)
+        archive = self._archives.descriptor(file.folder)
+        if os.access(file.name, os.F_OK, dir_fd=archive, follow_symlinks=False):
+            return False
+        try:
+            os.rename(file.name, file.name, src_dir_fd=source, dst_dir_fd=archive)
+        except OSError:
+            # It is tried again by the whole names, which an error then has.
+            return False
+        return True
 
     def refuse(self, file: RecordFile, reason: str) -> None:
         """Move a file that cannot be booked, with the reason beside it."""
@@ -145,10 +193,8 @@ class Inbox:
             os.unlink(target + REASON)
 
     def _target(self, tree: str, file: RecordFile) -> str:
-        folder = os.path.join(tree, file.folder) if file.folder else tree
-        if folder not in self._made:
-            os.makedirs(folder, exist_ok=True)
-            self._made.add(folder)
+        folder = os.path.join(tree, file.folder)
+        os.makedirs(folder, exist_ok=True)
         return os.path.join(folder, file.name)
 
 

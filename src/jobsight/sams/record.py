@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, tzinfo
+from functools import lru_cache
 from typing import Final, NoReturn
 
 import msgspec
@@ -26,6 +27,8 @@ LATEST: Final = 7_258_118_400
 _MAX_CPU: Final = 2**62
 _MAX_SECONDS: Final = _MAX_CPU / SECOND
 _MAX_PATH: Final = 64 * 1024
+#: Longer paths are not remembered: thousands of them would be much memory.
+_REMEMBERED: Final = 256
 #: What a user chose (a job's name) must not make the record one that is refused: it is cut.
 _MAX_TEXT: Final = 1024
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -197,6 +200,11 @@ def _impossible(path: str, use: _Use) -> str:
 
 
 def _path(text: str, ours: bool) -> bytes:
+    """A path's bytes, which the next record is likely to have as well."""
+    return _known_path(text, ours) if len(text) <= _REMEMBERED else _path_of(text, ours)
+
+
+def _path_of(text: str, ours: bool) -> bytes:
     """A path's bytes. Our own collector writes those that are no text as ``\\xNN``."""
     try:
         path = (
@@ -209,6 +217,9 @@ def _path(text: str, ours: bool) -> bytes:
             f"the path of a program has {len(path)} bytes; 1 to {_MAX_PATH} are allowed"
         )
     return path
+
+
+_known_path = lru_cache(maxsize=8192)(_path_of)
 
 
 def _moment(seconds: float | None) -> int | None:

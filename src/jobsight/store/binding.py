@@ -30,7 +30,11 @@ class RunRow(msgspec.Struct):
 def run_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
     """The run that the scheduler's records give to a sighting."""
     fitting = rows
-    if sighting.sluid is not None or sighting.restart_count is not None:
+    if sighting.sluid is None and sighting.restart_count is None:
+        # Nearly all jobs run once.
+        if len(rows) == 1:
+            return rows[0] if _in_time(rows[0], sighting) else None
+    else:
         fitting = [row for row in rows if not _contradict(row.info, sighting)]
         for test in (_same_sluid, _same_restart):
             found = [row for row in fitting if test(row, sighting)]

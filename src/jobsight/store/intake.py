@@ -58,9 +58,14 @@ class Intake:
     ) -> None:
         self.close()
 
-    def write(self, batch: Batch, received: int | None = None) -> bool:
-        """Store a batch durably, whole or not at all; False where it had been stored before."""
-        return write(self._group, batch, received)
+    def write(
+        self, batch: Batch, received: int | None = None, *, checked: bool = False
+    ) -> bool:
+        """Store a batch durably, whole or not at all; False where it had been stored before.
+
+        ``checked`` is said by who made the batch of values that are known to be storable.
+        """
+        return write(self._group, batch, received, checked=checked)
 
     def known_ends(self, cluster: str, job_ids: Iterable[int]) -> KnownEnds:
         """Until when the runs of these jobs were, and who said so."""

@@ -294,7 +294,11 @@ def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
 
 def _moved(whole: int | None, old: int | None, new: int | None) -> int | None:
     """A sum after one of its figures has changed."""
-    return whole if old == new else total([whole, new, None if old is None else -old])
+    if old == new:
+        return whole
+    if whole is None and old is None:
+        return new
+    return total([whole, new, None if old is None else -old])
 
 
 def _least(known: int | None, value: int) -> int:
