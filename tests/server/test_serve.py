@@ -220,3 +220,12 @@ def test_another_user_of_the_machine_gets_nothing(
     assert answer.stderr == ""
     assert json.loads(answer.stdout) == []
     assert _get(f"{served.url}/api/v1/jobs/12", served.token)[0] == 200
+
+
+def test_answers_are_sent_at_once(tmp_path: Path) -> None:
+    """An answer has two pieces, and the second would wait 40 ms for an acknowledgement."""
+    with served_in_background(tmp_path) as server, accepted_sockets() as accepted:
+        with urlopen(f"{server.url}/healthz") as reply:
+            assert reply.read() == b"ok\n"
+        (connection,) = accepted
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

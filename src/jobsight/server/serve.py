@@ -235,7 +235,9 @@ def open_listener(settings: Settings) -> socket.socket:
             "set server.allow_network to true"
         )
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends at once (TCP_NODELAY) only where the protocol is named. Else an answer, which is
+    # written in two pieces, waits 40 ms for the other side to acknowledge the first.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((str(address), port))

@@ -82,7 +82,7 @@ def _unpack_integers(packed: Packed, elapsed: Floats) -> Words:
     scale = _word(packed.scale)
     if packed.method == OFFSET:
         return packed.words * scale + _word(packed.base)
-    changes = _unzigzag(packed.words)
+    changes = unzigzag(packed.words)
     if packed.method == DELTA_OF_DELTA:
         changes[:1] = 0
         changes[1:2] += _word(packed.step)
@@ -108,7 +108,8 @@ def zigzag(changes: Integers) -> Words:
     return words
 
 
-def _unzigzag(words: Words) -> Words:
+def unzigzag(words: Words) -> Words:
+    """The changes that :func:`zigzag` has made words of."""
     result: Words = (words >> _ONE) ^ (np.uint64(0) - (words & _ONE))
     return result
 
