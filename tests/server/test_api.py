@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from jobsight import wire
 from jobsight.errors import StoreError
 from jobsight.metrics import METRICS
-from jobsight.model import SECOND
+from jobsight.model import SECOND, Batch
 from jobsight.reports.report import JobReport
 from jobsight.server.app import create_app
 from jobsight.store import BatchError, Store
@@ -134,11 +134,13 @@ def test_a_batch_too_large_is_not_read_to_its_end(
 class _Failing:
     """A store that cannot take a batch."""
 
+    writes_in_parallel = False
+
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def write(self, batch: Any) -> bool:
-        raise self.error
+    def write_all(self, batches: Sequence[Batch]) -> list[Exception]:
+        return [self.error] * len(batches)
 
 
 @pytest.mark.parametrize(

@@ -190,15 +190,18 @@ def test_a_batch_of_too_many_things_is_refused(
 class Held:
     """A store whose writer waits until it is let go."""
 
+    writes_in_parallel = False
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self.go_on = threading.Event()
         self.written: list[bool] = []
 
-    def write(self, sent: Any) -> bool:
+    def write_all(self, sent: Any) -> list[bool]:
         self.go_on.wait(100)
-        self.written.append(self._store.write(sent))
-        return self.written[-1]
+        answers = [self._store.write(one) for one in sent]
+        self.written += answers
+        return answers
 
 
 def test_a_busy_store_is_said_in_time_and_the_next_try_is_a_duplicate(store: Store) -> None:

@@ -1,5 +1,6 @@
 """A real server on loopback: its socket, its record, its end, and what strangers get."""
 
+import asyncio
 import json
 import os
 import pwd
@@ -19,6 +20,7 @@ import pytest
 
 from jobsight import wire
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.server.connection import Connection
 from jobsight.server.record import ServerRecord, announced, read_record
 from jobsight.server.serve import BackgroundServer, open_listener
 from jobsight.settings import Settings
@@ -222,10 +224,17 @@ def test_another_user_of_the_machine_gets_nothing(
     assert _get(f"{served.url}/api/v1/jobs/12", served.token)[0] == 200
 
 
-def test_answers_are_sent_at_once(tmp_path: Path) -> None:
-    """An answer has two pieces, and the second would wait 40 ms for an acknowledgement."""
-    with served_in_background(tmp_path) as server, accepted_sockets() as accepted:
-        with urlopen(f"{server.url}/healthz") as reply:
-            assert reply.read() == b"ok\n"
-        (connection,) = accepted
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+def test_answers_are_sent_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is written in two pieces; the second must not wait until the first has arrived."""
+    at_once: list[int] = []
+    made = Connection.connection_made
+
+    def noted(self: Connection, transport: asyncio.Transport) -> None:
+        made(self, transport)
+        connection = transport.get_extra_info("socket")
+        at_once.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Connection, "connection_made", noted)
+    with BackgroundServer(_settings(tmp_path)) as server:
+        assert _get(f"{server.url}/healthz") == (200, b"ok\n")
+    assert at_once == [1]

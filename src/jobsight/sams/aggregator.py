@@ -80,9 +80,7 @@ class Aggregator:
             self._write(entries[middle:], known, refused, checked)
 
 
-def _jobs(
-    entries: Sequence[Entry], parts: Sequence[JobPart], known: KnownEnds
-) -> list[JobInfo]:
+def _jobs(entries: Sequence[Entry], parts: Sequence[JobPart], known: KnownEnds) -> list[JobInfo]:
     """One record for each run, however many nodes it had."""
     found: dict[tuple[int, int | None], JobInfo] = {}
     for entry, part in zip(entries, parts, strict=True):

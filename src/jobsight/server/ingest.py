@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +22,7 @@ from jobsight.server.rates import Rates
 from jobsight.server.receiver import Receipt, Receiver
 from jobsight.server.room import AT_ONCE, Busy, Room, weight
 from jobsight.server.settings import ServerSettings
+from jobsight.server.writers import Writers
 from jobsight.store import Store
 from jobsight.store.tokens import ClusterToken
 from jobsight.wire import WireError
@@ -31,6 +31,10 @@ logger = logging.getLogger("jobsight.server")
 
 #: Largest batches whose bytes may be in memory at once, before they are unpacked.
 _BODIES = 8
+
+
+#: A batch as it came, and the token of a cluster that it came with.
+_Arrived: TypeAlias = tuple[bytes, ClusterToken | None]
 
 
 class Ingest:
@@ -50,8 +54,10 @@ class Ingest:
         self._behind_proxy = bool(settings.trusted_proxies)
         self._rates = Rates(self._limits.requests_per_second, self._limits.bytes_per_second)
         self._room = Room(self._limits.memory, self._limits.patience)
-        # Threads of their own: while the store is held by another, pages are still served.
-        self._threads = ThreadPoolExecutor(AT_ONCE, "jobsight-batches")
+        parallel = store.writes_in_parallel
+        self._writers = Writers(
+            self._accept, threads=AT_ONCE if parallel else 1, together=1 if parallel else AT_ONCE
+        )
         self._bodies = 0
 
     async def take(self, request: Request) -> Receipt:
@@ -150,8 +156,7 @@ class Ingest:
     async def _store(self, data: bytes, token: ClusterToken | None) -> Receipt:
         size = weight(data)
         await self._room.enter(size)
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, self._accept, data, token)
+        work = self._writers.submit((data, token))
         work.add_done_callback(partial(self._done, size))
         await asyncio.wait({work}, timeout=self._limits.patience)
         if not work.done():
@@ -162,15 +167,18 @@ class Ingest:
         except WireError as error:
             raise HTTPException(400, str(error)) from None
 
-    def _accept(self, data: bytes, token: ClusterToken | None) -> Receipt:
-        try:
-            receipt = self._receiver.accept(data, token.cluster if token else None)
-        except (JobsightError, WireError) as error:
-            # Its trace would hold all that was unpacked until the answer is given.
-            raise error.with_traceback(None) from None
-        if token is not None:
-            self._keyring.note_use(token)
-        return receipt
+    def _accept(self, arrived: Sequence[_Arrived]) -> list[Receipt | Exception]:
+        outcomes = self._receiver.accept_all(
+            [(data, token.cluster if token else None) for data, token in arrived]
+        )
+        for (_, token), outcome in zip(arrived, outcomes, strict=True):
+            if isinstance(outcome, Receipt) and token is not None:
+                self._keyring.note_use(token)
+            elif isinstance(outcome, JobsightError | WireError):
+                # Its trace would hold all that was unpacked until the answer is given.
+                outcome.with_traceback(None)
+                outcome.__cause__ = outcome.__context__ = None
+        return outcomes
 
     def _done(self, size: int, work: asyncio.Future[Receipt]) -> None:
         self._room.leave(size)

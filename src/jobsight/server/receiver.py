@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -30,6 +30,10 @@ class Receipt(msgspec.Struct, frozen=True):
     status: Literal["stored", "duplicate"]
 
 
+_STORED: Final = Receipt("stored")
+_DUPLICATE: Final = Receipt("duplicate")
+
+
 class ForeignCluster(JobsightError):
     """A batch of one cluster came with the token of another."""
 
@@ -47,18 +51,40 @@ class Receiver:
 
         Raises WireError, BatchError, ForeignCluster or StoreError with the reason.
         """
-        batch = wire.decode(data)
-        if cluster is not None and batch.cluster != cluster:
-            raise ForeignCluster(
-                f"the token is one of cluster {cluster!r}, the batch is one of cluster "
-                f"{batch.cluster[:255]!r}: nothing was stored"
-            )
-        _check_counts(batch)
-        if not self._store.write(batch):
-            return Receipt("duplicate")
-        if self._copy is not None:
-            self._copy(data)
-        return Receipt("stored")
+        (outcome,) = self.accept_all([(data, cluster)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def accept_all(self, arrived: Sequence[tuple[bytes, str | None]]) -> list[Receipt | Exception]:
+        """The same for several, which share the wait for the disk; each has its own outcome."""
+        outcomes: list[Receipt | Exception] = [_DUPLICATE] * len(arrived)
+        batches: dict[int, Batch] = {}
+        for place, (data, cluster) in enumerate(arrived):
+            try:
+                batches[place] = _unpacked(data, cluster)
+            except Exception as error:
+                outcomes[place] = error
+        written = self._store.write_all(list(batches.values()))
+        for place, outcome in zip(batches, written, strict=True):
+            if isinstance(outcome, Exception):
+                outcomes[place] = outcome
+            elif outcome:
+                outcomes[place] = _STORED
+                if self._copy is not None:
+                    self._copy(arrived[place][0])
+        return outcomes
+
+
+def _unpacked(data: bytes, cluster: str | None) -> Batch:
+    batch = wire.decode(data)
+    if cluster is not None and batch.cluster != cluster:
+        raise ForeignCluster(
+            f"the token is one of cluster {cluster!r}, the batch is one of cluster "
+            f"{batch.cluster[:255]!r}: nothing was stored"
+        )
+    _check_counts(batch)
+    return batch
 
 
 def _check_counts(batch: Batch) -> None:

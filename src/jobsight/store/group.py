@@ -7,7 +7,7 @@ small batches cost one wait. Nobody is answered before the commit that holds his
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jobsight.store.database import Database, Transaction
@@ -42,27 +42,48 @@ class Group:
 
         It may be called again when the transaction fails by the fault of another.
         """
+        (result,) = self.run_all([work])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def run_all(
+        self, works: Sequence[Callable[[Transaction], _Result]]
+    ) -> list[_Result | Exception]:
+        """Do several pieces of work, together where they can be; gives what each gave or raised."""
         if self._database.postgresql:
             # Many writers work side by side there, each in a transaction of its own.
+            return [self._run_alone(work) for work in works]
+        requests = [_Request(work) for work in works]
+        with self._lock:
+            self._waiting += requests
+            if requests and not self._busy:
+                self._busy = True
+                requests[0].woken.set()
+        try:
+            for request in requests:
+                request.woken.wait()
+                if not request.done:
+                    self._lead()
+        except BaseException:
+            self._leave(requests)
+            raise
+        return [self._outcome(request) for request in requests]
+
+    def _run_alone(self, work: Callable[[Transaction], _Result]) -> _Result | Exception:
+        try:
             with self._database.write() as transaction:
                 return work(transaction)
-        request = _Request(work)
-        with self._lock:
-            self._waiting.append(request)
-            if not self._busy:
-                self._busy = True
-                request.woken.set()
-        try:
-            request.woken.wait()
-        except BaseException:
-            self._leave(request)
-            raise
-        if not request.done:
-            self._lead()
-        if request.error is not None:
+        except Exception as error:
+            return error
+
+    @staticmethod
+    def _outcome(request: _Request) -> Any:
+        if request.error is None:
+            return request.result
+        if not isinstance(request.error, Exception):
             raise request.error
-        result: _Result = request.result
-        return result
+        return request.error
 
     def _lead(self) -> None:
         """Do the work of those who wait by now, the first of whom is the caller."""
@@ -81,13 +102,16 @@ class Group:
         else:
             self._busy = False
 
-    def _leave(self, request: _Request) -> None:
-        """Take back a request whose thread was interrupted while it waited."""
+    def _leave(self, requests: Sequence[_Request]) -> None:
+        """Take back requests whose thread was interrupted while it waited."""
         with self._lock:
-            if request in self._waiting:
-                self._waiting.remove(request)
-                if request.woken.is_set():
-                    self._hand_on()
+            leads = False
+            for request in requests:
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                    leads |= request.woken.is_set()
+            if leads:
+                self._hand_on()
 
     def _commit(self, group: list[_Request]) -> None:
         try:

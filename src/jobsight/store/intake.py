@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -11,7 +11,7 @@ from jobsight.model import SECOND, Batch
 from jobsight.store import founding, statements
 from jobsight.store.database import Database, open_database
 from jobsight.store.group import Group
-from jobsight.store.writer import write
+from jobsight.store.writer import write, write_all
 
 
 class KnownEnd(NamedTuple):
@@ -43,6 +43,11 @@ class Intake:
             raise
         return cls(database)
 
+    @property
+    def writes_in_parallel(self) -> bool:
+        """Whether several threads that write get on faster than one."""
+        return self.database.postgresql
+
     def close(self) -> None:
         """Give up the connections; nothing is left to be written."""
         self.database.close()
@@ -58,14 +63,16 @@ class Intake:
     ) -> None:
         self.close()
 
-    def write(
-        self, batch: Batch, received: int | None = None, *, checked: bool = False
-    ) -> bool:
+    def write(self, batch: Batch, received: int | None = None, *, checked: bool = False) -> bool:
         """Store a batch durably, whole or not at all; False where it had been stored before.
 
         ``checked`` is said by who made the batch of values that are known to be storable.
         """
         return write(self._group, batch, received, checked=checked)
+
+    def write_all(self, batches: Sequence[Batch]) -> list[bool | Exception]:
+        """Store several batches with few commits; gives what :meth:`write` gives or raises."""
+        return write_all(self._group, batches)
 
     def known_ends(self, cluster: str, job_ids: Iterable[int]) -> KnownEnds:
         """Until when the runs of these jobs were, and who said so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Sequence
 
 from jobsight.model import Batch, Series
 from jobsight.store import statements
@@ -19,12 +20,32 @@ def write(
     group: Group, batch: Batch, received: int | None = None, *, checked: bool = False
 ) -> bool:
     """Store a batch; False where it had been stored before."""
+    return group.run(_work(batch, received, checked))
+
+
+def write_all(group: Group, batches: Sequence[Batch]) -> list[bool | Exception]:
+    """Store several, each whole or not at all; gives what :func:`write` gives or raises."""
+    outcomes: list[bool | Exception] = [False] * len(batches)
+    works: dict[int, Callable[[Transaction], bool]] = {}
+    for place, batch in enumerate(batches):
+        try:
+            works[place] = _work(batch)
+        except Exception as error:
+            outcomes[place] = error
+    for place, outcome in zip(works, group.run_all(list(works.values())), strict=True):
+        outcomes[place] = outcome
+    return outcomes
+
+
+def _work(
+    batch: Batch, received: int | None = None, checked: bool = False
+) -> Callable[[Transaction], bool]:
+    """What is to be done in a transaction; the costly work is done before."""
     if not checked:
         check(batch)
     now = time.time_ns() if received is None else received
-    # The costly work happens before the lock of the writer is taken.
     packed = _pack([part.series for part in batch.parts])
-    return group.run(lambda transaction: _store(transaction, batch, packed, now))
+    return lambda transaction: _store(transaction, batch, packed, now)
 
 
 def _store(
