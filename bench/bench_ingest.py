@@ -6,12 +6,18 @@ totals, executables and coverages that our batches carry besides, over the CPU s
 server's process took for them, until all runs have ended and are packed for good. So the disk and
 other work on the machine do not count; how long it took stands beside. An answer of ours means that
 the values are on the disk, one of the others that they are in memory and on their way there.
+
+The goal of six times Prometheus comes from a measurement in which requests had 10,000 values and
+the encoding in Python counted. The last figure is taken in that way: requests of one size, ours
+with 16 samples of each series of a node, remote write with what a scraper has at one time, one
+sample of each series of 16 nodes; and the CPU seconds of the senders' encoding count, too.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -40,13 +46,22 @@ class Ingest:
         self._nodes = by_node(jobs)
 
     def into(
-        self, name: str, server: AbstractContextManager[stores.StoreServer], *, remote: bool
+        self,
+        name: str,
+        server: AbstractContextManager[stores.StoreServer],
+        *,
+        remote: bool,
+        encoding: bool = False,
     ) -> float:
-        """Values a second of the server's CPU time."""
-        encode = remote_write if remote else native
-        lanes = [list(encode(node, self._rows)) for node in self._nodes]
+        """Values a second of the server's CPU time, and of the encoding's where that counts."""
+        start = time.process_time()
+        lanes = self._requests(remote=remote, together=encoding)
+        encoded = time.process_time() - start
         with server as opened:
             measured = opened.send(lanes)
+        if encoding:
+            print(f"encoding for {name} took {encoded:.1f} s of CPU")
+            measured = measured._replace(cpu=measured.cpu + encoded)
         rate = self.values / measured.cpu
         print(
             f"{self._rows} samples a request into {name}: {rate:,.0f} values a second of CPU "
@@ -54,6 +69,13 @@ class Ingest:
             flush=True,
         )
         return rate
+
+    def _requests(self, *, remote: bool, together: bool) -> list[list[bytes]]:
+        if not remote:
+            return [list(native(node, self._rows)) for node in self._nodes]
+        if together:
+            return [list(remote_write([job for node in self._nodes for job in node], 1))]
+        return [list(remote_write(node, self._rows)) for node in self._nodes]
 
     def into_postgresql(self) -> None:
         """For information: the server's own share, without that of the database."""
@@ -67,30 +89,54 @@ class Ingest:
             print(reason)
 
 
+def compare(folder: Path, figures: Figures, rows: int) -> None:
+    """Requests with the same samples, the servers alone."""
+    ingest = Ingest(folder, rows)
+    ours = ingest.into("jobsight", stores.jobsight(folder / f"ours {rows}"), remote=False)
+    theirs = ingest.into(
+        "Prometheus", stores.prometheus(folder / f"prometheus {rows}"), remote=True
+    )
+    victoria = ingest.into(
+        "VictoriaMetrics", stores.victoria_metrics(folder / f"victoria {rows}"), remote=True
+    )
+    if rows > 1:
+        ingest.into_postgresql()
+    samples = f"{rows} sample{'s' if rows > 1 else ''}"
+    figures.row(
+        f"ingest on one core, {samples} of 20 jobs x 40 values a request",
+        f"Prometheus 1.0 ({theirs:,.0f} values a second), VictoriaMetrics {victoria / theirs:.1f}",
+        f"{ours / theirs:.2f} ({ours:,.0f} values a second)",
+        f"{GOAL:,} a second, {RATIO:.0f} x",
+        reached=ours >= GOAL and ours / theirs >= RATIO,
+    )
+
+
+def compare_as_the_goal_was_found(folder: Path, figures: Figures) -> None:
+    """Requests of the same size, with the encoding."""
+    ingest = Ingest(folder, NODES)
+    ours = ingest.into("jobsight", stores.jobsight(folder / "ours"), remote=False, encoding=True)
+    theirs = ingest.into(
+        "Prometheus", stores.prometheus(folder / "prometheus"), remote=True, encoding=True
+    )
+    victoria = ingest.into(
+        "VictoriaMetrics", stores.victoria_metrics(folder / "victoria"), remote=True, encoding=True
+    )
+    figures.row(
+        f"ingest on one core by requests of {NODES * 800:,} values, encoding included",
+        f"Prometheus 1.0 ({theirs:,.0f} values a second), VictoriaMetrics {victoria / theirs:.1f}",
+        f"{ours / theirs:.2f} ({ours:,.0f} values a second)",
+        f"{GOAL:,} a second, {RATIO:.0f} x",
+        reached=ours >= GOAL and ours / theirs >= RATIO,
+    )
+
+
 def main() -> None:
     figures = Figures()
     with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as name:
         folder = Path(name)
         for rows in (6, 1):
-            ingest = Ingest(folder, rows)
-            ours = ingest.into("jobsight", stores.jobsight(folder / f"ours {rows}"), remote=False)
-            theirs = ingest.into(
-                "Prometheus", stores.prometheus(folder / f"prometheus {rows}"), remote=True
-            )
-            victoria = ingest.into(
-                "VictoriaMetrics", stores.victoria_metrics(folder / f"victoria {rows}"), remote=True
-            )
-            if rows > 1:
-                ingest.into_postgresql()
-            samples = f"{rows} sample{'s' if rows > 1 else ''}"
-            figures.row(
-                f"ingest on one core, {samples} of 20 jobs x 40 values a request",
-                f"Prometheus 1.0 ({theirs:,.0f} values a second), VictoriaMetrics "
-                f"{victoria / theirs:.1f}",
-                f"{ours / theirs:.2f} ({ours:,.0f} values a second)",
-                f"{GOAL:,} a second, {RATIO:.0f} x",
-                reached=ours >= GOAL and ours / theirs >= RATIO,
-            )
+            compare(folder, figures, rows)
+        compare_as_the_goal_was_found(folder, figures)
     figures.end()
 
 

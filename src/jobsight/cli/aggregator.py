@@ -15,14 +15,12 @@ from jobsight.cli.seed_command import common_parser, default_config, run_on_stor
 from jobsight.sams.fallback import Fallback
 from jobsight.sams.loader import Inbox
 from jobsight.sams.reader import Reader
-from jobsight.sams.remote import RemoteReader
+from jobsight.sams.remote import NEW_OBJECTS, RemoteReader
 from jobsight.sams.settings import AggregatorSettings, LoaderSettings, load_aggregator
 
 logger = logging.getLogger("jobsight.sams")
 
 PROGRAM: Final = "sams-aggregator"
-#: Of a group of a thousand records there are some ten thousand.
-_OBJECTS: Final = 100_000
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,10 +54,9 @@ def aggregate(settings: AggregatorSettings) -> int:
         from jobsight.sams.aggregator import Aggregator
         from jobsight.store.intake import Intake
 
-        # What was imported stays to the end, and records hold no circles: looking for those after
-        # each few hundred objects is waste.
+        # What was imported stays to the end; looking through it for each thousand records is waste.
         gc.freeze()
-        gc.set_threshold(_OBJECTS)
+        gc.set_threshold(NEW_OBJECTS)
         aggregator = Aggregator(stack.enter_context(Intake.open(settings.store)), settings.cluster)
         for loader, remote in zip(settings.loaders, remotes, strict=True):
             done = aggregator.run(remote, progress_line("records"))

@@ -21,6 +21,10 @@ from jobsight.sams.reader import Group, Reader, Refusals
 #: while the store is still being opened.
 _AHEAD: Final = 8
 
+#: Objects that are made before the next search for circles among them, which records do not hold:
+#: those of some ten groups.
+NEW_OBJECTS: Final = 100_000
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_group = msgspec.msgpack.Decoder(Group).decode
 _decode_refusals = msgspec.msgpack.Decoder(Refusals).decode
@@ -82,6 +86,7 @@ class RemoteReader:
 def _serve(reader: Reader, channel: Channel, other: Channel) -> None:
     other.close()
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
     out = 0
 
     def settle() -> None:
