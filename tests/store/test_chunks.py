@@ -1,5 +1,7 @@
 """The codec: what goes in comes out bit for bit, and damage is told."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from jobsight.model import MISSING
-from jobsight.store import chunks, frames, packing, transforms
+from jobsight.store import chunks, differences, frames, packing, transforms
 from jobsight.store.frames import ChunkError
 from jobsight.store.transforms import Values
 
@@ -63,6 +65,39 @@ def test_what_goes_in_comes_out(given: tuple[transforms.Integers, dict[str, Valu
         assert same(found_times, times)
         assert list(found) == list(columns)
         assert all(same(found[name], columns[name]) for name in columns)
+
+
+@settings(max_examples=100, deadline=None)
+@given(curves())
+def test_differences_read_together_and_by_column(
+    given: tuple[transforms.Integers, dict[str, Values]],
+) -> None:
+    packed = chunks.encode_quickly(*given)
+    with mock.patch.object(differences, "MOST_VALUES", 0):
+        times, columns = chunks.decode(packed)
+    assert same(times, given[0])
+    assert all(same(columns[name], values) for name, values in given[1].items())
+
+
+@settings(max_examples=100, deadline=None)
+@given(curves(), st.data())
+def test_stretches_written_in_different_ways_come_out_in_their_order(
+    given: tuple[transforms.Integers, dict[str, Values]], data: st.DataObject
+) -> None:
+    times, columns = given
+    ways = st.sampled_from([chunks.encode, chunks.encode_quickly, chunks.encode_plain])
+    pieces = []
+    rest = len(times)
+    while rest:
+        rows = data.draw(st.integers(1, rest))
+        stretch = slice(len(times) - rest, len(times) - rest + rows)
+        some = {name: values[stretch] for name, values in columns.items()}
+        pieces.append(data.draw(ways)(times[stretch], some))
+        rest -= rows
+    found = list(chunks.decode_many(pieces))
+    assert same(np.concatenate([part for part, _ in found] or [times[:0]]), times)
+    for name, values in columns.items():
+        assert same(np.concatenate([part[name] for _, part in found] or [values[:0]]), values)
 
 
 @settings(max_examples=100, deadline=None)

@@ -35,6 +35,41 @@ def test_every_key_is_looked_up_once(store: Store, count: int) -> None:
     assert sorted(job_id for (job_id,) in found) == list(range(0, count, 2))
 
 
+_NAMES = ("empty", "zero", "no", "yes", "mixed", "number", "word")
+_INSERT = f"INSERT INTO t ({', '.join(_NAMES)}) VALUES ({', '.join(f':{n}' for n in _NAMES)})"
+
+
+@pytest.mark.parametrize("count", [1, 199, 200, 1000])
+def test_values_that_all_rows_share_are_stored_as_they_are(store: Store, count: int) -> None:
+    """Many rows take another way into SQLite, on which such values stand in the statement."""
+    rows = [
+        (None, 0, False, True, None if number % 7 == 6 else number, number - 50, "a:b")
+        for number in range(count)
+    ]
+    with store.database.write() as transaction:
+        transaction.execute(
+            "CREATE TEMPORARY TABLE t (empty BIGINT, zero BIGINT, no BOOLEAN, yes BOOLEAN, "
+            "mixed BIGINT, number BIGINT, word TEXT)"
+        )
+        transaction.execute_rows(_INSERT, rows)
+        transaction.execute_rows(_INSERT, [])
+        found = transaction.execute("SELECT * FROM t ORDER BY number").fetchall()
+        assert [tuple(row) for row in found] == rows
+        transaction.execute("DROP TABLE t")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_rows_that_say_nothing(store: Store, width: int) -> None:
+    names = _NAMES[:width]
+    with store.database.write() as transaction:
+        transaction.execute(f"CREATE TEMPORARY TABLE t ({', '.join(f'{n} BIGINT' for n in names)})")
+        places = ", ".join(f":{name}" for name in names)
+        transaction.execute_rows(f"INSERT INTO t VALUES ({places})", [(None,) * width] * 300)
+        found = transaction.execute("SELECT count(*), count(empty) FROM t").fetchone()
+        assert tuple(found) == (300, 0)
+        transaction.execute("DROP TABLE t")
+
+
 def test_ids_of_writers_at_once_do_not_meet(store: Store) -> None:
     def write(first: int) -> None:
         for number in range(10):

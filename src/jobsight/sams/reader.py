@@ -104,7 +104,8 @@ class Reader:
             if full or size >= MOST_BYTES or done == len(files):
                 yield self._group(items, done, len(files))
                 items, programs, size = [], 0, 0
-                most = self._most_records
+                # Towards the end they become smaller: nobody writes while the last is moved.
+                most = min(self._most_records, max(FIRST_RECORDS, (len(files) - done) // 2))
 
     def settle(self, refused: Refusals) -> None:
         """Move the files of the oldest group that is out."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from jobsight.model import Batch, JobPart, JobTotals, Sighting
+from jobsight.model import Batch, Coverage, JobPart, JobTotals, Sighting
 from jobsight.store import statements
 from jobsight.store.bookings import NOTHING_SEEN, Bookings, Sums, total
 from jobsight.store.database import Transaction
@@ -73,12 +73,14 @@ class _Node(msgspec.Struct):
     def figures(self) -> tuple[int | None, int | None, int | None]:
         return self.cpu_time, self.memory_used_peak, self.memory_peak
 
-    def take(self, part: JobPart, series: PackedSeries | None, written: int) -> None:
+    def take(
+        self, part: JobPart, series: PackedSeries | None, coverage: bytes, written: int
+    ) -> None:
         """Bring in what a part of a batch written then says."""
         if self.written <= written:
             self.epoch, self.written = part.epoch, written
             if part.coverage:
-                self.coverage = _encode(part.coverage)
+                self.coverage = coverage
         if part.totals is not None:
             stored = None if self.totals is None else _decode_totals(self.totals)
             merged = merge_totals(stored, part.totals)
@@ -155,6 +157,8 @@ class Parts:
         self._new: dict[_Key, Sighting] = {}
         #: Run and node of those.
         self._places: set[tuple[int, str]] = set()
+        #: The coverage that was packed last.
+        self._packed_coverage: tuple[dict[str, Coverage] | None, bytes] = (None, b"")
 
     def store(self, packed: Sequence[PackedSeries | None], paths: Mapping[bytes, int]) -> None:
         """Bring everything the parts say into the tables."""
@@ -165,7 +169,7 @@ class Parts:
         for part, series in zip(self._batch.parts, packed, strict=True):
             node = self._node(part)
             before = node.figures()
-            node.take(part, series, self._batch.written)
+            node.take(part, series, self._coverage(part), self._batch.written)
             run = self._runs[node.run_id]
             run.take(before, node.figures(), series)
             # What ran is part of the sums by day, too; all of it is part of the archive.
@@ -252,6 +256,12 @@ class Parts:
                 id, run_id, part.epoch, self._batch.written, *(None,) * 6, False, 0
             )
         return self._nodes[key]
+
+    def _coverage(self, part: JobPart) -> bytes:
+        # Thousands of records that others have made share one.
+        if part.coverage is not self._packed_coverage[0]:
+            self._packed_coverage = part.coverage, _encode(part.coverage)
+        return self._packed_coverage[1]
 
     def _executables(
         self, node: _Node, part: JobPart, paths: Mapping[bytes, int]

@@ -147,7 +147,8 @@ def _without_constants(sql: str, rows: Sequence[Sequence[Any]]) -> tuple[str, It
         for place, value in enumerate(rows[0])
         if type(value) in _SIMPLE and not value and all(row[place] is value for row in rows)
     )
-    if not constants:
+    # One value alone would not be picked as a row of one.
+    if not constants or len(constants) > len(rows[0]) - 2:
         return _positional(sql, "?"), rows
     statement, others = _with_constants(sql, constants, len(rows[0]))
     return statement, map(itemgetter(*others), rows)
