@@ -221,6 +221,18 @@ def test_sacct_completes_what_a_record_lacks(tmp_path: Path, info: dict[str, Any
     assert "sacct knows no run" in (tmp_path / "error/1/1003.n1.json.reason").read_text()
 
 
+def test_what_sacct_cannot_mean_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path, fallback=True)
+    site.put(document(1001, info=None))
+    site.put(document(1002, info=None))
+    wrong, right = run_info(1001, START, START + 60), run_info(1002, START, START + 60)
+    wrong.submit = 12
+    with Store.open(site.store) as store:
+        assert aggregate(site, store, runs(wrong, right)) == Summary(booked=1, refused=1)
+    reason = (tmp_path / "error/1/1001.n1.json.reason").read_text()
+    assert "the submit of job 1001 is 12, which is not between 1990 and 2200" in reason
+
+
 def test_a_quick_requeue_does_not_take_the_first_runs_record(tmp_path: Path) -> None:
     site = Site(tmp_path, fallback=True)
     site.put(document(1001, "n1", info=None, start=START + 1))

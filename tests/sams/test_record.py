@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobsight.model import SECOND
 from jobsight.sams.booking import check_bookable, info_of, interval_of, part_of
-from jobsight.sams.record import RecordError, parse_record
+from jobsight.sams.record import EARLIEST, LATEST, RecordError, parse_record
 from jobsight.store import checks
 from jobsight.text import readable_path
 from tests.agent.outputs.conftest import HOSTILE
@@ -103,6 +103,17 @@ def test_a_record_without_any_time_is_refused() -> None:
         check_bookable(parse_record(encode(made)))
 
 
+def test_a_record_over_centuries_is_refused() -> None:
+    """Each of its times can be; the end that they give together cannot be stored."""
+    made = document(12, start=EARLIEST)
+    made["sams.sampler.Software"]["end_time"] = LATEST - 1
+    made["sams.sampler.SlurmInfo"]["starttimestamp"] = LATEST - YEAR
+    with pytest.raises(
+        RecordError, match=r"job 12 on n1 .* over 210 years, to beyond the year 2200"
+    ):
+        check_bookable(parse_record(encode(made)))
+
+
 def test_a_users_own_words_cannot_make_a_record_that_is_refused() -> None:
     info = {"username": "u1", "starttimestamp": START, "jobname": "x\x00\n\ud800" * 9999}
     record = parse_record(encode(document(info=info)))
@@ -124,7 +135,12 @@ _EXECS = st.dictionaries(
     | _JSON,
     max_size=5,
 )
-_TIME = _NUMBER | st.integers(START - 2 * YEAR, START + 2 * YEAR)
+_TIME = (
+    _NUMBER
+    | st.integers(START - 2 * YEAR, START + 2 * YEAR)
+    | st.integers(EARLIEST - YEAR, LATEST + YEAR)
+    | st.sampled_from([EARLIEST, LATEST - 1])
+)
 _INFO = st.fixed_dictionaries(
     {},
     optional={

@@ -24,7 +24,7 @@ from jobsight.model import (
     JobTotals,
     Sighting,
 )
-from jobsight.sams.record import RecordError, SamsRecord
+from jobsight.sams.record import LATEST, RecordError, SamsRecord
 
 #: Where a run's record came from; the scheduler's own records know better.
 SOURCE: Final = "SAMS record"
@@ -62,7 +62,13 @@ def interval_of(record: SamsRecord) -> Interval:
     shift = 0
     if not -_BEFORE <= first - start <= _AFTER:
         shift = start - first
-    return Interval(start, max(start, last + shift), shift)
+    end = max(start, last + shift)
+    if end >= LATEST * SECOND:
+        raise RecordError(
+            f"the record of job {record.job_id} on {record.node} speaks of programs over "
+            f"{(last - first) // (365 * 86400 * SECOND)} years, to beyond the year 2200"
+        )
+    return Interval(start, end, shift)
 
 
 def check_bookable(record: SamsRecord) -> None:

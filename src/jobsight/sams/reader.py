@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from jobsight.errors import JobsightError
 from jobsight.model import JobInfo
 from jobsight.sams.booking import check_bookable, interval_of
 from jobsight.sams.fallback import Fallback, completed_document, slurm_info
@@ -159,13 +160,22 @@ class Reader:
         refused: set[RecordFile] = set()
         answers = self._fallback().infos([item.record for item in bare])
         for item, answer in zip(bare, answers, strict=True):
-            if isinstance(answer, RecordError):
-                self._refuse(item.file, answer)
+            try:
+                item.said = self._storable(answer)
+                item.record.info = slurm_info(item.said)
+            except JobsightError as error:
+                self._refuse(item.file, error)
                 refused.add(item.file)
-            else:
-                item.said = answer
-                item.record.info = slurm_info(answer)
         return [item for item in items if item.file not in refused]
+
+    def _storable(self, answer: JobInfo | RecordError) -> JobInfo:
+        """What sacct said, unless that is nothing, or what no store would take."""
+        from jobsight.store.checks import check_info
+
+        if isinstance(answer, RecordError):
+            raise answer
+        check_info(answer, self._cluster)
+        return answer
 
     def _archive(self, item: _Item) -> None:
         changed = None

@@ -44,13 +44,14 @@ def check(batch: Batch) -> None:
     _number("sequence", batch.sequence, least=0)
     _time("the time of the batch", batch.written)
     for info in batch.jobs:
-        _check_info(info, batch)
+        check_info(info, batch.cluster)
     for part in batch.parts:
         _check_part(part, batch)
 
 
-def _check_info(info: JobInfo, batch: Batch) -> None:
-    _same_cluster(info.cluster, batch)
+def check_info(info: JobInfo, cluster: str) -> None:
+    """The same for what a batch of this cluster says of a run."""
+    _same_cluster(info.cluster, cluster)
     _number("job id", info.job_id, least=0)
     for field in ("submit", "start", "end"):
         time = getattr(info, field)
@@ -66,7 +67,7 @@ def _check_info(info: JobInfo, batch: Batch) -> None:
 
 def _check_part(part: JobPart, batch: Batch) -> None:
     sighting: Sighting = part.sighting
-    _same_cluster(sighting.cluster, batch)
+    _same_cluster(sighting.cluster, batch.cluster)
     # Not necessarily the node of the batch: several slurmd may run on one machine.
     check_name("node", sighting.node, 255)
     _number("job id", sighting.job_id, least=0)
@@ -134,9 +135,9 @@ def _kind(what: str, column: object, allowed: str, of: Sighting) -> None:
         raise BatchError(f"{what}{_of(of)} must be packed 64-bit numbers, not {kind!r}")
 
 
-def _same_cluster(cluster: str, batch: Batch) -> None:
-    if cluster != batch.cluster:
-        raise BatchError(f"a batch of cluster {batch.cluster} speaks for cluster {cluster!r}")
+def _same_cluster(cluster: str, sender: str) -> None:
+    if cluster != sender:
+        raise BatchError(f"a batch of cluster {sender} speaks for cluster {cluster!r}")
 
 
 # An agent sends the same names again and again.
