@@ -359,6 +359,16 @@ def test_a_store_of_a_newer_version_is_refused_before_anything_starts(home: Home
 # Signals.
 
 
+@pytest.fixture
+def no_signal_ignored() -> Iterator[None]:
+    """What is started under nohup ignores HUP, and so does all that it starts: no shell can trap
+    it then."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("no_signal_ignored")
 @pytest.mark.parametrize("name", ["TERM", "INT", "USR1", "HUP"])
 def test_a_signal_reaches_the_command(home: Home, name: str) -> None:
     script = f"trap 'echo got; exit 5' {name}; echo ready; while :; do sleep 0.05; done"

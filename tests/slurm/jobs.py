@@ -92,7 +92,9 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "cpu": Kind(ALICE, script(burn(3), "truth"), ("--mem=100",)),
-    "memory": Kind(BOB, script(eat(120), "truth"), ("--mem=300",)),
+    # The peak is read every second at first. What it became within the last one is lost where Slurm
+    # removes the cgroup before the agent has looked again.
+    "memory": Kind(BOB, script(eat(120), "sleep 1.5", "truth"), ("--mem=300",)),
     "short": Kind(ALICE, script("sleep 0.2"), ("--mem=50",)),
     "storm": Kind(
         BOB,
