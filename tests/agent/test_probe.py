@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.cgroups import NO_MARKS, CgroupGone, CpuReading
+from jobsight.agent.cgroups import NO_MARKS, CgroupGone, CpuReading, MemoryMarks
 from jobsight.agent.live import NOTHING, InputOutput
 from jobsight.agent.probe import CgroupProbe
 from jobsight.model import SECOND
@@ -19,6 +19,7 @@ class Counter:
     def __init__(self) -> None:
         self.used: float | None = 0.0
         self.pids: list[int] = []
+        self.peaks = NO_MARKS
 
     def cpu(self) -> CpuReading:
         if self.used is None:
@@ -29,8 +30,8 @@ class Counter:
     def memory(self) -> None:
         return None
 
-    def marks(self) -> object:
-        return NO_MARKS
+    def marks(self) -> MemoryMarks:
+        return self.peaks
 
     def processes(self) -> list[int]:
         return self.pids
@@ -127,3 +128,17 @@ def test_a_first_reading_before_anybody_is_known_counts_nothing_twice(
     ended(kernel, 0.5)
     counter.used = None
     assert total(probe) == 0.5
+
+
+def test_a_folder_that_goes_in_the_middle_of_a_round_takes_no_peak_with_it(
+    counter: Counter, probe: CgroupProbe
+) -> None:
+    """CPU time could still be read, then the memory files were gone."""
+    probe.usage.members[100].live = Readable(100, 1.0)  # type: ignore[assignment]
+    counter.peaks = MemoryMarks(peak=7 << 20, limit=64 << 20, swap_peak=None, oom_kills=1)
+    probe.sample()
+    counter.peaks = NO_MARKS
+    probe.sample()
+    probe.close()
+    found = probe.totals()
+    assert (found.memory_peak, found.memory_limit, found.oom_kills) == (7 << 20, 64 << 20, 1)

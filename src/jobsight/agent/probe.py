@@ -127,7 +127,9 @@ class CgroupProbe:
         row["cpu.time"], row["cpu.user"], row["cpu.system"] = cpu or (MISSING, MISSING, MISSING)
         try:
             memory = self.cgroup.memory()
-            self._marks = self.cgroup.marks()
+            # A folder that has just gone says nothing; what it said before stays.
+            marks = self.cgroup.marks()
+            self._marks = self._marks if marks == NO_MARKS else marks
             self.usage.memory_peak = self._marks.peak or 0
         except CgroupGone:
             raise
