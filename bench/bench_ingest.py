@@ -89,6 +89,16 @@ class Ingest:
             print(reason)
 
 
+def add_row(figures: Figures, what: str, ours: float, theirs: float, victoria: float) -> None:
+    figures.row(
+        what,
+        f"Prometheus 1.0 ({theirs:,.0f} values a second), VictoriaMetrics {victoria / theirs:.1f}",
+        f"{ours / theirs:.2f} ({ours:,.0f} values a second)",
+        f"{GOAL:,} a second, {RATIO:.0f} x",
+        reached=ours >= GOAL and ours / theirs >= RATIO,
+    )
+
+
 def compare(folder: Path, figures: Figures, rows: int) -> None:
     """Requests with the same samples, the servers alone."""
     ingest = Ingest(folder, rows)
@@ -102,12 +112,12 @@ def compare(folder: Path, figures: Figures, rows: int) -> None:
     if rows > 1:
         ingest.into_postgresql()
     samples = f"{rows} sample{'s' if rows > 1 else ''}"
-    figures.row(
+    add_row(
+        figures,
         f"ingest on one core, {samples} of 20 jobs x 40 values a request",
-        f"Prometheus 1.0 ({theirs:,.0f} values a second), VictoriaMetrics {victoria / theirs:.1f}",
-        f"{ours / theirs:.2f} ({ours:,.0f} values a second)",
-        f"{GOAL:,} a second, {RATIO:.0f} x",
-        reached=ours >= GOAL and ours / theirs >= RATIO,
+        ours,
+        theirs,
+        victoria,
     )
 
 
@@ -121,12 +131,12 @@ def compare_as_the_goal_was_found(folder: Path, figures: Figures) -> None:
     victoria = ingest.into(
         "VictoriaMetrics", stores.victoria_metrics(folder / "victoria"), remote=True, encoding=True
     )
-    figures.row(
+    add_row(
+        figures,
         f"ingest on one core by requests of {NODES * 800:,} values, encoding included",
-        f"Prometheus 1.0 ({theirs:,.0f} values a second), VictoriaMetrics {victoria / theirs:.1f}",
-        f"{ours / theirs:.2f} ({ours:,.0f} values a second)",
-        f"{GOAL:,} a second, {RATIO:.0f} x",
-        reached=ours >= GOAL and ours / theirs >= RATIO,
+        ours,
+        theirs,
+        victoria,
     )
 
 

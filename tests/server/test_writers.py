@@ -116,3 +116,15 @@ def test_each_batch_of_several_has_its_own_outcome(store: Store) -> None:
     assert isinstance(outcomes[2], BatchError)
     assert "the token is one of cluster 'another'" in str(outcomes[4])
     assert copied == [arrived[0][0], arrived[5][0]]
+
+
+def test_a_copy_that_fails_is_told_to_its_own_sender_alone(store: Store) -> None:
+    first, second = wire.encode(batch(sequence=1)), wire.encode(batch(sequence=2))
+
+    def copy(data: bytes) -> None:
+        if data == first:
+            raise OSError("no room for a copy")
+
+    failed, stored = Receiver(store, copy).accept_all([(first, None), (second, None)])
+    assert str(failed) == "no room for a copy"
+    assert stored == Receipt("stored")

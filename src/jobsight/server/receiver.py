@@ -70,10 +70,17 @@ class Receiver:
             if isinstance(outcome, Exception):
                 outcomes[place] = outcome
             elif outcome:
-                outcomes[place] = _STORED
-                if self._copy is not None:
-                    self._copy(arrived[place][0])
+                outcomes[place] = self._copied(arrived[place][0])
         return outcomes
+
+    def _copied(self, data: bytes) -> Receipt | Exception:
+        """Give a copy away; where that fails, only its own sender hears of it."""
+        if self._copy is not None:
+            try:
+                self._copy(data)
+            except Exception as error:
+                return error
+        return _STORED
 
 
 def _unpacked(data: bytes, cluster: str | None) -> Batch:

@@ -13,6 +13,8 @@ from jobsight.store.transforms import MAX_DECIMALS, MAX_RATE, METHODS, PLAIN
 from jobsight.wire import Kind, Layout
 
 MAX_ROWS: Final = 1 << 27
+#: The kind of a column by that of numpy's type.
+KINDS: Final[dict[str, Kind]] = {"i": "q", "f": "d"}
 _LENGTH: Final = struct.Struct("<I")
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from jobsight.model import Column, Series
 from jobsight.store import differences
 from jobsight.store.chunk_header import (
+    KINDS,
     ChunkColumn,
     Header,
     encode_header,
@@ -55,8 +56,6 @@ MANY_ROWS = 1000
 #: Values of neighbouring chunks that are put together at once.
 MAX_TOGETHER = 1 << 20
 
-_KINDS: dict[str, Kind] = {"i": "q", "f": "d"}
-
 
 def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_LEVEL) -> bytes:
     """Pack one stretch of curves to stay; every column must be as long as ``times``."""
@@ -67,7 +66,7 @@ def encode(times: Integers, columns: Mapping[str, Values], level: int = LASTING_
         if len(values) != rows:
             raise ValueError(f"column {name!r} has {len(values)} rows, the times have {rows}")
     packed = pack([times], np.zeros(rows)[1:]) + pack([*columns.values()], _elapsed(times))
-    kinds = [_KINDS[values.dtype.kind] for values in columns.values()]
+    kinds = [KINDS[values.dtype.kind] for values in columns.values()]
     header = Header(rows, [])
     blocks: list[bytes] = []
     written = zip(["", *columns], ["q", *kinds], packed, _planes(packed, rows), strict=True)
@@ -115,7 +114,7 @@ def encode_plain(
     times: Integers, columns: Mapping[str, Values], level: int = ARRIVING_LEVEL
 ) -> bytes:
     """Pack columns as they are."""
-    kinds = tuple((name, _KINDS[values.dtype.kind]) for name, values in columns.items())
+    kinds = tuple((name, KINDS[values.dtype.kind]) for name, values in columns.items())
     header = plain_header(len(times), kinds)
     blocks = [times.astype("<i8", copy=False).tobytes()]
     for name, values in columns.items():

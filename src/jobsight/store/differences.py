@@ -10,14 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jobsight.store.chunk_header import ChunkColumn, Header
+from jobsight.store.chunk_header import KINDS, ChunkColumn, Header
 from jobsight.store.transforms import DELTA, Integers, Values, Words, unzigzag, zigzag
-from jobsight.wire import Kind
 
 #: Values that are read at once; longer stretches are read by column, in less memory.
 MOST_VALUES = 1 << 17
 
-_KINDS: dict[str, Kind] = {"i": "q", "f": "d"}
 _WORD = 2**64 - 1
 
 
@@ -28,7 +26,7 @@ def pack(times: Integers, columns: Mapping[str, Values]) -> tuple[Header, bytes]
     words = zigzag(np.diff(bits, axis=1).view(np.int64))
     planes = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, rows, 8)
     used = np.bitwise_or.reduce(planes, axis=1) != 0
-    kinds = [_KINDS[values.dtype.kind] for values in columns.values()]
+    kinds = [KINDS[values.dtype.kind] for values in columns.values()]
     masks = np.packbits(used, axis=1, bitorder="little")[:, 0].tolist()
     firsts = bits[:, 0].view(np.int64).tolist()
     described = [
