@@ -87,6 +87,8 @@ class Finder:
 
     def jobs(self) -> list[JobPlace]:
         """All jobs of this moment; what is found is watched from now on."""
+        # Whatever is not watched yet is asked for again: others may have made room.
+        self._inotify.refused = False
         found = list(self._find_v2())
         found += self._find_v1()
         keys = {place.key for place in found}

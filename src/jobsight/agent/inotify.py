@@ -28,7 +28,11 @@ class FolderEvent(NamedTuple):
 
 
 class Inotify:
-    """Watches folders for folders that are made and removed in them."""
+    """Watches folders for folders that are made and removed in them.
+
+    Of a cgroup's end only its parent's watch tells: the kernel neither says that the folder itself
+    is gone nor ends its watch, which would then stand in the way of the next folder of that name.
+    """
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -81,17 +85,26 @@ class Inotify:
                 name = data[start : start + length].rstrip(b"\0")
                 position = start + length
                 if mask & OVERFLOWED:
-                    # Among what was lost may be the end of a watch: all are asked for again.
-                    self._folders.clear()
-                    self._watches.clear()
+                    # Among what was lost may be the end of a folder: all are asked for again.
+                    for folder in list(self._watches):
+                        self._forget(folder)
                     yield FolderEvent(OVERFLOWED, Path(), "")
                 elif mask & _IGNORED:
-                    folder = self._folders.pop(watch, None)
-                    if folder is not None and self._watches.get(folder) == watch:
-                        del self._watches[folder]
+                    self._folders.pop(watch, None)
                 elif watch in self._folders:
                     kind = mask & (CREATED | DELETED | DELETED_SELF)
-                    yield FolderEvent(kind, self._folders[watch], os.fsdecode(name))
+                    event = FolderEvent(kind, self._folders[watch], os.fsdecode(name))
+                    if kind == DELETED:
+                        self._forget(event.folder / event.name)
+                    elif kind == DELETED_SELF:
+                        self._forget(event.folder)
+                    yield event
+
+    def _forget(self, folder: Path) -> None:
+        """End the watch of a folder that is gone; the kernel answers with a last word of it."""
+        watch = self._watches.pop(folder, None)
+        if watch is not None:
+            self._library.inotify_rm_watch(self._descriptor, watch)
 
     def close(self) -> None:
         os.close(self._descriptor)

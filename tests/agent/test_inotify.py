@@ -1,0 +1,82 @@
+"""Folders that come and go, in the cgroups of the real kernel as well as on a disk."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobsight.agent.inotify import CREATED, DELETED, FolderEvent, Inotify
+from tests.agent.slurm_trees import MOUNT
+
+
+@pytest.fixture(params=["disk", "cgroup"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    if request.param == "disk":
+        yield tmp_path
+        return
+    mount = next((place for place in (MOUNT / "cpuacct", MOUNT) if os.access(place, os.W_OK)), None)
+    if mount is None or not (mount / "cgroup.procs").exists():
+        pytest.skip("needs a cgroup hierarchy to write to")
+    place = mount / f"jobsight-inotify-{os.getpid()}"
+    place.mkdir()
+    try:
+        yield place
+    finally:
+        for path, _, _ in os.walk(place, topdown=False):
+            os.rmdir(path)
+
+
+@pytest.fixture
+def inotify() -> Iterator[Inotify]:
+    found = Inotify()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_folder_of_the_same_name_is_watched_again(folder: Path, inotify: Inotify) -> None:
+    """As a user's folder, which Slurm removes with the last job and makes with the next."""
+    user = folder / "uid_1"
+    inotify.watch(folder)
+    for number in range(3):
+        user.mkdir()
+        assert FolderEvent(CREATED, folder, "uid_1") in inotify.read()
+        inotify.watch(user)
+        (user / f"job_{number}").mkdir()
+        assert FolderEvent(CREATED, user, f"job_{number}") in inotify.read()
+        (user / f"job_{number}").rmdir()
+        user.rmdir()
+        assert FolderEvent(DELETED, folder, "uid_1") in inotify.read()
+
+
+def test_made_anew_before_anybody_has_looked(folder: Path, inotify: Inotify) -> None:
+    user = folder / "uid_1"
+    user.mkdir()
+    inotify.watch(folder)
+    inotify.watch(user)
+    user.rmdir()
+    user.mkdir()
+    # The watch of the first one is still thought to be there.
+    inotify.watch(user)
+    kinds = [event.kind for event in inotify.read() if event.folder == folder]
+    assert kinds == [DELETED, CREATED]
+    inotify.watch(user)
+    (user / "job_1").mkdir()
+    assert list(inotify.read()) == [FolderEvent(CREATED, user, "job_1")]
+
+
+def test_no_watch_is_left_of_what_is_gone(folder: Path, inotify: Inotify) -> None:
+    """The kernel gives only so many, and a node sees many jobs."""
+    inotify.watch(folder)
+    for number in range(20):
+        (folder / f"job_{number}").mkdir()
+        inotify.watch(folder / f"job_{number}")
+        (folder / f"job_{number}").rmdir()
+        list(inotify.read())
+    # Of a watch that has ended, the last word comes with the next reading.
+    list(inotify.read())
+    assert len(inotify) == 1
+    known = Path(f"/proc/self/fdinfo/{inotify.fileno()}").read_text()
+    assert known.count("inotify wd:") == 1
