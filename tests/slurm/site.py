@@ -66,6 +66,8 @@ class Site:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
+                # As a service manager does: one that shares a session shares its part of the CPU.
+                start_new_session=True,
                 # Whoever starts a site may have blocked the signals that end it.
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, set()),
             )
