@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from jobsight.agent.spool import Spool
-from jobsight.model import JobPart
+from jobsight.model import JobInfo, JobPart
 from jobsight.wire import decode
 from tests.agent.slurm_trees import (
     RunningAgent,
@@ -212,7 +214,7 @@ def test_one_job_alone_and_its_grace_period(node: SlurmNode) -> None:
 
 
 def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobsight.agent.daemon._LINGER", 100_000_000)
+    monkeypatch.setattr("jobsight.agent.event_window.LINGER", 100_000_000)
     with following(node.finder()) as running:
         collector = running.agent.collector
         assert collector.events is None
@@ -221,6 +223,29 @@ def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.Mo
         wait_until(lambda: collector.events is not None)
         job.end()
         wait_until(lambda: collector.events is None)
+
+
+def test_a_prolog_opens_the_sockets_before_the_job_comes(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.agent.event_window.EXPECTED", 500_000_000)
+    with following(node.finder()) as running:
+        agent, told = running.agent, threading.Event()
+
+        def tell(source: str) -> None:
+            agent.tell(JobInfo(cluster="c", job_id=7, source=source))
+            told.set()
+
+        agent.collector.at(0, partial(tell, "epilog"))
+        agent.collector.wake()
+        assert told.wait(10)
+        assert agent.collector.events is None
+        agent.collector.at(0, partial(tell, "prolog"))
+        agent.collector.wake()
+        wait_until(lambda: agent.collector.events is not None)
+        assert not agent.jobs
+        # The job was cancelled, or went to other nodes.
+        wait_until(lambda: agent.collector.events is None)
 
 
 class Fault:

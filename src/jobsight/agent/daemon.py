@@ -14,6 +14,7 @@ from typing import Final
 from jobsight.agent.cgroups import CgroupGone
 from jobsight.agent.collector import Collector, boot_id
 from jobsight.agent.control import Control, Reply, Request
+from jobsight.agent.event_window import EventWindow
 from jobsight.agent.finder import Finder, JobPlace, inodes_of
 from jobsight.agent.identity import Identity
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
@@ -35,8 +36,6 @@ Intervals = tuple[tuple[int | None, float], ...]
 _SECOND_LOOK: Final = 200_000_000
 #: Descriptors for everything but the live processes: cgroups, sockets, files.
 _RESERVE: Final = 4096
-#: The next job often follows the last one, and its first moments are told to open sockets only.
-_LINGER: Final = 5_000_000_000
 
 
 class NodeAgent:
@@ -89,7 +88,8 @@ class NodeAgent:
         if listen and run_folder is not None:
             self._control = Control(run_folder, self.collector, self._answer)
             self.collector.on_batch = self._control.publish
-        self._look_planned = self._close_planned = False
+        self._window = EventWindow(self.collector, lambda: bool(self._jobs))
+        self._look_planned = False
         #: The last look was not a whole one.
         self._look_due = False
         self._last_seen = time.monotonic()
@@ -118,8 +118,10 @@ class NodeAgent:
         for job in followed:
             fill(job.view.info, info)
         if not followed:
-            # A prolog comes before the cgroup.
+            # A prolog comes before the cgroup, and before the job's first process.
             self._told.keep_info(info)
+            if info.source == "prolog":
+                self._window.expect()
         self.collector.tell(info)
 
     def _answered(self, infos: list[JobInfo]) -> None:
@@ -169,7 +171,7 @@ class NodeAgent:
         if not self.finder.changed():
             return
         # A job's first processes are at work already: whatever they do from now on is told.
-        self.collector.open_events()
+        self._window.open()
         self._look()
         if not self._look_planned:
             self._look_planned = True
@@ -196,7 +198,7 @@ class NodeAgent:
             if place is None or not same_folders(job.place.inodes, place.inodes):
                 self._finish(key)
         if places:
-            self.collector.open_events()
+            self._window.open()
         for key, place in places.items():
             known = self._jobs.get(key)
             if known is None:
@@ -204,14 +206,6 @@ class NodeAgent:
             else:
                 known.place = place
                 self._guarded(key, known.probe.refresh)
-        if not self._jobs and not self._close_planned:
-            self._close_planned = True
-            self.collector.at(time.monotonic_ns() + _LINGER, self._close_events)
-
-    def _close_events(self) -> None:
-        self._close_planned = False
-        if not self._jobs:
-            self.collector.close_events()
 
     def _wanted(self, place: JobPlace) -> bool:
         if place.job_id is None or (place.uid is not None and place.uid in self._ignored):
@@ -301,6 +295,7 @@ class NodeAgent:
             return
         self.collector.drain()
         self._births.forget(job.place)
+        self._window.job_gone()
         self.collector.finish(job.followed)
         job.finish()
         logger.info("job %d: ended", job.view.sighting.job_id, extra={"action": "finish"})
