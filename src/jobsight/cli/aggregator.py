@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Final
 
 from jobsight.agent.service import LockFile
 from jobsight.cli.seed_command import common_parser, default_config, run_on_store
+from jobsight.garbage import search_rarely
 from jobsight.sams.fallback import Fallback
 from jobsight.sams.loader import Inbox
 from jobsight.sams.reader import Reader
@@ -54,9 +54,7 @@ def aggregate(settings: AggregatorSettings) -> int:
         from jobsight.sams.aggregator import Aggregator
         from jobsight.store.intake import Intake
 
-        # What was imported stays to the end; looking through it for each thousand records is waste.
-        gc.freeze()
-        gc.set_threshold(NEW_OBJECTS)
+        search_rarely(NEW_OBJECTS)
         aggregator = Aggregator(stack.enter_context(Intake.open(settings.store)), settings.cluster)
         for loader, remote in zip(settings.loaders, remotes, strict=True):
             done = aggregator.run(remote, progress_line("records"))

@@ -6,7 +6,6 @@ one core. The two ends see each other go by the end of the channel.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from collections.abc import Iterator
 from typing import Final, Self
@@ -14,6 +13,7 @@ from typing import Final, Self
 import msgspec
 
 from jobsight.errors import JobsightError
+from jobsight.garbage import search_rarely
 from jobsight.sams.channel import Channel
 from jobsight.sams.reader import Group, Reader, Refusals
 
@@ -21,8 +21,7 @@ from jobsight.sams.reader import Group, Reader, Refusals
 #: while the store is still being opened.
 _AHEAD: Final = 8
 
-#: Objects that are made before the next search for circles among them, which records do not hold:
-#: those of some ten groups.
+#: Those that some ten groups make.
 NEW_OBJECTS: Final = 100_000
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,8 +84,7 @@ class RemoteReader:
 
 def _serve(reader: Reader, channel: Channel, other: Channel) -> None:
     other.close()
-    gc.freeze()
-    gc.set_threshold(NEW_OBJECTS)
+    search_rarely(NEW_OBJECTS)
     out = 0
 
     def settle() -> None:

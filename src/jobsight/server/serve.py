@@ -22,6 +22,7 @@ from jobsight import places
 from jobsight.agent.footprint import tighten
 from jobsight.archive.attach import attach
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.garbage import search_rarely
 from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.server.app import create_app
 from jobsight.server.connection import Connection
@@ -34,7 +35,7 @@ from jobsight.settings import Settings
 from jobsight.store import Store
 
 _START_LIMIT = 30.0
-#: Objects that are made before the next search for circles among them: those of some ten batches.
+#: Those that some ten batches make.
 _NEW_OBJECTS = 20_000
 #: uvicorn's own loop turns so often between two looks at the certificate: ten seconds.
 _RENEWAL_TURNS = 100
@@ -130,22 +131,13 @@ def run_server(settings: Settings, say: Callable[[str], None] = print) -> None:
     # A heap for each thread would keep what the largest batches of each have needed.
     tighten(heaps=2, large=4 * 2**20)
     with _prepared(settings, None) as prepared, _quiet_signals():
-        _spare_the_collector()
+        gc.collect()
+        search_rarely(_NEW_OBJECTS)
         say(f"jobsight serves {settings.store.location}")
         say(f"  open   {prepared.url}/?token={prepared.token}")
         say(f"  token  {token_file(settings)}")
         say("  end    Ctrl-C")
         prepared.run()
-
-
-def _spare_the_collector() -> None:
-    """A quarter of the time of a batch went into the search for circles among objects.
-
-    What is there now stays to the end; what a batch makes holds none, and goes by itself.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS)
 
 
 def token_file(settings: Settings) -> Path:
