@@ -124,6 +124,26 @@ def test_a_database_that_may_only_be_read(
         assert store.info().runs == 2
 
 
+def test_a_file_that_may_only_be_read(spawner: Spawner, tmp_path: Path) -> None:
+    """As where the kernel has made a file system read only after an error of its disk."""
+    location = tmp_path / "store.db"
+    with (
+        ServerProcess(spawner, tmp_path / "server", str(location)) as server,
+        spooled(tmp_path, server.target()) as delivery,
+    ):
+        files = [str(file) for file in tmp_path.glob("store.db*")]
+        if subprocess.run(["chattr", "+i", *files], capture_output=True).returncode:
+            pytest.skip("needs root and a file system that can refuse to write to single files")
+        try:
+            assert_kept(delivery, "refuses to read or write")
+            assert count_jobs(server.url, server.token) == 0
+        finally:
+            subprocess.run(["chattr", "-i", *files], check=True)
+        wait_until(delivery.deliver)
+    with Store.open(str(location)) as store:
+        assert store.info().runs == 2
+
+
 def test_a_database_that_goes_away_and_comes_back(
     spawner: Spawner, postgresql_server: Server, tmp_path: Path
 ) -> None:

@@ -81,6 +81,8 @@ def explain(error: Exception, where: str) -> str:
     # SQLite names damaged tables with the damage in the name.
     if "malformed" in text or "not a database" in text or isinstance(error, UnicodeDecodeError):
         return f"the store {where} is damaged: {text}; restore it from a copy"
+    if "disk I/O error" in text:
+        return f"the disk of the store {where} refuses to read or write; the kernel's log says why"
     if isinstance(error, PoolTimeout):
         return f"the store {where} is asked for more at once than it has connections"
     return f"the store {where} failed: {text}"
