@@ -132,7 +132,7 @@ class JobInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     exit_signal: int | None = None
 
 
-class Coverage(msgspec.Struct, kw_only=True):
+class Coverage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How much of the job a figure stands for, and why not more."""
 
     quality: Quality

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from jobsight.model import SECOND, Coverage, JobInfo, JobTotals
@@ -200,7 +200,7 @@ def _weigh_executables(coverage: Coverage, cpu_time: int | None, named: int) -> 
 
 
 def _silent_nodes(
-    info: JobInfo, nodes: list[StoredNode], coverage: dict[str, Coverage]
+    info: JobInfo, nodes: list[StoredNode], coverage: Mapping[str, Coverage]
 ) -> list[str]:
     """Nodes that the scheduler names and that never reported; their figures are not in the sums."""
     heard = {node.node for node in nodes}

@@ -25,7 +25,12 @@ _SOURCES = {
 }
 
 
-def merge_coverage(parts: Sequence[tuple[Coverage, int]]) -> Coverage:
+class RunCoverage(Coverage, kw_only=True, omit_defaults=False):
+    """The coverage of a run. Nodes leave out what says nothing; who reads a report may count on
+    every field."""
+
+
+def merge_coverage(parts: Sequence[tuple[Coverage, int]]) -> RunCoverage:
     """Join what several nodes say of one group; the weight is a node's CPU time.
 
     A group that failed on some nodes and not on others is an estimate: what is shown stands for
@@ -39,7 +44,7 @@ def merge_coverage(parts: Sequence[tuple[Coverage, int]]) -> Coverage:
     else:
         quality = min(qualities, key=_WORST_FIRST.index)
     reasons = dict.fromkeys(coverage.reason for coverage, _ in parts if coverage.reason)
-    return Coverage(
+    return RunCoverage(
         quality=quality,
         time_share=_mean((coverage.time_share, 1) for coverage, _ in parts),
         cpu_share=_mean((coverage.cpu_share, max(weight, 1)) for coverage, weight in parts),
@@ -54,7 +59,7 @@ def _mean(values: Iterable[tuple[float | None, int]]) -> float | None:
     return sum(value * weight for value, weight in known) / total if total else None
 
 
-def merge_nodes(nodes: Iterable[tuple[Mapping[str, Coverage], int]]) -> dict[str, Coverage]:
+def merge_nodes(nodes: Iterable[tuple[Mapping[str, Coverage], int]]) -> dict[str, RunCoverage]:
     """Join the coverage of all nodes, group by group; groups of later releases are kept."""
     gathered: dict[str, list[tuple[Coverage, int]]] = {group: [] for group in GROUPS}
     count = 0
@@ -65,7 +70,7 @@ def merge_nodes(nodes: Iterable[tuple[Mapping[str, Coverage], int]]) -> dict[str
     return {group: _with_silent(parts, count) for group, parts in gathered.items()}
 
 
-def _with_silent(parts: list[tuple[Coverage, int]], count: int) -> Coverage:
+def _with_silent(parts: list[tuple[Coverage, int]], count: int) -> RunCoverage:
     silent = count - len(parts)
     if parts and not silent:
         return merge_coverage(parts)

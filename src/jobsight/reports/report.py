@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from jobsight.model import Coverage
+from jobsight.reports.coverage import RunCoverage
 
 
 class CpuUse(msgspec.Struct, kw_only=True):
@@ -129,7 +129,7 @@ class JobReport(msgspec.Struct, kw_only=True):
     executables: list[ExecutableRow]
     node_rows: list[NodeRow]
     #: By group of figures: "cpu", "memory", "io", "executables".
-    coverage: dict[str, Coverage]
+    coverage: dict[str, RunCoverage]
     #: One sentence per group, for people.
     coverage_notes: list[str]
     #: The state in words, with the exit code or the signal.

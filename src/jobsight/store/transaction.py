@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import count
-from operator import itemgetter
 from typing import Any, Final, Literal, Protocol
 
 #: Locks of jobs are folded into so many, since a transaction may hold only some thousands.
@@ -142,16 +141,16 @@ def _without_constants(sql: str, rows: Sequence[Sequence[Any]]) -> tuple[str, It
     SQLite's driver takes some 80 ns to hand over a number and 230 for None or a truth value, and
     most columns of a run that others have booked are empty.
     """
+    columns = list(zip(*rows, strict=True))
     constants = tuple(
-        (place, value)
-        for place, value in enumerate(rows[0])
-        if type(value) in _SIMPLE and not value and all(row[place] is value for row in rows)
+        (place, column[0])
+        for place, column in enumerate(columns)
+        if type(column[0]) in _SIMPLE and not column[0] and column.count(column[0]) == len(rows)
     )
-    # One value alone would not be picked as a row of one.
-    if not constants or len(constants) > len(rows[0]) - 2:
+    if not constants or len(constants) == len(columns):
         return _positional(sql, "?"), rows
-    statement, others = _with_constants(sql, constants, len(rows[0]))
-    return statement, map(itemgetter(*others), rows)
+    statement, others = _with_constants(sql, constants, len(columns))
+    return statement, zip(*[columns[place] for place in others], strict=True)
 
 
 @lru_cache(maxsize=64)
