@@ -1,5 +1,6 @@
 """A new store, made at once instead of by one revision after the other."""
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -90,3 +91,18 @@ def test_who_only_writes_needs_the_driver_alone(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(tmp_path / "store.db")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_another_that_has_a_new_file_in_hand_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself does not wait where the journal is chosen."""
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE reading (number INTEGER)")
+    other.execute("DROP TABLE reading")
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.5, other.execute, ["ROLLBACK"])
+    release.start()
+    with Store.open(tmp_path / "store.db") as store:
+        assert not release.is_alive()
+        assert store.info().version == tables.VERSION
+    release.join()
+    other.close()

@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,8 +126,12 @@ class Database:
         # Write-ahead logging needs memory shared by all users of the file, which a network file
         # system does not give.
         mode = "DELETE" if is_network(file_system(Path(self.where))) else "WAL"
+        deadline = time.monotonic() + PATIENCE
         with self.alone() as connection:
-            connection.execute(f"PRAGMA journal_mode = {mode}")
+            while not _chosen(connection, mode):
+                if time.monotonic() > deadline:
+                    raise StoreError(f"the store {self.where} is held by another process")
+                time.sleep(0.01)
 
     def close(self) -> None:
         """Give up all connections."""
@@ -161,6 +166,18 @@ class Database:
             from jobsight.store.engines import explain
 
             raise StoreError(explain(error, self.where)) from error
+
+
+def _chosen(connection: sqlite3.Connection, mode: str) -> bool:
+    """Choose the journal; False where another has the file in hand, for which SQLite does not wait
+    here as it does elsewhere."""
+    try:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
 
 
 def open_database(location: str | os.PathLike[str]) -> Database:
