@@ -207,7 +207,13 @@ def test_a_thousand_processes_at_once(home: Home) -> None:
 
 
 def go_first() -> None:
+    """Before all others on the machine; where the kernel groups sessions, a niceness alone counts
+    among the programs of one session."""
+    os.setsid()
     os.nice(-20)
+    autogroup = Path("/proc/self/autogroup")
+    if autogroup.exists():
+        autogroup.write_text("-20")
 
 
 def few_descriptors() -> None:
