@@ -126,12 +126,8 @@ class Database:
         # Write-ahead logging needs memory shared by all users of the file, which a network file
         # system does not give.
         mode = "DELETE" if is_network(file_system(Path(self.where))) else "WAL"
-        deadline = time.monotonic() + PATIENCE
         with self.alone() as connection:
-            while not _chosen(connection, mode):
-                if time.monotonic() > deadline:
-                    raise StoreError(f"the store {self.where} is held by another process")
-                time.sleep(0.01)
+            _patiently(connection, f"PRAGMA journal_mode = {mode}")
 
     def close(self) -> None:
         """Give up all connections."""
@@ -168,16 +164,18 @@ class Database:
             raise StoreError(explain(error, self.where)) from error
 
 
-def _chosen(connection: sqlite3.Connection, mode: str) -> bool:
-    """Choose the journal; False where another has the file in hand, for which SQLite does not wait
-    here as it does elsewhere."""
-    try:
-        connection.execute(f"PRAGMA journal_mode = {mode}")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-            raise
-        return False
-    return True
+def _patiently(connection: sqlite3.Connection, pragma: str) -> None:
+    """Wait for others who have the file in hand, which SQLite does everywhere but here."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute(pragma)
+            return
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def open_database(location: str | os.PathLike[str]) -> Database:
