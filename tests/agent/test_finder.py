@@ -218,10 +218,14 @@ def test_without_room_for_watches_it_says_so_and_finds_all_the_same(
 
     try:
         assert not finder.blind
-        monkeypatch.setattr(finder._inotify, "_library", Full())
-        monkeypatch.setattr(inotify.ctypes, "get_errno", lambda: errno.ENOSPC)
+        with monkeypatch.context() as patched:
+            patched.setattr(finder._inotify, "_library", Full())
+            patched.setattr(inotify.ctypes, "get_errno", lambda: errno.ENOSPC)
+            assert [place.job_id for place in finder.jobs()] == [1]
+            assert finder.blind
+        # Others have gone, and there is room again.
         assert [place.job_id for place in finder.jobs()] == [1]
-        assert finder.blind
+        assert not finder.blind
     finally:
         finder.close()
 

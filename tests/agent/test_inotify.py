@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def inotify() -> Iterator[Inotify]:
-    found = Inotify()
-    try:
+    with closing(Inotify()) as found:
         yield found
-    finally:
-        found.close()
 
 
 def test_a_folder_of_the_same_name_is_watched_again(folder: Path, inotify: Inotify) -> None:

@@ -88,6 +88,8 @@ class Inotify:
                     # Among what was lost may be the end of a folder: all are asked for again.
                     for folder in list(self._watches):
                         self._forget(folder)
+                    # Their last words may be lost as well.
+                    self._folders.clear()
                     yield FolderEvent(OVERFLOWED, Path(), "")
                 elif mask & _IGNORED:
                     self._folders.pop(watch, None)
