@@ -41,7 +41,7 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 def test_info(at: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     fill(store, range(3), age=5, now=time.time_ns())
     shown = _run(capsys, "info")
-    assert "runs     3 (0 open) on 3 nodes" in shown
+    assert "runs     3 (0 open), 3 nodes of runs; started" in shown
     assert "tables of version" in shown
     assert "agents   1, last heard 20" in shown
     assert "silent" not in shown

@@ -217,8 +217,8 @@ def _show_inventory(found: Inventory) -> None:
     print(f"engine   {found.engine}, tables of version {found.version}")
     print(f"size     {format_bytes(found.size)}{free}{disk}")
     print(
-        f"runs     {found.runs:,} ({found.open_runs:,} open) on {found.nodes:,} nodes, started "
-        f"{format_time(found.oldest, None)} to {format_time(found.newest, None)}"
+        f"runs     {found.runs:,} ({found.open_runs:,} open), {found.nodes:,} nodes of runs; "
+        f"started {format_time(found.oldest, None)} to {format_time(found.newest, None)}"
     )
     value = UNKNOWN if found.bytes_a_value is None else f"{found.bytes_a_value:.2f}"
     print(
