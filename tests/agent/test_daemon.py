@@ -213,6 +213,18 @@ def test_one_job_alone_and_its_grace_period(node: SlurmNode) -> None:
     assert running.kept.last(2).totals.cpu_time == pytest.approx(job.cpu_time(), rel=0.01)
 
 
+def test_an_agent_that_begins_looks_a_second_time(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's folders may all be there, and its first process come just after the first look."""
+    finder = node.finder()
+    looks: list[object] = []
+    real = finder.jobs
+    monkeypatch.setattr(finder, "jobs", lambda: looks.append(None) or real())
+    with following(finder):
+        wait_until(lambda: len(looks) >= 2, 10)
+
+
 def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobsight.agent.event_window.LINGER", 100_000_000)
     with following(node.finder()) as running:

@@ -103,6 +103,7 @@ class NodeAgent:
             self._identity.start()
         try:
             self._look()
+            self._plan_second_look()
             if not self._look_due:
                 self._births.keep_only(self._jobs.keys())
             self.collector.run()
@@ -173,6 +174,9 @@ class NodeAgent:
         # A job's first processes are at work already: whatever they do from now on is told.
         self._window.open()
         self._look()
+        self._plan_second_look()
+
+    def _plan_second_look(self) -> None:
         if not self._look_planned:
             self._look_planned = True
             self.collector.at(time.monotonic_ns() + _SECOND_LOOK, self._look_again)
