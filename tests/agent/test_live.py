@@ -56,6 +56,33 @@ def test_a_real_process_counts_what_it_used() -> None:
     assert after.threads >= 1
 
 
+def test_the_clock_of_a_process_has_all_its_threads_to_the_nanosecond() -> None:
+    burn = "import time\nend = time.thread_time() + 0.05\nwhile time.thread_time() < end: pass"
+    text = (
+        "import threading, time, sys\n"
+        f"def burn():\n exec({burn!r})\n"
+        "threads = [threading.Thread(target=burn) for _ in range(3)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]\n"
+        "print(time.process_time_ns(), flush=True); sys.stdin.read()\n"
+        "print(time.process_time_ns(), flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        live = LiveProcess(b"/proc", program.pid)
+        before = int(program.stdout.readline())
+        read = live.clock()
+        program.stdin.close()
+        after = int(program.stdout.readline())
+        program.wait()
+    assert 150_000_000 <= before <= read <= after
+    with pytest.raises(Gone):
+        live.clock()
+    live.close()
+
+
 def test_the_running_time_of_the_first_thread() -> None:
     live = LiveProcess(b"/proc", os.getpid())
     # The kernel brings its own account up to date at its ticks.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.cgroups import NO_MARKS, CgroupGone, CpuReading, MemoryMarks
-from jobsight.agent.live import NOTHING, InputOutput
+from jobsight.agent.live import NOTHING, TICK, InputOutput
 from jobsight.agent.probe import CgroupProbe
 from jobsight.model import SECOND
 from tests.agent.lives import Alive, Kernel, record
@@ -47,8 +47,11 @@ class Readable(Alive):
         super().__init__(pid)
         self._used = round(seconds * SECOND)
 
+    def clock(self) -> int:
+        return self._used
+
     def vitals(self) -> tuple[int, int, int, int]:
-        return self._used, 0, 1, 0
+        return self._used // TICK * TICK, 0, 1, 0
 
     def input_output(self, *_: object, **__: object) -> InputOutput:
         return NOTHING
@@ -97,6 +100,17 @@ def test_a_process_that_ends_after_the_last_reading_counts_once(
     ended(kernel, 1.5)
     counter.used = None
     assert total(probe) == 1.5
+
+
+def test_nothing_counts_twice_because_a_look_is_cut_to_ticks(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    probe.usage.members[100].live = Readable(100, 1.0179)  # type: ignore[assignment]
+    counter.used = 1.0179
+    probe.sample()
+    ended(kernel, 1.0479)
+    counter.used = None
+    assert total(probe) == pytest.approx(1.0479, abs=1e-9)
 
 
 def test_a_record_that_comes_with_the_round_is_in_both_accounts(

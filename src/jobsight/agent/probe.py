@@ -26,6 +26,8 @@ STRANGERS_EVERY: Final = 20
 
 #: With so many processes each one's I/O is read in every other round; its record completes it.
 MANY: Final = 64
+#: And their clocks in these rounds, because records complete an old reading as well as a new one.
+CLOCKS_EVERY: Final = 4
 
 IO_METRICS: Final = tuple(f"io.{name}" for name in InputOutput._fields)
 
@@ -62,7 +64,7 @@ class CgroupProbe:
         self._gone = self._closed = False
         #: A process was not in its folder any more at the last look, and its end was not told.
         self._doubtful = False
-        #: Counter and processes' own account at the last full round.
+        #: Counter and processes' own account at one moment.
         self._full = (0, 0)
 
     def sample(self) -> Row:
@@ -73,10 +75,17 @@ class CgroupProbe:
         # Whatever was in the counter is in the processes' own account then, or this round is not
         # one to go on from: what comes later would count twice.
         self.tracker.catch_up()
-        whole = self._sample_processes(row)
-        if whole and self._cpu is not None:
-            self._full = (self._cpu.time, self.usage.cpu_seen())
+        if not self.events or self._doubtful or self._round % STRANGERS_EVERY == 1:
+            self._adopt_strangers()
+        if len(self.usage.members) < MANY or self._round % CLOCKS_EVERY == 1:
+            self._read_clocks()
+        self._sample_processes(row)
         return row
+
+    def _read_clocks(self) -> None:
+        cpu = None if self._gone or not self.events else self._cpu
+        if cpu is not None and self.usage.read_clocks(self._proc):
+            self._full = (cpu.time, self.usage.cpu_seen())
 
     def count_from_birth(self) -> None:
         """No agent has followed the job before: what its processes have used so far is ours."""
@@ -149,12 +158,10 @@ class CgroupProbe:
     def _note(self, group: str, error: OSError) -> None:
         self.errors[group] = f"{error.strerror}: {error.filename}" if error.filename else str(error)
 
-    def _sample_processes(self, row: Row) -> bool:
-        """Look at the processes; gives whether each of them could be read."""
-        if not self.events or self._doubtful or self._round % STRANGERS_EVERY == 1:
-            self._adopt_strangers()
+    def _sample_processes(self, row: Row) -> None:
+        """Look at the processes."""
         odd = self._round % 2 == 1
-        whole, threads = True, 0
+        threads = 0
         members = list(self.usage.members.values())
         turn = self._round % 2 if len(members) >= MANY else 2
         for index, process in enumerate(members):
@@ -163,32 +170,26 @@ class CgroupProbe:
                 try:
                     self._look(process, with_io=index % 2 != turn or process.threads > 1)
                 except Gone:
-                    whole = False
                     if not self.events:
                         self.tracker.lose(process.tgid)
                         continue
-            else:
-                whole = False
             threads += process.threads
         row["tasks.processes"], row["tasks.threads"] = len(self.usage.members), threads
         self._io = self.usage.io_seen()
         for name, value in zip(IO_METRICS, self._io, strict=True):
             row[name] = MISSING if self._io_hidden else value
-        return whole
 
     def _look(self, process: Process, *, with_io: bool = True) -> None:
         """Read one live process."""
-        live = process.live
-        if live is None:
-            live = process.live = LiveProcess(self._proc, process.tgid)
-            with_io = True
+        live = process.live or process.open_live(self._proc)
         user, system, threads, resident = live.vitals()
-        process.vitals_cpu = user + system
+        if user + system > process.vitals_cpu:
+            process.vitals_cpu = user + system
         process.vitals_user = user
         process.threads = threads
         if resident > process.vitals_peak:
             process.vitals_peak = resident
-        if with_io:
+        if with_io or process.vitals_io is NOTHING:
             io = live.input_output(threads, process.io, had_children=process.had_children)
             self._io_hidden |= io is None
             process.vitals_io = io or process.vitals_io
@@ -239,6 +240,8 @@ class CgroupProbe:
             if not new:
                 # Older than this agent: what it has used so far is another epoch's.
                 self._look(process)
+                if self.events:
+                    process.read_clock(self._proc)
                 process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
         except Gone:
             self.tracker.adopt_ended(pid, usage, step, daemon_at)

@@ -90,6 +90,16 @@ class Process:
     def name(self) -> Name | None:
         return self.stretches[-1].name
 
+    def open_live(self, proc: bytes) -> LiveProcess:
+        """Its descriptors, opened at the first look; may be too late."""
+        if self.live is None:
+            self.live = LiveProcess(proc, self.tgid)
+        return self.live
+
+    def read_clock(self, proc: bytes) -> None:
+        """What it has used to the nanosecond; a look cuts user and system time to whole ticks."""
+        self.vitals_cpu = max(self.vitals_cpu, self.open_live(proc).clock())
+
     def add_thread(self, record: ExitRecord) -> None:
         """One of its threads has ended."""
         self.cpu += record.cpu_time

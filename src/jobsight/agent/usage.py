@@ -9,7 +9,7 @@ import msgspec
 
 from jobsight.agent.cgroups import CpuReading
 from jobsight.agent.images import Name
-from jobsight.agent.live import NOTHING, InputOutput, add, subtract
+from jobsight.agent.live import NOTHING, Gone, InputOutput, add, subtract
 from jobsight.model import ExecutableUse
 
 if TYPE_CHECKING:
@@ -68,6 +68,16 @@ class JobUsage:
         """What the processes have used by their own account, ended and live."""
         live = sum(process.vitals_cpu - process.base_cpu for process in self.members.values())
         return self.ended_cpu + live
+
+    def read_clocks(self, proc: bytes) -> bool:
+        """Bring the account to the nanosecond, as a cgroup's counter is; gives whether every
+        process could be read."""
+        try:
+            for process in self.members.values():
+                process.read_clock(proc)
+        except Gone:
+            return False
+        return True
 
     def io_seen(self) -> InputOutput:
         """The same for their I/O, less what was there before us."""
