@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from jobsight.agent.images import ImageNames, Name
+from jobsight.agent.live import Scheduled
 from jobsight.agent.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
 from jobsight.agent.tracker import ProcessTracker
 from jobsight.agent.usage import JobUsage
@@ -28,17 +29,17 @@ class Links(ImageNames):
 class Alive:
     """A live process of which nothing but the running time of its first thread can be read."""
 
-    def __init__(self, pid: int, runtime: int | None = None) -> None:
+    def __init__(self, pid: int, ran: int | None = None, waited: int = 0) -> None:
         self.pid = pid
         self.start_ticks = 0
         self.closed = False
-        self._runtime = runtime
+        self._scheduled = None if ran is None else Scheduled(ran, waited)
 
     def parent(self) -> int:
         return 100
 
-    def runtime(self) -> int | None:
-        return self._runtime
+    def scheduled(self) -> Scheduled | None:
+        return self._scheduled
 
     def close(self) -> None:
         self.closed = True

@@ -87,7 +87,9 @@ def test_the_running_time_of_the_first_thread() -> None:
     live = LiveProcess(b"/proc", os.getpid())
     # The kernel brings its own account up to date at its ticks.
     used = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
-    assert live.runtime() == pytest.approx(used, abs=50_000_000)
+    found = live.scheduled()
+    assert found is not None
+    assert found.ran == pytest.approx(used, abs=50_000_000)
     live.close()
 
 
@@ -132,7 +134,7 @@ def test_an_ended_process_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
         live.vitals()
     with pytest.raises(Gone):
         live.input_output(1, NOTHING, had_children=False)
-    assert live.runtime() is None
+    assert live.scheduled() is None
     live.close()
 
 

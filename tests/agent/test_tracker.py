@@ -9,6 +9,7 @@ from hypothesis import strategies as some
 
 from jobsight.agent.live import InputOutput
 from jobsight.agent.netlink import ExitRecord, ProcessEvent
+from jobsight.agent.process import Process, Stretch
 from jobsight.agent.tracker import LINGER
 from jobsight.agent.usage import JobUsage
 from tests.agent.lives import MILLISECOND, Alive, Kernel, figures, record
@@ -160,7 +161,7 @@ def test_an_exec_chain_is_split_where_the_use_is_known(kernel: Kernel) -> None:
     kernel.tell(kernel.fork(100, 7), kernel.execute(7))
     process = usage.members[7]
     kernel.now = time.monotonic_ns()
-    process.live = Alive(7, runtime=60 * MILLISECOND)  # type: ignore[assignment]
+    process.live = Alive(7, ran=60 * MILLISECOND)  # type: ignore[assignment]
     kernel.names.links[7] = OTHER
     event = kernel.execute(7, after=100)
     kernel.tell(event)
@@ -171,6 +172,17 @@ def test_an_exec_chain_is_split_where_the_use_is_known(kernel: Kernel) -> None:
     # The exec lies in the future of the look, so that nothing is taken off what was read.
     assert found[TRUE][2] == 60 * MILLISECOND
     assert use_of(usage, TRUE).cpu_estimated == 0
+
+
+@pytest.mark.parametrize(("waited", "before"), [(0, 56), (160, 72)])
+def test_a_late_look_takes_off_what_it_ran_since(waited: int, before: int) -> None:
+    """24 ms after the exec: all of them, or a third where it had got no more before."""
+    process = Process(7, JobUsage(), Stretch(None, 0, executed=True))
+    process.live = Alive(7, 80 * MILLISECOND, waited * MILLISECOND)  # type: ignore[assignment]
+    second = Stretch(None, 100 * MILLISECOND, executed=True)
+    second.named_at = 124 * MILLISECOND
+    process.split(second, b"/no/such/proc")
+    assert second.used == before * MILLISECOND
 
 
 def test_an_exec_chain_is_split_by_time_where_it_was_gone(kernel: Kernel) -> None:
@@ -309,7 +321,7 @@ def test_what_a_process_used_before_the_agent_came_is_not_booked(kernel: Kernel)
 def test_the_launcher_s_own_part_before_the_command_is_not_booked(kernel: Kernel) -> None:
     usage = JobUsage()
     kernel.now = time.monotonic_ns()
-    process = kernel.tracker.expect(Alive(7, runtime=30), usage)  # type: ignore[arg-type]
+    process = kernel.tracker.expect(Alive(7, ran=30), usage)  # type: ignore[arg-type]
     kernel.names.links[7] = TRUE
     kernel.tell(kernel.execute(7, after=1000))
     assert not process.expected
@@ -322,7 +334,7 @@ def test_the_child_of_a_nameless_process_keeps_what_it_used_before_its_exec(
 ) -> None:
     usage = kernel.job()
     kernel.tell(kernel.fork(100, 7), kernel.execute(7), kernel.fork(7, 8), kernel.execute(8))
-    usage.members[8].live = Alive(8, runtime=30)  # type: ignore[assignment]
+    usage.members[8].live = Alive(8, ran=30)  # type: ignore[assignment]
     kernel.tell(kernel.exit(8), record(8, 50), kernel.exit(7), record(7, 5))
     assert sum(cpu for _, _, cpu in figures(usage).values()) == 55
 

@@ -26,6 +26,13 @@ class Vitals(NamedTuple):
     resident: int
 
 
+class Scheduled(NamedTuple):
+    """Nanoseconds that a thread has run, and waited for a CPU."""
+
+    ran: int
+    waited: int
+
+
 class InputOutput(NamedTuple):
     read_characters: int
     written_characters: int
@@ -193,9 +200,9 @@ class LiveProcess:
         """What the process and the children it has waited for read and wrote."""
         return self.input_output(2, NOTHING, had_children=False)
 
-    def runtime(self) -> int | None:
-        """Nanoseconds its first thread has run; None when it is gone."""
-        return runtime_of(self._folder)
+    def scheduled(self) -> Scheduled | None:
+        """What its first thread got of the CPUs; None when it is gone."""
+        return scheduled_of(self._folder)
 
     def input_output(
         self, threads: int, ended: InputOutput, *, had_children: bool
@@ -254,11 +261,12 @@ class LiveProcess:
         self._stat = self._io = -1
 
 
-def runtime_of(folder: bytes) -> int | None:
-    """Nanoseconds the first thread of a process has run, by its folder in /proc."""
+def scheduled_of(folder: bytes) -> Scheduled | None:
+    """What the first thread of a process got of the CPUs, by its folder in /proc."""
     try:
         with open(folder + b"/schedstat", "rb", 0) as file:
-            return int(file.read(64).split(b" ", 1)[0])
+            ran, waited, _ = file.read(64).split(b" ", 2)
+            return Scheduled(int(ran), int(waited))
     except (OSError, ValueError):
         return None
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from jobsight.agent.images import UNKNOWN, Name
-from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, add, runtime_of, subtract
+from jobsight.agent.live import NOTHING, InputOutput, LiveProcess, add, scheduled_of, subtract
 from jobsight.agent.netlink import ExitRecord
 from jobsight.agent.usage import JobUsage
 
@@ -122,11 +122,13 @@ class Process:
         """Find out what the process had used at the exec; it ran on for a moment since."""
         # Most have not met a sampling round yet; their folder can be read all the same.
         live = self.live
-        looked = live.runtime() if live is not None else runtime_of(b"%s/%d" % (proc, self.tgid))
+        looked = live.scheduled() if live else scheduled_of(b"%s/%d" % (proc, self.tgid))
         if looked is None:
             return
         since = max(0, stretch.named_at - stretch.start)
-        used = self.cpu + max(0, looked - since)
+        # On a full machine it had to wait since, too; as often as before.
+        ran = since * looked.ran // (looked.ran + looked.waited or 1)
+        used = self.cpu + max(0, looked.ran - ran)
         stretch.used = max(used, self.vitals_cpu) - self.base_cpu
         stretch.io = subtract(self.vitals_io, self.base_io)
 
