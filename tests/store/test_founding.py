@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,22 @@ def test_a_new_store_is_one_that_was_brought_up(tmp_path: Path) -> None:
 
 def test_the_columns_of_a_run_are_those_of_the_table() -> None:
     assert tuple(column.name for column in tables.INFO_FIELDS) == statements.INFO_NAMES
+
+
+@pytest.mark.parametrize("before", [None, 4096])
+def test_the_pages_of_a_new_file_are_large_and_an_old_one_keeps_its_own(
+    tmp_path: Path, before: int | None
+) -> None:
+    file = tmp_path / "store.db"
+    if before is not None:
+        with closing(sqlite3.connect(file)) as old:
+            old.execute(f"PRAGMA page_size = {before}")
+            old.executescript(founding.SCRIPT.read_text())
+    with Store.open(file) as store:
+        store.write(batch(jobs=[info(1)]))
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("PRAGMA page_size").fetchone() == (before or 8192,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_many_found_one_store(tmp_path: Path) -> None:

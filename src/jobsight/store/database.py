@@ -31,6 +31,9 @@ PATIENCE: Final = 30
 #: Kilobytes of pages that the writer keeps. SQLite's own two megabytes are less than what a group
 #: of batches changes: it would read and write pages several times in one transaction.
 _CACHE: Final = 16_384
+#: Bytes of a page of a new file. SQLite's own four kilobytes take twice as many writes for what a
+#: group of batches changes, and a twentieth less disk.
+_PAGE: Final = 8192
 
 
 class Database:
@@ -127,6 +130,8 @@ class Database:
         # system does not give.
         mode = "DELETE" if is_network(file_system(Path(self.where))) else "WAL"
         with self.alone() as connection:
+            # A file that has been written to keeps its own.
+            connection.execute(f"PRAGMA page_size = {_PAGE}")
             _patiently(connection, f"PRAGMA journal_mode = {mode}")
 
     def close(self) -> None:
