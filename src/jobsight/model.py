@@ -66,6 +66,8 @@ class RunReference(msgspec.Struct, frozen=True):
         )
 
 
+#: What the name of a run has room for; Slurm's own have 32 bits.
+MOST_JOB_ID = 10**18 - 1
 _REFERENCE = re.compile(
     r"(?:(?P<cluster>[^:\s]+):)?(?P<job>\d{1,18})(?:_(?P<task>\d{1,9})|\+(?P<offset>\d{1,9}))?"
     r"(?::(?P<start>\d{8}T\d{6}Z))?",

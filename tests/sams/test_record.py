@@ -69,7 +69,7 @@ def test_a_time_that_no_program_has_is_refused(value: Any) -> None:
         (b"{}", "sams.sampler.Core"),
         (encode({"sams.sampler.Core": {"jobid": "12_3", "node": "n"}}), "not a job's number"),
         (encode({"sams.sampler.Core": {"jobid": 0, "node": "n"}}), "not a job's number"),
-        (encode({"sams.sampler.Core": {"jobid": 2**63, "node": "n"}}), "not a job's number"),
+        (encode({"sams.sampler.Core": {"jobid": 10**18, "node": "n"}}), "not a job's number"),
         (encode({"sams.sampler.Core": {"jobid": 1, "node": "n\n"}}), "not a name"),
         (encode({"sams.sampler.Core": {"jobid": 1, "node": ""}}), "not a name"),
         (changed(execs={"": {"user": 1, "system": 1}}), "bytes"),

@@ -130,6 +130,17 @@ def test_whatever_is_damaged_is_refused_in_words_or_stored_whole(receiving: Rece
     try_damage(receiving, 150, derandomize=True)
 
 
+@pytest.mark.parametrize("value", [2**63 - 1, 2**63 - 2, -(2**63), 2**63])
+def test_the_largest_numbers_in_every_place(receiving: Receiving, value: int) -> None:
+    for number, (*way, last) in enumerate(damage.places(damage.opened(batch())[0])):
+        tree, columns = damage.opened(batch(sequence=number, spool=f"at {way} {last}"))
+        inner = tree
+        for key in way:
+            inner = inner[key]
+        inner[last] = value
+        receiving.judges(damage.packed(tree, columns))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_ten_thousand_damaged_batches(receiving: Receiving) -> None:

@@ -16,6 +16,8 @@ def bad_batches() -> dict[str, object]:
         "the node has 256 characters": batch(node="n" * 256),
         r"control character '\\n'": batch(node="a\nb"),
         "sequence is -1": batch(sequence=-1),
+        "sequence is 9223372036854775807": batch(sequence=2**63 - 1),
+        "job id is 1000000000000000000": batch(part(sighting(job_id=10**18))),
         "between 1990 and 2200": batch(written=5),
         "birth of job 7 on n1": batch(part(sighting(birth=START // 1000))),
         "speaks for cluster": batch(part(), cluster="c2"),

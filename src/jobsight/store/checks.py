@@ -10,6 +10,7 @@ import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.model import (
+    MOST_JOB_ID,
     Batch,
     ExecutableUse,
     JobInfo,
@@ -41,7 +42,8 @@ def check(batch: Batch) -> None:
     check_name("node", batch.node, 255)
     check_name("spool", batch.spool, 255)
     check_name("version of the agent", batch.agent, 255)
-    _number("sequence", batch.sequence, least=0)
+    # There must be room for the number that follows it.
+    _number("sequence", batch.sequence, least=0, most=_MOST - 1)
     _time("the time of the batch", batch.written)
     for info in batch.jobs:
         check_info(info, batch.cluster)
@@ -52,7 +54,7 @@ def check(batch: Batch) -> None:
 def check_info(info: JobInfo, cluster: str) -> None:
     """The same for what a batch of this cluster says of a run."""
     _same_cluster(info.cluster, cluster)
-    _number("job id", info.job_id, least=0)
+    _number("job id", info.job_id, least=0, most=MOST_JOB_ID)
     for field in ("submit", "start", "end"):
         time = getattr(info, field)
         if time is not None:
@@ -70,7 +72,7 @@ def _check_part(part: JobPart, batch: Batch) -> None:
     _same_cluster(sighting.cluster, batch.cluster)
     # Not necessarily the node of the batch: several slurmd may run on one machine.
     check_name("node", sighting.node, 255)
-    _number("job id", sighting.job_id, least=0)
+    _number("job id", sighting.job_id, least=0, most=MOST_JOB_ID)
     check_name("boot id", sighting.boot_id, 255, sighting)
     check_name("epoch", part.epoch, 255, sighting)
     _time("the birth", sighting.birth, sighting)
@@ -183,10 +185,14 @@ def _check_uses(uses: Sequence[ExecutableUse], of: Sighting) -> None:
 
 
 def _number(
-    what: str, value: int, least: int = _LEAST, of: JobInfo | Sighting | None = None
+    what: str,
+    value: int,
+    least: int = _LEAST,
+    most: int = _MOST,
+    of: JobInfo | Sighting | None = None,
 ) -> None:
-    if not least <= value <= _MOST:
-        raise BatchError(f"the {what}{_of(of)} is {value}; {least} to {_MOST} can be stored")
+    if not least <= value <= most:
+        raise BatchError(f"the {what}{_of(of)} is {value}; {least} to {most} can be stored")
 
 
 def _time(what: str, time: int, of: JobInfo | Sighting | None = None) -> None:
