@@ -8,10 +8,14 @@ from jobsight.model import SECOND
 from jobsight.software.naming import name_new
 from jobsight.software.rules import RuleSet
 from jobsight.store import Store, statements
+from jobsight.store.catalogue import undetermined_paths
 from jobsight.store.contributions import DAY
 from jobsight.store.derived import software_by_day, usage_by_day
+from jobsight.store.node_usage import node_usage
 from jobsight.store.retention import EXECUTABLES
 from jobsight.store.rollups import sum_up
+from jobsight.store.usage import Question
+from jobsight.store.usage import usage as usage_of
 from tests.store import postgresql
 from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
 from tests.store.sums import from_scratch, rows, sum_up_everything, sums
@@ -145,6 +149,24 @@ def test_wrong_numbers_do_not_run_over(store: Store) -> None:
     assert len(rows(store, usage_by_day)) == 3662
     assert sums(store) == from_scratch(store)
     assert all(0 <= value < 2**63 for row in rows(store, software_by_day) for value in row[6:])
+
+
+def test_wrong_numbers_of_several_runs_do_not_run_over(store: Store) -> None:
+    most = 2**63 - 1
+    for job in (1, 2, 3):
+        record = info(job, **WHO, cpus=most, gpus=most, memory=most, end=START + 60 * MINUTE)
+        uses = [msgspec.structs.replace(use(b"/opt/a", most), executions=most)]
+        told = part(sighting(job), totals=totals(3600, most), executables=uses)
+        store.write(batch(record, told, sequence=job))
+    sum_up_everything(store)
+    assert sums(store) == from_scratch(store)
+    with store.database.read() as connection:
+        (row,) = usage_of(connection, Question(by=("user",)))
+        assert row.executions == 3 * 2**40
+        (row,) = node_usage(connection, Question(by=("user", "node")))
+        assert row.executions > most
+        (path,) = undetermined_paths(connection, limit=10)
+        assert (path.jobs, path.executions > most) == (3, True)
 
 
 def test_a_run_that_moves_to_another_user_leaves_nothing_behind(store: Store) -> None:

@@ -146,7 +146,7 @@ def _paths(
             func.max(case((executables.c.path_known, 1), else_=0)),
             func.count(distinct(runs.c.id)),
             func.count(distinct(runs.c.user)),
-            func.sum(executables.c.executions),
+            func.sum(cast(executables.c.executions, Float)),
             cpu_time,
             core_time,
             func.max(runs.c.start),

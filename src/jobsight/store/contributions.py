@@ -24,7 +24,7 @@ NOT_ATTRIBUTED = -1
 #: Of a run that claims to have lasted longer, the last ten years count: its start is a wrong clock.
 _LONGEST = 3660 * DAY
 #: More than any machine has: a wrong number must not run over 63 bits in a sum.
-_MOST_CPUS, _MOST_GPUS, _MOST_MEMORY = 2**24, 2**20, 2**60
+_MOST_CPUS, _MOST_GPUS, _MOST_MEMORY, _MOST_EXECUTIONS = 2**24, 2**20, 2**60, 2**40
 _MEBIBYTE = 2**20
 
 
@@ -259,7 +259,7 @@ def _cpu_by_path(
         unaccounted += counted - sum(figures)
         for use, cpu_time in zip(node.uses, figures, strict=True):
             before = used.get((use.digest, use.software_id), (0, 0))
-            executions = before[1] + max(use.executions, 0)
+            executions = before[1] + _within(use.executions, _MOST_EXECUTIONS)
             used[use.digest, use.software_id] = (before[0] + cpu_time, executions)
     return used, unaccounted
 

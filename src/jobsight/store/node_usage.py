@@ -12,9 +12,11 @@ from typing import Any, Final
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Float,
     FromClause,
     Integer,
     Row,
+    cast,
     distinct,
     func,
     literal_column,
@@ -77,12 +79,17 @@ def _microseconds(cpu_time: ColumnElement[int]) -> ColumnElement[Any]:
     return cpu_time / literal_column("1000", Integer)
 
 
+def _count(executions: ColumnElement[Any]) -> ColumnElement[Any]:
+    # A wrong number of one program must not run over 63 bits and take all others with it.
+    return func.sum(cast(executions, Float))
+
+
 def _figures(seen: FromClause, cpu_time: ColumnElement[Any], executions: Any) -> list[Any]:
     return [
         func.count(distinct(seen.c.run_id)),
         func.count(distinct(seen.c.user)),
         func.sum(cpu_time),
-        func.sum(executions),
+        _count(executions),
         func.min(seen.c.start),
         func.max(seen.c.start),
     ]
@@ -95,7 +102,7 @@ def _counted(connection: Connection, by: Sequence[str], seen: FromClause) -> lis
     query = select(*columns, *_figures(seen, cpu_time, literal_column("0")))
     found = connection.execute(query.group_by(*columns)).all()
     programs = (
-        select(*columns, func.sum(executables.c.executions))
+        select(*columns, _count(executables.c.executions))
         .join(executables, executables.c.run_node_id == seen.c.id)
         .group_by(*columns)
     )
