@@ -96,6 +96,13 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
+def holder(tree: Any, way: tuple[Any, ...]) -> Any:
+    """What holds the value at the end of a way."""
+    for key in way[:-1]:
+        tree = tree[key]
+    return tree
+
+
 @some.composite
 def header_damage(draw: some.DrawFn) -> bytes:
     """Some values of the header are others, twice there, or gone; columns may not fit either."""
@@ -103,10 +110,8 @@ def header_damage(draw: some.DrawFn) -> bytes:
     sent = batch(draw(some.integers(1, 5)), sequence=draw(some.integers(0, 40)), spool="damaged")
     tree, columns = opened(sent)
     for _ in range(draw(some.integers(0, 3))):
-        *way, last = draw(some.sampled_from(places(tree)))
-        inner: Any = tree
-        for key in way:
-            inner = inner[key]
+        way = draw(some.sampled_from(places(tree)))
+        inner, last = holder(tree, way), way[-1]
         match draw(some.sampled_from(["change", "change", "remove", "repeat"])):
             case "change":
                 # A copy, since a later round may change it.

@@ -64,8 +64,8 @@ class CgroupProbe:
         self._gone = self._closed = False
         #: A process was not in its folder any more at the last look, and its end was not told.
         self._doubtful = False
-        #: Counter and processes' own account at one moment.
-        self._full = (0, 0)
+        #: Counter and processes' own account, read at one moment.
+        self._together = (0, 0)
 
     def sample(self) -> Row:
         """One round: the job's counters and a look at each of its processes."""
@@ -85,7 +85,7 @@ class CgroupProbe:
     def _read_clocks(self) -> None:
         cpu = None if self._gone or not self.events else self._cpu
         if cpu is not None and self.usage.read_clocks(self._proc):
-            self._full = (cpu.time, self.usage.cpu_seen())
+            self._together = (cpu.time, self.usage.cpu_seen())
 
     def count_from_birth(self) -> None:
         """No agent has followed the job before: what its processes have used so far is ours."""
@@ -115,7 +115,7 @@ class CgroupProbe:
         self.tracker.catch_up()
         if self.usage.processes and not self.usage.members:
             # Nothing is alive whose own account would lag behind the counter.
-            self._full = (self._cpu.time, self.usage.cpu_seen())
+            self._together = (self._cpu.time, self.usage.cpu_seen())
 
     def _sample_counters(self, row: Row) -> None:
         try:
@@ -261,7 +261,7 @@ class CgroupProbe:
         if cpu is None:
             # It was over before its counters could be read; its processes have told.
             return self.usage.cpu_by_records() if self.events else None
-        counter, seen = self._full
+        counter, seen = self._together
         missing = counter + self.usage.cpu_seen() - seen - cpu.time
         if missing <= 0:
             return cpu

@@ -82,7 +82,9 @@ class Process:
         self.live: LiveProcess | None = None
         self.missing_since: int | None = None
         self.threads = 1
-        self.vitals_cpu = self.vitals_user = 0
+        #: By its clock, to the nanosecond, or by a later look in whole ticks: the higher of them.
+        self.vitals_cpu = 0
+        self.vitals_user = 0
         self.vitals_io: InputOutput = NOTHING
         self.vitals_peak = 0
 
