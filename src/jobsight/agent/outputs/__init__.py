@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
-_HERE: Final = "jobsight.agent.outputs"
-
 OUTPUTS: Final[dict[str, str]] = {
-    "carbon": f"{_HERE}.carbon:CarbonOutput",
-    "collectd": f"{_HERE}.collectd:CollectdOutput",
-    "file": f"{_HERE}.file:FileOutput",
-    "http": f"{_HERE}.http:HttpOutput",
-    "textfile": f"{_HERE}.textfile:TextfileOutput",
+    "carbon": "jobsight.agent.outputs.carbon:CarbonOutput",
+    "collectd": "jobsight.agent.outputs.collectd:CollectdOutput",
+    "file": "jobsight.agent.outputs.file:FileOutput",
+    "http": "jobsight.agent.outputs.http:HttpOutput",
+    "textfile": "jobsight.agent.outputs.textfile:TextfileOutput",
     # The seeds' names.
-    "sams.output.Carbon": f"{_HERE}.carbon:CarbonOutput",
-    "sams.output.Collectd": f"{_HERE}.collectd:CollectdOutput",
-    "sams.output.File": f"{_HERE}.file:FileOutput",
-    "sams.output.Http": f"{_HERE}.http:HttpOutput",
-    "sams.output.Prometheus": f"{_HERE}.textfile:TextfileOutput",
+    "sams.output.Carbon": "jobsight.agent.outputs.carbon:CarbonOutput",
+    "sams.output.Collectd": "jobsight.agent.outputs.collectd:CollectdOutput",
+    "sams.output.File": "jobsight.agent.outputs.file:FileOutput",
+    "sams.output.Http": "jobsight.agent.outputs.http:HttpOutput",
+    "sams.output.Prometheus": "jobsight.agent.outputs.textfile:TextfileOutput",
 }
 
 LISTENERS: Final[dict[str, str]] = {
-    "prometheus": f"{_HERE}.listener:PrometheusListener",
-    "sams.listener.Prometheus": f"{_HERE}.listener:PrometheusListener",
+    "prometheus": "jobsight.agent.outputs.listener:PrometheusListener",
+    "sams.listener.Prometheus": "jobsight.agent.outputs.listener:PrometheusListener",
 }
