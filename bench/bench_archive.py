@@ -17,8 +17,8 @@ from bench.figures import Figures
 from bench.workload import START, Job, make_jobs
 from jobsight.archive.place import Place, open_place
 from jobsight.archive.reader import Reader
-from jobsight.archive.settings import ArchiveSettings
 from jobsight.archive.writer import write_archive
+from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series, Sighting
 from jobsight.store import Store
 

@@ -47,10 +47,10 @@ def nodes(count: int) -> bytes:
 
 
 def ours(folder: Path, node_count: int, job_count: int) -> None:
+    from jobsight.config.settings import Settings, StoreSettings
     from jobsight.scheduler.scrape import Scraper
     from jobsight.scheduler.sources.choose import Choice
     from jobsight.scheduler.sources.json import JsonSource
-    from jobsight.settings import Settings, StoreSettings
     from jobsight.store import Store
 
     def run(command: Sequence[str], timeout: float, *, given: bytes = b"") -> Iterator[bytes]:

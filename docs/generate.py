@@ -20,7 +20,7 @@ import msgspec
 from jobsight.archive.schemas import field_table
 from jobsight.cli import collector, jobs_exporter
 from jobsight.cli import main as command
-from jobsight.settings import Settings
+from jobsight.config.settings import Settings
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS.parent / "src" / "jobsight"

@@ -3,7 +3,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from tests.user import as_a_user
 
@@ -11,7 +11,7 @@ from tests.user import as_a_user
 @pytest.fixture(autouse=True)
 def _no_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [tmp_path / "etc", tmp_path / "home"]
-    monkeypatch.setattr("jobsight.places.config_folders", lambda: folders)
+    monkeypatch.setattr("jobsight.config.paths.config_directories", lambda: folders)
 
 
 def _file(tmp_path: Path, text: str, name: str = "site.toml") -> Path:
@@ -73,7 +73,7 @@ def test_what_may_not_be_seen_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
         for folder in folders:
             folder.mkdir()
             _file(folder, f"cluster = '{folder.name}'\n", "jobsight.toml").chmod(0o644)
-        monkeypatch.setattr("jobsight.places.config_folders", lambda: [own, kept, closed])
+        monkeypatch.setattr("jobsight.config.paths.config_directories", lambda: [own, kept, closed])
         assert load_settings(environment={}).cluster == "closed"
         Path(place).chmod(0o755)
         own.chmod(0o755)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from jobsight.errors import ConfigError
-from jobsight.sizes import parse_size
+from jobsight.text import parse_size
 
 
 @pytest.mark.parametrize(

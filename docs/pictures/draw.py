@@ -20,10 +20,10 @@ from shrink import shrink
 
 import jobsight.samples
 from jobsight.cli.report import find_report
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.reports.terminal import report_svg
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings
 
 HERE = Path(__file__).parent
 SAMPLES = Path(jobsight.samples.__file__).parent

@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from jobsight import places
 from jobsight.agent.netlink import EXEC, EXIT, FORK, Connector, EventsUnavailable, Taskstats
 from jobsight.agent.ownership import Hierarchies, find_hierarchies, make_cgroup
+from jobsight.config import paths
 from jobsight.reports.units import format_bytes
 
 Verdict = Literal["good", "partly", "missing"]
@@ -256,7 +256,7 @@ def _graphics() -> Check:
 def _disk() -> Check:
     parts = []
     little = False
-    for title, folder in (("store", places.data_folder()), ("spool", places.spool_folder())):
+    for title, folder in (("store", paths.data_directory()), ("spool", paths.spool_directory())):
         there = folder
         while not there.exists():
             there = there.parent

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.archive.place import Place, open_place
-from jobsight.archive.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings
 from jobsight.store import Store
 from tests.archive import months, s3
 from tests.store.conftest import location as location

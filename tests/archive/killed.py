@@ -13,7 +13,7 @@ import msgspec
 
 from jobsight.agent.service import AlreadyRunning
 from jobsight.archive import files, part, place, restore, writer  # noqa: F401
-from jobsight.archive.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings
 from jobsight.store import Store
 from tests.archive.months import NOVEMBER
 

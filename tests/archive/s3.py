@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import boto3
 
-from jobsight.archive.settings import ArchiveSettings, S3Settings
+from jobsight.config.settings import ArchiveSettings, S3Settings
 
 ACCESS, SECRET = "key of the tests", "secret of the tests"
 

@@ -11,10 +11,10 @@ from starlette.testclient import TestClient
 
 from jobsight.archive.attach import attach
 from jobsight.archive.place import open_place
-from jobsight.archive.settings import ArchiveSettings
 from jobsight.archive.thread import Stopped, archive_once, archiving
 from jobsight.archive.writer import write_archive
 from jobsight.cli.main import main
+from jobsight.config.settings import ArchiveSettings
 from jobsight.server.app import create_app
 from jobsight.store import Store
 from tests.archive import months

@@ -12,8 +12,8 @@ from jobsight.archive.attach import attach
 from jobsight.archive.check import check_archive
 from jobsight.archive.place import ArchiveError, Place, open_place
 from jobsight.archive.reader import Reader
-from jobsight.archive.settings import ArchiveSettings, S3Settings
 from jobsight.archive.writer import write_archive
+from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError
 from jobsight.model import RunReference
 from jobsight.store import Store
@@ -83,7 +83,7 @@ def test_a_full_disk(sqlite: Store, place: Place, tmp_path: Path) -> None:
 import subprocess
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80k", "tiny", {str(folder)!r}], check=True)
 from jobsight.archive.place import ArchiveError, open_place
-from jobsight.archive.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings
 from jobsight.archive.writer import write_archive
 from jobsight.store import Store
 from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from jobsight.archive.check import check_archive
 from jobsight.archive.place import open_place
 from jobsight.archive.reader import Reader
-from jobsight.archive.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings
 from jobsight.store import Store
 from tests.archive import months, s3
 

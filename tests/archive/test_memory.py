@@ -15,7 +15,7 @@ PROGRAM = f"""
 import resource, sys
 from jobsight.archive import writer
 from jobsight.archive.place import open_place
-from jobsight.archive.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings
 from jobsight.store import Store
 writer.PART_RUNS = 2000
 with Store.open(sys.argv[1]) as store:

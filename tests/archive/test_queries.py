@@ -12,9 +12,9 @@ import pytest
 
 from jobsight.archive.part import month_of
 from jobsight.archive.place import Place, open_place
-from jobsight.archive.settings import ArchiveSettings
 from jobsight.archive.views import views
 from jobsight.archive.writer import write_archive
+from jobsight.config.settings import ArchiveSettings
 from jobsight.model import MISSING, RunReference
 from jobsight.store import Store, StoredRun
 from jobsight.text import readable_path

@@ -9,11 +9,10 @@ from jobsight.archive.attach import attach
 from jobsight.archive.place import Place, open_place
 from jobsight.archive.reader import Reader
 from jobsight.archive.restore import restore
-from jobsight.archive.settings import ArchiveSettings
 from jobsight.archive.writer import write_archive
+from jobsight.config.settings import ArchiveSettings, KeepSettings
 from jobsight.model import SECOND, RunReference, Series
 from jobsight.reports.build import build_report
-from jobsight.settings import KeepSettings
 from jobsight.store import Store
 from jobsight.store.pruning import prune
 from tests.archive import months

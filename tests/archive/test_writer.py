@@ -17,8 +17,8 @@ from jobsight.archive.check import check_archive, list_months
 from jobsight.archive.lock import alone
 from jobsight.archive.place import Place
 from jobsight.archive.reader import Reader
-from jobsight.archive.settings import ArchiveSettings
 from jobsight.archive.writer import write_archive
+from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
 from jobsight.store import Store
 from tests.archive import months

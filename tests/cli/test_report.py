@@ -5,8 +5,8 @@ import pytest
 
 from jobsight.cli import report as report_command
 from jobsight.cli.main import main
+from jobsight.config.settings import Settings
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.server.batches import batch
 from tests.user import as_a_user
@@ -17,7 +17,7 @@ def _a_shell_outside_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JOBSIGHT_JOB", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(report_command, "user_name", lambda: "alice")
-    monkeypatch.setattr("jobsight.places.config_folders", list)
+    monkeypatch.setattr("jobsight.config.paths.config_directories", list)
 
 
 @pytest.fixture

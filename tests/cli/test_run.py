@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from jobsight.config.settings import Settings
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings
 from tests.agent.jobs import JOBSIGHT, Home, attributed, row
 from tests.agent.left_behind import USER_PREFIX
 from tests.alone import alone_with

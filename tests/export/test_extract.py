@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from jobsight.config.settings import ExportSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.export import files
 from jobsight.export.extract import Extracted, Extractor
 from jobsight.export.records import ReportedRun, Reporting
-from jobsight.export.settings import ExportSettings
 from jobsight.export.state import ExportState, say_again
 from jobsight.model import SECOND, JobInfo
 from jobsight.software.rules import RuleSet, SoftwareName

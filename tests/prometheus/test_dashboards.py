@@ -16,10 +16,10 @@ from deploy.grafana.rendering import Dashboard, rendered
 from jobsight.agent.exporter import Exporter
 from jobsight.agent.exporter_http import Endpoint
 from jobsight.agent.exporter_own import OwnFigures
+from jobsight.config.settings import MetricsSettings
 from jobsight.metrics import METRICS
 from jobsight.model import JobInfo
 from jobsight.prometheus import names
-from jobsight.prometheus.settings import MetricsSettings
 from tests.agent.samplers.jobs import Job
 from tests.prometheus.servers import Prometheus, promtool, scraping, wait_for
 

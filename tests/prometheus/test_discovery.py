@@ -14,12 +14,11 @@ import pytest
 from jobsight import wire
 from jobsight.agent.exporter import Exporter, Lines
 from jobsight.agent.exporter_http import Endpoint
+from jobsight.config.settings import MetricsSettings, Settings
 from jobsight.model import SECOND
 from jobsight.prometheus.names import AGENT
-from jobsight.prometheus.settings import MetricsSettings
 from jobsight.server.discovery import target_groups
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.prometheus.servers import Prometheus, wait_for
 from tests.prometheus.test_dashboards import DEPLOY

@@ -18,11 +18,11 @@ import pytest
 
 from jobsight.agent.exporter import Exporter, Lines
 from jobsight.agent.exporter_http import Endpoint, parse_address, parse_request
+from jobsight.config.settings import MetricsSettings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.prometheus.exposition import OPENMETRICS, PLAIN
 from jobsight.prometheus.names import AGENT
 from jobsight.prometheus.passwords import Password, hash_password
-from jobsight.prometheus.settings import MetricsSettings
 from tests.ports import free_port
 from tests.prometheus.readers import fetch, samples
 from tests.sams.front import make_papers

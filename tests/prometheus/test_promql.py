@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
+from jobsight.config.settings import PromqlSettings, Settings, WebSettings
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND, JobInfo
 from jobsight.prometheus.remote_write import frames, label, sample, series, snappy
-from jobsight.prometheus.settings import PromqlSettings, WebSettings
 from jobsight.prometheus.web import Web
 from jobsight.server.promql import PromqlCurves, SeriesError
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings
 from jobsight.store import Store
 from jobsight.store.elsewhere import RunSpan
 from tests.prometheus.servers import Prometheus, VictoriaMetrics

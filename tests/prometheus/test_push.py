@@ -16,11 +16,10 @@ from jobsight.agent.exporter import Exporter
 from jobsight.agent.exporter_push import Pusher
 from jobsight.agent.exporter_service import Exporting
 from jobsight.agent.view import Sampler
+from jobsight.config.settings import AgentSettings, MetricsSettings, PushSettings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.prometheus.pushgateway import group_path
-from jobsight.prometheus.settings import MetricsSettings, PushSettings
-from jobsight.settings import AgentSettings
 from tests.agent.samplers.jobs import Clock, Job
 from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.ports import free_port

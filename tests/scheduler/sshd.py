@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobsight.scheduler.settings import SshSettings
+from jobsight.config.settings import SshSettings
 from tests.ports import free_port
 
 #: sshd gives up its rights inside of this folder and insists on it.

@@ -11,11 +11,11 @@ import pytest
 
 from jobsight.cli.jobs import parse_since
 from jobsight.cli.main import main
+from jobsight.config.settings import Settings, StoreSettings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.state import read_state
 from jobsight.scheduler.thread import scraping
-from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.waiting import wait_until
 

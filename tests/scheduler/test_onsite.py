@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from jobsight.config.settings import Settings
 from jobsight.model import SECOND
 from jobsight.scheduler import node_rows, onsite, queue, rows
 from jobsight.scheduler.errors import AdaptError, SourceError
 from jobsight.scheduler.sources.choose import open_source
 from jobsight.scheduler.sources.onsite import OnsiteSource
 from jobsight.scheduler.sources.text import TextSource
-from jobsight.settings import Settings
 from tests.scheduler.test_node_query import ROW
 from tests.scheduler.test_sources import JOB, STEP, Tools
 

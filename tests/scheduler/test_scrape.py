@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.errors import AdaptError, SourceError
 from jobsight.scheduler.mirror import read_mirror
@@ -13,7 +14,6 @@ from jobsight.scheduler.records import JobRecord, Jobs, NodeInfo, Nodes, Partiti
 from jobsight.scheduler.scrape import Scraper
 from jobsight.scheduler.sources.choose import Choice
 from jobsight.scheduler.state import read_state
-from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.store.sample import batch, part, sighting
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.scheduler.errors import AdaptError, SourceError
@@ -23,7 +24,6 @@ from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
-from jobsight.settings import Settings
 from tests.scheduler import shapes
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"

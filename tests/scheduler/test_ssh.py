@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jobsight.config.settings import SshSettings
 from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.settings import SshSettings
 from jobsight.scheduler.ssh import SshRunner
 from tests.scheduler import sshd
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from jobsight.config.settings import IngestSettings, ServerSettings
 from jobsight.server.app import create_app
-from jobsight.server.settings import IngestSettings, ServerSettings
 from jobsight.store import Store
 from tests.server.batches import batch
 from tests.server.processes import Spawner

@@ -10,13 +10,13 @@ from jobsight import wire
 from jobsight.agent.delivery import Answer
 from jobsight.agent.server_target import HttpTarget
 from jobsight.cli.token import hand_out
+from jobsight.config.settings import Settings
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
 from jobsight.server import keyring
 from jobsight.server.app import create_app
 from jobsight.server.keyring import Keyring
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings
 from jobsight.store import Store
 from jobsight.store.tokens import Tokens
 from tests.server.batches import batch

@@ -14,9 +14,9 @@ from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
 from jobsight import wire
+from jobsight.config.settings import IngestSettings, ServerSettings
 from jobsight.model import SECOND, Batch
 from jobsight.server.app import create_app
-from jobsight.server.settings import IngestSettings, ServerSettings
 from jobsight.store import Store
 from jobsight.store.tables import agents, metadata
 from tests.server import damage

@@ -12,14 +12,13 @@ import zstandard
 from starlette.testclient import TestClient
 
 from jobsight import wire
+from jobsight.config.settings import IngestSettings, ServerSettings, Settings
 from jobsight.model import ExecutableUse, JobInfo, Series, StepUse
 from jobsight.server import receiver, room
 from jobsight.server.app import create_app
 from jobsight.server.rates import AGENTS, Rates
 from jobsight.server.room import Busy, Room, weight
 from jobsight.server.serve import BackgroundServer
-from jobsight.server.settings import IngestSettings, ServerSettings
-from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from jobsight import wire
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.connection import Connection
 from jobsight.server.record import ServerRecord, announced, read_record
 from jobsight.server.serve import BackgroundServer, open_listener
-from jobsight.settings import Settings
 from jobsight.store import Store
 from tests.server.batches import batch
 

@@ -17,10 +17,10 @@ from jobsight.agent.client_tls import ClientTls
 from jobsight.agent.delivery import Answer
 from jobsight.agent.server_target import HttpTarget, server_target
 from jobsight.cli.remote import fetch_report
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.serve import BackgroundServer, open_listener
 from jobsight.server.tls import ServerTls
-from jobsight.settings import Settings
 from jobsight.wire import encode
 from tests.server.batches import batch
 from tests.server.papers import Papers

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.commands import run_command, stream_command
 from jobsight.scheduler.node_query import jobs_of_node
@@ -24,7 +25,6 @@ from jobsight.scheduler.sources.onsite import OnsiteSource, from_command
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
 from jobsight.scheduler.ssh import SshRunner
-from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.bed import Cluster
 from tests.scheduler import sshd

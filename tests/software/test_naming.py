@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jobsight.config.settings import SoftwareSettings
 from jobsight.model import SECOND, ExecutableUse, JobInfo, JobPart
-from jobsight.settings import SoftwareSettings
 from jobsight.software import renaming
 from jobsight.software.moves import foresee, software_names
 from jobsight.software.rules import RuleSet

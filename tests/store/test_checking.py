@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from jobsight.config.settings import KeepSettings
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
-from jobsight.settings import KeepSettings
 from jobsight.store import Store, chunks, frames
 from jobsight.store.compacting import compact
 from jobsight.store.inventory import take_inventory
@@ -261,7 +261,7 @@ def test_a_store_that_is_written_to_is_sound(store: Store, location: str) -> Non
 
 _PRUNE = """
 import sys
-from jobsight.settings import KeepSettings
+from jobsight.config.settings import KeepSettings
 from jobsight.store import Store, pruning
 from tests.store.many import NOW
 pruning.NODES_AT_ONCE = pruning.THINNED_AT_ONCE = 5

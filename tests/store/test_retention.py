@@ -5,9 +5,9 @@ import threading
 import pytest
 from sqlalchemy import text
 
+from jobsight.config.settings import KeepSettings
 from jobsight.model import SECOND
 from jobsight.server import series as pages
-from jobsight.settings import KeepSettings
 from jobsight.store import Store, pruning
 from jobsight.store.pruning import preview, prune
 from jobsight.store.retention import EXECUTABLES, SERIES, THINNED, classes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jobsight.config.settings import KeepSettings, Settings
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import KeepSettings, Settings
 from jobsight.store import Store, upkeep
 from jobsight.store.retention import DAY
 from jobsight.store.upkeep import claim, keep_regularly, keeping

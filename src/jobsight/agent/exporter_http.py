@@ -17,9 +17,9 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jobsight.agent.exporter import Exporter
+from jobsight.config.settings import MetricsSettings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.prometheus.exposition import OPENMETRICS, PLAIN
-from jobsight.prometheus.settings import MetricsSettings
 
 if TYPE_CHECKING:
     import ssl

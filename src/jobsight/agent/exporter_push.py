@@ -21,10 +21,10 @@ import msgspec
 
 from jobsight.agent.exporter import Exporter
 from jobsight.agent.exporter_job import JobSeries
+from jobsight.config.settings import PushSettings
 from jobsight.prometheus import names
 from jobsight.prometheus.exposition import document
 from jobsight.prometheus.pushgateway import GatewayError, Pushgateway, group_path
-from jobsight.prometheus.settings import PushSettings
 from jobsight.prometheus.web import Web
 
 logger = logging.getLogger("jobsight.agent")

@@ -13,7 +13,7 @@ from jobsight.agent.sampling import SamplerPlan
 if TYPE_CHECKING:
     from jobsight.agent.daemon import NodeAgent
     from jobsight.agent.plugin_socket import PluginSocket
-    from jobsight.settings import AgentSettings
+    from jobsight.config.settings import AgentSettings
 
 #: Seconds between two looks of the agent at itself.
 _OWN: Final = 5.0

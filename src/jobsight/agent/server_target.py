@@ -9,16 +9,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from jobsight import places
 from jobsight.agent.delivery import Answer
 from jobsight.agent.plain_http import Reply, post
+from jobsight.config import paths
 from jobsight.errors import JobsightError
 from jobsight.server.record import read_record
 from jobsight.server.tokens import TokenError, read_token
 
 if TYPE_CHECKING:
     from jobsight.agent.client_tls import ClientTls
-    from jobsight.settings import Settings
+    from jobsight.config.settings import Settings
 
 logger = logging.getLogger("jobsight.agent")
 
@@ -110,14 +110,14 @@ def server_target(settings: Settings, location: str) -> HttpTarget | None:
     """The server of the settings, else the one that runs for the store; None without either."""
     own = settings.agent
     if settings.server.url:
-        file = settings.server.token_file or str(places.token_file(location))
+        file = settings.server.token_file or str(paths.token_file(location))
         tls = None
         if settings.server.url.startswith("https:"):
             from jobsight.agent.client_tls import ClientTls
 
             tls = ClientTls(own.tls_ca, own.tls_certificate, own.tls_key)
         return HttpTarget(settings.server.url, Path(file).expanduser(), tls=tls)
-    record = read_record(places.server_file(location))
+    record = read_record(paths.server_file(location))
     if record is None:
         return None
     tls = None

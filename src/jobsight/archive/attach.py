@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from jobsight.archive.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings
 from jobsight.store import Store
 from jobsight.store.archived import Archive
 

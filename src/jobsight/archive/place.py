@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from jobsight.agent.outputs.place import make_folders, sync_folder, temporary_name
-from jobsight.archive.settings import ArchiveSettings, S3Settings
+from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError, StoreError
 
 #: Seconds in which a service must answer.

@@ -7,8 +7,8 @@ import threading
 import time
 from contextlib import AbstractContextManager, suppress
 
-from jobsight.archive.settings import ArchiveSettings
 from jobsight.background import repeating
+from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
 from jobsight.store import Store
 

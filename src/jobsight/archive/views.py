@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobsight.archive.schemas import TABLES
-from jobsight.archive.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings
 from jobsight.errors import ConfigError
 
 _RUNS = """CREATE OR REPLACE VIEW runs AS

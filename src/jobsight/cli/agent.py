@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobsight import places
 from jobsight.agent.service import (
     Background,
     LockFile,
@@ -23,10 +22,11 @@ from jobsight.agent.service import (
     stopping_on_signals,
 )
 from jobsight.cli.collector import add_options, collect, follow, make_absolute, prepare_log
-from jobsight.config import load_settings
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.parts import load_part
-from jobsight.settings import Settings
 
 if TYPE_CHECKING:
     from jobsight.agent.finder import Finder
@@ -122,7 +122,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                     (None, sampling.later),
                 ),
                 flush_interval=settings.agent.send_every,
-                run_folder=places.private_folder(Path(settings.agent.run_folder)),
+                run_folder=paths.private_directory(Path(settings.agent.run_folder)),
                 after_flush=_both(trim, after_flush),
                 who=question_of(settings, node),
                 listen=True,

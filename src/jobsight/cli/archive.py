@@ -15,7 +15,7 @@ import typer
 
 from jobsight.cli.aggregator import progress_line
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND, RunReference
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jobsight.archive.place import Place
     from jobsight.archive.reader import Reader
     from jobsight.archive.writer import Archived
-    from jobsight.settings import Settings
+    from jobsight.config.settings import Settings
     from jobsight.store import Store
     from jobsight.store.archived import ArchivedRun
 

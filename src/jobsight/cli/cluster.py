@@ -11,7 +11,7 @@ import typer
 
 from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.units import format_bytes, format_count, format_duration, format_share
 from jobsight.text import readable_text

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jobsight import __version__, places
+from jobsight import __version__
 from jobsight.agent.service import (
     Background,
     LockFile,
@@ -22,9 +22,10 @@ from jobsight.agent.service import (
     start_logging,
     stopping_on_signals,
 )
-from jobsight.config import load_settings
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import short_host_name
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.settings import short_host_name
 
 if TYPE_CHECKING:
     from jobsight.agent.seeds import SeedSettings
@@ -172,7 +173,7 @@ def follow(
 
 def run_folder() -> Path:
     """Where the node's agent answers, and where our lock lies."""
-    return places.private_folder(Path(load_settings().agent.run_folder))
+    return paths.private_directory(Path(load_settings().agent.run_folder))
 
 
 def prepare_log(

@@ -18,17 +18,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobsight import places
 from jobsight.cli.report import find_report
 from jobsight.cli.typed import ConfigOption, run_typed
-from jobsight.config import load_settings
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
 from jobsight.reports.terminal import print_report
 from jobsight.reports.units import format_bytes, format_cores
 from jobsight.samples import Sample, samples
 from jobsight.server.record import read_record
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings
 from jobsight.store import Store, StoredRun
 
 ACCOUNT = "samples"
@@ -55,7 +55,7 @@ def demo(
 ) -> int:
     """Run four sample jobs of some ten seconds each and show what they really did."""
     settings = load_settings(config)
-    settings.store.location = store or str(places.data_folder() / "demo" / "store.db")
+    settings.store.location = store or str(paths.data_directory() / "demo" / "store.db")
     if port is not None:
         settings.server.port = port
     console = Console(highlight=False)
@@ -109,7 +109,7 @@ def _own_name() -> str:
 
 
 def _refuse_a_second(location: str) -> None:
-    other = read_record(places.server_file(location))
+    other = read_record(paths.server_file(location))
     if other is not None:
         raise JobsightError(
             f"an earlier demo still runs: {other.url} (process {other.pid}); end it with Ctrl-C in "
@@ -121,7 +121,7 @@ def _refuse_a_second(location: str) -> None:
 @contextmanager
 def _opened(location: str) -> Iterator[Store]:
     if "://" not in location:
-        places.private_folder(places.folder_of_store(location))
+        paths.private_directory(paths.store_directory(location))
     store = Store.open(location)
     try:
         yield store

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobsight import places
 from jobsight.agent.delivery import Delivery, EmbeddedTarget, Target
 from jobsight.agent.server_target import server_target
 from jobsight.agent.spool import Spool, SpoolError
+from jobsight.config import paths
+from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
 from jobsight.server.receiver import Receiver
-from jobsight.settings import Settings
 from jobsight.store import Store
 
 
@@ -26,7 +26,7 @@ def open_target(settings: Settings, location: str) -> Iterator[Target]:
         yield target
         return
     if "://" not in location:
-        places.private_folder(places.folder_of_store(location))
+        paths.private_directory(paths.store_directory(location))
     store = Store.open(location)
     try:
         yield EmbeddedTarget(Receiver(store))

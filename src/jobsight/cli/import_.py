@@ -12,7 +12,7 @@ import typer
 
 from jobsight.cli.aggregator import progress_line
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 

@@ -15,7 +15,7 @@ import typer
 
 from jobsight.cli.tables import print_table, write_csv, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.reports.units import (

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from jobsight import __version__, places
+from jobsight import __version__
 from jobsight.agent.service import start_logging, stopping_on_signals
 from jobsight.cli.agent import finder_of, question_of, sampler_plans
-from jobsight.config import load_settings
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import RemoteWriteSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.prometheus.settings import RemoteWriteSettings
-from jobsight.settings import Settings
 
 #: Where petricore's exporter pushes to.
 GATEWAY = "http://localhost:9091"
@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
         finder=finder_of(settings),
         ignore_uids=settings.agent.ignore_uids,
         intervals=((None, timer),),
-        run_folder=places.private_folder(Path(settings.agent.run_folder) / "exporter"),
+        run_folder=paths.private_directory(Path(settings.agent.run_folder) / "exporter"),
         who=question_of(settings, settings.agent.node),
     )
     agent.collector.every(60.0, trim)

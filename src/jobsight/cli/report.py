@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from jobsight import places
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
-from jobsight.config import load_settings
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
-from jobsight.settings import Settings
 
 if TYPE_CHECKING:
     from jobsight.store import Store, StoredRun
@@ -82,7 +82,7 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
             opened.close()
     from jobsight.cli.remote import fetch_report
 
-    made = fetch_report(places.server_file(location), wanted, user_name())
+    made = fetch_report(paths.server_file(location), wanted, user_name())
     if made is None:
         raise _no_store(location)
     return made

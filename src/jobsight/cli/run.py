@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from jobsight import places
 from jobsight.agent.collector import Collector
 from jobsight.agent.delivery import Delivery, DeliveryThread
 from jobsight.agent.launcher import Launcher
@@ -18,11 +17,12 @@ from jobsight.agent.spool import Spool
 from jobsight.cli.destination import deliver_left_overs, next_job_id, open_target
 from jobsight.cli.report import find_report
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
-from jobsight.config import load_settings
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.errors import CommandError, JobsightError
 from jobsight.reports.terminal import print_report
-from jobsight.settings import Settings
-from jobsight.sizes import parse_size
+from jobsight.text import parse_size
 
 #: A job that somebody watches on its page is sent more often than one of a node's many.
 _SEND_EVERY = 2.0
@@ -76,7 +76,7 @@ def run(
     location = store or settings.store.location
     asked = parse_size(memory, "--memory") if memory else None
     with open_target(settings, location) as target:
-        folder = places.private_folder(places.folder_of_store(location))
+        folder = paths.private_directory(paths.store_directory(location))
         spools = folder / "spool"
         deliver_left_overs(spools, target)
         request = Request(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobsight import places
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
-from jobsight.config import load_settings
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
-from jobsight.settings import Settings
 
 if TYPE_CHECKING:
     from jobsight.store import Store
@@ -53,7 +53,7 @@ def scrape(
         raise ConfigError("say either --once or --every SECONDS")
     location = settings.store.location
     if "://" not in location:
-        places.private_folder(places.folder_of_store(location))
+        paths.private_directory(paths.store_directory(location))
     # What is wrong with a field or a sink is logged where it is seen.
     logging.basicConfig(format="jobsight: %(message)s", level=logging.WARNING)
     from jobsight.store import Store

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 
 
 def serve(

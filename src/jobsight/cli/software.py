@@ -20,7 +20,7 @@ from jobsight.cli.tables import (
     write_json,
 )
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_group
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.reports.units import UNKNOWN, format_count, format_time
 from jobsight.text import path_bytes, readable_text
 

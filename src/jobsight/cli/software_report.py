@@ -24,7 +24,7 @@ from jobsight.cli.tables import (
     write_parquet,
 )
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.sparks import bar, spark_line
 from jobsight.reports.units import UNKNOWN, format_count, format_share

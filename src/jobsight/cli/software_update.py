@@ -10,7 +10,7 @@ from jobsight.cli.progress import shown_progress
 from jobsight.cli.software_report import hours
 from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.units import format_count
 from jobsight.text import readable_path, readable_text

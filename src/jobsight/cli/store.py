@@ -13,7 +13,7 @@ from jobsight.cli import store_copies
 from jobsight.cli.progress import shown_progress
 from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_group
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.model import SECOND
 from jobsight.reports.units import (
     UNKNOWN,
@@ -24,7 +24,7 @@ from jobsight.reports.units import (
 )
 
 if TYPE_CHECKING:
-    from jobsight.settings import KeepSettings
+    from jobsight.config.settings import KeepSettings
     from jobsight.store.inventory import Inventory, LastHeard
     from jobsight.store.pruning import Taken
 

@@ -9,7 +9,7 @@ import typer
 
 from jobsight.cli.progress import shown_progress
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, StoreError
 from jobsight.reports.units import format_bytes, format_time
 

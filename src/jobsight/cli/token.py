@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, cast
 from jobsight.agent.outputs.worker import OutputPlan
 from jobsight.agent.usage import JobUsage
 from jobsight.agent.view import Document, JobView
+from jobsight.config.settings import short_host_name
 from jobsight.errors import JobsightError
 from jobsight.model import JobInfo, Sighting
-from jobsight.settings import short_host_name
 
 if TYPE_CHECKING:
     from jobsight.agent.job import Probe

@@ -17,10 +17,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from jobsight.config.settings import ExportSettings
 from jobsight.errors import ConfigError
 from jobsight.export import files
 from jobsight.export.records import Reporting, UsageRecord
-from jobsight.export.settings import ExportSettings
 from jobsight.export.state import Candidate, ExportState, Position
 from jobsight.export.xml import to_xml
 from jobsight.software.moves import software_names

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from jobsight.agent.delivery import Delivery, DeliveryThread
 from jobsight.agent.spool import Spool
+from jobsight.config.settings import RemoteWriteSettings
 from jobsight.prometheus.exposition import document, line
 from jobsight.prometheus.names import SERVER
 from jobsight.prometheus.remote_target import RemoteWriteTarget
-from jobsight.prometheus.settings import RemoteWriteSettings
 
 
 class RemoteWriting:

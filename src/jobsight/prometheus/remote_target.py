@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from jobsight.agent.delivery import Answer
+from jobsight.config.settings import RemoteWriteSettings
 from jobsight.prometheus.batch_series import BatchSeries
 from jobsight.prometheus.remote_write import snappy
-from jobsight.prometheus.settings import RemoteWriteSettings
 from jobsight.prometheus.web import Web
 from jobsight.wire import WireError, decode
 

@@ -14,7 +14,7 @@ from jobsight.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobsight.agent.client_tls import ClientTls
-    from jobsight.prometheus.settings import WebSettings
+    from jobsight.config.settings import WebSettings
 
 
 class Web:

@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from jobsight.agent.seed_sections import DEFAULT_FORMAT, Sections, parse_level, read_tree
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE
-from jobsight.settings import Settings
 
 AGGREGATOR: Final = "sams.aggregator"
 RECEIVER: Final = "sams.post-receiver"

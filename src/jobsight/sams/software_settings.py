@@ -8,11 +8,10 @@ from typing import Annotated, Final
 import msgspec
 
 from jobsight.agent.seed_sections import DEFAULT_FORMAT, Sections
-from jobsight.config import load_settings
+from jobsight.config.load import load_settings
+from jobsight.config.settings import ExportSettings, Settings
 from jobsight.errors import ConfigError
-from jobsight.export.settings import ExportSettings
 from jobsight.sams.settings import DatabaseKeys, LogKeys, LogSettings, log_of, sections_with
-from jobsight.settings import Settings
 
 UPDATER: Final = "sams.software-updater"
 EXTRACTOR: Final = "sams.software-extractor"
@@ -33,7 +32,7 @@ class _Updater(LogKeys, kw_only=True):
 class _Extractor(LogKeys, kw_only=True):
     backend: str = BACKENDS[0]
     xmlwriter: str = XML
-    #: Ours; see jobsight.export.settings.
+    #: Ours; see jobsight.config.settings.
     store: str | None = None
     cluster: str | None = None
     record_name: str | None = None

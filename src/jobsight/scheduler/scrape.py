@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND, RunReference
 from jobsight.scheduler.combine import (
@@ -35,7 +36,6 @@ from jobsight.scheduler.sinks.gauges import count_cluster
 from jobsight.scheduler.sources.base import Source
 from jobsight.scheduler.sources.choose import Choice, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
-from jobsight.settings import Settings
 from jobsight.store import BatchError, RunNotFound, Store
 
 logger = logging.getLogger("jobsight.scheduler")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from jobsight.config.settings import SshSettings
 from jobsight.scheduler.commands import question_environment, stream_command
 from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.settings import SshSettings
 
 #: What ssh itself exits with, whatever the command there would.
 _SSH_FAILED = "failed with 255"

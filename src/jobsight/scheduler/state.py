@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from jobsight import places
+from jobsight.config import paths
 
 
 class ScrapeState(msgspec.Struct, kw_only=True):
@@ -37,7 +37,7 @@ class ScrapeState(msgspec.Struct, kw_only=True):
 
 
 def state_file(location: str, cluster: str) -> Path:
-    return places.folder_of_store(location) / f"scrape-{quote(cluster, safe='')}.json"
+    return paths.store_directory(location) / f"scrape-{quote(cluster, safe='')}.json"
 
 
 def read_state(location: str, cluster: str) -> ScrapeState:

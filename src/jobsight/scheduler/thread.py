@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from jobsight.config.settings import Settings
 from jobsight.scheduler.scrape import Scraper
 from jobsight.scheduler.sinks.outlet import feeding
-from jobsight.settings import Settings
 from jobsight.store import Store
 
 logger = logging.getLogger("jobsight.scheduler")

@@ -16,12 +16,12 @@ from starlette.staticfiles import StaticFiles
 
 import jobsight
 from jobsight import web
+from jobsight.config.settings import ServerSettings
 from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.reports.build import build_report
 from jobsight.server import api, discovery, errors, health, ingest, usage
 from jobsight.server.access import BATCHES, Access
 from jobsight.server.keyring import Keyring
-from jobsight.server.settings import ServerSettings
 from jobsight.store import Store
 
 _DESCRIPTION = """What the jobs of a cluster really did.

@@ -13,6 +13,7 @@ from fastapi import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from jobsight.config.settings import ServerSettings
 from jobsight.errors import JobsightError
 from jobsight.server.access import TOKEN_IN_SCOPE, drain
 from jobsight.server.api import json_reply, refuse_unknown, replies
@@ -21,7 +22,6 @@ from jobsight.server.keyring import Keyring
 from jobsight.server.rates import Rates
 from jobsight.server.receiver import Receipt, Receiver
 from jobsight.server.room import AT_ONCE, Busy, Room, weight
-from jobsight.server.settings import ServerSettings
 from jobsight.server.writers import Writers
 from jobsight.store import Store
 from jobsight.store.tokens import ClusterToken

@@ -11,14 +11,13 @@ from urllib.parse import urlencode
 import msgspec
 import numpy as np
 
+from jobsight.config.settings import PromqlSettings, ServerSettings
 from jobsight.errors import StoreError
 from jobsight.metrics import find_metric
 from jobsight.model import MISSING, SECOND, Coverage, JobTotals, Sighting
 from jobsight.prometheus.exposition import escape_label
 from jobsight.prometheus.names import OF_METRIC, OLD_PETRICORE, Family
-from jobsight.prometheus.settings import PromqlSettings
 from jobsight.prometheus.web import Web
-from jobsight.server.settings import ServerSettings
 from jobsight.store import Store
 from jobsight.store.elsewhere import RunSpan
 from jobsight.store.records import StoredNode, StoredSeries

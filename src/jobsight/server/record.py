@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from jobsight import places
+from jobsight.config import paths
 from jobsight.errors import JobsightError
 
 
@@ -36,7 +36,7 @@ def read_record(file: Path) -> ServerRecord | None:
 @contextmanager
 def announced(file: Path, record: ServerRecord) -> Iterator[None]:
     """Keep the record while the server runs; a second server beside the same store is refused."""
-    places.private_folder(file.parent)
+    paths.private_directory(file.parent)
     try:
         lock = os.open(_lock_file(file), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -18,9 +18,10 @@ from typing import Self
 import uvicorn
 from fastapi import FastAPI
 
-from jobsight import places
 from jobsight.agent.footprint import tighten
 from jobsight.archive.attach import attach
+from jobsight.config import paths
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.garbage import search_rarely
 from jobsight.prometheus.remote_service import RemoteWriting
@@ -31,7 +32,6 @@ from jobsight.server.promql import attach_curves
 from jobsight.server.record import ServerRecord, announced
 from jobsight.server.tls import ServerTls
 from jobsight.server.tokens import load_token
-from jobsight.settings import Settings
 from jobsight.store import Store
 
 _START_LIMIT = 30.0
@@ -143,7 +143,7 @@ def run_server(settings: Settings, say: Callable[[str], None] = print) -> None:
 def token_file(settings: Settings) -> Path:
     if settings.server.token_file:
         return Path(settings.server.token_file).expanduser()
-    return places.token_file(settings.store.location)
+    return paths.token_file(settings.store.location)
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
         url = _url(settings.server.host, listener.getsockname()[1], secure=tls is not None)
         location = settings.store.location
         if "://" not in location:
-            places.private_folder(places.folder_of_store(location))
+            paths.private_directory(paths.store_directory(location))
         file = token_file(settings)
         token = load_token(file)
         record = ServerRecord(
@@ -163,7 +163,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             pid=os.getpid(),
             certificate=str(tls.certificate.absolute()) if tls else None,
         )
-        stack.enter_context(announced(places.server_file(location), record))
+        stack.enter_context(announced(paths.server_file(location), record))
         if store is None:
             store = Store.open(location)
             stack.callback(store.close)
@@ -203,7 +203,7 @@ def _remote(settings: Settings, stack: ExitStack) -> RemoteWriting | None:
     wanted = settings.server.remote_write
     if wanted.url is None:
         return None
-    folder = places.folder_of_store(settings.store.location) / "remote-write"
+    folder = paths.store_directory(settings.store.location) / "remote-write"
     remote = RemoteWriting("server.remote_write", wanted, folder)
     stack.callback(remote.close)
     remote.start()

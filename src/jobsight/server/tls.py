@@ -7,8 +7,8 @@ import os
 import ssl
 from pathlib import Path
 
+from jobsight.config.settings import ServerSettings
 from jobsight.errors import ConfigError
-from jobsight.server.settings import ServerSettings
 
 logger = logging.getLogger("jobsight.server")
 

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jobsight.background import repeating
+from jobsight.config.settings import SoftwareSettings
 from jobsight.errors import JobsightError
-from jobsight.settings import SoftwareSettings
 from jobsight.software.naming import name_all_new
 from jobsight.software.renaming import digest_in_use, rename_all, take_over
 from jobsight.software.rules import RuleSet

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Connection, select, text
 
-from jobsight.settings import KeepSettings
+from jobsight.config.settings import KeepSettings
 from jobsight.store.database import Database, Transaction
 from jobsight.store.frames import ChunkError
 from jobsight.store.progress import Progress, silent

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
+from jobsight.config.settings import KeepSettings
 from jobsight.model import SECOND
-from jobsight.settings import KeepSettings
 from jobsight.store.database import Database
 
 DAY = 86400 * SECOND

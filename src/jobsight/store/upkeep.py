@@ -8,8 +8,8 @@ import time
 from contextlib import AbstractContextManager
 
 from jobsight.background import beside
+from jobsight.config.settings import KeepSettings
 from jobsight.errors import JobsightError
-from jobsight.settings import KeepSettings
 from jobsight.store.database import Database
 from jobsight.store.pruning import prune
 from jobsight.store.retention import DAY

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND
 from jobsight.scheduler.mirror import Mirror
 from jobsight.scheduler.sinks.feed import keep_mark
@@ -15,7 +16,6 @@ from jobsight.scheduler.sinks.gauges import count_cluster, count_health, exposit
 from jobsight.scheduler.state import ScrapeState, write_state
 from jobsight.server.app import create_app
 from jobsight.server.serve import BackgroundServer
-from jobsight.settings import Settings, StoreSettings
 from jobsight.store import Store
 from tests.prometheus.servers import Prometheus, wait_for
 from tests.scheduler.sinks.site import START, node, record

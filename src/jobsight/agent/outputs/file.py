@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from jobsight import places
 from jobsight.agent.outputs.fsuid import writing_as
 from jobsight.agent.outputs.kept import Address, KeptRecords, address_of
 from jobsight.agent.outputs.mapping import check_template
@@ -21,6 +20,7 @@ from jobsight.agent.outputs.place import (
 )
 from jobsight.agent.outputs.record import Record, encode_record, safe_part, with_start
 from jobsight.agent.view import Document, JobView
+from jobsight.config import paths
 from jobsight.errors import ConfigError
 
 #: So many records of one run can lie beside each other before something is clearly wrong.
@@ -35,7 +35,7 @@ class FileOptions(msgspec.Struct, kw_only=True):
     exclude: list[str] = msgspec.field(default_factory=list)
     write_as_uid: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 2)] | None = None
     #: Where a record waits that could not be written; "" gives it up instead.
-    spool: str = msgspec.field(default_factory=lambda: str(places.spool_folder() / "file"))
+    spool: str = msgspec.field(default_factory=lambda: str(paths.spool_directory() / "file"))
 
     def __post_init__(self) -> None:
         check_template("file_pattern", self.file_pattern, {"jobid": 1, "node": "n", "start": "t"})

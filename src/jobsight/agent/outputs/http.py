@@ -16,11 +16,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from jobsight import __version__, places
+from jobsight import __version__
 from jobsight.agent.outputs.kept import Address, KeptRecords, Refused, address_of
 from jobsight.agent.outputs.mapping import check_template, placeholders
 from jobsight.agent.outputs.record import Record, encode_record, with_start
 from jobsight.agent.view import Document, JobView
+from jobsight.config import paths
 from jobsight.errors import ConfigError
 
 #: These say something about the settings or the moment, not about the record.
@@ -45,7 +46,7 @@ class HttpOptions(msgspec.Struct, kw_only=True):
     timeout: Seconds = 30.0
     exclude: list[str] = msgspec.field(default_factory=list)
     #: Where records wait. Never none: what is not on disk is lost when the receiver is away.
-    spool: str = msgspec.field(default_factory=lambda: str(places.spool_folder() / "http"))
+    spool: str = msgspec.field(default_factory=lambda: str(paths.spool_directory() / "http"))
     spool_limit: Annotated[int, msgspec.Meta(ge=2**16)] = 64 * 2**20
 
     def __post_init__(self) -> None:

@@ -12,9 +12,9 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from jobsight import places
 from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
 from jobsight.agent.view import Document, JobView
+from jobsight.config import paths
 from jobsight.errors import JobsightError
 
 #: Seconds that a client may take to read; the next one waits so long at most.
@@ -29,7 +29,7 @@ class ListenerError(JobsightError):
 
 class ListenerOptions(ExpositionOptions, kw_only=True):
     #: By default a folder of our own below the run folder, which only its owner can enter.
-    socketdir: str = msgspec.field(default_factory=lambda: str(places.run_folder() / "listeners"))
+    socketdir: str = msgspec.field(default_factory=lambda: str(paths.run_directory() / "listeners"))
 
 
 class PrometheusListener:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import msgspec
 
+from jobsight.config.settings import SinksSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.scheduler.sinks.base import Sink
 from jobsight.scheduler.sinks.feed import feed, keep_mark, read_mark
-from jobsight.scheduler.sinks.settings import SinksSettings
 from jobsight.store import Store
 
 logger = logging.getLogger("jobsight.sinks")

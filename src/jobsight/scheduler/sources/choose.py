@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from jobsight import places
+from jobsight.config import paths
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
 from jobsight.scheduler.commands import StreamRunner, stream_command
 from jobsight.scheduler.errors import SchedulerError, SourceError
@@ -20,7 +21,6 @@ from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
 from jobsight.scheduler.ssh import SshRunner
-from jobsight.settings import Settings
 
 
 class Choice(NamedTuple):
@@ -59,7 +59,7 @@ def _replies(settings: Settings) -> Replies | None:
     scheduler = settings.scheduler
     if not scheduler.keep_replies:
         return None
-    folder = places.folder_of_store(settings.store.location) / "replies"
+    folder = paths.store_directory(settings.store.location) / "replies"
     return Replies(folder, settings.cluster, scheduler.keep_replies, scheduler.keep_replies_limit)
 
 

@@ -17,9 +17,9 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from jobsight import places
+from jobsight.config import paths
+from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
-from jobsight.settings import Settings
 from jobsight.text import file_text
 
 _PREFIX = "JOBSIGHT_"
@@ -46,7 +46,7 @@ def load_settings(
 
 def _usual_files() -> list[Path]:
     found = []
-    for folder in places.config_folders():
+    for folder in paths.config_directories():
         there = [folder / f"jobsight{suffix}" for suffix in _SUFFIXES]
         # A site may keep its file or folder from users, who then run with what is theirs.
         there = [name for name in there if os.access(name, os.R_OK)]

@@ -18,7 +18,7 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def data_folder() -> Path:
+def data_directory() -> Path:
     """The folder of the store, the token and what a running server says of itself."""
     if is_root():
         return Path("/var/lib/jobsight")
@@ -26,40 +26,40 @@ def data_folder() -> Path:
 
 
 def store_file() -> Path:
-    return data_folder() / "store.db"
+    return data_directory() / "store.db"
 
 
-def spool_folder() -> Path:
-    return Path("/var/spool/jobsight") if is_root() else data_folder() / "spool"
+def spool_directory() -> Path:
+    return Path("/var/spool/jobsight") if is_root() else data_directory() / "spool"
 
 
-def run_folder() -> Path:
+def run_directory() -> Path:
     """What need not survive a reboot."""
     if is_root():
         return Path("/run/jobsight")
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return Path(runtime) / "jobsight" if os.path.isabs(runtime) else data_folder() / "run"
+    return Path(runtime) / "jobsight" if os.path.isabs(runtime) else data_directory() / "run"
 
 
-def config_folders() -> list[Path]:
+def config_directories() -> list[Path]:
     """Where settings are looked for; a later folder wins over an earlier."""
     return [Path("/etc/jobsight"), _home("XDG_CONFIG_HOME", ".config") / "jobsight"]
 
 
-def folder_of_store(location: str) -> Path:
+def store_directory(location: str) -> Path:
     """The folder beside a store: its token and the file of its server lie there."""
-    return data_folder() if "://" in location else Path(location).absolute().parent
+    return data_directory() if "://" in location else Path(location).absolute().parent
 
 
 def token_file(location: str) -> Path:
-    return folder_of_store(location) / "token"
+    return store_directory(location) / "token"
 
 
 def server_file(location: str) -> Path:
-    return folder_of_store(location) / "server.json"
+    return store_directory(location) / "server.json"
 
 
-def private_folder(folder: Path) -> Path:
+def private_directory(folder: Path) -> Path:
     """Make a folder that only its owner can enter; one that is there stays as it is."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
