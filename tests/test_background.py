@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from jobsight.background import repeating
 from jobsight.errors import JobsightError
+from jobsight.util.workers import repeating
 
 logger = logging.getLogger("jobsight.tests")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from jobsight.agent.service import AlreadyRunning
 from jobsight.archive import files, part, place, restore, writer  # noqa: F401
 from jobsight.config.settings import ArchiveSettings
 from jobsight.store import Store
+from jobsight.util.service import AlreadyRunning
 from tests.archive.months import NOVEMBER
 
 #: What is stepped through: before each of these calls, and after.

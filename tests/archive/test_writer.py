@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import event
 
-from jobsight.agent.service import AlreadyRunning
 from jobsight.archive import rows, writer
 from jobsight.archive.attach import attach
 from jobsight.archive.check import check_archive, list_months
@@ -21,6 +20,7 @@ from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
 from jobsight.store import Store
+from jobsight.util.service import AlreadyRunning
 from tests.archive import months
 from tests.archive.months import FINISHED, HOUR, LATER, NOVEMBER, OCTOBER
 from tests.store.many import count

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.service import LockFile
 from jobsight.cli import aggregator, software_extractor, software_updater
 from jobsight.store import Store
+from jobsight.util.service import LockFile
 from tests.export.documents import read_all
 from tests.sams.documents import Site, document
 

@@ -9,7 +9,6 @@ import pytest
 
 from jobsight.config.settings import ExportSettings
 from jobsight.errors import JobsightError, StoreError
-from jobsight.export import files
 from jobsight.export.extract import Extracted, Extractor
 from jobsight.export.records import ReportedRun, Reporting
 from jobsight.export.state import ExportState, say_again
@@ -17,6 +16,7 @@ from jobsight.model import SECOND, JobInfo
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.worker import update
 from jobsight.store import Store
+from jobsight.util import durable
 from tests.export.documents import NAMESPACE, read_all, read_file
 from tests.software.rule_sets import BETTER, NONE, PLAIN
 from tests.store.sample import START, batch, info, part, sighting, totals, use
@@ -158,9 +158,9 @@ def test_whoever_is_killed_loses_and_doubles_nothing(
         run(store, job, ALPHA)
     update(store, PLAIN)
     targets = {
-        "before the file": (files, "prepare"),
+        "before the file": (durable, "prepare"),
         "before the note": (ExportState, "advance"),
-        "before the name": (files, "publish"),
+        "before the name": (durable, "publish"),
     }
     owner, name = targets[where]
     original = getattr(owner, name)
@@ -201,14 +201,14 @@ def test_another_process_that_exports_is_noticed(
 ) -> None:
     run(store, 1, ALPHA)
     update(store, PLAIN)
-    original = files.prepare
+    original = durable.prepare
 
     def prepare(file: Path, data: bytes) -> None:
-        monkeypatch.setattr(files, "prepare", original)
+        monkeypatch.setattr(durable, "prepare", original)
         export(store, tmp_path / "other", None)
         original(file, data)
 
-    monkeypatch.setattr(files, "prepare", prepare)
+    monkeypatch.setattr(durable, "prepare", prepare)
     with pytest.raises(StoreError, match="by another process meanwhile"):
         export(store, tmp_path, None)
     assert ids(tmp_path) == []

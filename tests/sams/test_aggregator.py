@@ -281,7 +281,7 @@ def test_files_wait_while_slurm_is_away(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_second_aggregator_is_refused(site: Site, capsys: Any) -> None:
-    from jobsight.agent.service import LockFile
+    from jobsight.util.service import LockFile
 
     lock = LockFile(Inbox(site.loader()).lock, "it")
     try:

@@ -16,7 +16,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from jobsight.errors import StoreError
-from jobsight.store import ChunkError, Store, derived, mounts, schema, tables
+from jobsight.store import ChunkError, Store, derived, schema, tables
+from jobsight.util import mounts
 from tests.store.sample import batch, find, info, part, seconds, series, sighting
 
 #: Writes one sample per batch and says so once it is stored.

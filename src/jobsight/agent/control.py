@@ -18,9 +18,9 @@ from typing import Final, Literal
 import msgspec
 
 from jobsight.agent.collector import Collector
-from jobsight.agent.service import LockFile
 from jobsight.errors import JobsightError
 from jobsight.model import Batch, JobInfo
+from jobsight.util.service import LockFile
 from jobsight.wire import decode, encode
 
 SOCKET: Final = "agent.sock"

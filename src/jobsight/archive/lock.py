@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from jobsight.agent.service import AlreadyRunning, LockFile
 from jobsight.store.database import Database
+from jobsight.util.service import AlreadyRunning, LockFile
 
 #: Beside the families of jobsight.store.database.
 _NUMBER = 28530

@@ -14,9 +14,9 @@ from typing import IO
 import pyarrow as pa
 from pyarrow import fs
 
-from jobsight.agent.outputs.place import make_folders, sync_folder, temporary_name
 from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError, StoreError
+from jobsight.util.durable import make_directories, sync_directory, temporary_name
 
 #: Seconds in which a service must answer.
 _CONNECT_TIMEOUT = 10
@@ -54,7 +54,7 @@ class Place:
             target = Path(self.path(name))
             if not target.parent.exists():
                 self._make_root()
-                make_folders(target.parent)
+                make_directories(target.parent)
             return temporary_name(target)
 
     def put(self, temporary: Path, name: str) -> None:
@@ -68,7 +68,7 @@ class Place:
                     os.close(descriptor)
                 target = Path(self.path(name))
                 os.replace(temporary, target)
-                sync_folder(target.parent)
+                sync_directory(target.parent)
                 return
             # The object exists once the last byte is there and the stream is closed.
             with (
@@ -123,10 +123,10 @@ class Place:
     def _make_root(self) -> None:
         root = Path(self._root)
         if not root.is_dir():
-            make_folders(root.parent)
+            make_directories(root.parent)
             # Jobs are their users' own business. Who may read the archive is the site's choice.
             root.mkdir(mode=0o700)
-            sync_folder(root.parent)
+            sync_directory(root.parent)
 
     @contextmanager
     def explained(self, name: str) -> Iterator[None]:

@@ -7,10 +7,10 @@ import threading
 import time
 from contextlib import AbstractContextManager, suppress
 
-from jobsight.background import repeating
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
 from jobsight.store import Store
+from jobsight.util.workers import repeating
 
 logger = logging.getLogger("jobsight.archive")
 

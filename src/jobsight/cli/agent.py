@@ -14,19 +14,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobsight.agent.service import (
-    Background,
-    LockFile,
-    go_to_background,
-    start_logging,
-    stopping_on_signals,
-)
 from jobsight.cli.collector import add_options, collect, follow, make_absolute, prepare_log
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.parts import load_part
+from jobsight.util.service import (
+    Background,
+    LockFile,
+    go_to_background,
+    start_logging,
+    stopping_on_signals,
+)
 
 if TYPE_CHECKING:
     from jobsight.agent.finder import Finder
@@ -98,10 +98,10 @@ def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
 def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
     from jobsight.agent.daemon import NodeAgent
     from jobsight.agent.exporter_service import Exporting
-    from jobsight.agent.footprint import tighten
     from jobsight.agent.spool import Spool
+    from jobsight.util.memory import return_free_memory
 
-    trim = tighten()
+    trim = return_free_memory()
     spool = Spool(Path(settings.agent.spool), settings.agent.spool_limit)
     sampling = settings.agent.sampling
     node = options.node or settings.agent.node

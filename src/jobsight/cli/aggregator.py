@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from jobsight.agent.service import LockFile
 from jobsight.cli.seed_command import common_parser, default_config, run_on_store
-from jobsight.garbage import search_rarely
 from jobsight.sams.fallback import Fallback
 from jobsight.sams.loader import Inbox
 from jobsight.sams.reader import Reader
 from jobsight.sams.remote import NEW_OBJECTS, RemoteReader
 from jobsight.sams.settings import AggregatorSettings, LoaderSettings, load_aggregator
+from jobsight.util.memory import collect_rarely
+from jobsight.util.service import LockFile
 
 logger = logging.getLogger("jobsight.sams")
 
@@ -54,7 +54,7 @@ def aggregate(settings: AggregatorSettings) -> int:
         from jobsight.sams.aggregator import Aggregator
         from jobsight.store.intake import Intake
 
-        search_rarely(NEW_OBJECTS)
+        collect_rarely(NEW_OBJECTS)
         aggregator = Aggregator(stack.enter_context(Intake.open(settings.store)), settings.cluster)
         for loader, remote in zip(settings.loaders, remotes, strict=True):
             done = aggregator.run(remote, progress_line("records"))

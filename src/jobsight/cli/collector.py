@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jobsight import __version__
-from jobsight.agent.service import (
+from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import short_host_name
+from jobsight.errors import ConfigError, JobsightError
+from jobsight.util.service import (
     Background,
     LockFile,
     go_to_background,
     start_logging,
     stopping_on_signals,
 )
-from jobsight.config import paths
-from jobsight.config.load import load_settings
-from jobsight.config.settings import short_host_name
-from jobsight.errors import ConfigError, JobsightError
 
 if TYPE_CHECKING:
     from jobsight.agent.seeds import SeedSettings

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from jobsight import __version__
-from jobsight.agent.service import start_logging, stopping_on_signals
 from jobsight.cli.agent import finder_of, question_of, sampler_plans
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import RemoteWriteSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.util.service import start_logging, stopping_on_signals
 
 #: Where petricore's exporter pushes to.
 GATEWAY = "http://localhost:9091"
@@ -85,12 +85,12 @@ def _hash_password() -> int:
 def _run(options: argparse.Namespace) -> int:
     from jobsight.agent.daemon import NodeAgent
     from jobsight.agent.exporter_service import Exporting
-    from jobsight.agent.footprint import tighten
+    from jobsight.util.memory import return_free_memory
 
     settings = settings_of(options)
     timer = parse_timer(options.timer)
     start_logging(None, "WARNING", _FORMAT, stderr=True)
-    trim = tighten()
+    trim = return_free_memory()
     exporting = Exporting(settings.agent, wait_for_address=False)
     agent = NodeAgent(
         cluster=settings.cluster,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from jobsight import __version__
-from jobsight.agent.service import LockFile, start_logging
 from jobsight.errors import JobsightError
 from jobsight.export.registrant_settings import RegistrantSettings, load_registrant
+from jobsight.util.service import LockFile, start_logging
 
 logger = logging.getLogger("jobsight.export")
 

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 
 from jobsight import __version__
 from jobsight.agent.seed_sections import parse_level
-from jobsight.agent.service import start_logging
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import LogSettings
+from jobsight.util.service import start_logging
 
 logger = logging.getLogger("jobsight.sams")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from jobsight.agent.service import LockFile
 from jobsight.cli.seed_command import common_parser, run_on_store
 from jobsight.sams.software_settings import ExtractorSettings, load_extractor
+from jobsight.util.service import LockFile
 
 logger = logging.getLogger("jobsight.export")
 

@@ -78,7 +78,7 @@ def write_parquet(
     import pyarrow
     import pyarrow.parquet
 
-    from jobsight.agent.outputs.place import write_durably
+    from jobsight.util.durable import write_durably
 
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
     known = {field.name: field.type for field in msgspec.structs.fields(kind)}

@@ -19,12 +19,12 @@ import msgspec
 
 from jobsight.config.settings import ExportSettings
 from jobsight.errors import ConfigError
-from jobsight.export import files
 from jobsight.export.records import Reporting, UsageRecord
 from jobsight.export.state import Candidate, ExportState, Position
 from jobsight.export.xml import to_xml
 from jobsight.software.moves import software_names
 from jobsight.store import Store
+from jobsight.util import durable
 
 #: Runs that are looked at before the position is noted, where none of them has news.
 _AT_ONCE = 10_000
@@ -78,7 +78,7 @@ class Extractor:
             position = after
             if position.unpublished:
                 done.files.append(Path(position.unpublished))
-                files.publish(done.files[-1])
+                durable.publish(done.files[-1])
             done.records += len(records)
             progress(done.records)
         # The last file has its name, and revisions of other clusters need not be met again.
@@ -91,8 +91,8 @@ class Extractor:
         """Name the file that a process which was killed could not name any more."""
         position = self._state.position()
         if position.unpublished:
-            files.publish(Path(position.unpublished))
-        files.hidden(self._file(position.sequence + 1)).unlink(missing_ok=True)
+            durable.publish(Path(position.unpublished))
+        durable.hidden(self._file(position.sequence + 1)).unlink(missing_ok=True)
         return position
 
     def _file(self, sequence: int) -> Path:
@@ -129,7 +129,7 @@ class Extractor:
 
     def _write(self, records: list[UsageRecord], after: Position, now: float) -> Position:
         file = self._file(after.sequence + 1)
-        files.prepare(file, to_xml(records, now))
+        durable.prepare(file, to_xml(records, now))
         return Position(after.sequence + 1, after.revision, str(file))
 
     def _reporting(self) -> Reporting:

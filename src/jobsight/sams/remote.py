@@ -13,9 +13,9 @@ from typing import Final, Self
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.garbage import search_rarely
 from jobsight.sams.channel import Channel
 from jobsight.sams.reader import Group, Reader, Refusals
+from jobsight.util.memory import collect_rarely
 
 #: Groups that are read but not yet booked; each is a quarter of a megabyte. The first ones are read
 #: while the store is still being opened.
@@ -84,7 +84,7 @@ class RemoteReader:
 
 def _serve(reader: Reader, channel: Channel, other: Channel) -> None:
     other.close()
-    search_rarely(NEW_OBJECTS)
+    collect_rarely(NEW_OBJECTS)
     out = 0
 
     def settle() -> None:

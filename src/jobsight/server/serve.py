@@ -18,12 +18,10 @@ from typing import Self
 import uvicorn
 from fastapi import FastAPI
 
-from jobsight.agent.footprint import tighten
 from jobsight.archive.attach import attach
 from jobsight.config import paths
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.garbage import search_rarely
 from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.server.app import create_app
 from jobsight.server.connection import Connection
@@ -33,6 +31,7 @@ from jobsight.server.record import ServerRecord, announced
 from jobsight.server.tls import ServerTls
 from jobsight.server.tokens import load_token
 from jobsight.store import Store
+from jobsight.util.memory import collect_rarely, return_free_memory
 
 _START_LIMIT = 30.0
 #: Those that some ten batches make.
@@ -129,10 +128,10 @@ class _Prepared:
 def run_server(settings: Settings, say: Callable[[str], None] = print) -> None:
     """Serve until INT or TERM, then end cleanly."""
     # A heap for each thread would keep what the largest batches of each have needed.
-    tighten(heaps=2, large=4 * 2**20)
+    return_free_memory(heaps=2, large=4 * 2**20)
     with _prepared(settings, None) as prepared, _quiet_signals():
         gc.collect()
-        search_rarely(_NEW_OBJECTS)
+        collect_rarely(_NEW_OBJECTS)
         say(f"jobsight serves {settings.store.location}")
         say(f"  open   {prepared.url}/?token={prepared.token}")
         say(f"  token  {token_file(settings)}")

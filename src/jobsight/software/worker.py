@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from jobsight.background import repeating
 from jobsight.config.settings import SoftwareSettings
 from jobsight.errors import JobsightError
 from jobsight.software.naming import name_all_new
@@ -16,6 +15,7 @@ from jobsight.software.renaming import digest_in_use, rename_all, take_over
 from jobsight.software.rules import RuleSet
 from jobsight.store import Store
 from jobsight.store.rollups import Round, sum_up_all
+from jobsight.util.workers import repeating
 
 logger = logging.getLogger("jobsight.software")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jobsight.errors import StoreError
-from jobsight.store.mounts import file_system, is_network
 from jobsight.store.transaction import FAMILY, Cursor, Transaction
+from jobsight.util.mounts import file_system, is_network
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine

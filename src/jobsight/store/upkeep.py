@@ -7,13 +7,13 @@ import threading
 import time
 from contextlib import AbstractContextManager
 
-from jobsight.background import beside
 from jobsight.config.settings import KeepSettings
 from jobsight.errors import JobsightError
 from jobsight.store.database import Database
 from jobsight.store.pruning import prune
 from jobsight.store.retention import DAY
 from jobsight.store.store import Store
+from jobsight.util.workers import in_background
 
 logger = logging.getLogger("jobsight.store")
 
@@ -55,4 +55,6 @@ def keeping(
     store: Store, keep: KeepSettings, first: float = FIRST_LOOK
 ) -> AbstractContextManager[None]:
     """Prune beside what the block does."""
-    return beside("prune", lambda stopped: keep_regularly(store.database, keep, stopped, first))
+    return in_background(
+        "prune", lambda stopped: keep_regularly(store.database, keep, stopped, first)
+    )

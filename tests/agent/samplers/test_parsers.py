@@ -11,11 +11,11 @@ from jobsight.agent.samplers.cores import parse_stat
 from jobsight.agent.samplers.cpuset import parse_cores
 from jobsight.agent.samplers.diskstats import parse_diskstats
 from jobsight.agent.samplers.energy import parse_busy
-from jobsight.agent.samplers.mounts import below, parse_mountinfo, type_of
 from jobsight.agent.samplers.node_gpus import parse_gpu_list
 from jobsight.agent.samplers.nvidia_smi import parse_gpus, parse_number, parse_processes
 from jobsight.agent.samplers.pressure import parse_pressure
 from jobsight.agent.samplers.zfs_stats import parse_zfs
+from jobsight.util.mounts import below, parse_mountinfo, type_of
 
 DATA = Path(__file__).parents[2] / "data" / "samplers"
 

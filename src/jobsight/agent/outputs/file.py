@@ -11,17 +11,17 @@ import msgspec
 from jobsight.agent.outputs.fsuid import writing_as
 from jobsight.agent.outputs.kept import Address, KeptRecords, address_of
 from jobsight.agent.outputs.mapping import check_template
-from jobsight.agent.outputs.place import (
-    make_folders,
-    place_new,
-    sync_folder,
-    temporary_name,
-    write_temporary,
-)
 from jobsight.agent.outputs.record import Record, encode_record, safe_part, with_start
 from jobsight.agent.view import Document, JobView
 from jobsight.config import paths
 from jobsight.errors import ConfigError
+from jobsight.util.durable import (
+    make_directories,
+    place_new,
+    sync_directory,
+    temporary_name,
+    write_temporary,
+)
 
 #: So many records of one run can lie beside each other before something is clearly wrong.
 _MOST = 1000
@@ -81,11 +81,11 @@ class FileOutput:
         }
         first = self._folder(address.job_id) / (self.options.file_pattern % names)
         with writing_as(self.options.write_as_uid):
-            make_folders(first.parent)
+            make_directories(first.parent)
             temporary = temporary_name(first, safe_part(address.node))
             write_temporary(temporary, body, 0o666)
             placed = _place_beside(temporary, first, address)
-            sync_folder(placed.parent)
+            sync_directory(placed.parent)
         return placed
 
     def _folder(self, job_id: int) -> Path:

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from jobsight.agent.outputs.place import write_durably
 from jobsight.agent.outputs.record import is_requeued, run_start, whole_text
 from jobsight.agent.view import JobView
 from jobsight.errors import JobsightError
+from jobsight.util.durable import write_durably
 
 _SUFFIX: Final = ".kept"
 DEFAULT_LIMIT: Final = 64 * 2**20

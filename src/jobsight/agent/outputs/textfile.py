@@ -13,10 +13,10 @@ import msgspec
 
 from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
 from jobsight.agent.outputs.mapping import check_template
-from jobsight.agent.outputs.place import temporary_name
 from jobsight.agent.outputs.record import safe_part
 from jobsight.agent.view import Document, JobView
 from jobsight.errors import ConfigError
+from jobsight.util.durable import temporary_name
 
 #: The first line of our files: nothing else is ever removed.
 _MARK: Final = b"# jobsight: the job runs as long as this file is locked\n"

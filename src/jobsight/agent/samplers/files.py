@@ -10,10 +10,10 @@ from jobsight.agent.probe import Row
 from jobsight.agent.samplers import patterns
 from jobsight.agent.samplers.base import JobSampler, number, texts
 from jobsight.agent.samplers.gauge import Gauge
-from jobsight.agent.samplers.mounts import below, parse_mountinfo, type_of
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.view import Document, JobView
 from jobsight.model import SECOND, Coverage
+from jobsight.util.mounts import below, parse_mountinfo, type_of
 
 _MOUNTS_FRESH: Final = 60 * SECOND
 SCRATCH: Final = ("/scratch", "/localscratch")

@@ -1,4 +1,7 @@
-"""A file put in its place whole or not at all, and still there after a power failure."""
+"""A file put in its place whole or not at all, and still there after a power failure.
+
+Files that come to be whole: written under a hidden name, and shown by giving them their own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import errno
 import os
 from pathlib import Path
 from typing import Final
+
+from jobsight.errors import JobsightError
 
 #: File systems without hard links say one of these.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -37,7 +42,7 @@ def write_temporary(temporary: Path, data: bytes, mode: int) -> None:
         raise
 
 
-def sync_folder(folder: Path) -> None:
+def sync_directory(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -54,7 +59,7 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     temporary = temporary_name(path)
     write_temporary(temporary, data, mode)
     os.replace(temporary, path)
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
 def place_new(temporary: Path, path: Path) -> bool:
@@ -74,13 +79,58 @@ def place_new(temporary: Path, path: Path) -> bool:
     return True
 
 
-def make_folders(folder: Path) -> None:
+def make_directories(folder: Path) -> None:
     """Make a folder and those above it, each of them kept."""
     if folder.is_dir():
         return
-    make_folders(folder.parent)
+    make_directories(folder.parent)
     try:
         folder.mkdir()
     except FileExistsError:
         return
-    sync_folder(folder.parent)
+    sync_directory(folder.parent)
+
+
+class ExportError(JobsightError):
+    """A file of the export cannot be written."""
+
+
+def hidden(file: Path) -> Path:
+    """The name of a file until it is complete."""
+    return file.with_name(f".{file.name}.new")
+
+
+def prepare(file: Path, data: bytes) -> None:
+    """Write a file durably under its hidden name."""
+    if file.exists():
+        raise ExportError(
+            f"{file} is there already, but not from this store; right: another output_path"
+        )
+    try:
+        with open(hidden(file), "wb") as new:
+            new.write(data)
+            new.flush()
+            os.fsync(new.fileno())
+        _sync(file.parent)
+    except OSError as error:
+        hidden(file).unlink(missing_ok=True)
+        raise ExportError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def publish(file: Path) -> None:
+    """Show a file. One that has no hidden name any more was shown before."""
+    try:
+        os.rename(hidden(file), file)
+        _sync(file.parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ExportError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

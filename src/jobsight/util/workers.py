@@ -14,7 +14,7 @@ _LAST_WAIT = 5.0
 
 
 @contextmanager
-def beside(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
+def in_background(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
     """Work beside what the block does; when that ends, the event is set."""
     stopped = threading.Event()
     thread = threading.Thread(target=work, args=(stopped,), name=f"jobsight-{name}", daemon=True)
@@ -46,4 +46,4 @@ def repeating(
                 logger.exception("%s: a fault of jobsight", waits)
             stopped.wait(every)
 
-    return beside(name, repeat)
+    return in_background(name, repeat)
