@@ -9,7 +9,6 @@ from itertools import groupby
 import numpy as np
 
 from bench.workload import START, Job
-from jobsight import wire
 from jobsight.model import (
     SECOND,
     Batch,
@@ -22,6 +21,7 @@ from jobsight.model import (
     Sighting,
 )
 from jobsight.prometheus.remote_write import field, label, snappy
+from jobsight.transport import wire
 
 CLUSTER = "bench"
 _COVERAGE = {group: Coverage(quality="exact") for group in ("cpu", "memory", "io", "executables")}

@@ -13,7 +13,6 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from jobsight import wire
 from jobsight.model import (
     MISSING,
     Batch,
@@ -26,7 +25,8 @@ from jobsight.model import (
     Series,
     Sighting,
 )
-from jobsight.wire import WireError, decode, encode
+from jobsight.transport import wire
+from jobsight.transport.wire import WireError, decode, encode
 
 WORD = some.text(max_size=20)
 COUNT = some.integers(0, 2**63 - 1)

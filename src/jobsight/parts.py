@@ -16,8 +16,8 @@ from jobsight.errors import ConfigError
 PARTS: dict[str, dict[str, str]] = {
     "listener": dict(LISTENERS),
     "output": {
-        "embedded": "jobsight.agent.delivery:EmbeddedTarget",
-        "server": "jobsight.agent.server_target:HttpTarget",
+        "embedded": "jobsight.transport.delivery:EmbeddedTarget",
+        "server": "jobsight.transport.delivery:HttpTarget",
         **OUTPUTS,
     },
     "probe": {

@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from jobsight.agent.cutting import cut
-from jobsight.agent.delivery import Delivery, EmbeddedTarget
-from jobsight.agent.spool import Spool
-from jobsight.agent.spool_writer import SpoolWriter
 from jobsight.model import Batch, ExecutableUse, JobPart, StepUse
 from jobsight.server.receiver import Receiver
 from jobsight.store import Store
-from jobsight.wire import MAX_HEADER, WireError, decode, encode
+from jobsight.transport.delivery import Delivery, EmbeddedTarget
+from jobsight.transport.spool import Spool, SpoolWriter, split_batch
+from jobsight.transport.wire import MAX_HEADER, WireError, decode, encode
 from tests.server.batches import batch
 
 
@@ -38,7 +36,7 @@ def crowded(counts: list[tuple[int, int]]) -> Batch:
 @given(some.lists(some.tuples(some.integers(0, 60), some.integers(0, 60)), max_size=6))
 def test_the_pieces_hold_what_the_batch_held(counts: list[tuple[int, int]]) -> None:
     whole = crowded(counts)
-    pieces = list(cut(whole, largest=10_000))
+    pieces = list(split_batch(whole, largest=10_000))
     assert [one.jobs for one in pieces] == [whole.jobs] + [[]] * (len(pieces) - 1)
     parts = [part for one in pieces for part in one.parts]
     for number, part in enumerate(whole.parts):
@@ -54,7 +52,7 @@ def test_the_pieces_hold_what_the_batch_held(counts: list[tuple[int, int]]) -> N
 
 def test_a_usual_batch_is_left_as_it_is() -> None:
     usual = batch()
-    (piece,) = cut(usual)
+    (piece,) = split_batch(usual)
     assert piece == usual
     assert piece.parts[0] is usual.parts[0]
 

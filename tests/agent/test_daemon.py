@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.spool import Spool
 from jobsight.model import JobInfo, JobPart
-from jobsight.wire import decode
+from jobsight.transport.spool import Spool
+from jobsight.transport.wire import decode
 from tests.agent.slurm_trees import (
     RunningAgent,
     SlurmNode,
@@ -78,7 +78,7 @@ import sys
 from pathlib import Path
 from jobsight.agent.daemon import NodeAgent
 from jobsight.agent.finder import Finder
-from jobsight.agent.spool import Spool
+from jobsight.transport.spool import Spool
 agent = NodeAgent(cluster="test", node="n1", spool=Spool(Path(sys.argv[1])),
     finder=Finder(v1_roots=[sys.argv[3]]), run_folder=Path(sys.argv[2]),
     intervals=((None, 0.1),), flush_interval=0.1)

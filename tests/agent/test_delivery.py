@@ -8,19 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.delivery import (
-    Answer,
-    Delivery,
-    DeliveryThread,
-    EmbeddedTarget,
-)
-from jobsight.agent.server_target import HttpTarget
-from jobsight.agent.spool import Spool
 from jobsight.errors import JobsightError
 from jobsight.model import Batch
 from jobsight.server.receiver import Receiver
 from jobsight.store import Store
-from jobsight.wire import decode
+from jobsight.transport.delivery import Answer, Delivery, DeliveryThread, EmbeddedTarget, HttpTarget
+from jobsight.transport.spool import Spool
+from jobsight.transport.wire import decode
 from tests.agent.test_spool import batch, sequences
 from tests.server.batches import batch as whole_batch
 from tests.waiting import wait_until

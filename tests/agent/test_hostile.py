@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight.wire import decode, encode
+from jobsight.transport.wire import decode, encode
 from tests.agent.slurm_trees import (
     SlurmNode,
     attributed,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.spool import Spool, SpoolError
 from jobsight.model import Batch, JobPart, Series, Sighting
-from jobsight.wire import decode
+from jobsight.transport.spool import Spool, SpoolError
+from jobsight.transport.wire import decode
 
 
 def batch(size: int = 0) -> Batch:
@@ -253,7 +253,7 @@ def test_putting_and_delivering_at_once(tmp_path: Path) -> None:
 def test_killed_in_the_middle_of_a_put(tmp_path: Path, again: int) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.agent.test_spool import batch;"
-        "from jobsight.agent.spool import Spool; spool = Spool(Path(sys.argv[1]));"
+        "from jobsight.transport.spool import Spool; spool = Spool(Path(sys.argv[1]));"
         "print('ready', flush=True)\n"
         "while True: spool.put(batch(50_000))"
     )
@@ -296,7 +296,7 @@ def test_a_full_disk_drops_and_counts_and_the_next_room_is_used(tmp_path: Path) 
 import os, sys
 from pathlib import Path
 from tests.agent.test_spool import batch, sequences
-from jobsight.agent.spool import Spool
+from jobsight.transport.spool import Spool
 folder = Path({str(tmp_path)!r})
 spool = Spool(folder / "spool")
 put = [spool.put(batch(40_000)) for _ in range(10)]

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobsight import wire
+from jobsight.transport import wire
 from tests.bed import Cluster
 from tests.bed.steps import Steps
 

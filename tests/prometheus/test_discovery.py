@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight import wire
 from jobsight.agent.exporter import Exporter, Lines
 from jobsight.agent.exporter_http import Endpoint
 from jobsight.config.settings import MetricsSettings, Settings
@@ -20,6 +19,7 @@ from jobsight.prometheus.names import AGENT
 from jobsight.server.discovery import target_groups
 from jobsight.server.serve import BackgroundServer
 from jobsight.store import Store
+from jobsight.transport import wire
 from tests.prometheus.servers import Prometheus, wait_for
 from tests.prometheus.test_dashboards import DEPLOY
 from tests.prometheus.test_remote_write import batch

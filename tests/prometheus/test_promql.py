@@ -17,11 +17,11 @@ from jobsight.config.settings import PromqlSettings, Settings, WebSettings
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND, JobInfo
 from jobsight.prometheus.remote_write import frames, label, sample, series, snappy
-from jobsight.prometheus.web import Web
 from jobsight.server.promql import PromqlCurves, SeriesError
 from jobsight.server.serve import BackgroundServer
 from jobsight.store import Store
 from jobsight.store.elsewhere import RunSpan
+from jobsight.transport.http import Web
 from tests.prometheus.servers import Prometheus, VictoriaMetrics
 from tests.prometheus.test_remote_write import NOW, batch, deliver, with_flush
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jobsight import wire
 from jobsight.agent.exporter_service import Exporting
-from jobsight.agent.spool import Spool
 from jobsight.config.settings import AgentSettings, MetricsSettings, RemoteWriteSettings, Settings
 from jobsight.model import MISSING, SECOND
 from jobsight.prometheus.remote_service import RemoteWriting
 from jobsight.server.serve import BackgroundServer
+from jobsight.transport import wire
+from jobsight.transport.spool import Spool
 from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.prometheus.readers import fetch, one, samples
 from tests.prometheus.servers import Prometheus, VictoriaMetrics

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.agent.delivery import Delivery
-from jobsight.agent.spool import Spool
 from jobsight.config.settings import RemoteWriteSettings
 from jobsight.model import MISSING, SECOND, Batch, JobInfo, JobPart, JobTotals, Series, Sighting
 from jobsight.prometheus import names
 from jobsight.prometheus.batch_series import BatchSeries
 from jobsight.prometheus.remote_target import RemoteWriteTarget
 from jobsight.prometheus.remote_write import STALE, frames, label, sample, series, snappy
-from jobsight.wire import encode
+from jobsight.transport.delivery import Delivery
+from jobsight.transport.spool import Spool
+from jobsight.transport.wire import encode
 from tests.prometheus.servers import Prometheus, VictoriaMetrics
 from tests.prometheus.wire_format import parse, unpack
 

@@ -12,8 +12,8 @@ import msgspec
 import zstandard
 from hypothesis import strategies as some
 
-from jobsight import wire
 from jobsight.model import MISSING, SECOND, Batch, Series
+from jobsight.transport import wire
 from tests.server.batches import START, batch
 
 YEAR = 365 * 86400 * SECOND

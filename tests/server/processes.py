@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jobsight.agent.server_target import HttpTarget
-from jobsight.server.tokens import load_token
+from jobsight.transport.delivery import HttpTarget
+from jobsight.transport.running_server import load_token
 from tests.ports import free_port
 from tests.sams.front import PROJECT
 from tests.waiting import wait_until

@@ -5,13 +5,13 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from jobsight import wire
 from jobsight.errors import StoreError
 from jobsight.metrics import METRICS
 from jobsight.model import SECOND, Batch
 from jobsight.reports.report import JobReport
 from jobsight.server.app import create_app
 from jobsight.store import BatchError, Store
+from jobsight.transport import wire
 from tests.server.batches import START, batch
 from tests.server.conftest import TOKEN
 

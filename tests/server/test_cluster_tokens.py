@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from jobsight import wire
-from jobsight.agent.delivery import Answer
-from jobsight.agent.server_target import HttpTarget
 from jobsight.cli.token import hand_out
 from jobsight.config.settings import Settings
 from jobsight.errors import StoreError
@@ -19,6 +16,8 @@ from jobsight.server.keyring import Keyring
 from jobsight.server.serve import BackgroundServer
 from jobsight.store import Store
 from jobsight.store.tokens import Tokens
+from jobsight.transport import wire
+from jobsight.transport.delivery import Answer, HttpTarget
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
 from tests.server.test_access import ROUTES

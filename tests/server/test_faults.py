@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
-from jobsight import wire
 from jobsight.config.settings import IngestSettings, ServerSettings
 from jobsight.model import SECOND, Batch
 from jobsight.server.app import create_app
 from jobsight.store import Store
 from jobsight.store.tables import agents, metadata
+from jobsight.transport import wire
 from tests.server import damage
 from tests.server.batches import START, batch
 from tests.server.conftest import TOKEN

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight import wire
-from jobsight.agent.delivery import Delivery, DeliveryThread
-from jobsight.agent.spool import Spool
 from jobsight.store import Store
+from jobsight.transport import wire
+from jobsight.transport.delivery import Delivery, DeliveryThread
+from jobsight.transport.spool import Spool
 from tests.server import damage
 from tests.server.batches import batch
 from tests.server.processes import ServerProcess, Spawner

@@ -11,7 +11,6 @@ import pytest
 import zstandard
 from starlette.testclient import TestClient
 
-from jobsight import wire
 from jobsight.config.settings import IngestSettings, ServerSettings, Settings
 from jobsight.model import ExecutableUse, JobInfo, Series, StepUse
 from jobsight.server import receiver, room
@@ -20,6 +19,7 @@ from jobsight.server.rates import AGENTS, Rates
 from jobsight.server.room import Busy, Room, weight
 from jobsight.server.serve import BackgroundServer
 from jobsight.store import Store
+from jobsight.transport import wire
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
 from tests.waiting import wait_until

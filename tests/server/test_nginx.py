@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.client_tls import ClientTls
-from jobsight.agent.delivery import Answer
-from jobsight.agent.server_target import HttpTarget
 from jobsight.config.settings import Settings
 from jobsight.server.serve import BackgroundServer
-from jobsight.wire import encode
+from jobsight.transport.delivery import Answer, HttpTarget
+from jobsight.transport.tls import ClientTls
+from jobsight.transport.wire import encode
 from tests.ports import free_port
 from tests.sams.front import PROJECT, adapted, nginx_for, wait_for
 from tests.server.batches import batch

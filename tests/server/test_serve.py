@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from jobsight import wire
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.connection import Connection
-from jobsight.server.record import ServerRecord, announced, read_record
 from jobsight.server.serve import BackgroundServer, open_listener
 from jobsight.store import Store
+from jobsight.transport import wire
+from jobsight.transport.running_server import RunningServer, announced, read_running_server
 from tests.server.batches import batch
 
 
@@ -50,7 +50,7 @@ def test_in_the_background(tmp_path: Path) -> None:
     file = tmp_path / "server.json"
     with BackgroundServer(_settings(tmp_path)) as server:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        record = read_record(file)
+        record = read_running_server(file)
         assert record is not None
         assert (record.url, record.pid) == (server.url, os.getpid())
         data = wire.encode(batch())
@@ -64,7 +64,7 @@ def test_in_the_background(tmp_path: Path) -> None:
             pass
         assert _get(f"{server.url}/healthz") == (200, b"ok\n")
     assert not file.exists()
-    assert read_record(file) is None
+    assert read_running_server(file) is None
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
@@ -93,13 +93,13 @@ def test_addresses_that_are_refused(tmp_path: Path, host: str, sentence: str) ->
 
 def test_what_a_killed_server_left_is_not_believed(tmp_path: Path) -> None:
     file = tmp_path / "server.json"
-    record = ServerRecord(url="http://127.0.0.1:1", token_file="/x", pid=os.getpid())
+    record = RunningServer(url="http://127.0.0.1:1", token_file="/x", pid=os.getpid())
     with announced(file, record):
         left = file.read_bytes()
     file.write_bytes(left)
-    assert read_record(file) is None
+    assert read_running_server(file) is None
     with announced(file, record):
-        assert read_record(file) == record
+        assert read_running_server(file) == record
 
 
 class Served:

@@ -14,10 +14,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from jobsight.agent.delivery import Delivery
-from jobsight.agent.server_target import HttpTarget
-from jobsight.agent.spool import Spool
 from jobsight.store import Store
+from jobsight.transport.delivery import Delivery, HttpTarget
+from jobsight.transport.spool import Spool
 from tests.ports import free_port
 from tests.sams.front import PROJECT
 from tests.server.batches import batch

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.client_tls import ClientTls
-from jobsight.agent.delivery import Answer
-from jobsight.agent.server_target import HttpTarget, server_target
 from jobsight.cli.remote import fetch_report
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.serve import BackgroundServer, open_listener
 from jobsight.server.tls import ServerTls
-from jobsight.wire import encode
+from jobsight.transport.delivery import Answer, HttpTarget, server_target
+from jobsight.transport.tls import ClientTls
+from jobsight.transport.wire import encode
 from tests.server.batches import batch
 from tests.server.papers import Papers
 from tests.waiting import wait_until
@@ -282,7 +281,7 @@ def test_an_agent_without_tls_carries_none_of_it(tmp_path: Path) -> None:
     file.write_text("x" * 40)
     file.chmod(0o600)
     code = (
-        "import sys; from pathlib import Path; from jobsight.agent.server_target import HttpTarget;"
+        "import sys; from pathlib import Path; from jobsight.transport.delivery import HttpTarget;"
         "HttpTarget('http://127.0.0.1:9', Path(sys.argv[1])).send(b'');"
         "print({'ssl', 'http.client', 'email', 'hashlib'} & set(sys.modules))"
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.server.tokens import TokenError, cookie_value, load_token, read_token, same
+from jobsight.transport.running_server import TokenError, cookie_value, load_token, read_token, same
 
 
 def test_a_new_token_is_private_and_stays(tmp_path: Path) -> None:

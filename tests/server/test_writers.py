@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobsight import wire
 from jobsight.server.receiver import Receipt, Receiver
 from jobsight.server.writers import Writers
 from jobsight.store import BatchError, Store
-from jobsight.wire import WireError
+from jobsight.transport import wire
+from jobsight.transport.wire import WireError
 from tests.server.batches import batch
 
 

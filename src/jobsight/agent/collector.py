@@ -18,10 +18,9 @@ from jobsight.agent.faults import Faults
 from jobsight.agent.images import ImageNames
 from jobsight.agent.job import FollowedJob
 from jobsight.agent.netlink import Connector, EventsUnavailable, Taskstats
-from jobsight.agent.spool import Spool
-from jobsight.agent.spool_writer import SpoolWriter
 from jobsight.agent.tracker import ProcessTracker
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
+from jobsight.transport.spool import Spool, SpoolWriter
 
 #: Events are taken in at most this often: joined wake-ups cost a fifth of single ones.
 JOIN: Final = 50_000_000

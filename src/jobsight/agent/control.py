@@ -20,8 +20,8 @@ import msgspec
 from jobsight.agent.collector import Collector
 from jobsight.errors import JobsightError
 from jobsight.model import Batch, JobInfo
+from jobsight.transport.wire import decode, encode
 from jobsight.util.service import LockFile
-from jobsight.wire import decode, encode
 
 SOCKET: Final = "agent.sock"
 _LENGTH: Final = struct.Struct("!I")

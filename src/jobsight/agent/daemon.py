@@ -23,11 +23,11 @@ from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.agent.sightings import Births, same_folders
 from jobsight.agent.slurm_cgroup import SlurmCounters
 from jobsight.agent.slurm_probe import SlurmProbe
-from jobsight.agent.spool import Spool
 from jobsight.agent.status import status_of
 from jobsight.agent.told import Told, fill, seen_from_here
 from jobsight.agent.view import JobView, Output
 from jobsight.model import JobInfo, Sighting
+from jobsight.transport.spool import Spool
 
 logger = logging.getLogger("jobsight.agent")
 

@@ -25,7 +25,7 @@ from jobsight.config.settings import PushSettings
 from jobsight.prometheus import names
 from jobsight.prometheus.exposition import document
 from jobsight.prometheus.pushgateway import GatewayError, Pushgateway, group_path
-from jobsight.prometheus.web import Web
+from jobsight.transport.http import Web
 
 logger = logging.getLogger("jobsight.agent")
 

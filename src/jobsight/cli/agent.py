@@ -31,8 +31,8 @@ from jobsight.util.service import (
 if TYPE_CHECKING:
     from jobsight.agent.finder import Finder
     from jobsight.agent.sampling import SamplerPlan
-    from jobsight.agent.spool import Spool
     from jobsight.model import JobInfo
+    from jobsight.transport.spool import Spool
 
 logger = logging.getLogger("jobsight.agent")
 
@@ -98,7 +98,7 @@ def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
 def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
     from jobsight.agent.daemon import NodeAgent
     from jobsight.agent.exporter_service import Exporting
-    from jobsight.agent.spool import Spool
+    from jobsight.transport.spool import Spool
     from jobsight.util.memory import return_free_memory
 
     trim = return_free_memory()
@@ -192,8 +192,7 @@ def question_of(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | 
 def _delivered(spool: Spool, settings: Settings) -> Iterator[Callable[[], None] | None]:
     """Deliver beside the loop, and once more at the end. Without a server the spool fills up to
     its limit; what has to be dropped is counted."""
-    from jobsight.agent.delivery import Delivery, DeliveryThread
-    from jobsight.agent.server_target import server_target
+    from jobsight.transport.delivery import Delivery, DeliveryThread, server_target
 
     target = server_target(settings, settings.store.location)
     if target is None:

@@ -27,9 +27,9 @@ from jobsight.errors import JobsightError
 from jobsight.reports.terminal import print_report
 from jobsight.reports.units import format_bytes, format_cores
 from jobsight.samples import Sample, samples
-from jobsight.server.record import read_record
 from jobsight.server.serve import BackgroundServer
 from jobsight.store import Store, StoredRun
+from jobsight.transport.running_server import read_running_server
 
 ACCOUNT = "samples"
 #: How long a sample job gets to end when the demo is ended.
@@ -109,7 +109,7 @@ def _own_name() -> str:
 
 
 def _refuse_a_second(location: str) -> None:
-    other = read_record(paths.server_file(location))
+    other = read_running_server(paths.server_file(location))
     if other is not None:
         raise JobsightError(
             f"an earlier demo still runs: {other.url} (process {other.pid}); end it with Ctrl-C in "

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobsight.agent.delivery import Delivery, EmbeddedTarget, Target
-from jobsight.agent.server_target import server_target
-from jobsight.agent.spool import Spool, SpoolError
 from jobsight.config import paths
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
 from jobsight.server.receiver import Receiver
 from jobsight.store import Store
+from jobsight.transport.delivery import Delivery, EmbeddedTarget, Target, server_target
+from jobsight.transport.spool import Spool, SpoolError
 
 
 @contextmanager

@@ -12,8 +12,7 @@ import msgspec
 
 from jobsight.errors import JobsightError, StoreError
 from jobsight.reports.report import JobReport
-from jobsight.server.record import ServerRecord, read_record
-from jobsight.server.tokens import read_token
+from jobsight.transport.running_server import RunningServer, read_running_server, read_token
 
 _LIMIT = 10.0
 
@@ -28,7 +27,7 @@ class _Rows(msgspec.Struct):
 
 def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
     """The report from the server of a record file; None where no server runs."""
-    record = read_record(file)
+    record = read_running_server(file)
     if record is None:
         return None
     token = read_token(Path(record.token_file))
@@ -44,13 +43,13 @@ def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
 _Reply = TypeVar("_Reply")
 
 
-def _get(record: ServerRecord, path: str, token: str, kind: type[_Reply]) -> _Reply:
+def _get(record: RunningServer, path: str, token: str, kind: type[_Reply]) -> _Reply:
     url = record.url + path
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     # No proxy: the server is on this machine, and its token must not leave it.
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if record.certificate is not None:
-        from jobsight.agent.client_tls import ClientTls
+        from jobsight.transport.tls import ClientTls
 
         context = ClientTls(record.certificate, pinned=True).context
         handlers.append(urllib.request.HTTPSHandler(context=context))

@@ -10,10 +10,8 @@ import typer
 from rich.console import Console
 
 from jobsight.agent.collector import Collector
-from jobsight.agent.delivery import Delivery, DeliveryThread
 from jobsight.agent.launcher import Launcher
 from jobsight.agent.request import Outcome, Request
-from jobsight.agent.spool import Spool
 from jobsight.cli.destination import deliver_left_overs, next_job_id, open_target
 from jobsight.cli.report import find_report
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
@@ -23,6 +21,8 @@ from jobsight.config.settings import Settings
 from jobsight.errors import CommandError, JobsightError
 from jobsight.reports.terminal import print_report
 from jobsight.text import parse_size
+from jobsight.transport.delivery import Delivery, DeliveryThread
+from jobsight.transport.spool import Spool
 
 #: A job that somebody watches on its page is sent more often than one of a node's many.
 _SEND_EVERY = 2.0

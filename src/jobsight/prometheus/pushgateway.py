@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from jobsight.errors import JobsightError
 from jobsight.prometheus.exposition import PLAIN
-from jobsight.prometheus.web import Web
+from jobsight.transport.http import Web
 
 
 class GatewayError(JobsightError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobsight.agent.delivery import Delivery, DeliveryThread
-from jobsight.agent.spool import Spool
 from jobsight.config.settings import RemoteWriteSettings
 from jobsight.prometheus.exposition import document, line
 from jobsight.prometheus.names import SERVER
 from jobsight.prometheus.remote_target import RemoteWriteTarget
+from jobsight.transport.delivery import Delivery, DeliveryThread
+from jobsight.transport.spool import Spool
 
 
 class RemoteWriting:

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from jobsight.agent.delivery import Answer
 from jobsight.config.settings import RemoteWriteSettings
 from jobsight.prometheus.batch_series import BatchSeries
 from jobsight.prometheus.remote_write import snappy
-from jobsight.prometheus.web import Web
-from jobsight.wire import WireError, decode
+from jobsight.transport.delivery import Answer
+from jobsight.transport.http import Web
+from jobsight.transport.wire import WireError, decode
 
 logger = logging.getLogger("jobsight.remote_write")
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobsight.errors import StoreError
 from jobsight.server.keyring import Keyring
-from jobsight.server.tokens import cookie_value, same
+from jobsight.transport.running_server import cookie_value, same
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 #: Told to everybody: that there is a server, and what the sign-in page needs to look like one.

@@ -25,7 +25,7 @@ from jobsight.server.room import AT_ONCE, Busy, Room, weight
 from jobsight.server.writers import Writers
 from jobsight.store import Store
 from jobsight.store.tokens import ClusterToken
-from jobsight.wire import WireError
+from jobsight.transport.wire import WireError
 
 logger = logging.getLogger("jobsight.server")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from jobsight import wire
 from jobsight.errors import JobsightError
+from jobsight.transport import wire
 
 if TYPE_CHECKING:
     from jobsight.model import Batch

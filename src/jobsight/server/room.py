@@ -7,7 +7,7 @@ import asyncio
 import zstandard
 
 from jobsight.errors import StoreError
-from jobsight.wire import MAGIC, MAX_HEADER, MAX_UNPACKED
+from jobsight.transport.wire import MAGIC, MAX_HEADER, MAX_UNPACKED
 
 #: Batches that are in a thread at once: as many as one commit takes.
 AT_ONCE = 32

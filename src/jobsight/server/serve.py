@@ -27,10 +27,9 @@ from jobsight.server.app import create_app
 from jobsight.server.connection import Connection
 from jobsight.server.keyring import Keyring
 from jobsight.server.promql import attach_curves
-from jobsight.server.record import ServerRecord, announced
 from jobsight.server.tls import ServerTls
-from jobsight.server.tokens import load_token
 from jobsight.store import Store
+from jobsight.transport.running_server import RunningServer, announced, load_token
 from jobsight.util.memory import collect_rarely, return_free_memory
 
 _START_LIMIT = 30.0
@@ -156,7 +155,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             paths.private_directory(paths.store_directory(location))
         file = token_file(settings)
         token = load_token(file)
-        record = ServerRecord(
+        record = RunningServer(
             url=url,
             token_file=str(file.absolute()),
             pid=os.getpid(),

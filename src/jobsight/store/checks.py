@@ -20,7 +20,7 @@ from jobsight.model import (
     Sighting,
     StepUse,
 )
-from jobsight.wire import Layout, Table
+from jobsight.transport.wire import Layout, Table
 
 #: Times outside 1990 to 2200 are a broken clock or a wrong unit.
 EARLIEST = 631_152_000 * 10**9

@@ -10,7 +10,7 @@ import msgspec
 
 from jobsight.store.frames import ChunkError
 from jobsight.store.transforms import MAX_DECIMALS, MAX_RATE, METHODS, PLAIN
-from jobsight.wire import Kind, Layout
+from jobsight.transport.wire import Kind, Layout
 
 MAX_ROWS: Final = 1 << 27
 #: The kind of a column by that of numpy's type.

@@ -48,7 +48,7 @@ from jobsight.store.transforms import (
     Words,
     unpack,
 )
-from jobsight.wire import Kind, Table
+from jobsight.transport.wire import Kind, Table
 
 VERSION = 1
 #: A part of so many rows is packed well at once.

@@ -1,19 +1,27 @@
-"""Batches on disk between the agent and the server: bounded, in order, safe against power loss."""
+"""Batches on disk between the agent and the server: bounded, in order, safe against power loss.
+
+Writes batches to the spool beside the loop: a disk that is slow to sync must not stop it.
+
+A job of half a second comes and goes while a busy disk takes in one batch.
+
+Large batches cut into some that a server takes: users decide how many programs there are.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.model import Batch
-from jobsight.wire import encode
+from jobsight.model import Batch, ExecutableUse, JobPart, StepUse
+from jobsight.transport.wire import encode
 
 _SUFFIX: Final = ".batch"
 #: Batches that the server refused and that are kept to be looked at.
@@ -266,3 +274,94 @@ def _lock(folder: Path) -> int:
             raise
         # Its former owner removed the folder just before we got the lock.
         os.close(lock)
+
+
+#: Batches that may wait for the disk; more are given up, and counted with the spool's own.
+_LONGEST: Final = 256
+
+
+class SpoolWriter:
+    """Takes batches at once and writes them in their order, in a thread of its own."""
+
+    def __init__(self, spool: Spool, written: Callable[[], None] | None = None) -> None:
+        self._spool = spool
+        self._written = written
+        self._waiting: queue.Queue[Batch | None] = queue.Queue(_LONGEST)
+        self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
+        self._thread.start()
+
+    def put(self, batch: Batch) -> None:
+        try:
+            self._waiting.put_nowait(batch)
+        except queue.Full:
+            self._spool.count_dropped()
+
+    def _run(self) -> None:
+        while (batch := self._waiting.get()) is not None:
+            for piece in split_batch(batch):
+                self._spool.put(piece)
+            if self._written is not None:
+                self._written()
+
+    def end(self) -> None:
+        """Write what waits, and stop."""
+        self._waiting.put(None)
+        self._thread.join()
+
+
+#: Bytes of a header, far below the server's bound: one job with ten thousand programs in paths of
+#: thousands of characters must not cost all jobs of the node their batch.
+MAX_BATCH: Final = 2 * 2**20
+#: What a record takes on the wire besides its path, generously.
+_RECORD: Final = 320
+_PART: Final = 2048
+
+_Item = TypeVar("_Item", ExecutableUse, StepUse)
+
+
+def split_batch(batch: Batch, largest: int = MAX_BATCH) -> Iterator[Batch]:
+    """The batch, or several with the same content; a job's last word stays the last."""
+    pieces = [piece for part in batch.parts for piece in _pieces(part, largest)]
+    jobs = batch.jobs
+    taken: list[JobPart] = []
+    size = 0
+    for piece in pieces:
+        more = _size(piece.executables) + _size(piece.steps) + _PART
+        if taken and size + more > largest:
+            yield msgspec.structs.replace(batch, jobs=jobs, parts=taken)
+            jobs, taken, size = [], [], 0
+        taken.append(piece)
+        size += more
+    yield msgspec.structs.replace(batch, jobs=jobs, parts=taken)
+
+
+def _pieces(part: JobPart, largest: int) -> list[JobPart]:
+    """A part, after parts of the same sighting with what was too much of executables and steps."""
+    *ahead, executables = _runs(part.executables, largest)
+    *steps_ahead, steps = _runs(part.steps, largest)
+    pieces = [JobPart(sighting=part.sighting, epoch=part.epoch, executables=run) for run in ahead]
+    pieces += [JobPart(sighting=part.sighting, epoch=part.epoch, steps=run) for run in steps_ahead]
+    if not pieces:
+        return [part]
+    return [*pieces, msgspec.structs.replace(part, executables=executables, steps=steps)]
+
+
+def _runs(items: list[_Item], largest: int) -> list[list[_Item]]:
+    """The items in order, in at least one list, none of them too large."""
+    if _size(items) <= largest:
+        return [items]
+    runs: list[list[_Item]] = [[]]
+    size = 0
+    for item in items:
+        more = _size([item])
+        if runs[-1] and size + more > largest // 2:
+            runs.append([])
+            size = 0
+        runs[-1].append(item)
+        size += more
+    return runs
+
+
+def _size(items: Sequence[ExecutableUse] | Sequence[StepUse]) -> int:
+    names = sum(len(item.path) for item in items if isinstance(item, ExecutableUse))
+    return names + _RECORD * len(items)
