@@ -24,7 +24,7 @@ from tests.agent.samplers.jobs import Job
 from tests.prometheus.servers import Prometheus, promtool, scraping, wait_for
 
 DEPLOY = HERE.parent / "prometheus"
-KNOWN = {**names.OWN, **names.SEED, **names.AGENT}
+KNOWN = {**names.OWN, **names.PETRICORE, **names.AGENT}
 
 
 def expressions(dashboard: Dashboard) -> list[str]:

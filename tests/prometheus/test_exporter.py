@@ -174,7 +174,7 @@ def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
     assert one(found, "jobsight_job_gpu_utilization_ratio", gpu="0") == 1.0
     assert values(found, "jobs_gpus_used", instance="n1", slurm_job="42") == {"0": 1.0}
     # What petricore's pages ask for each of them.
-    pages = {name: one(found, name, instance="n1", gpu="0") for name in names.SEED_GPU}
+    pages = {name: one(found, name, instance="n1", gpu="0") for name in names.PETRICORE_GPU}
     reading = made.readings["0"]
     assert (reading.memory_total, reading.temperature) != (None, None)
     assert pages["memory_total"] == pages["memory_free"] + pages["memory_used"]
@@ -263,9 +263,9 @@ def test_every_name_on_a_recorded_v2_tree(
     assert values(found, "jobs_thread_count", **labels) == {"sleep": 3}
     calls = sum(int(Path(f"/proc/{process.pid}/io").read_text().split()[5]) for process in sleepers)
     assert one(found, "jobs_read_count", **labels) == calls
-    written = {name for name, _ in found if name in names.SEED}
+    written = {name for name, _ in found if name in names.PETRICORE}
     # Nothing was used between the two looks, and no GPU is there.
-    assert written == names.SEED.keys() - {"jobs_gpus_used"}
+    assert written == names.PETRICORE.keys() - {"jobs_gpus_used"}
     assert one(found, "jobs_cpu_percent", **labels) == 0
     assert set(values(found, "jobs_cpu_time_core", **labels)) == {"0", "1"}
     probe.close()

@@ -14,13 +14,13 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 
 def text(value: str, *, openmetrics: bool) -> str:
     info, cpu = names.INFO, names.OF_METRIC["cpu.time"]
-    calls = names.SEED["jobs_read_count"]
+    calls = names.PETRICORE["jobs_read_count"]
     lines = {
         info.name: [line(info.name, {"node": "n1", "name": value}, 1)],
         cpu.name: [line(cpu.name, {"node": value}, 2.5), line(cpu.name, {"node": value + "x"}, 3)],
         calls.name: [line(calls.name, {"instance": value}, 7)],
     }
-    families = [*names.OWN.values(), *names.SEED.values()]
+    families = [*names.OWN.values(), *names.PETRICORE.values()]
     return document(families, lines, openmetrics=openmetrics)
 
 

@@ -19,7 +19,7 @@ def text_of(table: dict[str, names.Family]) -> bytes:
 
 def test_every_metric_has_a_name_of_its_own() -> None:
     assert set(names.OF_METRIC) == set(METRICS)
-    everything = [*names.OWN.values(), *names.SEED.values(), *names.AGENT.values()]
+    everything = [*names.OWN.values(), *names.PETRICORE.values(), *names.AGENT.values()]
     twice = [name for name, count in Counter(one.name for one in everything).items() if count > 1]
     assert twice == []
 
@@ -31,7 +31,7 @@ def test_promtool_likes_our_names() -> None:
 
 
 def test_promtool_dislikes_only_the_unit_in_two_of_petricore_s() -> None:
-    checked = promtool("check", "metrics", text=text_of(names.SEED))
+    checked = promtool("check", "metrics", text=text_of(names.PETRICORE))
     dislikes = {row.split()[0] for row in checked.stderr.splitlines()}
     assert dislikes == {"jobs_read_mb", "jobs_write_mb"}
     assert checked.stderr.count("abbreviated units") == 2

@@ -10,7 +10,7 @@ import pytest
 from jobsight.agent.exporter_service import Exporting
 from jobsight.config.settings import AgentSettings, MetricsSettings, RemoteWriteSettings, Settings
 from jobsight.model import MISSING, SECOND
-from jobsight.prometheus.remote_service import RemoteWriting
+from jobsight.prometheus.remote_write import RemoteWriting
 from jobsight.server.serve import BackgroundServer
 from jobsight.transport import wire
 from jobsight.transport.spool import Spool

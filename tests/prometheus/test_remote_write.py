@@ -19,9 +19,16 @@ from hypothesis import strategies as st
 from jobsight.config.settings import RemoteWriteSettings
 from jobsight.model import MISSING, SECOND, Batch, JobInfo, JobPart, JobTotals, Series, Sighting
 from jobsight.prometheus import names
-from jobsight.prometheus.batch_series import BatchSeries
-from jobsight.prometheus.remote_target import RemoteWriteTarget
-from jobsight.prometheus.remote_write import STALE, frames, label, sample, series, snappy
+from jobsight.prometheus.remote_write import (
+    STALE,
+    BatchSeries,
+    RemoteWriteTarget,
+    frames,
+    label,
+    sample,
+    series,
+    snappy,
+)
 from jobsight.transport.delivery import Delivery
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import encode
@@ -111,7 +118,7 @@ def test_every_label_stands_in_its_place() -> None:
         ],
     )  # fmt: skip
     found = read(BatchSeries(seed_names=True).encode(everything).message)
-    wanted = {*names.OF_METRIC.values(), *(one for one in names.SEED.values() if one.metric)}
+    wanted = {*names.OF_METRIC.values(), *(one for one in names.PETRICORE.values() if one.metric)}
     assert len(found) == len(wanted)
 
 

@@ -135,7 +135,7 @@ def test_every_name_has_the_kernel_s_value(held: Held, prometheus: Prometheus) -
     wait_for(
         lambda: not differences(held, prometheus), 90, lambda: str(differences(held, prometheus))
     )
-    said = {name: prometheus.query(f"{name}{selector(held)}") for name in names.SEED}
+    said = {name: prometheus.query(f"{name}{selector(held)}") for name in names.PETRICORE}
     by_core = {row["metric"]["core"]: float(row["value"][1]) for row in said["jobs_cpu_time_core"]}
     assert close(sum(by_core.values()), float(said["jobs_cpu_time_total"][0]["value"][1]))
     programs = {

@@ -132,12 +132,12 @@ class Exporter:
             for name, text in job.lines.items():
                 lines.setdefault(name, []).append(text)
         lines |= gpu_lines(self.jobs)
-        families: dict[str, Family] = dict(names.SEED_GPU)
+        families: dict[str, Family] = dict(names.PETRICORE_GPU)
         for source in self.sources:
             for family, text in source():
                 families[family.name] = family
                 lines.setdefault(family.name, []).append(text)
-        known = chain(names.OWN.values(), names.SEED.values())
+        known = chain(names.OWN.values(), names.PETRICORE.values())
         order = {family.name: family for family in known} | families
         return document(order.values(), lines, openmetrics=openmetrics).encode()
 

@@ -44,7 +44,7 @@ class JobSeries:
         own = dict(zip(names.JOB_LABELS, (sighting.cluster, sighting.node, job), strict=True))
         self._own = "{" + labels_text(own)
         self._seed = "{" + labels_text(
-            dict(zip(names.SEED_LABELS, (sighting.node, job), strict=True))
+            dict(zip(names.PETRICORE_LABELS, (sighting.node, job), strict=True))
         )
         self._info: tuple[object, ...] = ()
         self._fixed: list[tuple[str, str]] = []
@@ -109,7 +109,7 @@ class JobSeries:
             else:
                 samples.append((name, f"{name}{seed}}} {value!r}\n"))
         for name, values in labelled:
-            (label,) = names.SEED[name].labels
+            (label,) = names.PETRICORE[name].labels
             for thing, value in values.items():
                 samples.append((name, f"{name}{seed},{_label(label, thing)}}} {value!r}\n"))
 

@@ -29,7 +29,7 @@ from jobsight.transport.http import Web
 
 logger = logging.getLogger("jobsight.agent")
 
-_FAMILIES: Final = tuple(chain(names.OWN.values(), names.SEED.values()))
+_FAMILIES: Final = tuple(chain(names.OWN.values(), names.PETRICORE.values()))
 #: Until then the agent has found the jobs that run.
 _FIRST: Final = 2.0
 #: Seconds in which all groups are to be deleted at the agent's end.

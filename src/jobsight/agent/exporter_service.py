@@ -41,7 +41,7 @@ class Exporting:
             self.pusher = Pusher(self.exporter, settings.push, memory)
         self.remote = None
         if settings.remote_write.url:
-            from jobsight.prometheus.remote_service import RemoteWriting
+            from jobsight.prometheus.remote_write import RemoteWriting
 
             folder = Path(settings.spool) / "remote-write"
             self.remote = RemoteWriting("agent.remote_write", settings.remote_write, folder)

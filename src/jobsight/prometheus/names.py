@@ -34,7 +34,7 @@ _THINGS: Final = {
 }
 #: On every series of a job under our names, and under petricore's.
 JOB_LABELS: Final = ("cluster", "node", "slurm_job")
-SEED_LABELS: Final = ("instance", "slurm_job")
+PETRICORE_LABELS: Final = ("instance", "slurm_job")
 
 
 class Family(NamedTuple):
@@ -106,7 +106,7 @@ OWN: Final = _table(
 
 #: petricore's. Three are of no kind: promtool dislikes a gauge that ends in ``_count``, and the
 #: names are not ours to change.
-SEED: Final = _table(
+PETRICORE: Final = _table(
     Family("jobs_cpu_percent", "gauge", "CPU use of the job, percent of one core"),
     Family("jobs_cpu_percent_per_core", "gauge", "CPU use of the job, percent of all its cores"),
     Family("jobs_rss", "gauge", "Memory of the job in MiB", (), "memory.used", MEBIBYTE),
@@ -132,7 +132,7 @@ SEED: Final = _table(
 )
 
 #: Those of nvidia_smi_exporter, which petricore's pages read; by ``instance`` and ``gpu`` alone.
-SEED_GPU: Final = _table(
+PETRICORE_GPU: Final = _table(
     Family("utilization_gpu", "gauge", "Time in which a kernel ran, in percent"),
     Family("utilization_memory", "gauge", "Time in which memory was accessed, in percent"),
     Family("temperature_gpu", "gauge", "Degrees Celsius"),
@@ -148,7 +148,7 @@ OLD_PETRICORE: Final = {
     family.metric: family._replace(divisor=_TICK)
     if family.name in ("jobs_user_time", "jobs_system_time")
     else family
-    for family in SEED.values()
+    for family in PETRICORE.values()
     if family.metric is not None and family.name != "jobs_spawned_processes"
 }
 

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 import jobsight
 from jobsight import web
 from jobsight.config.settings import ServerSettings
-from jobsight.prometheus.remote_service import RemoteWriting
+from jobsight.prometheus.remote_write import RemoteWriting
 from jobsight.reports.build import build_report
 from jobsight.server import api, discovery, errors, health, ingest, usage
 from jobsight.server.access import BATCHES, Access

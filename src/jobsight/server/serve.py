@@ -22,7 +22,7 @@ from jobsight.archive.attach import attach
 from jobsight.config import paths
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.prometheus.remote_service import RemoteWriting
+from jobsight.prometheus.remote_write import RemoteWriting
 from jobsight.server.app import create_app
 from jobsight.server.connection import Connection
 from jobsight.server.keyring import Keyring
