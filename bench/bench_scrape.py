@@ -48,8 +48,8 @@ def nodes(count: int) -> bytes:
 
 def ours(folder: Path, node_count: int, job_count: int) -> None:
     from jobsight.config.settings import Settings, StoreSettings
-    from jobsight.scheduler.scrape import Scraper
-    from jobsight.scheduler.sources.choose import Choice
+    from jobsight.scheduler.scraper import Scraper
+    from jobsight.scheduler.sources.base import Choice
     from jobsight.scheduler.sources.json import JsonSource
     from jobsight.store import Store
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.model import SECOND
-from jobsight.scheduler.adapt import adapt_jobs, adapt_nodes, adapt_partitions, decode_json
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.records import JobRecord
-from jobsight.scheduler.rows import choose_columns, jobs_from_rows
+from jobsight.scheduler.adapters.json import adapt_jobs, adapt_nodes, adapt_partitions, decode_json
+from jobsight.scheduler.adapters.sacct import choose_columns, jobs_from_rows
+from jobsight.scheduler.records import AdaptError, JobRecord, SourceError
 from tests.scheduler import shapes
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"

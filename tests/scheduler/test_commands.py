@@ -14,8 +14,8 @@ from jobsight.cli.main import main
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND, JobInfo
+from jobsight.scheduler.scraper import scraping
 from jobsight.scheduler.state import read_state
-from jobsight.scheduler.thread import scraping
 from jobsight.store import Store
 from tests.waiting import wait_until
 

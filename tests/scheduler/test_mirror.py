@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from jobsight.errors import StoreError
 from jobsight.model import SECOND, JobInfo, RunReference
-from jobsight.scheduler.mirror import Mirror, mirrored_clusters, pack, read_mirror, unpack
 from jobsight.scheduler.records import JobRecord, NodeInfo, StepInfo
+from jobsight.scheduler.snapshot import Snapshot, pack, read_snapshot, snapshot_clusters, unpack
 from jobsight.store import Store
 from jobsight.store.derived import run_details
 from jobsight.store.scheduled import details_of, list_records
@@ -31,19 +31,19 @@ def named(*nodes: NodeInfo) -> list[tuple[str, NodeInfo]]:
 
 
 def test_nodes_come_change_and_go(store: Store) -> None:
-    mirror = Mirror(store, "c1", clock=lambda: 5)
+    mirror = Snapshot(store, "c1", clock=lambda: 5)
     assert mirror.keep("node", named(node("a", cpus=4), node("b"))) == 2
     assert mirror.keep("node", named(node("a", cpus=4), node("b"))) == 0
     # A scraper that was started anew knows what is there.
-    mirror = Mirror(store, "c1", clock=lambda: 9)
+    mirror = Snapshot(store, "c1", clock=lambda: 9)
     assert mirror.keep("node", named(node("a", cpus=4), node("c", gres={"gpu:a100": 4}))) == 2
-    found = read_mirror(store, "c1", "node", NodeInfo)
+    found = read_snapshot(store, "c1", "node", NodeInfo)
     assert found == [node("a", cpus=4), node("c", gres={"gpu:a100": 4})]
     with store.database.read() as connection:
         changed = {found.name: found.changed for found in list_records(connection, "c1", "node")}
     assert changed == {"a": 5, "c": 9}
-    assert mirrored_clusters(store) == ["c1"]
-    assert read_mirror(store, "c2", "node", NodeInfo) == []
+    assert snapshot_clusters(store) == ["c1"]
+    assert read_snapshot(store, "c2", "node", NodeInfo) == []
 
 
 def test_all_that_is_known_of_a_run(store: Store) -> None:
@@ -51,7 +51,7 @@ def test_all_that_is_known_of_a_run(store: Store) -> None:
     store.record_jobs([known.info])
     run = store.find(RunReference(7))
 
-    def stored(mirror: Mirror, told: JobRecord) -> tuple[JobRecord, int]:
+    def stored(mirror: Snapshot, told: JobRecord) -> tuple[JobRecord, int]:
         mirror.keep_details([told])
         with store.database.read() as connection:
             data = details_of(connection, run.id)
@@ -60,15 +60,15 @@ def test_all_that_is_known_of_a_run(store: Store) -> None:
 
     # The time that a job has run is another one in each reply, and no news.
     expected = msgspec.structs.replace(known, elapsed=None)
-    assert stored(Mirror(store, "c1", lambda: 1), known) == (expected, 1)
+    assert stored(Snapshot(store, "c1", lambda: 1), known) == (expected, 1)
     known.elapsed = 9
-    assert stored(Mirror(store, "c1", lambda: 2), known) == (expected, 1)
+    assert stored(Snapshot(store, "c1", lambda: 2), known) == (expected, 1)
     known.comment = "more"
-    assert stored(Mirror(store, "c1", lambda: 3), known)[1] == 3
+    assert stored(Snapshot(store, "c1", lambda: 3), known)[1] == 3
 
 
 def test_a_job_that_is_no_run_has_no_details(store: Store) -> None:
-    Mirror(store, "c1").keep_details([record(8), record(9, start=None)])
+    Snapshot(store, "c1").keep_details([record(8), record(9, start=None)])
     with store.database.read() as connection:
         assert connection.execute(select(run_details)).all() == []
 

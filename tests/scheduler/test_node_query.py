@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.model import SECOND
-from jobsight.scheduler.commands import run_command
-from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.node_query import NodeJobs, NodeQuery, jobs_of_node
+from jobsight.scheduler.adapters.squeue import NodeJobs, NodeQuery, jobs_of_node
+from jobsight.scheduler.records import SourceError
+from jobsight.scheduler.sources.commands import run_command
 
 HOSTILE = b'x Account=victim UserId=root(0) %(user)s "\n|\x01\xff~~\n1'
 ROW = {
@@ -148,7 +148,7 @@ def test_one_question_serves_all_who_ask_soon() -> None:
 
 def test_the_agent_carries_nothing_heavy_for_it() -> None:
     code = (
-        "import sys, jobsight.scheduler.node_query\n"
+        "import sys, jobsight.scheduler.adapters.squeue\n"
         "heavy = {'numpy', 'sqlalchemy', 'fastapi', 'typer', 'rich', 'http', 'asyncio'}\n"
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )

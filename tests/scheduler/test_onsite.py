@@ -12,9 +12,10 @@ import pytest
 
 from jobsight.config.settings import Settings
 from jobsight.model import SECOND
-from jobsight.scheduler import node_rows, onsite, queue, rows
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.sources.choose import open_source
+from jobsight.scheduler.adapters import sacct, sinfo, squeue
+from jobsight.scheduler.records import AdaptError, SourceError
+from jobsight.scheduler.sources import onsite_script
+from jobsight.scheduler.sources.base import open_source
 from jobsight.scheduler.sources.onsite import OnsiteSource
 from jobsight.scheduler.sources.text import TextSource
 from tests.scheduler.test_node_query import ROW
@@ -35,21 +36,21 @@ class Programs:
 
 
 def document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> bytes:
-    monkeypatch.setattr(onsite, "run", Programs())
+    monkeypatch.setattr(onsite_script, "run", Programs())
     monkeypatch.setattr(sys, "argv", ["onsite.py"])
-    assert onsite.main() == 0
+    assert onsite_script.main() == 0
     return capsys.readouterr().out.encode()
 
 
 def test_its_columns_are_those_of_the_text_source() -> None:
-    assert tuple(onsite.SACCT) == rows.COLUMNS
-    assert tuple(onsite.SQUEUE) == queue.COLUMNS
-    assert tuple(onsite.NODES) == node_rows.NODE_COLUMNS
-    assert tuple(onsite.PARTITIONS) == node_rows.PARTITION_COLUMNS
+    assert tuple(onsite_script.SACCT) == sacct.COLUMNS
+    assert tuple(onsite_script.SQUEUE) == squeue.COLUMNS
+    assert tuple(onsite_script.NODES) == sinfo.NODE_COLUMNS
+    assert tuple(onsite_script.PARTITIONS) == sinfo.PARTITION_COLUMNS
 
 
 def test_an_old_python_can_read_it() -> None:
-    source = Path(onsite.__file__).read_text()
+    source = Path(onsite_script.__file__).read_text()
     ast.parse(source, feature_version=(3, 6))
     modules = {
         name.name.partition(".")[0]
@@ -96,7 +97,7 @@ def test_a_command_that_fails_is_its_own_trouble(
 
 def test_it_runs_where_there_is_no_slurm(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-I", onsite.__file__],
+        [sys.executable, "-I", onsite_script.__file__],
         env={"PATH": os.fspath(tmp_path)},
         capture_output=True,
         text=True,

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from jobsight.model import SECOND
-from jobsight.scheduler.errors import AdaptError
-from jobsight.scheduler.policy import (
+from jobsight.scheduler.adapters.policy import (
     ReservationInfo,
     mark_reserved,
     parse_columns,
@@ -15,8 +14,8 @@ from jobsight.scheduler.policy import (
     read_qos,
     read_reservations,
 )
-from jobsight.scheduler.records import NodeInfo, Problem
-from jobsight.scheduler.sources.policy import ask_policy
+from jobsight.scheduler.records import AdaptError, NodeInfo, Problem
+from jobsight.scheduler.sources.text import ask_policy
 
 START = 1794720000
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler.adapt import adapt_jobs, adapt_nodes, decode_json
-from jobsight.scheduler.commands import stream_command
-from jobsight.scheduler.errors import SourceError
+from jobsight.scheduler.adapters.json import adapt_jobs, adapt_nodes, decode_json
+from jobsight.scheduler.records import SourceError
+from jobsight.scheduler.sources.commands import stream_command
 from jobsight.scheduler.sources.pyslurm import PySlurmSource
 
 DATA = Path(__file__).parents[1] / "data"

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from jobsight.model import SECOND
-from jobsight.scheduler.adapt import adapt_jobs, adapt_nodes, adapt_partitions, decode_json
-from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.policy import read_associations, read_qos, read_reservations
-from jobsight.scheduler.records import Problem
+from jobsight.scheduler.adapters.json import adapt_jobs, adapt_nodes, adapt_partitions, decode_json
+from jobsight.scheduler.adapters.policy import read_associations, read_qos, read_reservations
+from jobsight.scheduler.records import Problem, SourceError
 
 FOLDER = os.environ.get("JOBSIGHT_REPLIES", "")
 pytestmark = pytest.mark.skipif(

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.replies import Layout, Replies, read_chunks, read_rows
+from jobsight.scheduler.records import SourceError
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.recorded import RecordedSource
+from jobsight.scheduler.sources.replies import Layout, Replies, read_chunks, read_rows
 from jobsight.scheduler.sources.text import TextSource
 from tests.scheduler import shapes
 from tests.scheduler.test_sources import JOB, STEP, Tools

@@ -7,12 +7,20 @@ import pytest
 
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.mirror import read_mirror
-from jobsight.scheduler.policy import Policy, QosInfo
-from jobsight.scheduler.records import JobRecord, Jobs, NodeInfo, Nodes, Partitions, Problem
-from jobsight.scheduler.scrape import Scraper
-from jobsight.scheduler.sources.choose import Choice
+from jobsight.scheduler.adapters.policy import Policy, QosInfo
+from jobsight.scheduler.records import (
+    AdaptError,
+    JobRecord,
+    Jobs,
+    NodeInfo,
+    Nodes,
+    Partitions,
+    Problem,
+    SourceError,
+)
+from jobsight.scheduler.scraper import Scraper
+from jobsight.scheduler.snapshot import read_snapshot
+from jobsight.scheduler.sources.base import Choice
 from jobsight.scheduler.state import read_state
 from jobsight.store import Store
 from tests.store.sample import batch, part, sighting
@@ -134,17 +142,17 @@ def test_nodes_and_waiting_jobs_are_kept(site: Site) -> None:
     site.slurm.known_nodes = [NodeInfo(cluster="c1", name="n1", cpus=4)]
     site.slurm.queued = [job(2, None, state="PENDING"), job(3)]
     assert site.scraper.once().healthy
-    assert [node.name for node in read_mirror(site.store, "c1", "node", NodeInfo)] == ["n1"]
-    (waits,) = read_mirror(site.store, "c1", "waiting", JobRecord)
+    assert [node.name for node in read_snapshot(site.store, "c1", "node", NodeInfo)] == ["n1"]
+    (waits,) = read_snapshot(site.store, "c1", "waiting", JobRecord)
     assert waits.info.job_id == 2
     assert site.runs() == [(3, 0, "RUNNING")]
     site.slurm.queued = [job(2), job(3)]
     site.scraper.once()
-    assert read_mirror(site.store, "c1", "waiting", JobRecord) == []
+    assert read_snapshot(site.store, "c1", "waiting", JobRecord) == []
     # The controller is away: what was known of the cluster stays.
     site.slurm.controller_away = SourceError("squeue failed")
     assert not site.scraper.once().healthy
-    assert len(read_mirror(site.store, "c1", "node", NodeInfo)) == 1
+    assert len(read_snapshot(site.store, "c1", "node", NodeInfo)) == 1
 
 
 def test_catching_up_goes_in_bounded_windows(site: Site) -> None:

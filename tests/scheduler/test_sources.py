@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.rows import COLUMNS
-from jobsight.scheduler.sources.choose import open_source
+from jobsight.scheduler.adapters.sacct import COLUMNS
+from jobsight.scheduler.records import AdaptError, SourceError
+from jobsight.scheduler.sources.base import open_source
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource

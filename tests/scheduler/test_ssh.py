@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from jobsight.config.settings import SshSettings
-from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.ssh import SshRunner
+from jobsight.scheduler.records import SourceError
+from jobsight.scheduler.sources.commands import SshRunner
 from tests.scheduler import sshd
 
 pytestmark = pytest.mark.root

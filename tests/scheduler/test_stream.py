@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.scheduler.adapt import adapt_jobs, stream_jobs
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.stream import ReplyStream
+from jobsight.scheduler.adapters.json import adapt_jobs, stream_jobs
+from jobsight.scheduler.adapters.json_stream import ReplyStream
+from jobsight.scheduler.records import AdaptError, SourceError
 from tests.scheduler import shapes
 
 VALUES = st.recursive(

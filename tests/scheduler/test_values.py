@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.model import SECOND
-from jobsight.scheduler import hostlist, states, times, tres, values
-from jobsight.scheduler.exits import Exit, believable, parse_exit, read_exit
+from jobsight.scheduler import fields, hostlist
+from jobsight.scheduler.fields import Exit, is_plausible, parse_exit, read_exit
 from jobsight.scheduler.hostlist import expand_hosts
 
 
@@ -70,40 +70,40 @@ def test_numbers_come_back(numbers: list[int], width: int) -> None:
 )  # fmt: skip
 def test_durations(text: str, seconds: float | None) -> None:
     expected = None if seconds is None else round(seconds * SECOND)
-    assert times.parse_duration(text) == expected
+    assert fields.parse_duration(text) == expected
 
 
 def test_times() -> None:
-    assert times.parse_time("1794720981") == 1794720981 * SECOND
+    assert fields.parse_time("1794720981") == 1794720981 * SECOND
     summer = timezone(timedelta(hours=2))
-    assert times.parse_time("2026-11-15T05:36:21", summer) == 1794713781 * SECOND
-    assert times.parse_time("Unknown") is None
-    assert times.parse_time("None") is None
-    assert times.parse_time("0") is None
-    assert times.from_epoch(2**32 - 2) is None
+    assert fields.parse_time("2026-11-15T05:36:21", summer) == 1794713781 * SECOND
+    assert fields.parse_time("Unknown") is None
+    assert fields.parse_time("None") is None
+    assert fields.parse_time("0") is None
+    assert fields.from_epoch(2**32 - 2) is None
     for wrong in ("yesterday", "12:99", "x"):
         with pytest.raises(ValueError, match="not a"):
-            times.parse_time(wrong)
+            fields.parse_time(wrong)
         with pytest.raises(ValueError, match="not a"):
-            times.parse_duration(wrong + "y")
+            fields.parse_duration(wrong + "y")
 
 
 def test_resources() -> None:
     text = "cpu=4,mem=1.50G,node=1,billing=4,gres/gpu=3,gres/gpu:a100=2,gres/gpu:1g.5gb=1"
-    found = tres.parse_tres(text)
+    found = fields.parse_tres(text)
     assert (found["cpu"], found["mem"], found["gres/gpu:1g.5gb"]) == (4, 3 * 2**29, 1)
-    assert tres.gpus_of(found) == {"a100": 2, "1g.5gb": 1}
-    assert tres.gpus_of({"gres/gpu": 2}) == {"gpu": 2}
-    assert tres.parse_tres("") == {}
+    assert fields.gpus_of(found) == {"a100": 2, "1g.5gb": 1}
+    assert fields.gpus_of({"gres/gpu": 2}) == {"gpu": 2}
+    assert fields.parse_tres("") == {}
     entries = [
         {"type": "mem", "name": None, "id": 2, "count": 512},
         {"type": "gres", "name": "gpu:h100", "id": 1002, "count": 4},
         {"type": "energy", "name": "", "id": 3, "count": -2},
     ]
-    assert tres.read_tres(entries) == {"mem": 512 * 2**20, "gres/gpu:h100": 4}
+    assert fields.read_tres(entries) == {"mem": 512 * 2**20, "gres/gpu:h100": 4}
     for wrong in ("cpu", "=3", "mem=many"):
         with pytest.raises(ValueError, match="is not a"):
-            tres.parse_tres(wrong)
+            fields.parse_tres(wrong)
 
 
 @pytest.mark.parametrize(
@@ -119,21 +119,21 @@ def test_resources() -> None:
     ],
 )
 def test_generic_resources(text: str, found: dict[str, int]) -> None:
-    assert tres.parse_gres(text) == found
+    assert fields.parse_gres(text) == found
 
 
 def test_states() -> None:
-    assert states.parse_job_state("CANCELLED by 1000").state == "CANCELLED"
-    assert states.parse_job_state("failed").ended
-    assert states.join_job_states(["COMPLETED"]) == ("COMPLETED", ())
-    assert states.join_job_states(["CONFIGURING", "RUNNING"]) == ("RUNNING", ("CONFIGURING",))
+    assert fields.parse_job_state("CANCELLED by 1000").state == "CANCELLED"
+    assert fields.parse_job_state("failed").ended
+    assert fields.join_job_states(["COMPLETED"]) == ("COMPLETED", ())
+    assert fields.join_job_states(["CONFIGURING", "RUNNING"]) == ("RUNNING", ("CONFIGURING",))
     # Its end is not booked yet.
-    assert states.join_job_states(["CANCELLED", "COMPLETING"]).ended is False
-    assert states.parse_node_state(["mixed*+drain"]) == ("MIXED", ("NOT_RESPONDING", "DRAIN"))
-    assert states.parse_node_state(["IDLE", "DRAIN"]) == ("IDLE", ("DRAIN",))
+    assert fields.join_job_states(["CANCELLED", "COMPLETING"]).ended is False
+    assert fields.parse_node_state(["mixed*+drain"]) == ("MIXED", ("NOT_RESPONDING", "DRAIN"))
+    assert fields.parse_node_state(["IDLE", "DRAIN"]) == ("IDLE", ("DRAIN",))
     for wrong in ("", "x y", "A=B"):
         with pytest.raises(ValueError, match="not a state"):
-            states.parse_job_state(wrong)
+            fields.parse_job_state(wrong)
 
 
 def test_exits() -> None:
@@ -151,28 +151,28 @@ def test_exits() -> None:
         "signal": {"id": {"set": True, "infinite": False, "number": 15}, "name": "Terminated"},
     }
     assert read_exit(new) == Exit(None, 15)
-    assert not believable(Exit(0, None), "FAILED")
-    assert believable(Exit(0, None), "COMPLETED")
+    assert not is_plausible(Exit(0, None), "FAILED")
+    assert is_plausible(Exit(0, None), "COMPLETED")
 
 
 def test_numbers() -> None:
-    assert values.integer({"set": True, "infinite": False, "number": 7}) == 7
-    assert values.integer({"set": False, "infinite": False, "number": 0}) is None
-    assert values.integer({"set": False, "infinite": True, "number": 0}) is None
-    assert values.amount(2**32 - 2) is None
+    assert fields.integer({"set": True, "infinite": False, "number": 7}) == 7
+    assert fields.integer({"set": False, "infinite": False, "number": 0}) is None
+    assert fields.integer({"set": False, "infinite": True, "number": 0}) is None
+    assert fields.amount(2**32 - 2) is None
     # A user id and a job id like any other.
-    assert values.amount(65534) == 65534
-    assert values.identity(0) is None
+    assert fields.amount(65534) == 65534
+    assert fields.identity(0) is None
     for wrong in ({"count": 1}, [1], "many", 1.5):
         with pytest.raises(ValueError, match=r"number|many|float"):
-            values.integer(wrong)
+            fields.integer(wrong)
 
 
 @given(st.text(max_size=30))
 def test_readers_of_text_never_fail_otherwise(text: str) -> None:
     for read in (
-        times.parse_time, times.parse_duration, tres.parse_tres, tres.parse_gres, tres.parse_size,
-        states.parse_job_state, parse_exit, values.number,
+        fields.parse_time, fields.parse_duration, fields.parse_tres, fields.parse_gres, fields.parse_size,
+        fields.parse_job_state, parse_exit, fields.number,
     ):  # fmt: skip
         try:
             read(text)

@@ -14,17 +14,15 @@ import pytest
 
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler.commands import run_command, stream_command
-from jobsight.scheduler.node_query import jobs_of_node
+from jobsight.scheduler.adapters.squeue import jobs_of_node
 from jobsight.scheduler.records import JobRecord
-from jobsight.scheduler.scrape import Scraper
-from jobsight.scheduler.sources.base import Source
-from jobsight.scheduler.sources.choose import Choice
+from jobsight.scheduler.scraper import Scraper
+from jobsight.scheduler.sources.base import Choice, Source
+from jobsight.scheduler.sources.commands import SshRunner, run_command, stream_command
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.onsite import OnsiteSource, from_command
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
-from jobsight.scheduler.ssh import SshRunner
 from jobsight.store import Store
 from tests.bed import Cluster
 from tests.scheduler import sshd

@@ -177,7 +177,7 @@ def question_of(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | 
     """How to ask Slurm who the jobs of this node are; None where it is not there to be asked."""
     if not settings.agent.ask_slurm or shutil.which("squeue") is None:
         return None
-    from jobsight.scheduler.node_query import jobs_of_node
+    from jobsight.scheduler.adapters.squeue import jobs_of_node
 
     def ask() -> list[JobInfo]:
         answer = jobs_of_node(node, cluster=settings.cluster)

@@ -70,7 +70,7 @@ def scrape(
 
 def _regularly(settings: Settings, store: Store, every: float) -> None:
     """Every cluster in a thread of its own, and so every sink, until a signal."""
-    from jobsight.scheduler.thread import scraping
+    from jobsight.scheduler.scraper import scraping
 
     for each in (settings.scheduler, *settings.clusters.values()):
         each.every = every
@@ -82,7 +82,7 @@ def _regularly(settings: Settings, store: Store, every: float) -> None:
 
 
 def _once(settings: Settings, store: Store, several: bool) -> bool:
-    from jobsight.scheduler.scrape import Scraper
+    from jobsight.scheduler.scraper import Scraper
 
     state = Scraper(store, settings).once()
     if several:
@@ -100,11 +100,11 @@ def _once(settings: Settings, store: Store, several: bool) -> bool:
 
 def _feed_once(settings: Settings, store: Store) -> list[bool]:
     """Give each sink what is new, and say what became of it."""
-    from jobsight.scheduler.sinks.outlet import Outlet, open_sinks
+    from jobsight.scheduler.sinks.feeder import Feeder, open_sinks
 
     fed = []
     for sink in open_sinks(settings.sinks):
-        outlet = Outlet(store, sink, settings.sinks.every)
+        outlet = Feeder(store, sink, settings.sinks.every)
         fed.append(outlet.feed_once())
         if fed[-1]:
             print(f"{sink.name:<8} {outlet.state.written} documents written")

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from jobsight.model import JobInfo
-from jobsight.scheduler.mirror import read_mirror
+from jobsight.scheduler.cluster_metrics import count_tasks, is_usable
 from jobsight.scheduler.records import JobRecord, NodeInfo, PartitionInfo
-from jobsight.scheduler.sinks.gauges import count_tasks, is_usable
+from jobsight.scheduler.snapshot import read_snapshot
 from jobsight.scheduler.state import ScrapeState, read_state
 from jobsight.store import Store
 
@@ -78,11 +78,11 @@ class ClusterView(msgspec.Struct):
 
 def view_cluster(store: Store, cluster: str) -> ClusterView:
     """Read what the last scrape left in the store."""
-    nodes = read_mirror(store, cluster, "node", NodeInfo)
-    waiting = read_mirror(store, cluster, "waiting", JobRecord)
+    nodes = read_snapshot(store, cluster, "node", NodeInfo)
+    waiting = read_snapshot(store, cluster, "waiting", JobRecord)
     running = store.open_runs(cluster)
     state = read_state(store.database.where, cluster)
-    partitions = read_mirror(store, cluster, "partition", PartitionInfo)
+    partitions = read_snapshot(store, cluster, "partition", PartitionInfo)
     running_in = Counter(run.partition or "" for run in running)
     return _view(cluster, state, nodes, partitions, waiting, running_in)
 

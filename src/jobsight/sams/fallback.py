@@ -13,7 +13,7 @@ from jobsight.sams.record import RecordError, SamsRecord, SlurmInfo
 from jobsight.sams.settings import LoaderSettings
 
 if TYPE_CHECKING:
-    from jobsight.scheduler.commands import StreamRunner
+    from jobsight.scheduler.sources.commands import StreamRunner
 
 #: Prologs and clocks: how far a node's first process may lie outside of what Slurm booked.
 _SLACK = 60 * SECOND
@@ -49,7 +49,7 @@ class Fallback:
 
 
 def _runner(sacct: str, environment: dict[str, str]) -> StreamRunner:
-    from jobsight.scheduler.commands import stream_command
+    from jobsight.scheduler.sources.commands import stream_command
 
     def run(command: Sequence[str], timeout: float, *, given: bytes = b"") -> Iterable[bytes]:
         variables = {**os.environ, **environment}

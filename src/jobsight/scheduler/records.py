@@ -1,6 +1,8 @@
 """What a scheduler's reply says, in one shape for all releases and all ways to ask.
 
 Units as in :mod:`jobsight.model`: nanoseconds, bytes; ``None`` is "not known".
+
+What can go wrong between us and a scheduler; both are said, neither is an empty list.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from jobsight.errors import JobsightError
 from jobsight.model import JobInfo
 
 
@@ -218,3 +221,19 @@ class Partitions(msgspec.Struct, kw_only=True):
     records: list[PartitionInfo]
     problems: list[Problem] = msgspec.field(default_factory=list)
     release: str | None = None
+
+
+class SchedulerError(JobsightError):
+    """The scheduler could not be asked, or not be understood."""
+
+
+class SourceError(SchedulerError):
+    """A source gave no answer: not installed, not reachable, refused, too slow."""
+
+
+class AdaptError(SchedulerError):
+    """An answer came and is not understood as a whole."""
+
+
+class NoList(AdaptError):
+    """An answer is about something else than what was asked for."""

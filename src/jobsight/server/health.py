@@ -9,9 +9,9 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from jobsight.scheduler.mirror import mirrored_clusters, read_mirror
-from jobsight.scheduler.sinks.feed import read_reasons
-from jobsight.scheduler.sinks.gauges import Gauges, count_health, exposition
+from jobsight.scheduler.cluster_metrics import ClusterMetrics, count_health, exposition
+from jobsight.scheduler.sinks.feeder import read_reasons
+from jobsight.scheduler.snapshot import read_snapshot, snapshot_clusters
 from jobsight.scheduler.state import ScrapeState, read_state
 from jobsight.server.api import json_reply, replies
 from jobsight.store import Store
@@ -65,9 +65,9 @@ def create_router(
     @router.get("/metrics", include_in_schema=False)
     def metrics() -> Response:
         """Give the gauges of the clusters to Prometheus; Slurm is not asked for them."""
-        parts: list[Gauges] = []
-        for cluster in mirrored_clusters(store):
-            parts += read_mirror(store, cluster, "gauges", Gauges)
+        parts: list[ClusterMetrics] = []
+        for cluster in snapshot_clusters(store):
+            parts += read_snapshot(store, cluster, "gauges", ClusterMetrics)
             parts.append(count_health(_state(store, cluster), clock()))
         text = exposition(parts) + (more() if more is not None else "")
         return Response(text, media_type=_METRICS)
@@ -77,7 +77,7 @@ def create_router(
 
 def read_health(store: Store) -> Health:
     """Ask the store, which is thereby shown to answer."""
-    clusters = [_cluster(_state(store, name)) for name in mirrored_clusters(store)]
+    clusters = [_cluster(_state(store, name)) for name in snapshot_clusters(store)]
     sinks = [SinkHealth(name, not reason, reason) for name, reason in read_reasons(store).items()]
     healthy = all(cluster.healthy for cluster in clusters) and all(sink.healthy for sink in sinks)
     return Health(healthy, store.database.where, clusters, sinks)

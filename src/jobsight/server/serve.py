@@ -172,7 +172,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
 
             stack.enter_context(archiving(store, settings.archive))
         if settings.scrapes():
-            from jobsight.scheduler.thread import scraping
+            from jobsight.scheduler.scraper import scraping
 
             stack.enter_context(scraping(settings, store))
         if settings.store.keep.daily:

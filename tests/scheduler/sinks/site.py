@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler.mirror import Mirror
 from jobsight.scheduler.records import JobRecord, NodeInfo
+from jobsight.scheduler.snapshot import Snapshot
 from jobsight.store import Store
 
 START = 1_790_000_000
@@ -45,13 +45,13 @@ def book(store: Store, records: Iterable[JobRecord]) -> None:
     """As a scraper does."""
     known = list(records)
     store.record_jobs([record.info for record in known])
-    Mirror(store, "c1").keep_details(known)
+    Snapshot(store, "c1").keep_details(known)
 
 
 def keep(
     store: Store, *, nodes: Iterable[NodeInfo] = (), waiting: Iterable[JobRecord] = ()
 ) -> None:
-    mirror = Mirror(store, "c1")
+    mirror = Snapshot(store, "c1")
     mirror.keep("node", [(node.name, node) for node in nodes])
     mirror.keep("waiting", [(str(record.info.job_id), record) for record in waiting])
 

@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND
-from jobsight.scheduler.mirror import Mirror
-from jobsight.scheduler.sinks.feed import keep_mark
-from jobsight.scheduler.sinks.gauges import count_cluster, count_health, exposition
+from jobsight.scheduler.cluster_metrics import count_cluster, count_health, exposition
+from jobsight.scheduler.sinks.feeder import keep_mark
+from jobsight.scheduler.snapshot import Snapshot
 from jobsight.scheduler.state import ScrapeState, write_state
 from jobsight.server.app import create_app
 from jobsight.server.serve import BackgroundServer
@@ -71,7 +71,7 @@ def test_the_server_gives_them_and_the_health(tmp_path: Path) -> None:
     with Store.open(location) as store:
         for cluster in ("c1", "c2"):
             counted = count_cluster(cluster, NODES, JOBS)
-            Mirror(store, cluster).keep("gauges", [("all", counted)])
+            Snapshot(store, cluster).keep("gauges", [("all", counted)])
         write_state(str(location), ScrapeState(cluster="c1", attempted=1, succeeded=1))
         write_state(str(location), ScrapeState(cluster="c2", attempted=1, reason="squeue failed"))
         client = TestClient(create_app(store, "t" * 20), base_url="http://localhost")
@@ -103,7 +103,7 @@ def test_a_real_prometheus_scrapes_the_server(tmp_path: Path) -> None:
     with BackgroundServer(settings) as server:
         with Store.open(settings.store.location) as store:
             counted = count_cluster("c1", NODES, JOBS)
-            Mirror(store, "c1").keep("gauges", [("all", counted)])
+            Snapshot(store, "c1").keep("gauges", [("all", counted)])
         text = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
         shipped = text.partition("```yaml\n")[2].partition("```")[0]
         for old, new in (

@@ -19,9 +19,8 @@ from pymongo import MongoClient
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.scheduler.sinks.base import SinkError
-from jobsight.scheduler.sinks.feed import feed, read_reasons
+from jobsight.scheduler.sinks.feeder import Feeder, feed, read_reasons
 from jobsight.scheduler.sinks.mongodb import MongoSink
-from jobsight.scheduler.sinks.outlet import Outlet
 from jobsight.store import Store
 from tests.scheduler.sinks import servers
 from tests.scheduler.sinks.site import START, book, keep, node, record
@@ -150,7 +149,7 @@ def test_a_server_that_is_away_is_one_line_and_nothing_is_lost(
     book(store, [record(7)])
     port = servers.free_port()
     sink = MongoSink(f"mongodb://127.0.0.1:{port}", "clockwork", timeout=0.3)
-    outlet = Outlet(store, sink, every=1)
+    outlet = Feeder(store, sink, every=1)
     assert not outlet.feed_once()
     assert not outlet.feed_once()
     assert [r.getMessage()[:34] for r in caplog.records] == ["MongoDB does not take the jobs: 12"]
@@ -187,7 +186,7 @@ def test_a_wrong_password_is_one_line(tmp_path: Path, store: Store) -> None:
 #: Feeds, and kills itself after the first group of jobs where it is told to.
 _FEEDER = """
 import os, signal, sys
-from jobsight.scheduler.sinks.feed import feed
+from jobsight.scheduler.sinks.feeder import feed
 from jobsight.scheduler.sinks.mongodb import MongoSink
 from jobsight.store import Store
 location, url, database, *dying = sys.argv[1:]

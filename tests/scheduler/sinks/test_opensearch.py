@@ -18,7 +18,7 @@ import pytest
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.scheduler.sinks.base import SinkError
-from jobsight.scheduler.sinks.feed import feed
+from jobsight.scheduler.sinks.feeder import feed
 from jobsight.scheduler.sinks.opensearch import OpenSearchSink
 from jobsight.store import Store
 from tests.scheduler.sinks import servers
@@ -172,7 +172,7 @@ def test_an_item_that_is_put_off_comes_again(store: Store) -> None:
 #: Kills itself when the first part of the jobs is written.
 _FEEDER = """
 import os, signal, sys
-from jobsight.scheduler.sinks.feed import feed
+from jobsight.scheduler.sinks.feeder import feed
 from jobsight.scheduler.sinks.opensearch import OpenSearchSink
 from jobsight.store import Store
 class Feeder(OpenSearchSink):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jobsight.scheduler.adapt import (
+from jobsight.scheduler.adapters.json import (
     adapt_jobs,
     adapt_nodes,
     adapt_partitions,
@@ -13,12 +13,11 @@ from jobsight.scheduler.adapt import (
     release_of,
     stream_jobs,
 )
-from jobsight.scheduler.commands import StreamRunner, stream_command, window_options
-from jobsight.scheduler.errors import SourceError
-from jobsight.scheduler.policy import Policy
-from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions
-from jobsight.scheduler.replies import Replies
-from jobsight.scheduler.sources.policy import ask_policy
+from jobsight.scheduler.adapters.policy import Policy
+from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions, SourceError
+from jobsight.scheduler.sources.commands import StreamRunner, stream_command, window_options
+from jobsight.scheduler.sources.replies import Replies
+from jobsight.scheduler.sources.text import ask_policy
 
 #: Since when the exit codes of failed jobs are right in it.
 _TRUSTED = (23, 2)

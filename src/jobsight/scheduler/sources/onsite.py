@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from jobsight.model import JobInfo
-from jobsight.scheduler.commands import iterate_records
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.node_rows import nodes_from_rows, partitions_from_rows
-from jobsight.scheduler.onsite import FORMAT, NODES, PARTITIONS, SQUEUE
-from jobsight.scheduler.policy import Policy
-from jobsight.scheduler.queue import info_of_row
-from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions
-from jobsight.scheduler.rows import NEEDED, jobs_from_rows
+from jobsight.scheduler.adapters.policy import Policy
+from jobsight.scheduler.adapters.sacct import NEEDED, jobs_from_rows
+from jobsight.scheduler.adapters.sinfo import nodes_from_rows, partitions_from_rows
+from jobsight.scheduler.adapters.squeue import info_of_row
+from jobsight.scheduler.records import AdaptError, JobRecord, Jobs, Nodes, Partitions, SourceError
+from jobsight.scheduler.sources.commands import iterate_records
+from jobsight.scheduler.sources.onsite_script import FORMAT, NODES, PARTITIONS, SQUEUE
 
 Row = dict[str, str]
 
@@ -37,7 +36,7 @@ class _Document(msgspec.Struct):
 
 
 class OnsiteSource:
-    """What :mod:`jobsight.scheduler.onsite` printed; asked for once in each round."""
+    """What :mod:`jobsight.scheduler.sources.onsite_script` printed; asked for once in each round."""
 
     name = "onsite"
     whole = True

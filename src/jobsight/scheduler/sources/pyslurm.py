@@ -9,17 +9,11 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from jobsight.model import SECOND
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.policy import Policy
-from jobsight.scheduler.pyslurm_child import FORMAT
-from jobsight.scheduler.pyslurm_records import (
-    read_booked,
-    read_node,
-    read_partition,
-    read_queued,
-)
-from jobsight.scheduler.reader import RecordReader
-from jobsight.scheduler.records import Jobs, Nodes, Partitions, Problem
+from jobsight.scheduler.adapters.policy import Policy
+from jobsight.scheduler.adapters.pyslurm import read_booked, read_node, read_partition, read_queued
+from jobsight.scheduler.fields import RecordReader
+from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, Problem, SourceError
+from jobsight.scheduler.sources.pyslurm_child import FORMAT
 
 Record = TypeVar("Record")
 

@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from jobsight.model import JobInfo
-from jobsight.scheduler.adapt import adapt_nodes, adapt_partitions, decode_json, stream_jobs
-from jobsight.scheduler.commands import iterate_records
-from jobsight.scheduler.errors import NoList, SourceError
-from jobsight.scheduler.policy import Policy
-from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
-from jobsight.scheduler.replies import JSON, ROWS, read_chunks, read_rows
-from jobsight.scheduler.rows import jobs_from_rows
+from jobsight.scheduler.adapters.json import adapt_nodes, adapt_partitions, decode_json, stream_jobs
+from jobsight.scheduler.adapters.policy import Policy
+from jobsight.scheduler.adapters.sacct import jobs_from_rows
+from jobsight.scheduler.records import (
+    JobRecord,
+    Jobs,
+    Nodes,
+    NoList,
+    Partitions,
+    SourceError,
+    join_jobs,
+)
+from jobsight.scheduler.sources.commands import iterate_records
 from jobsight.scheduler.sources.json import partitions_of
+from jobsight.scheduler.sources.replies import JSON, ROWS, read_chunks, read_rows
 
 
 class RecordedSource:

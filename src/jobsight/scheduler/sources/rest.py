@@ -1,16 +1,25 @@
-"""slurmrestd: a unix socket or TCP, with or without a token; v0.0.36 on, the newest it has."""
+"""slurmrestd: a unix socket or TCP, with or without a token; v0.0.36 on, the newest it has.
+
+A little HTTP over TCP or a unix socket, with the standard library.
+"""
 
 from __future__ import annotations
 
+import functools
+import http.client
 import os
 import re
-from collections.abc import Iterable, Sequence
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
 
+from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.scheduler.adapt import (
+from jobsight.scheduler.adapters.json import (
     adapt_jobs,
     adapt_nodes,
     adapt_partitions,
@@ -18,16 +27,14 @@ from jobsight.scheduler.adapt import (
     release_of,
     stream_jobs,
 )
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.policy import (
+from jobsight.scheduler.adapters.policy import (
     Policy,
     read_associations,
     read_qos,
     read_reservations,
 )
-from jobsight.scheduler.records import Jobs, Nodes, Partitions, join_jobs
-from jobsight.scheduler.replies import Replies
-from jobsight.scheduler.sources.http import Address, Reply, get
+from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, SourceError, join_jobs
+from jobsight.scheduler.sources.replies import Replies
 
 _VERSION = re.compile(r"/(slurm|slurmdb)/v0\.0\.(\d{1,4})/jobs/?", re.ASCII)
 #: Asked in turn where slurmrestd does not describe itself.
@@ -97,7 +104,9 @@ class RestSource:
         chunks: Iterable[bytes] = reply.body
         if self._replies is not None:
             chunks = self._replies.keep(f"{part}-jobs", chunks)
-        return stream_jobs(chunks, f"slurmrestd {_shown(target)}", self._cluster, "slurmrestd")
+        return stream_jobs(
+            chunks, f"slurmrestd {_shown_reply(target)}", self._cluster, "slurmrestd"
+        )
 
     def nodes(self) -> Nodes:
         return adapt_nodes(self._ask("slurm", "nodes"), self._cluster)
@@ -136,13 +145,13 @@ class RestSource:
         if reply.status in (401, 403):
             reply.body.close()
             raise SourceError(
-                f"slurmrestd refuses {_shown(target)} with {reply.status}: the user or the token "
+                f"slurmrestd refuses {_shown_reply(target)} with {reply.status}: the user or the token "
                 "(scheduler.rest.user, scheduler.rest.token_file) is not accepted"
             )
         return reply
 
     def _document(self, target: str, reply: Reply) -> Any:
-        shown = _shown(target)
+        shown = _shown_reply(target)
         body = b"".join(reply.body)
         try:
             document = decode_json(body, f"slurmrestd {shown}")
@@ -218,7 +227,7 @@ class RestSource:
         raise AdaptError("slurmrestd speaks none of v0.0.36 to v0.0.48")
 
 
-def _shown(target: str) -> str:
+def _shown_reply(target: str) -> str:
     return target.partition("?")[0]
 
 
@@ -228,3 +237,125 @@ def _parameters(paths: Any, path: str) -> set[str]:
         return {parameter["name"] for parameter in paths[path]["get"]["parameters"]}
     except (KeyError, TypeError):
         return set()
+
+
+_CHUNK = 1 << 18
+
+Said = Callable[[], AbstractContextManager[None]]
+
+
+class Body:
+    """What a reply holds, while it comes; the connection is closed at its end."""
+
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, said: Said
+    ) -> None:
+        self._connection = connection
+        self._response = response
+        self._said = said
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while True:
+                with self._said():
+                    chunk = self._response.read(_CHUNK)
+                if not chunk:
+                    return
+                yield chunk
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+class Reply(NamedTuple):
+    status: int
+    body: Body
+
+
+class Address(NamedTuple):
+    """Where slurmrestd listens: ``unix:/run/slurmrestd.socket``, ``http://host:6820``."""
+
+    scheme: str
+    host: str
+    port: int | None
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        if text.startswith(("unix:", "/")):
+            path = text.removeprefix("unix://").removeprefix("unix:")
+            if path.startswith("/"):
+                return cls("unix", "localhost", None, path)
+        parts = urlsplit(text)
+        try:
+            if parts.scheme in ("http", "https") and parts.hostname:
+                return cls(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/"))
+        except ValueError:
+            pass
+        raise ConfigError(
+            f"scheduler.rest.url: {text!r} is no address; right would be "
+            "unix:/run/slurmrestd.socket or http://host:6820"
+        )
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._path)
+        except BaseException:
+            self.sock.close()
+            raise
+
+
+def get(address: Address, target: str, headers: Mapping[str, str], timeout: float) -> Reply:
+    """One GET; :class:`SourceError` where no reply comes, or where it breaks off."""
+    connection = _connection(address, timeout)
+    prefix = "" if address.scheme == "unix" else address.path
+    said = functools.partial(_explained, address, timeout)
+    try:
+        with said():
+            connection.request("GET", prefix + target, headers=dict(headers))
+            response = connection.getresponse()
+    except BaseException:
+        connection.close()
+        raise
+    return Reply(response.status, Body(connection, response, said))
+
+
+@contextmanager
+def _explained(address: Address, timeout: float) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise SourceError(f"slurmrestd gave no answer within {timeout:g} s") from None
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise SourceError(
+            f"slurmrestd at {_shown_error(address)} does not answer: {reason}"
+        ) from None
+
+
+def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:
+    if address.scheme == "unix":
+        return _UnixConnection(address.path, timeout)
+    if address.scheme == "https":
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(
+            address.host, address.port, timeout=timeout, context=context
+        )
+    return http.client.HTTPConnection(address.host, address.port, timeout=timeout)
+
+
+def _shown_error(address: Address) -> str:
+    if address.scheme == "unix":
+        return address.path
+    return f"{address.host}:{address.port}" if address.port else address.host

@@ -1,30 +1,47 @@
-"""sacct, squeue and sinfo with fixed columns, on this machine: every release has them."""
+"""sacct, squeue and sinfo with fixed columns, on this machine: every release has them.
+
+Reservations, QOS and associations by Slurm's administrative commands, for every release.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobsight.scheduler.commands import (
-    StreamRunner,
-    iterate_records,
-    new_mark,
-    split_records,
-    stream_command,
-    window_options,
+from jobsight.scheduler.adapters.policy import (
+    Policy,
+    add_shares,
+    parse_columns,
+    parse_scontrol,
+    read_associations,
+    read_qos,
+    read_reservations,
 )
-from jobsight.scheduler.errors import AdaptError, SourceError
-from jobsight.scheduler.node_rows import (
+from jobsight.scheduler.adapters.sacct import choose_columns, jobs_from_rows
+from jobsight.scheduler.adapters.sinfo import (
     NODE_COLUMNS,
     PARTITION_COLUMNS,
     nodes_from_rows,
     partitions_from_rows,
 )
-from jobsight.scheduler.policy import Policy
-from jobsight.scheduler.queue import info_of_row, queue_rows
-from jobsight.scheduler.records import JobRecord, Jobs, Nodes, Partitions, join_jobs
-from jobsight.scheduler.replies import Layout, Replies
-from jobsight.scheduler.rows import choose_columns, jobs_from_rows
-from jobsight.scheduler.sources.policy import ask_policy
+from jobsight.scheduler.adapters.squeue import info_of_row, queue_rows
+from jobsight.scheduler.records import (
+    AdaptError,
+    JobRecord,
+    Jobs,
+    Nodes,
+    Partitions,
+    SourceError,
+    join_jobs,
+)
+from jobsight.scheduler.sources.commands import (
+    StreamRunner,
+    iterate_records,
+    new_delimiter,
+    split_records,
+    stream_command,
+    window_options,
+)
+from jobsight.scheduler.sources.replies import Layout, Replies
 
 #: Ids in one command, which has a longest length.
 _MOST_IDS = 500
@@ -69,7 +86,7 @@ class TextSource:
 
     def _accounting(self, *options: str) -> Jobs:
         columns = self._sacct_columns()
-        mark = new_mark()
+        mark = new_delimiter()
         # parsable, not parsable2: the last field is closed by the mark as well.
         command = [
             "sacct", "--parsable", "--noheader", "--noconvert", "--duplicates",
@@ -105,7 +122,7 @@ class TextSource:
         """Columns that this sinfo does not have are left out and are empty."""
         wanted = list(columns)
         while True:
-            mark = new_mark()
+            mark = new_delimiter()
             layout = ",".join(f"{column}:{mark}" for column in wanted)
             command = ["sinfo", "--noheader", *options, f"--Format={layout}"]
             try:
@@ -121,3 +138,37 @@ class TextSource:
                 raise AdaptError("sinfo gave text without any of the columns that were asked for")
             empty = dict.fromkeys(columns, "")
             return [empty | dict(zip(wanted, row, strict=True)) for row in rows]
+
+
+_QOS = ("Name", "Priority", "UsageFactor", "Flags", "MaxWall", "MaxTRESPU")
+_ASSOCIATION = ("Account", "User", "Partition", "ParentName", "Share", "QOS")
+_SHARE = ("Account", "User", "NormShares", "EffectvUsage", "FairShare")
+
+
+def ask_policy(cluster: str, run: StreamRunner, timeout: float) -> Policy:
+    """Three short questions, and a fourth for the shares."""
+
+    def ask(*command: str) -> str:
+        return b"".join(run(command, timeout)).decode("utf-8", "backslashreplace")
+
+    def rows(columns: Sequence[str], *command: str) -> list[dict[str, str]]:
+        return parse_columns(ask(*command), columns, command[0])
+
+    found = Policy()
+    found.reservations = read_reservations(
+        parse_scontrol(ask("scontrol", "show", "reservation", "--oneliner")),
+        cluster,
+        found.problems,
+    )
+    manager = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
+    found.qos = read_qos(
+        rows(_QOS, *manager, "qos", f"format={','.join(_QOS)}"), cluster, found.problems
+    )
+    wanted = (f"cluster={cluster}", f"format={','.join(_ASSOCIATION)}")
+    found.associations = read_associations(
+        rows(_ASSOCIATION, *manager, "associations", *wanted), cluster, found.problems
+    )
+    layout = f"--format={','.join(_SHARE)}"
+    shares = rows(_SHARE, "sshare", "--all", "--parsable2", "--noheader", layout)
+    add_shares(found.associations, shares)
+    return found

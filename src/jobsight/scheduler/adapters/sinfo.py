@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from jobsight.scheduler.fields import (
+    MIB,
+    RecordReader,
+    amount,
+    number,
+    parse_duration,
+    parse_gres,
+    parse_node_state,
+    parse_time,
+    words,
+)
 from jobsight.scheduler.hostlist import expand_hosts
-from jobsight.scheduler.reader import RecordReader
 from jobsight.scheduler.records import NodeInfo, Nodes, PartitionInfo, Partitions
-from jobsight.scheduler.states import parse_node_state
-from jobsight.scheduler.times import parse_duration, parse_time
-from jobsight.scheduler.tres import MIB, parse_gres
-from jobsight.scheduler.values import amount, number, words
 
 NODE_COLUMNS = (
     "NodeList", "PartitionName", "StateComplete", "CPUs", "CPUsState", "CPUsLoad", "Sockets",

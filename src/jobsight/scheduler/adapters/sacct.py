@@ -6,16 +6,26 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from jobsight.model import JobInfo
-from jobsight.scheduler.accounting import add_cpu_times
-from jobsight.scheduler.errors import AdaptError
-from jobsight.scheduler.exits import Exit, parse_exit
+from jobsight.scheduler.adapters.json import add_cpu_times
+from jobsight.scheduler.fields import (
+    Exit,
+    RecordReader,
+    amount,
+    count_gpus,
+    from_minutes,
+    integer,
+    parse_amount,
+    parse_duration,
+    parse_exit,
+    parse_job_state,
+    parse_size,
+    parse_time,
+    parse_tres,
+    text_or_none,
+    words,
+)
 from jobsight.scheduler.hostlist import expand_hosts
-from jobsight.scheduler.reader import RecordReader
-from jobsight.scheduler.records import JobRecord, Jobs, Problem, StepInfo
-from jobsight.scheduler.states import parse_job_state
-from jobsight.scheduler.times import from_minutes, parse_duration, parse_time
-from jobsight.scheduler.tres import count_gpus, parse_amount, parse_size, parse_tres
-from jobsight.scheduler.values import amount, integer, text_or_none, words
+from jobsight.scheduler.records import AdaptError, JobRecord, Jobs, Problem, StepInfo
 
 #: Asked for where `sacct -e` knows them. Free text stands last.
 COLUMNS = (

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 import zstandard
 
-from jobsight.scheduler.errors import SourceError
+from jobsight.scheduler.records import SourceError
 
 logger = logging.getLogger("jobsight.scheduler")
 

@@ -5,12 +5,17 @@ some overlap; after a longer absence in windows of bounded length. Then every ru
 open in the store, and that the controller does not show as running, is asked for by its id.
 Jobs that never ran are no runs: waiting ones are left out until they start, those cancelled while
 they waited for ever.
+
+One record of a run from what the controller and the accounting say of it.
+
+Scrapes in the background of a server.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,22 +24,14 @@ import msgspec
 
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
-from jobsight.model import SECOND, RunReference
-from jobsight.scheduler.combine import (
-    Key,
-    Queue,
-    combine,
-    has_doubtful_name,
-    is_whole,
-    key_of,
-)
-from jobsight.scheduler.errors import SchedulerError
-from jobsight.scheduler.mirror import Mirror
-from jobsight.scheduler.policy import ReservationInfo, mark_reserved
-from jobsight.scheduler.records import JobRecord, Jobs, Problem
-from jobsight.scheduler.sinks.gauges import count_cluster
-from jobsight.scheduler.sources.base import Source
-from jobsight.scheduler.sources.choose import Choice, open_source
+from jobsight.model import SECOND, JobInfo, RunReference
+from jobsight.scheduler.adapters.policy import ReservationInfo, mark_reserved
+from jobsight.scheduler.cluster_metrics import count_cluster
+from jobsight.scheduler.fields import ENDED
+from jobsight.scheduler.records import JobRecord, Jobs, Problem, SchedulerError
+from jobsight.scheduler.sinks.feeder import feeding
+from jobsight.scheduler.snapshot import Snapshot
+from jobsight.scheduler.sources.base import Choice, Source, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
 from jobsight.store import BatchError, RunNotFound, Store
 
@@ -74,7 +71,7 @@ class Scraper:
         self._policy_due = 0
         self._reservations: list[ReservationInfo] = []
         self._reported: set[tuple[str, str]] = set()
-        self._mirror = Mirror(store, settings.cluster, clock)
+        self._mirror = Snapshot(store, settings.cluster, clock)
         self.state = read_state(settings.store.location, settings.cluster)
 
     def once(self) -> ScrapeState:
@@ -214,9 +211,9 @@ class Scraper:
                 if live is not None:
                     self._booked.add(key_of(info))
                     wanted.append(combine(record, live))
-                elif is_whole(info):
+                elif is_complete(info):
                     wanted.append(self._with_kept_name(record))
-            elif info.job_id in open_ids and info.end is not None and is_whole(info):
+            elif info.job_id in open_ids and info.end is not None and is_complete(info):
                 wanted.append(self._with_kept_name(record))
         self._store_all(wanted)
 
@@ -274,3 +271,140 @@ def batched(records: Iterable[JobRecord], size: int) -> Iterator[list[JobRecord]
 
 def _second(time: int | None) -> int:
     return -1 if time is None else time // SECOND
+
+
+Key = tuple[int, int]
+
+#: The accounting's database takes these for characters that it does not store.
+_REPLACED = ("`", "?")
+
+
+def key_of(info: JobInfo) -> Key:
+    """A run within its cluster; schedulers book whole seconds."""
+    assert info.start is not None
+    return info.job_id, info.start // SECOND
+
+
+class Queue:
+    """The controller's jobs of one round."""
+
+    def __init__(self, records: Iterable[JobRecord] = ()) -> None:
+        #: Those that run, or have run; of two with one key the later wins.
+        self.runs: dict[Key, JobRecord] = {}
+        #: Those that wait, by the id that Slurm shows: "12", "12_3".
+        self.waiting: dict[str, JobRecord] = {}
+        for record in records:
+            if record.ran:
+                self.runs[key_of(record.info)] = record
+            elif record.info.state == "PENDING":
+                self.waiting[_shown(record)] = record
+
+    def records(self) -> Iterable[JobRecord]:
+        return itertools.chain(self.runs.values(), self.waiting.values())
+
+    def active(self) -> set[int]:
+        """The ids of those that run now."""
+        return {job_id for (job_id, _), record in self.runs.items() if record.info.end is None}
+
+
+def _shown(record: JobRecord) -> str:
+    info = record.info
+    return str(info.job_id) if not record.array_tasks else f"{info.job_id}_[{record.array_tasks}]"
+
+
+def is_complete(info: JobInfo) -> bool:
+    """Of a job that has just ended the accounting may first show a stub: root as its user and no
+    partition. Nobody's job must become root's for that."""
+    return info.partition is not None
+
+
+def has_doubtful_name(info: JobInfo) -> bool:
+    """Whether the accounting may have changed the name: a double quote and what is not in its
+    character set are replaced there."""
+    return info.name is not None and any(mark in info.name for mark in _REPLACED)
+
+
+def combine(accounting: JobRecord, controller: JobRecord) -> JobRecord:
+    """The accounting's record, completed by the controller's of the same run."""
+    values = {
+        name: getattr(controller, name)
+        for name in JobRecord.__struct_fields__
+        if getattr(accounting, name) in (None, (), {}, [])
+    }
+    values["info"] = combine_infos(accounting.info, controller.info)
+    return msgspec.structs.replace(accounting, **values)
+
+
+def combine_infos(accounting: JobInfo, controller: JobInfo) -> JobInfo:
+    """The same for what the store keeps in its own columns.
+
+    The controller has the name as the user wrote it, the restart count and the exit code of
+    failed jobs, which the accounting's JSON of some releases lacks; and it is ahead in time.
+    """
+    values = {
+        name: getattr(controller, name)
+        for name in JobInfo.__struct_fields__
+        if getattr(accounting, name) is None
+    }
+    if controller.name is not None:
+        values["name"] = controller.name
+    if controller.state in ENDED and accounting.end is None:
+        for name in ("state", "end", "exit_code", "exit_signal"):
+            values[name] = getattr(controller, name)
+    elif accounting.exit_code is not None or accounting.exit_signal is not None:
+        # Code and signal are one statement: of a job at its time limit the two sides make
+        # different ones.
+        values.pop("exit_code", None)
+        values.pop("exit_signal", None)
+    return msgspec.structs.replace(accounting, **values)
+
+
+#: Seconds that a server waits at its end for a round that is under way.
+_LAST_WAIT = 5.0
+
+
+def scrape_regularly(
+    scraper: Scraper, every: float, stopped: threading.Event, say: Callable[[str], None]
+) -> None:
+    """Scrape until told to stop. A failure is said once, and so is the end of it."""
+    before: str | None = None
+    while not stopped.is_set():
+        try:
+            reason = scraper.once().reason
+        except Exception:
+            # A fault of ours must not end the scraping, nor the server.
+            logger.exception("a scrape of %s ended by a fault", scraper.state.cluster)
+            reason = "a fault of jobsight, which its log shows"
+        if reason != before and (reason or before):
+            say(f"Slurm of {scraper.state.cluster}: {reason or 'answers again'}")
+        before = reason
+        stopped.wait(every)
+
+
+@contextmanager
+def scraping(settings: Settings, store: Store) -> Iterator[None]:
+    """Scrape each cluster beside what the block does, and feed the sinks."""
+    stopped = threading.Event()
+    threads = [
+        _thread(Scraper(store, each), each.scheduler.every, stopped)
+        for each in settings.each_cluster()
+        if each.scheduler.every
+    ]
+    try:
+        with feeding(store, settings.sinks):
+            yield
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join(_LAST_WAIT)
+
+
+def _thread(scraper: Scraper, every: float, stopped: threading.Event) -> threading.Thread:
+    thread = threading.Thread(
+        target=scrape_regularly,
+        args=(scraper, every, stopped, logger.warning),
+        name=f"jobsight-scrape-{scraper.state.cluster}",
+        daemon=True,
+    )
+    thread.start()
+    return thread

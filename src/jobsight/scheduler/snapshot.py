@@ -24,7 +24,7 @@ _LARGEST = 16 * 2**20
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 
-class Mirror:
+class Snapshot:
     """Writes what changed of one cluster, and nothing else."""
 
     def __init__(self, store: Store, cluster: str, clock: Callable[[], int] = time.time_ns) -> None:
@@ -66,14 +66,14 @@ class Mirror:
         return self._digests[kind]
 
 
-def read_mirror(store: Store, cluster: str, kind: str, form: type[Record]) -> list[Record]:
+def read_snapshot(store: Store, cluster: str, kind: str, form: type[Record]) -> list[Record]:
     """The records of a kind as they were last seen, by name."""
     with store.database.read() as connection:
         found = list_records(connection, cluster, kind)
     return [unpack(document.data, form) for document in found]
 
 
-def mirrored_clusters(store: Store) -> list[str]:
+def snapshot_clusters(store: Store) -> list[str]:
     """The clusters that were ever scraped into the store."""
     with store.database.read() as connection:
         return list_clusters(connection)

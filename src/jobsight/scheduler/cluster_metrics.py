@@ -52,7 +52,7 @@ class Gauge(msgspec.Struct, array_like=True):
     value: float
 
 
-class Gauges(msgspec.Struct):
+class ClusterMetrics(msgspec.Struct):
     """The values of one cluster, as they lie in the store between two scrapes of Slurm."""
 
     values: list[Gauge]
@@ -67,11 +67,15 @@ class _Sums:
         key = family, (("cluster", self._cluster), *labels.items())
         self._values[key] = self._values.get(key, 0) + value
 
-    def gauges(self) -> Gauges:
-        return Gauges([Gauge(family, labels, v) for (family, labels), v in self._values.items()])
+    def gauges(self) -> ClusterMetrics:
+        return ClusterMetrics(
+            [Gauge(family, labels, v) for (family, labels), v in self._values.items()]
+        )
 
 
-def count_cluster(cluster: str, nodes: Iterable[NodeInfo], jobs: Iterable[JobRecord]) -> Gauges:
+def count_cluster(
+    cluster: str, nodes: Iterable[NodeInfo], jobs: Iterable[JobRecord]
+) -> ClusterMetrics:
     """Count what one round of a scraper saw."""
     sums = _Sums(cluster)
     for node in nodes:
@@ -85,7 +89,7 @@ def count_cluster(cluster: str, nodes: Iterable[NodeInfo], jobs: Iterable[JobRec
     return sums.gauges()
 
 
-def count_health(state: ScrapeState, now: int) -> Gauges:
+def count_health(state: ScrapeState, now: int) -> ClusterMetrics:
     """Whether the figures of a cluster are fresh."""
     sums = _Sums(state.cluster)
     if state.attempted is not None:
@@ -95,7 +99,7 @@ def count_health(state: ScrapeState, now: int) -> Gauges:
     return sums.gauges()
 
 
-def exposition(clusters: Iterable[Gauges]) -> str:
+def exposition(clusters: Iterable[ClusterMetrics]) -> str:
     """The gauges of several clusters in Prometheus's text form, each family in one piece."""
     families: dict[str, list[str]] = {name: [] for name in _HELP}
     for gauges in clusters:

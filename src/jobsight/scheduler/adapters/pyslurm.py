@@ -10,15 +10,27 @@ import re
 from typing import Any
 
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler import readers
-from jobsight.scheduler.accounting import add_cpu_times
-from jobsight.scheduler.exits import Exit, from_wait_status, parse_exit
+from jobsight.scheduler import fields
+from jobsight.scheduler.adapters.json import add_cpu_times
+from jobsight.scheduler.fields import (
+    MIB,
+    Exit,
+    RecordReader,
+    amount,
+    count_gpus,
+    from_wait_status,
+    identity,
+    number,
+    parse_exit,
+    parse_gres,
+    parse_job_state,
+    parse_node_state,
+    parse_tres,
+    text_or_none,
+    words,
+)
 from jobsight.scheduler.hostlist import expand_hosts
-from jobsight.scheduler.reader import RecordReader
 from jobsight.scheduler.records import JobRecord, NodeInfo, PartitionInfo, StepInfo
-from jobsight.scheduler.states import parse_job_state, parse_node_state
-from jobsight.scheduler.tres import MIB, count_gpus, parse_gres, parse_tres
-from jobsight.scheduler.values import amount, identity, number, text_or_none, words
 
 #: Steps that have no number of their own.
 _STEPS = {2**32 - 5: "batch", 2**32 - 4: "extern", 2**32 - 6: "interactive", 2**32 - 3: "pending"}
@@ -35,7 +47,7 @@ def read_queued(reader: RecordReader, cluster: str, shape: str) -> JobRecord:
     ended = state is not None and state.ended
     waiting = state is not None and state.waiting
     nodes = read(expand_hosts, "nodes", "allocated_nodes") or None
-    start = read(readers.time, "start_time")
+    start = read(fields.time, "start_time")
     ran = not waiting and (nodes is not None or not ended)
     exit = _queued_exit(reader, state.state if state else "") if ended else Exit()
     allocated = read(parse_tres, "tres_alloc_str") or {}
@@ -46,7 +58,7 @@ def read_queued(reader: RecordReader, cluster: str, shape: str) -> JobRecord:
     node_count = read(amount, "num_nodes")
     memory = allocated.get("mem", requested.get("mem"))
     if memory is None:
-        memory = read(readers.mebibytes, "memory")
+        memory = read(fields.mebibytes, "memory")
     return JobRecord(
         info=JobInfo(
             cluster=cluster,
@@ -69,17 +81,17 @@ def read_queued(reader: RecordReader, cluster: str, shape: str) -> JobRecord:
             memory=memory,
             gpus=count_gpus(allocated),
             tres=allocated or None,
-            time_limit=read(readers.minutes, "time_limit"),
-            submit=read(readers.time, "submit_time"),
+            time_limit=read(fields.minutes, "time_limit"),
+            submit=read(fields.time, "submit_time"),
             start=start if ran else None,
-            end=read(readers.time, "end_time") if ended else None,
+            end=read(fields.time, "end_time") if ended else None,
             state=state.state if state else None,
             exit_code=exit.code,
             exit_signal=exit.signal,
         ),
         state_flags=state.flags if state else (),
         reason=read(text_or_none, "state_reason"),
-        reservation=read(readers.name, "resv_name", "reservation"),
+        reservation=read(fields.name, "resv_name", "reservation"),
         gid=read(amount, "group_id"),
         group=read(text_or_none, "group_name"),
         comment=read(text_or_none, "comment"),
@@ -91,7 +103,7 @@ def read_queued(reader: RecordReader, cluster: str, shape: str) -> JobRecord:
         standard_error=read(text_or_none, "std_err", "standard_error"),
         standard_input=read(text_or_none, "std_in", "standard_input"),
         priority=read(amount, "priority"),
-        eligible=read(readers.time, "eligible_time"),
+        eligible=read(fields.time, "eligible_time"),
         expected_start=start if waiting else None,
         node_count=node_count,
         tasks=read(amount, "num_tasks", "ntasks"),
@@ -121,7 +133,7 @@ def read_booked(reader: RecordReader, cluster: str, shape: str) -> JobRecord:
     ended = state is not None and state.ended
     waiting = state is not None and state.waiting
     nodes = read(expand_hosts, "nodes", "nodelist") or None
-    start = read(readers.time, "start", "start_time")
+    start = read(fields.time, "start", "start_time")
     ran = not waiting and (nodes is not None or not ended)
     exit = _booked_exit(reader) if ended else Exit()
     allocated = read(_numbered_tres, "tres_alloc_str") or {}
@@ -150,16 +162,16 @@ def read_booked(reader: RecordReader, cluster: str, shape: str) -> JobRecord:
             memory=_memory(reader, allocated, requested),
             gpus=count_gpus(allocated),
             tres=allocated or None,
-            time_limit=read(readers.minutes, "timelimit", "time_limit"),
-            submit=read(readers.time, "submit", "submit_time"),
+            time_limit=read(fields.minutes, "timelimit", "time_limit"),
+            submit=read(fields.time, "submit", "submit_time"),
             start=start if ran else None,
-            end=read(readers.time, "end", "end_time") if ended else None,
+            end=read(fields.time, "end", "end_time") if ended else None,
             state=state.state if state else None,
             exit_code=exit.code,
             exit_signal=exit.signal,
         ),
         state_flags=state.flags if state else (),
-        reservation=read(readers.name, "resv_name", "reservation"),
+        reservation=read(fields.name, "resv_name", "reservation"),
         gid=read(amount, "gid", "group_id"),
         constraints=read(_word, "constraints"),
         container=read(text_or_none, "container"),
@@ -167,10 +179,10 @@ def read_booked(reader: RecordReader, cluster: str, shape: str) -> JobRecord:
         working_directory=read(text_or_none, "work_dir", "working_directory"),
         wckey=read(text_or_none, "wckey"),
         priority=read(amount, "priority"),
-        eligible=read(readers.time, "eligible", "eligible_time"),
+        eligible=read(fields.time, "eligible", "eligible_time"),
         expected_start=start if waiting else None,
-        elapsed=read(readers.seconds, "elapsed", "elapsed_time"),
-        suspended=read(readers.seconds, "suspended", "suspended_time"),
+        elapsed=read(fields.seconds, "elapsed", "elapsed_time"),
+        suspended=read(fields.seconds, "suspended", "suspended_time"),
         node_count=read(amount, "alloc_nodes", "num_nodes"),
         tres_requested=requested,
         steps=[_step(reader, entry) for entry in entries],
@@ -202,8 +214,8 @@ def _step(job: RecordReader, document: Any) -> StepInfo:
         state=state.state if state else None,
         exit_code=exit.code,
         exit_signal=exit.signal,
-        start=read(readers.time, "start", "start_time"),
-        end=read(readers.time, "end", "end_time") if ended else None,
+        start=read(fields.time, "start", "start_time"),
+        end=read(fields.time, "end", "end_time") if ended else None,
         tasks=read(amount, "ntasks", "num_tasks"),
         nodes=read(expand_hosts, "nodes", "nodelist") or None,
         cpu_time=total,
@@ -254,7 +266,7 @@ def _memory(
     reader: RecordReader, allocated: dict[str, int], requested: dict[str, int]
 ) -> int | None:
     found = allocated.get("mem", requested.get("mem"))
-    return found if found is not None else reader.read(readers.mebibytes, "memory", "req_mem")
+    return found if found is not None else reader.read(fields.mebibytes, "memory", "req_mem")
 
 
 def _word(value: Any) -> str | None:
@@ -273,7 +285,7 @@ def read_node(reader: RecordReader, cluster: str) -> NodeInfo:
         state_flags=state[1] if state else (),
         reason=read(text_or_none, "reason"),
         reason_user=read(_word, "reason_user"),
-        reason_time=read(readers.time, "reason_time"),
+        reason_time=read(fields.time, "reason_time"),
         address=read(text_or_none, "node_addr", "address"),
         host=read(text_or_none, "node_hostname", "hostname"),
         port=read(amount, "slurmd_port"),
@@ -289,10 +301,10 @@ def read_node(reader: RecordReader, cluster: str) -> NodeInfo:
         cpus_idle=read(amount, "idle_cpus"),
         # Hundredths in the older interface.
         load=None if load is None else load / 100 if isinstance(load, int) else load,
-        memory=read(readers.mebibytes, "real_memory"),
-        memory_allocated=read(readers.mebibytes, "alloc_mem", "allocated_memory"),
-        memory_free=read(readers.mebibytes, "free_mem", "free_memory"),
-        temporary_disk=read(readers.mebibytes, "tmp_disk", "temporary_disk"),
+        memory=read(fields.mebibytes, "real_memory"),
+        memory_allocated=read(fields.mebibytes, "alloc_mem", "allocated_memory"),
+        memory_free=read(fields.mebibytes, "free_mem", "free_memory"),
+        temporary_disk=read(fields.mebibytes, "tmp_disk", "temporary_disk"),
         weight=read(amount, "weight"),
         features=read(words, "features", "available_features") or (),
         features_active=read(words, "features_active", "active_features") or (),
@@ -303,9 +315,9 @@ def read_node(reader: RecordReader, cluster: str) -> NodeInfo:
         gres=read(_gres, "gres", "configured_gres") or {},
         gres_used=read(_gres, "gres_used", "allocated_gres") or {},
         tres=read(parse_tres, "tres_fmt_str") or {},
-        booted=read(readers.time, "boot_time"),
-        daemon_started=read(readers.time, "slurmd_start_time"),
-        last_busy=read(readers.time, "last_busy", "last_busy_time"),
+        booted=read(fields.time, "boot_time"),
+        daemon_started=read(fields.time, "slurmd_start_time"),
+        last_busy=read(fields.time, "last_busy", "last_busy_time"),
         raw=reader.raw,
     )
 
@@ -319,12 +331,12 @@ def _gres(value: Any) -> dict[str, int]:
 def read_partition(reader: RecordReader, cluster: str, shape: str) -> PartitionInfo:
     """A partition; the older interface counts its times in seconds, the newer in minutes."""
     read = reader.read
-    times = readers.seconds if shape == "partition" else readers.minutes
+    times = fields.seconds if shape == "partition" else fields.minutes
     return PartitionInfo(
         cluster=cluster,
         name=read(text_or_none, "name") or "",
         state=read(text_or_none, "state"),
-        nodes=read(readers.hosts, "nodes"),
+        nodes=read(fields.hosts, "nodes"),
         node_count=read(amount, "total_nodes"),
         cpus=read(amount, "total_cpus"),
         time_limit=read(times, "max_time"),

@@ -11,14 +11,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jobsight.scheduler import readers
-from jobsight.scheduler.errors import AdaptError
+from jobsight.scheduler import fields
+from jobsight.scheduler.fields import (
+    RecordReader,
+    amount,
+    number,
+    parse_duration,
+    parse_time,
+    parse_tres,
+    read_tres,
+    text_or_none,
+    words,
+)
 from jobsight.scheduler.hostlist import expand_hosts
-from jobsight.scheduler.reader import RecordReader
-from jobsight.scheduler.records import NodeInfo, Problem
-from jobsight.scheduler.times import parse_duration, parse_time
-from jobsight.scheduler.tres import parse_tres, read_tres
-from jobsight.scheduler.values import amount, number, text_or_none, words
+from jobsight.scheduler.records import AdaptError, NodeInfo, Problem
 
 
 class ReservationInfo(msgspec.Struct, kw_only=True):
@@ -155,8 +161,8 @@ def _reservation(reader: RecordReader, cluster: str) -> ReservationInfo:
     return ReservationInfo(
         cluster=cluster,
         name=read(text_or_none, "name", "ReservationName") or "",
-        start=read(readers.time, "start_time") or read(_time, "StartTime"),
-        end=read(readers.time, "end_time") or read(_time, "EndTime"),
+        start=read(fields.time, "start_time") or read(_time, "StartTime"),
+        end=read(fields.time, "end_time") or read(_time, "EndTime"),
         nodes=read(expand_hosts, "node_list", "Nodes") or (),
         partition=read(text_or_none, "partition", "PartitionName"),
         users=tuple(dict.fromkeys(read(words, "users", "Users") or ())),
@@ -174,7 +180,7 @@ def _qos(reader: RecordReader, cluster: str) -> QosInfo:
         priority=read(amount, "priority", "Priority"),
         usage_factor=read(_real, "usage_factor", "UsageFactor"),
         flags=read(words, "flags", "Flags") or (),
-        time_limit=read(readers.minutes, "limits.max.wall_clock.per.job")
+        time_limit=read(fields.minutes, "limits.max.wall_clock.per.job")
         or read(_duration, "MaxWall"),
         tres_per_user=read(read_tres, "limits.max.tres.per.user")
         or read(parse_tres, "MaxTRESPU")

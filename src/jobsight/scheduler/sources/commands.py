@@ -1,4 +1,7 @@
-"""Slurm's commands: run without a shell, with a time limit, and with text that cannot lie."""
+"""Slurm's commands: run without a shell, with a time limit, and with text that cannot lie.
+
+Slurm's commands on another host, over OpenSSH, whose key must be known beforehand.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import codecs
 import itertools
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Protocol
 
+from jobsight.config.settings import SshSettings
 from jobsight.model import SECOND
-from jobsight.scheduler.errors import AdaptError, SourceError
+from jobsight.scheduler.records import AdaptError, SourceError
 
 #: Times mean the same whatever zone the cluster is in; messages can be read.
 _ENVIRONMENT = {"TZ": "UTC", "LC_ALL": "C.UTF-8"}
@@ -63,7 +68,7 @@ def stream_command(
                 stdout=subprocess.PIPE,
                 # A file: a pipe that nobody empties would stop the command.
                 stderr=complaint,
-                env=variables | question_environment(command),
+                env=variables | command_environment(command),
                 # Whatever it starts ends with it.
                 start_new_session=True,
             )
@@ -109,7 +114,7 @@ def _file(name: str, content: bytes = b"") -> BinaryIO:
     return opened
 
 
-def question_environment(command: Sequence[str]) -> dict[str, str]:
+def command_environment(command: Sequence[str]) -> dict[str, str]:
     """What a command of Slurm needs to answer so that it can be read.
 
     Times are seconds since 1970 in text. In JSON they are that anyway, and 22.05's sacct --json
@@ -137,7 +142,7 @@ def _iso(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-def new_mark() -> str:
+def new_delimiter() -> str:
     """A separator that nobody can put into a name, because nobody can guess it."""
     return f"~{os.urandom(12).hex()}~"
 
@@ -177,3 +182,69 @@ def iterate_records(
             f"{what} ended with {len(fields)} fields and {len(rest)} characters, which are not a "
             f"row of {width}; its columns have changed"
         )
+
+
+#: What ssh itself exits with, whatever the command there would.
+_SSH_FAILED = "failed with 255"
+
+
+class SshRunner:
+    """Runs commands there as :func:`stream_command` does here."""
+
+    def __init__(self, settings: SshSettings) -> None:
+        assert settings.host is not None
+        self._settings = settings
+        self._host = settings.host
+
+    def __call__(
+        self, command: Sequence[str], timeout: float, given: bytes = b""
+    ) -> Iterator[bytes]:
+        try:
+            yield from stream_command(self._command(command, timeout), timeout, given=given)
+        except SourceError as error:
+            raise self._explained(error, command[0]) from None
+
+    def _command(self, command: Sequence[str], timeout: float) -> list[str]:
+        settings = self._settings
+        options = {
+            # Nobody is there to type a password or to look at a fingerprint.
+            "BatchMode": "yes",
+            "StrictHostKeyChecking": "yes",
+            "ConnectTimeout": str(max(1, round(timeout))),
+            "ServerAliveInterval": "15",
+            "ClearAllForwardings": "yes",
+        }
+        if settings.known_hosts:
+            options["UserKnownHostsFile"] = settings.known_hosts
+            options["GlobalKnownHostsFile"] = "/dev/null"
+        if settings.key_file:
+            options["IdentitiesOnly"] = "yes"
+        words = ["ssh", "-T", "-p", str(settings.port)]
+        words += [f"-o{name}={value}" for name, value in options.items()]
+        if settings.key_file:
+            words += ["-i", settings.key_file]
+        if settings.user:
+            words += ["-l", settings.user]
+        return [*words, "--", self._host, _remote(command)]
+
+    def _explained(self, error: SourceError, name: str) -> SourceError:
+        text = str(error)
+        if _SSH_FAILED not in text:
+            # The command there was run; its own words say what was wrong.
+            return SourceError(f"{name} on {self._host}: {text.removeprefix('ssh ')}")
+        if "Host key verification failed" in text or "host key is known" in text:
+            where = self._settings.known_hosts or "the known_hosts file of this user"
+            return SourceError(
+                f"the key of {self._host} is not the one in {where}, or none stands there; "
+                "unknown hosts are refused: put the host's key into it"
+            )
+        return SourceError(f"{self._host} cannot be reached: {text}")
+
+
+def _remote(command: Sequence[str]) -> str:
+    """One line for the shell there. Variables that change Slurm's answers are left behind."""
+    kept = 'env -i PATH="$PATH" HOME="$HOME" ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"}'
+    set_there = " ".join(
+        f"{name}={shlex.quote(value)}" for name, value in command_environment(command).items()
+    )
+    return f"{kept} {set_there} {shlex.join(command)}"

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jobsight.scheduler.errors import AdaptError
+from jobsight.scheduler.records import AdaptError
 
 # Not quite JSON is read, too: NaN, bare control characters in names.
 _decode = json.JSONDecoder(strict=False).raw_decode

@@ -1,0 +1,1 @@
+"""TODO scheduler/adapters"""
