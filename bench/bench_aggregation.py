@@ -25,7 +25,7 @@ from bench.figures import Figures
 from bench.peer_venv import PROJECT, peers
 from bench.sams_records import write_records
 from jobsight.model import SECOND
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 RECORDS = 20_000
 TURNS = 3

@@ -20,7 +20,7 @@ from jobsight.archive.reader import Reader
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series, Sighting
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 #: 20 jobs on each, an hour at 10 s.
 NODES = 20

@@ -20,7 +20,7 @@ from bench.peer_venv import PROJECT
 from bench.workload import FIRST_JOB, make_jobs
 from jobsight.model import SECOND, RunReference
 from jobsight.server.receiver import Receiver
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.plans import scans, traced
 
 SMALL, LARGE = 10_000, 1_000_000

@@ -16,7 +16,7 @@ from jobsight.model import RunReference
 from jobsight.reports.build import build_report
 from jobsight.server import series
 from jobsight.server.receiver import Receiver
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 GOAL = 0.3
 NODES, METRICS = 64, 20

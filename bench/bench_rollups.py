@@ -24,10 +24,10 @@ from jobsight.model import (
 from jobsight.software.naming import name_all_new
 from jobsight.software.renaming import take_over
 from jobsight.software.rules import RuleSet
-from jobsight.store import Store
-from jobsight.store.rollups import sum_up_all
-from jobsight.store.tables import runs
-from jobsight.store.usage import Question, usage
+from jobsight.store.rollups.rollups import sum_up_all
+from jobsight.store.rollups.usage import Question, usage
+from jobsight.store.schema.tables import runs
+from jobsight.store.store import Store
 
 RUNS = 50_000
 PATHS = 100_000

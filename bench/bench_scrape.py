@@ -51,7 +51,7 @@ def ours(folder: Path, node_count: int, job_count: int) -> None:
     from jobsight.scheduler.scraper import Scraper
     from jobsight.scheduler.sources.base import Choice
     from jobsight.scheduler.sources.json import JsonSource
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     def run(command: Sequence[str], timeout: float, *, given: bytes = b"") -> Iterator[bytes]:
         if command[0] == "sacct":

@@ -14,7 +14,7 @@ import pytest
 from jobsight.cli import main as command
 from jobsight.metrics import METRICS
 from jobsight.server.app import create_app
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

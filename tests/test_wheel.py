@@ -44,7 +44,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: zipfile.ZipFile) -> No
             assert file.relative_to(source).as_posix() in names
     for part in ("web/templates/run.html", "web/static/style.css", "samples/storm.sh"):
         assert f"jobsight/{part}" in names
-    assert any(name.startswith("jobsight/store/migrations/versions/0001") for name in names)
+    assert any(name.startswith("jobsight/store/schema/migrations/versions/0001") for name in names)
     assert any("uPlot" in name for name in names)
 
 

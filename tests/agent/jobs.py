@@ -77,7 +77,7 @@ class Home:
         """How many runs the store holds."""
         if not self.store.exists():
             return 0
-        from jobsight.store import Store
+        from jobsight.store.store import Store
 
         store = Store.open(str(self.store))
         try:

@@ -11,7 +11,7 @@ import pytest
 from jobsight.errors import JobsightError
 from jobsight.model import Batch
 from jobsight.server.receiver import Receiver
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport.delivery import Answer, Delivery, DeliveryThread, EmbeddedTarget, HttpTarget
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import decode

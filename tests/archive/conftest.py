@@ -7,7 +7,7 @@ import pytest
 
 from jobsight.archive.place import Place, open_place
 from jobsight.config.settings import ArchiveSettings
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.archive import months, s3
 from tests.store.conftest import location as location
 from tests.store.conftest import postgresql_server as postgresql_server

@@ -13,7 +13,7 @@ import msgspec
 
 from jobsight.archive import files, part, place, restore, writer  # noqa: F401
 from jobsight.config.settings import ArchiveSettings
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.util.service import AlreadyRunning
 from tests.archive.months import NOVEMBER
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from jobsight.archive.reader import dictionaries
 from jobsight.model import MISSING, SECOND, Batch, Coverage, JobInfo, Series, Sighting
-from jobsight.store import Store, StoredRun
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.store import Store
 from tests.store.sample import batch, info, part, sighting, step, totals, use
 
 OCTOBER = int(datetime(2026, 10, 30, 22, tzinfo=UTC).timestamp()) * SECOND

@@ -16,7 +16,7 @@ from jobsight.archive.writer import write_archive
 from jobsight.cli.main import main
 from jobsight.config.settings import ArchiveSettings
 from jobsight.server.app import create_app
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.archive import months
 from tests.archive.months import LATER
 from tests.store.many import count

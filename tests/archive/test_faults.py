@@ -16,7 +16,7 @@ from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError
 from jobsight.model import RunReference
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.archive import months, s3
 from tests.archive.months import LATER
 from tests.store.many import count

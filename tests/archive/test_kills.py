@@ -11,7 +11,7 @@ from jobsight.archive.check import check_archive
 from jobsight.archive.place import open_place
 from jobsight.archive.reader import Reader
 from jobsight.config.settings import ArchiveSettings
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.archive import months, s3
 
 ROOT = Path(__file__).parents[2]

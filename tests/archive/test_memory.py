@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.many import NOW, fill
 
 ROOT = Path(__file__).parents[2]

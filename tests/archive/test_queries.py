@@ -16,7 +16,8 @@ from jobsight.archive.views import views
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import MISSING, RunReference
-from jobsight.store import Store, StoredRun
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.store import Store
 from jobsight.text import readable_path
 from tests.archive import months, s3
 from tests.archive.months import LATER, OCTOBER

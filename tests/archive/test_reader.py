@@ -13,8 +13,8 @@ from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings, KeepSettings
 from jobsight.model import SECOND, RunReference, Series
 from jobsight.reports.build import build_report
-from jobsight.store import Store
-from jobsight.store.pruning import prune
+from jobsight.store.maintenance.retention import prune
+from jobsight.store.store import Store
 from tests.archive import months
 from tests.archive.months import HOUR, LATER, NOVEMBER, OCTOBER
 from tests.store.many import DAY, count, summed

@@ -17,7 +17,7 @@ from jobsight.archive.wide import (
     wide_schema,
     wide_table,
 )
-from jobsight.store.curves import Curves
+from jobsight.store.series.curves import SeriesBlock
 from tests.store.test_chunks import curves, same
 
 
@@ -27,7 +27,7 @@ def test_what_goes_in_comes_out(
     given: list[tuple[np.ndarray, dict[str, np.ndarray]]],
 ) -> None:
     stretches = [
-        Stretch(7, 1, "part", number, "n1", Curves(times, columns))
+        Stretch(7, 1, "part", number, "n1", SeriesBlock(times, columns))
         for number, (times, columns) in enumerate(given)
     ]
     kinds = [metrics_of(stretch.curves) for stretch in stretches]
@@ -50,7 +50,7 @@ def test_what_goes_in_comes_out(
 
 @given(curves(), st.integers(1, 20))
 def test_pieces_are_the_whole(given: tuple[np.ndarray, dict[str, np.ndarray]], values: int) -> None:
-    whole = Stretch(7, 1, "part", 0, "n1", Curves(*given))
+    whole = Stretch(7, 1, "part", 0, "n1", SeriesBlock(*given))
     found = list(pieces(whole, values))
     assert sum(len(piece.curves.times) for piece in found) == len(given[0])
     for piece in found:

@@ -19,7 +19,7 @@ from jobsight.archive.reader import Reader
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.util.service import AlreadyRunning
 from tests.archive import months
 from tests.archive.months import FINISHED, HOUR, LATER, NOVEMBER, OCTOBER

@@ -10,7 +10,7 @@ from jobsight.model import SECOND
 from jobsight.scheduler.records import PartitionInfo
 from jobsight.scheduler.snapshot import Snapshot
 from jobsight.scheduler.state import ScrapeState, write_state
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.scheduler.sinks.site import START, book, keep, node, record
 
 

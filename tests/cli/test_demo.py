@@ -8,7 +8,7 @@ import pytest
 
 from jobsight.cli import demo, main
 from jobsight.samples import Sample, samples
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 
 def tiny_samples() -> list[Sample]:

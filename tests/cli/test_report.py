@@ -7,7 +7,7 @@ from jobsight.cli import report as report_command
 from jobsight.cli.main import main
 from jobsight.config.settings import Settings
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.server.batches import batch
 from tests.user import as_a_user
 

@@ -12,7 +12,7 @@ import pytest
 
 from jobsight.cli.main import main
 from jobsight.model import SECOND
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.sample import START, batch, info, part, sighting, totals, use
 
 HOUR = 3600 * SECOND

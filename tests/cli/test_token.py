@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.cli.main import main
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens, digest_of
 from jobsight.transport.running_server import read_token
 

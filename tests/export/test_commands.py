@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.cli import aggregator, software_extractor, software_updater
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.util.service import LockFile
 from tests.export.documents import read_all
 from tests.sams.documents import Site, document

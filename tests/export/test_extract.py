@@ -15,7 +15,7 @@ from jobsight.export.state import ExportState, say_again
 from jobsight.model import SECOND, JobInfo
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.worker import update
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.util import durable
 from tests.export.documents import NAMESPACE, read_all, read_file
 from tests.software.rule_sets import BETTER, NONE, PLAIN

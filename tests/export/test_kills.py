@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.software.worker import update
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.export.documents import read_all
 from tests.software.rule_sets import PLAIN
 from tests.store.sample import START, batch, info, part, sighting, use

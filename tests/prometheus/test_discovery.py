@@ -18,7 +18,7 @@ from jobsight.model import SECOND
 from jobsight.prometheus.names import AGENT
 from jobsight.server.discovery import target_groups
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport import wire
 from tests.prometheus.servers import Prometheus, wait_for
 from tests.prometheus.test_dashboards import DEPLOY

@@ -19,8 +19,8 @@ from jobsight.model import MISSING, SECOND, JobInfo
 from jobsight.prometheus.remote_write import frames, label, sample, series, snappy
 from jobsight.server.promql import PromqlCurves, SeriesError
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store
-from jobsight.store.elsewhere import RunSpan
+from jobsight.store.read.external import RunSpan
+from jobsight.store.store import Store
 from jobsight.transport.http import Web
 from tests.prometheus.servers import Prometheus, VictoriaMetrics
 from tests.prometheus.test_remote_write import NOW, batch, deliver, with_flush

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobsight.model import SECOND
 from jobsight.sams.settings import FALLBACK, FILE, LoaderSettings, load_aggregator
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.text import readable_path
 
 START = 1_704_103_200

@@ -19,7 +19,8 @@ from jobsight.sams.aggregator import Aggregator, Summary
 from jobsight.sams.fallback import Fallback
 from jobsight.sams.loader import Inbox
 from jobsight.sams.reader import Reader
-from jobsight.store import BatchError, Store
+from jobsight.store.store import Store
+from jobsight.store.write.validation import BatchError
 from tests.sams.documents import EXECS, INFO, START, Site, booked, document, encode
 from tests.sams.test_record import DOCUMENTS
 

@@ -13,7 +13,7 @@ import pytest
 from jobsight.cli.main import main
 from jobsight.model import SECOND, RunReference
 from jobsight.sams.importing import import_database
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.agent.outputs.conftest import HOSTILE
 from tests.sams.documents import START, Site, booked, document, encode
 from tests.sams.test_aggregator import aggregate

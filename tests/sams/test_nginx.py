@@ -16,7 +16,7 @@ import pytest
 from jobsight.agent.outputs.http import HttpOptions, HttpOutput
 from jobsight.cli.trial import view_of
 from jobsight.model import RunReference
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.peers.aggregator import Aggregator
 from tests.sams.documents import EXECS, START, Site, booked, document, encode
 from tests.sams.front import Front, running

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jobsight.model import SECOND
 from jobsight.sams.booking import check_bookable, info_of, interval_of, part_of
 from jobsight.sams.record import EARLIEST, LATEST, RecordError, parse_record
-from jobsight.store import checks
+from jobsight.store.write import validation
 from jobsight.text import readable_path
 from tests.agent.outputs.conftest import HOSTILE
 from tests.sams.documents import START, document, encode
@@ -184,7 +184,7 @@ def test_any_document_is_booked_right_or_refused(made: Any) -> None:
     # And the store takes it.
     info = info_of(record, "c", interval_of(record).end)
     batch_parts = {"jobs": [info], "parts": [part]}
-    checks.check(_batch(**batch_parts))
+    validation.check(_batch(**batch_parts))
 
 
 @settings(max_examples=500, deadline=None)

@@ -16,7 +16,7 @@ from jobsight.errors import ConfigError
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.scraper import scraping
 from jobsight.scheduler.state import read_state
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.waiting import wait_until
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"

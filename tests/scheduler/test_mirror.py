@@ -10,9 +10,9 @@ from jobsight.errors import StoreError
 from jobsight.model import SECOND, JobInfo, RunReference
 from jobsight.scheduler.records import JobRecord, NodeInfo, StepInfo
 from jobsight.scheduler.snapshot import Snapshot, pack, read_snapshot, snapshot_clusters, unpack
-from jobsight.store import Store
-from jobsight.store.derived import run_details
-from jobsight.store.scheduled import details_of, list_records
+from jobsight.store.schema.tables import run_details
+from jobsight.store.store import Store
+from jobsight.store.write.scheduler import details_of, list_records
 
 START = 1_790_000_000 * SECOND
 

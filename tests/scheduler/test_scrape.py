@@ -22,7 +22,7 @@ from jobsight.scheduler.scraper import Scraper
 from jobsight.scheduler.snapshot import read_snapshot
 from jobsight.scheduler.sources.base import Choice
 from jobsight.scheduler.state import read_state
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.sample import batch, part, sighting
 
 NOW = 1_790_000_000 * SECOND

@@ -171,9 +171,15 @@ def test_numbers() -> None:
 @given(st.text(max_size=30))
 def test_readers_of_text_never_fail_otherwise(text: str) -> None:
     for read in (
-        fields.parse_time, fields.parse_duration, fields.parse_tres, fields.parse_gres, fields.parse_size,
-        fields.parse_job_state, parse_exit, fields.number,
-    ):  # fmt: skip
+        fields.parse_time,
+        fields.parse_duration,
+        fields.parse_tres,
+        fields.parse_gres,
+        fields.parse_size,
+        fields.parse_job_state,
+        parse_exit,
+        fields.number,
+    ):
         try:
             read(text)
         except ValueError:

@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 from jobsight.config.settings import IngestSettings, ServerSettings
 from jobsight.server.app import create_app
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.server.batches import batch
 from tests.server.processes import Spawner
 from tests.store.conftest import location as location

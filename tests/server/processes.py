@@ -25,7 +25,7 @@ import json, os, signal, sys
 from pathlib import Path
 from jobsight import places
 from jobsight.cli.main import main
-import jobsight.server.serve, jobsight.web.pages, jobsight.store.schema
+import jobsight.server.serve, jobsight.web.pages, jobsight.store.schema.versions
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
     folder, arguments, variables = json.loads(line)

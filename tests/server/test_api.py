@@ -10,7 +10,8 @@ from jobsight.metrics import METRICS
 from jobsight.model import SECOND, Batch
 from jobsight.reports.report import JobReport
 from jobsight.server.app import create_app
-from jobsight.store import BatchError, Store
+from jobsight.store.store import Store
+from jobsight.store.write.validation import BatchError
 from jobsight.transport import wire
 from tests.server.batches import START, batch
 from tests.server.conftest import TOKEN

@@ -14,7 +14,7 @@ from jobsight.server import keyring
 from jobsight.server.app import create_app
 from jobsight.server.keyring import Keyring
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens
 from jobsight.transport import wire
 from jobsight.transport.delivery import Answer, HttpTarget

@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from jobsight.config.settings import IngestSettings, ServerSettings
 from jobsight.model import SECOND, Batch
 from jobsight.server.app import create_app
-from jobsight.store import Store
-from jobsight.store.tables import agents, metadata
+from jobsight.store.schema.tables import agents, metadata
+from jobsight.store.store import Store
 from jobsight.transport import wire
 from tests.server import damage
 from tests.server.batches import START, batch

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport import wire
 from jobsight.transport.delivery import Delivery, DeliveryThread
 from jobsight.transport.spool import Spool

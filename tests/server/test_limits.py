@@ -18,7 +18,7 @@ from jobsight.server.app import create_app
 from jobsight.server.rates import AGENTS, Rates
 from jobsight.server.room import Busy, Room, weight
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport import wire
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from jobsight.server.app import create_app
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
 

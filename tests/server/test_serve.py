@@ -22,7 +22,7 @@ from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.connection import Connection
 from jobsight.server.serve import BackgroundServer, open_listener
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport import wire
 from jobsight.transport.running_server import RunningServer, announced, read_running_server
 from tests.server.batches import batch

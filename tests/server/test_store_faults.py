@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport.delivery import Delivery, HttpTarget
 from jobsight.transport.spool import Spool
 from tests.ports import free_port

@@ -4,7 +4,7 @@ from starlette.testclient import TestClient
 
 from jobsight.software.rules import RuleSet
 from jobsight.software.worker import update
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.server.batches import START
 
 _SECOND = START // 10**9

@@ -8,7 +8,8 @@ import pytest
 
 from jobsight.server.receiver import Receipt, Receiver
 from jobsight.server.writers import Writers
-from jobsight.store import BatchError, Store
+from jobsight.store.store import Store
+from jobsight.store.write.validation import BatchError
 from jobsight.transport import wire
 from jobsight.transport.wire import WireError
 from tests.server.batches import batch

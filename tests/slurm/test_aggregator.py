@@ -7,7 +7,7 @@ import pytest
 
 from jobsight.cli.aggregator import main
 from jobsight.model import SECOND
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.bed import Cluster
 from tests.sams.documents import Site, booked, document
 

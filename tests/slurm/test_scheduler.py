@@ -23,7 +23,7 @@ from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.onsite import OnsiteSource, from_command
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.bed import Cluster
 from tests.scheduler import sshd
 from tests.slurm.jobs import Gate

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.slurm.jobs import ALICE, BOB, script
 from tests.slurm.site import REPOSITORY, Site, wait_for
 

@@ -13,13 +13,18 @@ from sqlalchemy import select
 
 from jobsight.model import SECOND
 from jobsight.software.worker import update
-from jobsight.store import Store
-from jobsight.store.contributions import DAY, NOT_ATTRIBUTED, UNDETERMINED
-from jobsight.store.derived import contributions
-from jobsight.store.node_usage import node_usage
-from jobsight.store.rollups import decode_contribution
-from jobsight.store.tables import executables, paths, run_nodes, runs, software
-from jobsight.store.usage import KINDS, Question, usage
+from jobsight.store.rollups.rollups import decode_contribution
+from jobsight.store.rollups.shares import DAY, NOT_ATTRIBUTED, UNDETERMINED
+from jobsight.store.rollups.usage import KINDS, Question, node_usage, usage
+from jobsight.store.schema.tables import (
+    contributions,
+    executables,
+    paths,
+    run_nodes,
+    runs,
+    software,
+)
+from jobsight.store.store import Store
 from tests.software.rule_sets import rule_set
 from tests.software.test_naming import clear
 from tests.store.sample import START, batch, info, part, sighting, totals, use

@@ -21,9 +21,8 @@ from jobsight.software import renaming
 from jobsight.software.moves import foresee, software_names
 from jobsight.software.rules import RuleSet
 from jobsight.software.worker import Worker, update, updating
-from jobsight.store import Store
-from jobsight.store.derived import usage_by_day
-from jobsight.store.tables import metadata
+from jobsight.store.schema.tables import metadata, usage_by_day
+from jobsight.store.store import Store
 from tests.software.rule_sets import BETTER, JOINED, NONE, PLAIN
 from tests.store.sample import START, batch, info, part, series, sighting, totals, use
 from tests.store.sums import by_software, from_scratch, named, rows, sums

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jobsight.software.rules import RuleSet
 from jobsight.software.suggestions import suggest
-from jobsight.store.catalogue import PathRow
+from jobsight.store.rollups.catalogue import PathRow
 from jobsight.text import path_bytes, readable_path
 
 

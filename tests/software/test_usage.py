@@ -8,12 +8,20 @@ from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.software.movers import movers
 from jobsight.software.worker import update
-from jobsight.store import Store
-from jobsight.store.catalogue import find_path, list_software, paths_of, undetermined_paths
-from jobsight.store.contributions import DAY
-from jobsight.store.node_usage import node_usage
-from jobsight.store.periods import period_name, starts
-from jobsight.store.usage import LeftOut, Question, UsageRow, days_of, left_out, usage
+from jobsight.store.rollups.catalogue import find_path, list_software, paths_of, undetermined_paths
+from jobsight.store.rollups.shares import DAY
+from jobsight.store.rollups.usage import (
+    LeftOut,
+    Question,
+    UsageRow,
+    days_of,
+    left_out,
+    node_usage,
+    period_name,
+    starts,
+    usage,
+)
+from jobsight.store.store import Store
 from tests.software.rule_sets import rule_set
 from tests.store.sample import START, batch, info, part, sighting, totals, use
 

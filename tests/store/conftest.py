@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store import postgresql
 
 

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 from sqlalchemy import select
 
-from jobsight.store import Store
-from jobsight.store.checking import Checked, Checker
-from jobsight.store.stream import TABLES
+from jobsight.store.maintenance.check import Checked, Checker
+from jobsight.store.maintenance.dump import TABLES
+from jobsight.store.store import Store
 
 
 def rows(store: Store) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import text
 
 from jobsight.model import SECOND, Series
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.sample import START, batch, info, part, sighting, step, totals, use
 
 DAY = 86400 * SECOND

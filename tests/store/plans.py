@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from jobsight.model import (
     Sighting,
     StepUse,
 )
-from jobsight.store import Store, StoredRun
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.store import Store
 
 #: A moment at which jobs start: 2026-09-21 14:13:20 UTC.
 START = 1_790_000_000 * SECOND

@@ -8,10 +8,9 @@ from sqlalchemy import Table, select
 
 from jobsight.software.naming import name_all_new
 from jobsight.software.rules import RuleSet
-from jobsight.store import Store
-from jobsight.store.derived import contributions, software_by_day, usage_by_day
-from jobsight.store.rollups import Round, sum_up_all
-from jobsight.store.tables import software
+from jobsight.store.rollups.rollups import Round, sum_up_all
+from jobsight.store.schema.tables import contributions, software, software_by_day, usage_by_day
+from jobsight.store.store import Store
 
 
 def rows(store: Store, table: Table) -> set[tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobsight.model import SECOND, JobInfo, Sighting
-from jobsight.store.binding import RunRow, run_of_sighting
+from jobsight.store.write.runs import RunRow, match_run
 
 BASE = 1_794_723_100 * SECOND
 
@@ -33,10 +33,10 @@ def sighting(birth: float) -> Sighting:
 )
 def test_a_quick_requeue_is_told_apart(birth: float, expected: int) -> None:
     rows = [run(1, 29, 32), run(2, 34, 42)]
-    found = run_of_sighting(rows, sighting(birth))
+    found = match_run(rows, sighting(birth))
     assert found is not None
     assert found.id == expected
 
 
 def test_a_birth_far_from_every_run_is_nobody_s() -> None:
-    assert run_of_sighting([run(1, 29, 32)], sighting(500)) is None
+    assert match_run([run(1, 29, 32)], sighting(500)) is None

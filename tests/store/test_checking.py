@@ -13,10 +13,11 @@ import pytest
 from jobsight.config.settings import KeepSettings
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
-from jobsight.store import Store, chunks, frames
-from jobsight.store.compacting import compact
-from jobsight.store.inventory import take_inventory
-from jobsight.store.pruning import prune
+from jobsight.store.maintenance.compact import compact
+from jobsight.store.maintenance.inventory import take_inventory
+from jobsight.store.maintenance.retention import prune
+from jobsight.store.series import codec
+from jobsight.store.store import Store
 from tests.store.contents import assert_sound, check, rows
 from tests.store.many import NOW, ROWS, count, fill, summed
 from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
@@ -128,7 +129,7 @@ def test_a_chunk_whose_bytes_are_damaged(filled: Store) -> None:
 
 def test_times_that_are_not_in_order(filled: Store) -> None:
     times = np.array([START, START - SECOND])
-    data = chunks.encode_plain(times, {"cpu.time": np.array([1, 2])})
+    data = codec.encode_plain(times, {"cpu.time": np.array([1, 2])})
     _change(filled, "UPDATE chunks SET data = :data WHERE level = 2", data=data)
     found = check(filled, repair=True)
     assert not found.sound
@@ -160,7 +161,7 @@ def test_a_thinned_store_is_sound_and_its_summary_is_looked_at(store: Store) -> 
     summed(store)
     assert prune(store.database, KeepSettings(series=10), NOW)["thinned"].runs == 3
     assert_sound(store)
-    wrong = frames.compress(msgspec.msgpack.encode({}))
+    wrong = codec.compress(msgspec.msgpack.encode({}))
     _change(store, "UPDATE chunks SET summary = :data WHERE id = (SELECT min(id) FROM chunks)",
             data=wrong)  # fmt: skip
     assert [fault.text for fault in check(store).faults] == [

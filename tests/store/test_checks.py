@@ -5,7 +5,8 @@ from array import array
 import pytest
 
 from jobsight.model import Series
-from jobsight.store import BatchError, Store
+from jobsight.store.store import Store
+from jobsight.store.write.validation import BatchError
 from tests.store.sample import START, batch, info, part, series, sighting, step, totals, use
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from jobsight.model import MISSING
-from jobsight.store import chunks, differences, frames, packing, transforms
-from jobsight.store.frames import ChunkError
-from jobsight.store.transforms import Values
+from jobsight.store.series import codec, packing
+from jobsight.store.series.codec import ChunkError
+from jobsight.store.series.packing import Values
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 #: Any 64 bits as a float: all NaNs, infinities, both zeros, denormals.
@@ -33,7 +33,7 @@ floats = st.one_of(
 
 
 @st.composite
-def curves(draw: st.DrawFn) -> tuple[transforms.Integers, dict[str, Values]]:
+def curves(draw: st.DrawFn) -> tuple[packing.Integers, dict[str, Values]]:
     rows = draw(st.one_of(st.integers(0, 12), st.integers(0, 80)))
     names = draw(st.lists(st.text(max_size=8), unique=True, max_size=4))
     times = draw(arrays.arrays(np.int64, rows, elements=ints))
@@ -58,10 +58,10 @@ def same(one: Values, other: Values) -> bool:
 
 @settings(max_examples=400, deadline=None)
 @given(curves())
-def test_what_goes_in_comes_out(given: tuple[transforms.Integers, dict[str, Values]]) -> None:
+def test_what_goes_in_comes_out(given: tuple[packing.Integers, dict[str, Values]]) -> None:
     times, columns = given
-    for encode in (chunks.encode, chunks.encode_quickly, chunks.encode_plain):
-        found_times, found = chunks.decode(encode(times, columns))
+    for encode in (codec.encode, codec.encode_quickly, codec.encode_plain):
+        found_times, found = codec.decode(encode(times, columns))
         assert same(found_times, times)
         assert list(found) == list(columns)
         assert all(same(found[name], columns[name]) for name in columns)
@@ -70,11 +70,11 @@ def test_what_goes_in_comes_out(given: tuple[transforms.Integers, dict[str, Valu
 @settings(max_examples=100, deadline=None)
 @given(curves())
 def test_differences_read_together_and_by_column(
-    given: tuple[transforms.Integers, dict[str, Values]],
+    given: tuple[packing.Integers, dict[str, Values]],
 ) -> None:
-    packed = chunks.encode_quickly(*given)
-    with mock.patch.object(differences, "MOST_VALUES", 0):
-        times, columns = chunks.decode(packed)
+    packed = codec.encode_quickly(*given)
+    with mock.patch.object(codec, "MOST_VALUES", 0):
+        times, columns = codec.decode(packed)
     assert same(times, given[0])
     assert all(same(columns[name], values) for name, values in given[1].items())
 
@@ -82,10 +82,10 @@ def test_differences_read_together_and_by_column(
 @settings(max_examples=100, deadline=None)
 @given(curves(), st.data())
 def test_stretches_written_in_different_ways_come_out_in_their_order(
-    given: tuple[transforms.Integers, dict[str, Values]], data: st.DataObject
+    given: tuple[packing.Integers, dict[str, Values]], data: st.DataObject
 ) -> None:
     times, columns = given
-    ways = st.sampled_from([chunks.encode, chunks.encode_quickly, chunks.encode_plain])
+    ways = st.sampled_from([codec.encode, codec.encode_quickly, codec.encode_plain])
     pieces = []
     rest = len(times)
     while rest:
@@ -94,7 +94,7 @@ def test_stretches_written_in_different_ways_come_out_in_their_order(
         some = {name: values[stretch] for name, values in columns.items()}
         pieces.append(data.draw(ways)(times[stretch], some))
         rest -= rows
-    found = list(chunks.decode_many(pieces))
+    found = list(codec.decode_many(pieces))
     assert same(np.concatenate([part for part, _ in found] or [times[:0]]), times)
     for name, values in columns.items():
         assert same(np.concatenate([part[name] for _, part in found] or [values[:0]]), values)
@@ -103,11 +103,11 @@ def test_stretches_written_in_different_ways_come_out_in_their_order(
 @settings(max_examples=100, deadline=None)
 @given(curves(), st.data())
 def test_one_column_alone(
-    given: tuple[transforms.Integers, dict[str, Values]], data: st.DataObject
+    given: tuple[packing.Integers, dict[str, Values]], data: st.DataObject
 ) -> None:
     times, columns = given
     wanted = data.draw(st.sets(st.sampled_from([*columns, "none of these"])))
-    _, found = chunks.decode(chunks.encode(times, columns), wanted)
+    _, found = codec.decode(codec.encode(times, columns), wanted)
     assert found.keys() == columns.keys() & wanted
     assert all(same(found[name], columns[name]) for name in found)
 
@@ -115,10 +115,10 @@ def test_one_column_alone(
 @settings(max_examples=400, deadline=None)
 @given(curves(), st.data())
 def test_damage_is_told(
-    given: tuple[transforms.Integers, dict[str, Values]], data: st.DataObject
+    given: tuple[packing.Integers, dict[str, Values]], data: st.DataObject
 ) -> None:
     times, columns = given
-    encode = data.draw(st.sampled_from([chunks.encode, chunks.encode_quickly]))
+    encode = data.draw(st.sampled_from([codec.encode, codec.encode_quickly]))
     packed = bytearray(encode(times, columns))
     how = data.draw(st.sampled_from(["flip", "cut", "add", "noise"]))
     place = data.draw(st.integers(0, len(packed) - 1))
@@ -131,7 +131,7 @@ def test_damage_is_told(
     else:
         packed[place : place + 8] = data.draw(st.binary(min_size=8, max_size=8))
     try:
-        found_times, found = chunks.decode(bytes(packed))
+        found_times, found = codec.decode(bytes(packed))
     except ChunkError:
         return
     assert same(found_times, times)
@@ -143,33 +143,33 @@ def test_damage_is_told(
 def test_noise_is_no_chunk(noise: bytes, framed: bool) -> None:
     if framed:
         # The frame and its checksum are right, what is in it is not.
-        noise = bytes((chunks.VERSION,)) + frames.compress(noise)
+        noise = bytes((codec.VERSION,)) + codec.compress(noise)
     with pytest.raises(ChunkError):
-        chunks.decode(noise)
+        codec.decode(noise)
 
 
 def test_another_version_is_named() -> None:
-    packed = chunks.encode(np.arange(20), {"a": np.arange(20)})
+    packed = codec.encode(np.arange(20), {"a": np.arange(20)})
     with pytest.raises(ChunkError, match="starts with 2; this jobsight reads version 1"):
-        chunks.decode(b"\x02" + packed[1:])
+        codec.decode(b"\x02" + packed[1:])
 
 
 def test_columns_must_be_equally_long() -> None:
     for rows in (3, 30):
         with pytest.raises(ValueError, match="'a' has 2 rows"):
-            chunks.encode(np.arange(rows), {"a": np.arange(2)})
+            codec.encode(np.arange(rows), {"a": np.arange(2)})
 
 
 def test_constant_columns_cost_almost_nothing() -> None:
     times = 1_790_000_000 * 10**9 + np.arange(2880) * 10**10
-    one = len(chunks.encode(times, {"m0": np.full(2880, 12345)}))
-    many = len(chunks.encode(times, {f"m{n}": np.full(2880, 12345) for n in range(51)}))
+    one = len(codec.encode(times, {"m0": np.full(2880, 12345)}))
+    many = len(codec.encode(times, {f"m{n}": np.full(2880, 12345) for n in range(51)}))
     assert (many - one) / 50 < 12
     missing = {f"m{n}": np.full(2880, np.nan) for n in range(51)}
-    assert len(chunks.encode(times, missing)) < 51 * 24
+    assert len(codec.encode(times, missing)) < 51 * 24
 
 
-def typical_job(rows: int) -> tuple[transforms.Integers, dict[str, Values]]:
+def typical_job(rows: int) -> tuple[packing.Integers, dict[str, Values]]:
     """Four busy cores, memory in pages, some reading and writing, by an agent with jitter."""
     random = np.random.default_rng(1)
     gaps = np.concatenate([np.full(60, 1), np.full(354, 10), np.full(rows, 30)])[:rows]
@@ -201,10 +201,10 @@ def typical_job(rows: int) -> tuple[transforms.Integers, dict[str, Values]]:
 
 def test_a_typical_job_takes_less_than_two_bytes_a_value() -> None:
     times, columns = typical_job(2880)
-    packed = chunks.encode(times, columns)
+    packed = codec.encode(times, columns)
     assert len(packed) / (2880 * len(columns)) < 2.0
     few = {name: values[:384] for name, values in columns.items()}
-    quickly, well = chunks.encode_quickly(times[:384], few), chunks.encode(times[:384], few)
+    quickly, well = codec.encode_quickly(times[:384], few), codec.encode(times[:384], few)
     assert len(quickly) < 1.6 * len(well)
 
 
@@ -213,36 +213,36 @@ def test_a_fully_busy_core_is_cheaper_than_its_clock() -> None:
     random = np.random.default_rng(2)
     times = 1_790_000_000 * 10**9 + np.arange(1000) * 10**10 + random.integers(0, 10**7, 1000)
     busy = 4 * (times - times[0]) + random.integers(0, 200, 1000)
-    alone = len(chunks.encode(times, {}))
-    both = len(chunks.encode(times, {"cpu.time": busy}))
+    alone = len(codec.encode(times, {}))
+    both = len(codec.encode(times, {"cpu.time": busy}))
     assert (both - alone) / 1000 < 1.5
 
 
 @settings(max_examples=200, deadline=None)
 @given(curves(), st.integers(1, 3))
 def test_columns_packed_together_are_packed_like_each_alone(
-    given: tuple[transforms.Integers, dict[str, Values]], width: int
+    given: tuple[packing.Integers, dict[str, Values]], width: int
 ) -> None:
     times, columns = given
-    together = chunks.encode(times, columns)
+    together = codec.encode(times, columns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "_TOGETHER", width * max(1, len(times)))
-        assert chunks.encode(times, columns) == together
+        assert codec.encode(times, columns) == together
 
 
 @given(st.lists(curves(), min_size=1, max_size=6), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_many_chunks_are_read_as_one_by_one(
-    given: list[tuple[transforms.Integers, dict[str, Values]]], plain: list[bool]
+    given: list[tuple[packing.Integers, dict[str, Values]]], plain: list[bool]
 ) -> None:
     """Neighbours may be put together, but every row and every column stays in its place."""
     packed = [
-        (chunks.encode_plain if as_it_is else chunks.encode)(times, columns)
+        (codec.encode_plain if as_it_is else codec.encode)(times, columns)
         for (times, columns), as_it_is in zip(given, plain, strict=False)
     ]
     # Each twice, so that there are neighbours of one shape.
     packed = [data for data in packed for _ in range(2)]
-    alone = [chunks.decode(data) for data in packed]
-    together = list(chunks.decode_many(packed))
+    alone = [codec.decode(data) for data in packed]
+    together = list(codec.decode_many(packed))
     assert sum(len(times) for times, _ in together) == sum(len(times) for times, _ in alone)
     times = np.concatenate([times for times, _ in together])
     assert same(times, np.concatenate([times for times, _ in alone]))
@@ -252,7 +252,7 @@ def test_many_chunks_are_read_as_one_by_one(
     ]
 
 
-def _rows(times: transforms.Integers, columns: dict[str, Values]) -> list[tuple[object, ...]]:
+def _rows(times: packing.Integers, columns: dict[str, Values]) -> list[tuple[object, ...]]:
     """Each row by its columns' names and bits."""
     bits = {name: values.view(np.uint64).tolist() for name, values in columns.items()}
     return [

@@ -13,7 +13,7 @@ import pytest
 
 from jobsight.cli import main as command
 from jobsight.cli.progress import EVERY, Lines
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.contents import rows
 from tests.store.many import count, fill, summed
 from tests.store.sample import batch, info, part, series, sighting

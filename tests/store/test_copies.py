@@ -15,10 +15,10 @@ from sqlalchemy import text
 
 from jobsight.errors import StoreError
 from jobsight.model import SECOND, Series
-from jobsight.store import Store, stream
-from jobsight.store.backup import BackupError, back_up, restore, verify
 from jobsight.store.database import open_database
-from jobsight.store.moving import move
+from jobsight.store.maintenance import dump
+from jobsight.store.maintenance.dump import BackupError, back_up, copy_store, restore, verify
+from jobsight.store.store import Store
 from tests.store import postgresql
 from tests.store.contents import answers, assert_sound, rows
 from tests.store.many import NOW, count, fill, summed
@@ -71,12 +71,12 @@ def test_move_there_and_back(filled: Store, location: str, empty: str, tmp_path:
     with Store.open(empty) as other, other.database.write() as transaction:
         # What a server has noted for itself is no content.
         transaction.execute("INSERT INTO marks (name, value) VALUES ('pruned', 1)")
-    move(location, empty)
+    copy_store(location, empty)
     with Store.open(empty) as other:
         assert (rows(other), answers(other)) == (before, said)
         assert_sound(other)
     back = str(tmp_path / "back.db")
-    move(empty, back)
+    copy_store(empty, back)
     with Store.open(back) as other:
         assert (rows(other), answers(other)) == (before, said)
         _grows(other)
@@ -146,11 +146,11 @@ def test_whatever_is_stored_goes_over(
         assert_sound(store)
         with (
             closing(open_database(between)) as database,
-            stream.snapshot(store.database) as connection,
+            dump.snapshot(store.database) as connection,
         ):
-            stream.load(database, *stream.read(connection), replace=True)
+            dump.load(database, *dump.read(connection), replace=True)
         said = answers(store)
-    move(between, str(last))
+    copy_store(between, str(last))
     with Store.open(between) as middle, Store.open(last) as end:
         assert answers(middle) == answers(end) == said
 
@@ -174,7 +174,7 @@ def test_a_store_that_is_not_empty_is_refused(
         with other.database.write() as transaction:
             transaction.execute("INSERT INTO marks (name, value) VALUES ('pruned', 1)")
         before = rows(other)
-        for work in (lambda: move(location, empty), lambda: restore(empty, file)):
+        for work in (lambda: copy_store(location, empty), lambda: restore(empty, file)):
             with pytest.raises(StoreError, match="is not empty"):
                 work()
         assert rows(other) == before
@@ -189,7 +189,7 @@ def test_a_store_that_is_not_empty_is_refused(
         if other.database.postgresql:
             assert count(other, "of_site") == other.count_runs()
     with pytest.raises(StoreError, match="same store"):
-        move(location, location)
+        copy_store(location, location)
 
 
 def test_a_damaged_backup_is_refused(filled: Store, empty: str, tmp_path: Path) -> None:
@@ -228,11 +228,11 @@ def test_a_damaged_backup_is_refused(filled: Store, empty: str, tmp_path: Path) 
 
 
 def test_rows_that_do_not_fit_leave_the_store_as_it_was(filled: Store, empty: str) -> None:
-    with stream.snapshot(filled.database) as connection:
-        opening, blocks = stream.read(connection)
+    with dump.snapshot(filled.database) as connection:
+        opening, blocks = dump.read(connection)
         whole = [block for block in blocks if block.rows]
     some = [block for block in whole if block.table != "steps"]
-    odd = [*whole, stream.Block("sqlite_master", [[1]])]
+    odd = [*whole, dump.Block("sqlite_master", [[1]])]
     newer = msgspec.structs.replace(opening, version="9999")
     with closing(open_database(empty)) as database:
         for first, rest, said in (
@@ -242,7 +242,7 @@ def test_rows_that_do_not_fit_leave_the_store_as_it_was(filled: Store, empty: st
             (opening, [*whole, whole[-1]], "failed"),
         ):
             with pytest.raises(StoreError, match=said):
-                stream.load(database, first, rest)
+                dump.load(database, first, rest)
     with Store.open(empty) as other:
         assert other.count_runs() == 0
 
@@ -252,10 +252,10 @@ def test_a_store_without_a_log_is_copied_first(tmp_path: Path) -> None:
         fill(store, range(3), age=5, now=NOW, rows=10)
         with store.database.alone() as connection:
             assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-        with stream.snapshot(store.database) as connection:
+        with dump.snapshot(store.database) as connection:
             # A reader of the store itself would keep this one waiting.
             assert store.write(batch(info(99)))
-            opening, _ = stream.read(connection)
+            opening, _ = dump.read(connection)
         assert (opening.counts["runs"], store.count_runs()) == (3, 4)
     assert not [*tmp_path.glob("copy-*")]
 
@@ -278,8 +278,8 @@ def test_a_backup_while_a_server_writes(location: str, tmp_path: Path, empty: st
 
 
 _WORK = {
-    "restore": "from jobsight.store.backup import restore; restore(to, Path(of), show)",
-    "move": "from jobsight.store.moving import move; move(of, to, show)",
+    "restore": "from jobsight.store.maintenance.dump import restore; restore(to, Path(of), show)",
+    "move": "from jobsight.store.maintenance.dump import move; move(of, to, show)",
 }
 _PROCESS = """
 import sys
@@ -317,13 +317,13 @@ def test_a_kill_leaves_the_target_empty(
         with Store.open(empty) as other:
             assert other.count_runs() == 0
             assert_sound(other)
-    move(location, empty) if work == "move" else restore(empty, Path(source))
+    copy_store(location, empty) if work == "move" else restore(empty, Path(source))
     with Store.open(empty) as other:
         assert rows(other) == rows(store)
 
 
 def test_blocks_are_bounded(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "BYTES", 300)
-    with stream.snapshot(filled.database) as connection:
-        _, blocks = stream.read(connection)
+    monkeypatch.setattr(dump, "BYTES", 300)
+    with dump.snapshot(filled.database) as connection:
+        _, blocks = dump.read(connection)
         assert max(len(block.rows) for block in blocks if block.table == "chunks") <= 2

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from jobsight.model import MISSING
-from jobsight.store import packing
-from jobsight.store.curves import Curves, Summary, summarise
-from jobsight.store.transforms import Values
+from jobsight.store.series import packing
+from jobsight.store.series.curves import SeriesBlock, Summary, summarise
+from jobsight.store.series.packing import Values
 
 INTEGERS = st.one_of(st.integers(-(10**15), 10**15), st.just(MISSING))
 FLOATS = st.one_of(st.floats(-1e15, 1e15), st.just(np.nan))
 
 
 @st.composite
-def curves(draw: st.DrawFn) -> Curves:
+def curves(draw: st.DrawFn) -> SeriesBlock:
     rows = draw(st.integers(1, 20))
     gaps = draw(arrays.arrays(np.int64, rows, elements=st.integers(1, 10**11)))
     columns: dict[str, Values] = {}
@@ -29,7 +29,7 @@ def curves(draw: st.DrawFn) -> Curves:
             if whole
             else arrays.arrays(np.float64, rows, elements=FLOATS)
         )
-    return Curves(1_790_000_000 * 10**9 + np.cumsum(gaps), columns)
+    return SeriesBlock(1_790_000_000 * 10**9 + np.cumsum(gaps), columns)
 
 
 def plainly(times: list[int], values: list[int] | list[float]) -> Summary | None:
@@ -54,7 +54,7 @@ def plainly(times: list[int], values: list[int] | list[float]) -> Summary | None
 @settings(max_examples=300, deadline=None)
 @given(curves(), st.booleans())
 def test_metrics_summed_up_together_are_summed_up_like_each_alone(
-    given: Curves, narrow: bool
+    given: SeriesBlock, narrow: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if narrow:

@@ -16,7 +16,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from jobsight.errors import StoreError
-from jobsight.store import ChunkError, Store, derived, schema, tables
+from jobsight.store.schema import tables, versions
+from jobsight.store.series.codec import ChunkError
+from jobsight.store.store import Store
 from jobsight.util import mounts
 from tests.store.sample import batch, find, info, part, seconds, series, sighting
 
@@ -253,7 +255,7 @@ def test_a_damaged_chunk_is_named(store: Store) -> None:
 def test_the_tables_are_what_the_migrations_make(location: str) -> None:
     with Store.open(location) as store:
         found = inspect(store.database.engine)
-        for table in derived.metadata.sorted_tables:
+        for table in tables.metadata.sorted_tables:
             columns = {column["name"]: column for column in found.get_columns(table.name)}
             # In any order: a revision adds its columns at the end.
             assert set(columns) == {column.name for column in table.columns}
@@ -262,9 +264,9 @@ def test_the_tables_are_what_the_migrations_make(location: str) -> None:
             indices = {index["name"] for index in found.get_indexes(table.name)}
             indices |= {unique["name"] for unique in found.get_unique_constraints(table.name)}
             assert {index.name for index in table.indexes} <= indices
-        assert set(found.get_table_names()) == {*derived.metadata.tables, "alembic_version"}
+        assert set(found.get_table_names()) == {*tables.metadata.tables, "alembic_version"}
     config = Config()
-    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    config.set_main_option("script_location", str(versions.MIGRATIONS))
     assert ScriptDirectory.from_config(config).get_current_head() == tables.VERSION
 
 

@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from jobsight.errors import StoreError
-from jobsight.store import Store, founding, schema, statements, tables
 from jobsight.store.database import open_database
+from jobsight.store.schema import create, statements, tables, versions
+from jobsight.store.store import Store
 from tests.store.sample import batch, info
 
 
@@ -27,13 +28,13 @@ def _master(file: Path) -> list[tuple[object, ...]]:
 
 def test_the_script_is_what_the_revisions_come_to() -> None:
     """After a new revision: ``make docs``."""
-    assert founding.SCRIPT.read_text() == schema.script()
+    assert create.SCRIPT.read_text() == versions.script()
 
 
 def test_a_new_store_is_one_that_was_brought_up(tmp_path: Path) -> None:
     Store.open(tmp_path / "new.db").close()
     database = open_database(tmp_path / "old.db")
-    schema.migrate(database)
+    versions.migrate(database)
     database.close()
     assert _master(tmp_path / "new.db") == _master(tmp_path / "old.db")
     with Store.open(tmp_path / "new.db") as new, Store.open(tmp_path / "old.db") as old:
@@ -52,7 +53,7 @@ def test_the_pages_of_a_new_file_are_large_and_an_old_one_keeps_its_own(
     if before is not None:
         with closing(sqlite3.connect(file)) as old:
             old.execute(f"PRAGMA page_size = {before}")
-            old.executescript(founding.SCRIPT.read_text())
+            old.executescript(create.SCRIPT.read_text())
     with Store.open(file) as store:
         store.write(batch(jobs=[info(1)]))
     with closing(sqlite3.connect(file)) as connection:
@@ -86,9 +87,9 @@ def test_a_script_that_fails_leaves_an_empty_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken.sql"
-    broken.write_text(founding.SCRIPT.read_text() + ";\nNONSENSE\n")
+    broken.write_text(create.SCRIPT.read_text() + ";\nNONSENSE\n")
     with monkeypatch.context() as patched:
-        patched.setattr(founding, "SCRIPT", broken)
+        patched.setattr(create, "SCRIPT", broken)
         with pytest.raises(StoreError, match="NONSENSE"):
             Store.open(tmp_path / "store.db")
     with Store.open(tmp_path / "store.db") as store:
@@ -100,7 +101,7 @@ def test_who_only_writes_needs_the_driver_alone(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from jobsight.sams.aggregator import Aggregator\n"
-        "from jobsight.store.intake import Intake\n"
+        "from jobsight.store.write.intake import Intake\n"
         "for _ in range(2):\n"
         "    with Intake.open(sys.argv[1]) as store:\n"
         "        Aggregator(store, 'c1').book([])\n"

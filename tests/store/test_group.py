@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from jobsight.errors import StoreError
-from jobsight.store import Store
 from jobsight.store.database import Transaction
-from jobsight.store.group import Group
+from jobsight.store.store import Store
+from jobsight.store.write.batch import Group
 from tests.store.sample import batch, find, part, seconds, series, sighting
 
 

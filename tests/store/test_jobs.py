@@ -3,7 +3,8 @@
 import pytest
 
 from jobsight.model import SECOND
-from jobsight.store import BatchError, Store
+from jobsight.store.store import Store
+from jobsight.store.write.validation import BatchError
 from tests.store.sample import START, batch, find, info, part, sighting, totals
 
 

@@ -10,8 +10,11 @@ import pytest
 from sqlalchemy import Connection, inspect, text
 
 from jobsight.model import SECOND
-from jobsight.store import Store, chunks, schema, stream, tables
 from jobsight.store.database import open_database
+from jobsight.store.maintenance import dump
+from jobsight.store.schema import tables, versions
+from jobsight.store.series import codec
+from jobsight.store.store import Store
 from tests.store.contents import assert_sound, rows
 from tests.store.many import count
 from tests.store.sample import (
@@ -41,7 +44,7 @@ PATH = b"/bin/old"
 def _old_store(location: str, revision: str = "0001") -> None:
     """A store as a revision left it: statements written out, since today's code knows more."""
     database = open_database(location)
-    schema.migrate(database, revision)
+    versions.migrate(database, revision)
     with database.migration() as connection:
         agent = {"cluster": "c1", "node": "n1", "version": "0.1", "clock_skew": 0}
         _insert(
@@ -63,7 +66,7 @@ def _old_store(location: str, revision: str = "0001") -> None:
             last_sample=START + 2 * SECOND, open_chunks=1,
         )  # fmt: skip
         times = START + np.arange(3) * SECOND
-        data = chunks.encode_plain(times, {"cpu.time": np.array([0, 1000, 2000])})
+        data = codec.encode_plain(times, {"cpu.time": np.array([0, 1000, 2000])})
         _insert(
             connection, "chunks", id=1, run_node_id=1, first=START, last=START + 2 * SECOND,
             rows=3, level=0, data=data,
@@ -129,7 +132,7 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(location: str) -> Non
     with pytest.raises(Exception, match="steps"):
         Store.open(location)
     with database.migration() as connection:
-        assert schema.version(connection) == "0001"
+        assert versions.version(connection) == "0001"
         connection.execute(text("DROP TABLE steps"))
     database.close()
     with Store.open(location) as store:
@@ -144,15 +147,15 @@ def test_a_backup_of_an_older_release(location: str, tmp_path: Path, revision: s
     database = open_database(location)
     with database.read() as connection:
         there = inspect(connection)
-        names = [table.name for table in stream.TABLES if there.has_table(table.name)]
+        names = [table.name for table in dump.TABLES if there.has_table(table.name)]
         columns = {name: [one["name"] for one in there.get_columns(name)] for name in names}
         blocks = []
         for name in names:
             quoted = ", ".join(f'"{column}"' for column in columns[name])
             found = connection.execute(text(f"SELECT {quoted} FROM {name}"))
-            blocks.append(stream.Block(name, [list(row) for row in found]))
+            blocks.append(dump.Block(name, [list(row) for row in found]))
     database.close()
-    opening = stream.Opening(
+    opening = dump.Opening(
         version=revision,
         jobsight="0.1",
         engine="any",
@@ -161,7 +164,7 @@ def test_a_backup_of_an_older_release(location: str, tmp_path: Path, revision: s
         counts={block.table: len(block.rows) for block in blocks},
     )
     target = open_database(tmp_path / "restored.db")
-    stream.load(target, opening, blocks)
+    dump.load(target, opening, blocks)
     target.close()
     with Store.open(tmp_path / "restored.db") as restored, Store.open(location) as store:
         assert restored.info().version == tables.VERSION

@@ -8,9 +8,16 @@ from sqlalchemy import text
 from jobsight.config.settings import KeepSettings
 from jobsight.model import SECOND
 from jobsight.server import series as pages
-from jobsight.store import Store, pruning
-from jobsight.store.pruning import preview, prune
-from jobsight.store.retention import EXECUTABLES, SERIES, THINNED, classes
+from jobsight.store.maintenance import retention
+from jobsight.store.maintenance.retention import (
+    EXECUTABLES,
+    SERIES,
+    THINNED,
+    classes,
+    preview,
+    prune,
+)
+from jobsight.store.store import Store
 from tests.store.many import DAY, NOW, ROWS, count, cpu_growth, fill, summed
 from tests.store.sample import batch, find, info, part, sighting, use
 from tests.waiting import wait_until
@@ -18,7 +25,7 @@ from tests.waiting import wait_until
 FOREVER = KeepSettings(series=0)
 
 
-def _prune(store: Store, **keep: float) -> dict[str, pruning.Taken]:
+def _prune(store: Store, **keep: float) -> dict[str, retention.Pruned]:
     settings = KeepSettings(**({"series": 0} | keep))
     return prune(store.database, settings, NOW, rest=lambda seconds: None)
 
@@ -132,7 +139,7 @@ def test_only_what_is_archived(store: Store) -> None:
 def test_runs_of_many_nodes_go_in_several_transactions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "NODES_AT_ONCE", 3)
+    monkeypatch.setattr(retention, "NODES_AT_ONCE", 3)
     start, end = NOW - 50 * DAY, NOW - 49 * DAY
     seen = [sighting(1, f"n{number}", start) for number in range(8)]
     parts = [part(one, executables=[use(b"/bin/a", 1)], final=True) for one in seen]
@@ -158,7 +165,7 @@ def test_what_comes_while_it_is_pruned_stays(store: Store) -> None:
             assert store.write(batch(news))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pruning, "NODES_AT_ONCE", 1)
+        patch.setattr(retention, "NODES_AT_ONCE", 1)
         prune(store.database, KeepSettings(series=0, runs=1), NOW, rest=rest)
     assert [run.info.job_id for run in store.runs()] == [1]
 

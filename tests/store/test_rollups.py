@@ -7,15 +7,15 @@ import msgspec
 from jobsight.model import SECOND
 from jobsight.software.naming import name_new
 from jobsight.software.rules import RuleSet
-from jobsight.store import Store, statements
-from jobsight.store.catalogue import undetermined_paths
-from jobsight.store.contributions import DAY
-from jobsight.store.derived import software_by_day, usage_by_day
-from jobsight.store.node_usage import node_usage
-from jobsight.store.retention import EXECUTABLES
-from jobsight.store.rollups import sum_up
-from jobsight.store.usage import Question
-from jobsight.store.usage import usage as usage_of
+from jobsight.store.maintenance.retention import EXECUTABLES
+from jobsight.store.rollups.catalogue import undetermined_paths
+from jobsight.store.rollups.rollups import sum_up
+from jobsight.store.rollups.shares import DAY
+from jobsight.store.rollups.usage import Question, node_usage
+from jobsight.store.rollups.usage import usage as usage_of
+from jobsight.store.schema import statements
+from jobsight.store.schema.tables import software_by_day, usage_by_day
+from jobsight.store.store import Store
 from tests.store import postgresql
 from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
 from tests.store.sums import from_scratch, rows, sum_up_everything, sums
@@ -281,7 +281,7 @@ def test_days_and_software_add_up(store: Store) -> None:
 
 
 def test_what_an_export_reads_is_the_run_s_whole(store: Store) -> None:
-    from jobsight.store.rollups import decode_contribution
+    from jobsight.store.rollups.rollups import decode_contribution
 
     record = info(**WHO, cpus=2, end=START + 2 * DAY)
     store.write(batch(record, part(totals=totals(9, SECOND), executables=[use(b"/a", SECOND)])))

@@ -3,7 +3,7 @@
 import itertools
 
 from jobsight.model import SECOND, StepUse
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.sample import START, batch, find, info, part, sighting, step, totals
 
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from jobsight.model import MISSING, SECOND, Column, Coverage, ExecutableUse, RunReference, Series
-from jobsight.store import RunNotFound, Store, tables
+from jobsight.store.read.queries import RunNotFound
+from jobsight.store.schema import tables
+from jobsight.store.store import Store
 from tests.store.sample import (
     EXACT,
     START,

@@ -9,22 +9,30 @@ from hypothesis import strategies as st
 from jobsight.metrics import METRICS
 from jobsight.model import MISSING, SECOND
 from jobsight.server import series as pages
-from jobsight.store import chunks
-from jobsight.store.curves import Curves, Summary, present, summarise
-from jobsight.store.frames import decompress
-from jobsight.store.records import StoredSeries
-from jobsight.store.thinning import POINTS, stretch, thin, thin_chunks
+from jobsight.store.read.queries import StoredSeries
+from jobsight.store.series import codec
+from jobsight.store.series.codec import decompress
+from jobsight.store.series.curves import (
+    POINTS,
+    SeriesBlock,
+    Summary,
+    downsample,
+    downsample_chunks,
+    present,
+    stretch,
+    summarise,
+)
 
 CPU = METRICS["cpu.time"]
 START = 1_790_000_000 * SECOND
 
 
-def _day(seconds: int = 86400, step: int = 30) -> Curves:
+def _day(seconds: int = 86400, step: int = 30) -> SeriesBlock:
     """A counter with a pause in it, and gauges that wander."""
     times = START + np.arange(0, seconds, step) * SECOND
     rows = np.arange(len(times))
     busy = (rows % 100 < 70) * step * SECOND
-    return Curves(
+    return SeriesBlock(
         times,
         {
             "cpu.time": np.cumsum(busy),
@@ -35,19 +43,19 @@ def _day(seconds: int = 86400, step: int = 30) -> Curves:
     )
 
 
-def _growth(curves: Curves) -> float:
+def _growth(curves: SeriesBlock) -> float:
     """What a page would add up to: rates times the seconds for which they stand."""
     rates, spans = pages.rates(curves.times, curves.columns["cpu.time"], CPU)
     return float(np.nansum(rates * spans))
 
 
-def _integral(curves: Curves, name: str) -> float:
+def _integral(curves: SeriesBlock, name: str) -> float:
     return summarise(curves)[name].integral
 
 
 def test_a_day_keeps_its_totals_means_and_ends() -> None:
     day = _day()
-    made = thin(day, 300 * SECOND)
+    made = downsample(day, 300 * SECOND)
     assert len(made.times) == pytest.approx(len(day.times) / 10, abs=2)
     assert (made.times[0], made.times[-1]) == (day.times[0], day.times[-1])
     counter = day.columns["cpu.time"]
@@ -62,39 +70,39 @@ def test_a_day_keeps_its_totals_means_and_ends() -> None:
 
 def test_the_summary_is_that_of_all_rows() -> None:
     day = _day()
-    (made,) = thin_chunks([chunks.encode(*day)], 300 * SECOND) or ()
+    (made,) = downsample_chunks([codec.encode(*day)], 300 * SECOND) or ()
     assert made.resolution == 300 * SECOND
     assert (made.first, made.last, made.rows) == (
-        day.times[0], day.times[-1], len(chunks.decode(made.data)[0]),
+        day.times[0], day.times[-1], len(codec.decode(made.data)[0]),
     )  # fmt: skip
     kept = msgspec.msgpack.decode(decompress(made.summary), type=dict[str, Summary])
     assert kept == summarise(day)
     assert kept["memory.used"].maximum > 2**33
-    assert len(made.data) < len(chunks.encode(*day)) / 3
+    assert len(made.data) < len(codec.encode(*day)) / 3
 
 
 def test_chunks_that_wait_are_joined_first() -> None:
     day = _day()
     pieces = [
-        Curves(day.times[at::7], {name: values[at::7] for name, values in day.columns.items()})
+        SeriesBlock(day.times[at::7], {name: values[at::7] for name, values in day.columns.items()})
         for at in range(7)
     ]
-    apart = thin_chunks([chunks.encode_plain(*piece) for piece in pieces], 300 * SECOND)
-    assert apart == thin_chunks([chunks.encode(*day)], 300 * SECOND)
+    apart = downsample_chunks([codec.encode_plain(*piece) for piece in pieces], 300 * SECOND)
+    assert apart == downsample_chunks([codec.encode(*day)], 300 * SECOND)
 
 
 def test_short_runs_keep_what_a_page_draws() -> None:
     assert stretch(86400 * SECOND, 300 * SECOND) == 300 * SECOND
     hour = _day(3600, 10)
-    made = thin(hour, stretch(3600 * SECOND, 300 * SECOND))
+    made = downsample(hour, stretch(3600 * SECOND, 300 * SECOND))
     assert POINTS <= len(made.times) <= POINTS + 2
     minute = _day(60, 1)
-    assert thin_chunks([chunks.encode(*minute)], 300 * SECOND) is None
+    assert downsample_chunks([codec.encode(*minute)], 300 * SECOND) is None
 
 
 def test_a_page_draws_a_thinned_curve_without_gaps() -> None:
     day = _day()
-    made = thin(day, 300 * SECOND)
+    made = downsample(day, 300 * SECOND)
     assert pages.find_gaps(made.times).tolist() == []
     whole, few = (
         pages.reply("a:1", [StoredSeries("n", *part)], [], 50).nodes[0] for part in (day, made)
@@ -104,8 +112,10 @@ def test_a_page_draws_a_thinned_curve_without_gaps() -> None:
     )
     # Where samples were lost, they are still missing.
     lost = (day.times < START + 30000 * SECOND) | (day.times > START + 40000 * SECOND)
-    part = Curves(day.times[lost], {name: values[lost] for name, values in day.columns.items()})
-    assert len(pages.find_gaps(thin(part, 300 * SECOND).times)) == 1
+    part = SeriesBlock(
+        day.times[lost], {name: values[lost] for name, values in day.columns.items()}
+    )
+    assert len(pages.find_gaps(downsample(part, 300 * SECOND).times)) == 1
 
 
 _COUNTER = st.lists(
@@ -123,8 +133,8 @@ def test_counters_grow_by_the_same(steps: list[object], width: int, gaps: list[i
         value = 0 if step == "fall" else value + int(str(step))
         values.append(value)
     times = START + np.cumsum(gaps)[: len(values)] * SECOND
-    curves = Curves(times, {"cpu.time": np.array(values, np.int64) * 1})
-    made = thin(curves, width * SECOND)
+    curves = SeriesBlock(times, {"cpu.time": np.array(values, np.int64) * 1})
+    made = downsample(curves, width * SECOND)
     assert _growth(made) == pytest.approx(_growth(curves))
     there = curves.columns["cpu.time"][present(curves.columns["cpu.time"])]
     kept = made.columns["cpu.time"][present(made.columns["cpu.time"])]
@@ -140,8 +150,8 @@ def test_counters_grow_by_the_same(steps: list[object], width: int, gaps: list[i
 )
 def test_gauges_keep_their_integral(values: list[float], width: int) -> None:
     times = START + np.arange(len(values)) * SECOND
-    curves = Curves(times, {"load": np.array(values)})
-    made = thin(curves, width * SECOND)
+    curves = SeriesBlock(times, {"load": np.array(values)})
+    made = downsample(curves, width * SECOND)
     assert (made.times[0], made.times[-1]) == (times[0], times[-1])
     finite = np.array(values)[np.isfinite(values)]
     if len(finite) == len(values):

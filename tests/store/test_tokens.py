@@ -4,8 +4,9 @@ import pytest
 
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND
-from jobsight.store import BatchError, Store
+from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens, digest_of
+from jobsight.store.write.validation import BatchError
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from jobsight.config.settings import KeepSettings, Settings
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store, upkeep
-from jobsight.store.retention import DAY
-from jobsight.store.upkeep import claim, keep_regularly, keeping
+from jobsight.store.maintenance import retention
+from jobsight.store.maintenance.retention import DAY, claim, retention_worker, run_retention
+from jobsight.store.store import Store
 from tests.store.many import count, fill, summed
 from tests.waiting import wait_until
 
@@ -30,7 +30,7 @@ def test_it_prunes_beside_the_server(store: Store) -> None:
     fill(store, range(3), age=50, now=time.time_ns())
     fill(store, range(3, 5), age=5, now=time.time_ns())
     summed(store)
-    with keeping(store, KeepSettings(runs=10), first=0):
+    with retention_worker(store, KeepSettings(runs=10), first=0):
         wait_until(lambda: store.count_runs() == 2)
     assert store.count_runs() == 2
     assert count(store, "marks", "name = 'pruned' AND value > 0") == 1
@@ -45,11 +45,11 @@ def test_a_store_that_fails_does_not_end_it(
         tried.release()
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(upkeep, "claim", fail)
-    monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(retention, "claim", fail)
+    monkeypatch.setattr(retention, "LOOK_EVERY", 0.01)
     stopped = threading.Event()
     thread = threading.Thread(
-        target=keep_regularly, args=(store.database, KeepSettings(), stopped, 0.0)
+        target=run_retention, args=(store.database, KeepSettings(), stopped, 0.0)
     )
     with caplog.at_level(logging.CRITICAL, "jobsight.store"):
         thread.start()

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from jobsight.model import Run
 from jobsight.server.app import create_app
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.web import sample
 
 if TYPE_CHECKING:

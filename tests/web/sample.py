@@ -28,7 +28,7 @@ from jobsight.model import (
 )
 
 if TYPE_CHECKING:
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
 NOW = 1_794_717_192 * SECOND
 MIB = 2**20
@@ -315,7 +315,7 @@ if __name__ == "__main__":
     import uvicorn
 
     from jobsight.server.app import create_app
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     folder = Path(sys.argv[1])
     with Store.open(folder / "store.db") as opened:

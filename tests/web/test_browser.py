@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from jobsight.model import SECOND, Run
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.web import sample
 from tests.web.conftest import TOKEN, served
 

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from jobsight.model import Run
 from jobsight.server.app import create_app
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.web.conftest import TOKEN
 from tests.web.document import Document
 from tests.web.sample import HOSTILE

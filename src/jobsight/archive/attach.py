@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from jobsight.config.settings import ArchiveSettings
-from jobsight.store import Store
-from jobsight.store.archived import Archive
+from jobsight.store.read.external import Archive
+from jobsight.store.store import Store
 
 
 def attach(store: Store, settings: ArchiveSettings) -> None:

@@ -14,8 +14,8 @@ from jobsight.archive.place import ArchiveError, Place, digest_of
 from jobsight.archive.reader import Reader
 from jobsight.archive.schemas import TABLES
 from jobsight.archive.writer import parts_under_way
-from jobsight.store import Store
-from jobsight.store.tables import runs
+from jobsight.store.schema.tables import runs
+from jobsight.store.store import Store
 
 
 class Month(msgspec.Struct, kw_only=True):

@@ -19,10 +19,16 @@ from jobsight.archive.part import MANIFEST, Manifest, cluster_and_month
 from jobsight.archive.place import ArchiveError, Place
 from jobsight.archive.wide import Metric, columns_of, curves_of
 from jobsight.model import SECOND, RunReference
-from jobsight.store.archived import ArchivedRun
-from jobsight.store.curves import Curves, between, combine, join, summarise
-from jobsight.store.queries import sum_executables, sum_steps
-from jobsight.store.records import MetricSummary, StoredExecutable, StoredSeries, StoredStep
+from jobsight.store.read.external import ArchivedRun
+from jobsight.store.read.queries import (
+    MetricSummary,
+    StoredExecutable,
+    StoredSeries,
+    StoredStep,
+    sum_executables,
+    sum_steps,
+)
+from jobsight.store.series.curves import SeriesBlock, between, combine, join, summarise
 
 #: Footers that are kept; files never change, so they stay true.
 _FOOTERS = 256
@@ -35,7 +41,7 @@ class Sighting(NamedTuple):
     """A row of ``nodes`` and its curves."""
 
     row: dict[str, Any]
-    curves: Curves
+    curves: SeriesBlock
 
 
 class Reader:
@@ -64,7 +70,7 @@ class Reader:
         until: int | None = None,
     ) -> list[StoredSeries]:
         """The run's curves by node, sorted by time; all metrics where none are named."""
-        parts: dict[str, list[Curves]] = {}
+        parts: dict[str, list[SeriesBlock]] = {}
         for sighting in self.sightings(run, metrics):
             if len(sighting.curves.times):
                 parts.setdefault(sighting.row["node"], []).append(sighting.curves)
@@ -77,7 +83,9 @@ class Reader:
         return [
             MetricSummary(series.node, metric, *combine([summary]))
             for series in self.series(run)
-            for metric, summary in sorted(summarise(Curves(series.times, series.columns)).items())
+            for metric, summary in sorted(
+                summarise(SeriesBlock(series.times, series.columns)).items()
+            )
         ]
 
     def run(self, run: ArchivedRun) -> dict[str, Any]:
@@ -102,7 +110,7 @@ class Reader:
     ) -> Iterator[Sighting]:
         """The run on each of its nodes, with the curves that are wanted."""
         rows = self.rows(run, "nodes")
-        pieces: dict[int, list[Curves]] = {row["sighting"]: [] for row in rows}
+        pieces: dict[int, list[SeriesBlock]] = {row["sighting"]: [] for row in rows}
         if any(row["sample_count"] for row in rows):
             for file in self._files(run, "series"):
                 self._add_curves(file, run, rows, metrics, pieces)
@@ -187,7 +195,7 @@ class Reader:
         run: ArchivedRun,
         rows: list[dict[str, Any]],
         wanted: Sequence[str] | None,
-        pieces: dict[int, list[Curves]],
+        pieces: dict[int, list[SeriesBlock]],
     ) -> None:
         columns = columns_of(self._footer(file).schema.to_arrow_schema())
         if wanted is not None:

@@ -10,13 +10,14 @@ from sqlalchemy import select
 
 from jobsight.archive.reader import Reader, Sighting
 from jobsight.model import JobTotals
-from jobsight.store import Store, chunks, statements
-from jobsight.store.archived import ArchivedRun
-from jobsight.store.compaction import ARRIVED, join_chunks
-from jobsight.store.curves import Curves
 from jobsight.store.database import Transaction
-from jobsight.store.statements import INFO_NAMES, quoted
-from jobsight.store.tables import SUMMED_FIGURES, runs
+from jobsight.store.read.external import ArchivedRun
+from jobsight.store.schema import statements
+from jobsight.store.schema.statements import INFO_NAMES, quoted
+from jobsight.store.schema.tables import SUMMED_FIGURES, runs
+from jobsight.store.series import codec
+from jobsight.store.series.curves import ARRIVED, SeriesBlock, join_chunks
+from jobsight.store.store import Store
 
 _encode = msgspec.msgpack.Encoder().encode
 _TOTALS = tuple(name for name in JobTotals.__struct_fields__ if name != "time")
@@ -158,7 +159,7 @@ def _paths(transaction: Transaction, paths: set[bytes]) -> dict[bytes, int]:
     return found
 
 
-def _series(transaction: Transaction, run_node_id: int, curves: Curves) -> None:
+def _series(transaction: Transaction, run_node_id: int, curves: SeriesBlock) -> None:
     if not len(curves.times):
         return
     node = {"run_node_id": run_node_id, "level": ARRIVED, "summary": None}
@@ -169,7 +170,7 @@ def _series(transaction: Transaction, run_node_id: int, curves: Curves) -> None:
             "first": int(curves.times[0]),
             "last": int(curves.times[-1]),
             "rows": len(curves.times),
-            "data": chunks.encode_quickly(curves.times, curves.columns),
+            "data": codec.encode_quickly(curves.times, curves.columns),
         }
     ]
     rows += [dict(zip(("first", "last", "rows", "data"), chunk, strict=True)) for chunk in own]

@@ -10,13 +10,20 @@ from sqlalchemy import Connection, func, select
 
 from jobsight.archive.wide import Stretch, metrics_of
 from jobsight.model import JobTotals
-from jobsight.store import chunks as codec
-from jobsight.store.bookings import info_from_columns
-from jobsight.store.compaction import MAX_VALUES
-from jobsight.store.curves import Curves, join
-from jobsight.store.derived import run_details
-from jobsight.store.statements import INFO_NAMES
-from jobsight.store.tables import SUMMED_FIGURES, chunks, executables, paths, run_nodes, runs, steps
+from jobsight.store.schema.statements import INFO_NAMES
+from jobsight.store.schema.tables import (
+    SUMMED_FIGURES,
+    chunks,
+    executables,
+    paths,
+    run_details,
+    run_nodes,
+    runs,
+    steps,
+)
+from jobsight.store.series import codec
+from jobsight.store.series.curves import MAX_VALUES, SeriesBlock, join
+from jobsight.store.write.runs import info_from_columns
 from jobsight.text import readable_path
 
 #: Nodes of runs whose rows are held at once.
@@ -179,12 +186,12 @@ def stretches(connection: Connection, found: Sequence[RunToArchive]) -> Iterator
         yield Stretch(**_sighting(run, run_node_id), part="", curves=curves)
 
 
-def _joined(found: Any) -> Iterator[tuple[int, Curves]]:
+def _joined(found: Any) -> Iterator[tuple[int, SeriesBlock]]:
     """Chunks put together, as far as one reader's memory allows."""
-    waiting: list[Curves] = []
+    waiting: list[SeriesBlock] = []
     owner, values = 0, 0
     for run_node_id, data in found:
-        part = Curves(*codec.decode(data))
+        part = SeriesBlock(*codec.decode(data))
         size = len(part.times) * len(part.columns)
         if waiting and (run_node_id != owner or values + size > MAX_VALUES):
             yield owner, join(waiting)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from jobsight.store.tables import SUMMED_FIGURES
+from jobsight.store.schema.tables import SUMMED_FIGURES
 
 TIME = pa.timestamp("ns", "UTC")
 NUMBER = pa.int64()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.util.workers import repeating
 
 logger = logging.getLogger("jobsight.archive")

@@ -16,8 +16,8 @@ import pyarrow as pa
 from jobsight.archive.schemas import SERIES
 from jobsight.metrics import find_metric
 from jobsight.model import MISSING
-from jobsight.store.curves import Curves, present
-from jobsight.store.transforms import Values
+from jobsight.store.series.curves import SeriesBlock, present
+from jobsight.store.series.packing import Values
 
 #: Values (rows times metrics) of one row group. A run's curves are read in such pieces.
 GROUP_VALUES = 1 << 20
@@ -44,10 +44,10 @@ class Stretch(NamedTuple):
     part: str
     sighting: int
     node: str
-    curves: Curves
+    curves: SeriesBlock
 
 
-def metrics_of(curves: Curves) -> dict[str, str]:
+def metrics_of(curves: SeriesBlock) -> dict[str, str]:
     """The types of the curves."""
     return {
         name: INTEGER if values.dtype.kind == "i" else FLOAT
@@ -123,10 +123,10 @@ def _column(stretches: list[Stretch], metric: Metric) -> pa.Array:
     return pa.array(np.concatenate(parts), mask=np.concatenate(masks), from_pandas=False)
 
 
-def curves_of(table: pa.Table, metrics: dict[Metric, str]) -> Curves:
+def curves_of(table: pa.Table, metrics: dict[Metric, str]) -> SeriesBlock:
     """The rows of one sighting as curves again, bit for bit."""
     times = table.column("time").cast(pa.int64()).to_numpy()
-    return Curves(times, {metric.name: _values(table, metrics[metric]) for metric in metrics})
+    return SeriesBlock(times, {metric.name: _values(table, metrics[metric]) for metric in metrics})
 
 
 def _values(table: pa.Table, column: str) -> Values:
@@ -144,4 +144,4 @@ def pieces(stretch: Stretch, values: int = GROUP_VALUES) -> Iterator[Stretch]:
     rows = max(values // max(len(curves.columns), 1), 1)
     for first in range(0, len(curves.times), rows):
         part = {name: column[first : first + rows] for name, column in curves.columns.items()}
-        yield stretch._replace(curves=Curves(curves.times[first : first + rows], part))
+        yield stretch._replace(curves=SeriesBlock(curves.times[first : first + rows], part))

@@ -24,10 +24,9 @@ from jobsight.archive.reader import Reader
 from jobsight.archive.restore import restore
 from jobsight.archive.rows import RunToArchive, gather, portions, stretches
 from jobsight.errors import JobsightError
-from jobsight.store import Store
-from jobsight.store.archived import ArchivedRun
-from jobsight.store.derived import marks
-from jobsight.store.tables import runs
+from jobsight.store.read.external import ArchivedRun
+from jobsight.store.schema.tables import marks, runs
+from jobsight.store.store import Store
 
 #: Runs of one part at most: they are marked in one transaction.
 PART_RUNS = 10_000

@@ -52,7 +52,7 @@ def aggregate(settings: AggregatorSettings) -> int:
         ]
         remotes[0].start()
         from jobsight.sams.aggregator import Aggregator
-        from jobsight.store.intake import Intake
+        from jobsight.store.write.intake import Intake
 
         collect_rarely(NEW_OBJECTS)
         aggregator = Aggregator(stack.enter_context(Intake.open(settings.store)), settings.cluster)

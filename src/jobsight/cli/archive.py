@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from jobsight.archive.reader import Reader
     from jobsight.archive.writer import Archived
     from jobsight.config.settings import Settings
-    from jobsight.store import Store
-    from jobsight.store.archived import ArchivedRun
+    from jobsight.store.read.external import ArchivedRun
+    from jobsight.store.store import Store
 
 _DAY = 86400 * SECOND
 
@@ -136,7 +136,7 @@ def archive(
     if action is Action.CHECK:
         return _check(place, settings, json)
     from jobsight.archive.writer import write_archive
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     with Store.open(settings.store.location) as opened:
         if action is Action.WRITE:
@@ -222,7 +222,7 @@ def _list(place: Place, json: bool) -> int:
 
 def _check(place: Place, settings: Settings, json: bool) -> int:
     from jobsight.archive.check import check_archive
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     with Store.open(settings.store.location) as opened:
         checked = check_archive(place, opened, progress_line("parts checked"))

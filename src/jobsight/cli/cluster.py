@@ -42,7 +42,7 @@ def cluster(
     from jobsight.reports.cluster import view_cluster
     from jobsight.scheduler.records import NodeInfo
     from jobsight.scheduler.snapshot import read_snapshot, snapshot_clusters
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened:
         chosen = _chosen(name, snapshot_clusters(opened))

@@ -28,7 +28,8 @@ from jobsight.reports.terminal import print_report
 from jobsight.reports.units import format_bytes, format_cores
 from jobsight.samples import Sample, samples
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store, StoredRun
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.store import Store
 from jobsight.transport.running_server import read_running_server
 
 ACCOUNT = "samples"

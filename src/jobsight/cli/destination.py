@@ -12,7 +12,7 @@ from jobsight.config import paths
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
 from jobsight.server.receiver import Receiver
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport.delivery import Delivery, EmbeddedTarget, Target, server_target
 from jobsight.transport.spool import Spool, SpoolError
 

@@ -50,7 +50,7 @@ def import_(
     location = store or settings.store.location
     from jobsight.sams.databases import find_databases
     from jobsight.sams.importing import Imported, import_database
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     files = [file for one in path for file in find_databases(one)]
     whole = Imported()

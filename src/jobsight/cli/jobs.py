@@ -108,7 +108,7 @@ def jobs(
     moment = None if since is None else parse_since(since, time.time_ns())
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.reports.listing import job_row
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened:
         found = opened.runs(

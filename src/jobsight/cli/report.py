@@ -21,7 +21,8 @@ from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
 
 if TYPE_CHECKING:
-    from jobsight.store import Store, StoredRun
+    from jobsight.store.read.queries import StoredRun
+    from jobsight.store.store import Store
 
 
 def report(
@@ -68,7 +69,7 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
     if _readable(location):
         from jobsight.archive.attach import attach
         from jobsight.reports.build import build_report
-        from jobsight.store import Store
+        from jobsight.store.store import Store
 
         opened = Store.open(location)
         if settings is not None:

@@ -18,7 +18,7 @@ from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
 _SOURCES = ("auto", "rest", "json", "text", "pyslurm", "onsite", "recorded")
 
@@ -56,7 +56,7 @@ def scrape(
         paths.private_directory(paths.store_directory(location))
     # What is wrong with a field or a sink is logged where it is seen.
     logging.basicConfig(format="jobsight: %(message)s", level=logging.WARNING)
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened:
         if every is not None:

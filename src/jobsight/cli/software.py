@@ -27,7 +27,7 @@ from jobsight.text import path_bytes, readable_text
 if TYPE_CHECKING:
     from jobsight.software.about import AboutPath, AboutSoftware
     from jobsight.software.suggestions import Suggestion
-    from jobsight.store.catalogue import PathRow
+    from jobsight.store.rollups.catalogue import PathRow
 
 _ABOUT = "What ran, under what name, for whom; and the rules that name it."
 
@@ -45,8 +45,8 @@ def list_(
     What no rule knows (undetermined) and what no program accounts for (not attributed) stand last.
     """
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.store import Store
-    from jobsight.store.catalogue import SoftwareRow, list_software
+    from jobsight.store.rollups.catalogue import SoftwareRow, list_software
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened, opened.database.read() as connection:
         rows = list_software(connection)
@@ -93,7 +93,7 @@ def show(
     location = existing_store(store or settings.store.location)
     from jobsight.software.about import about_path, about_software
     from jobsight.software.worker import load_rules
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     about: AboutPath | AboutSoftware
     with Store.open(location) as opened, opened.database.read() as connection:
@@ -125,9 +125,9 @@ def undetermined(
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.software.suggestions import Suggestion, suggest
-    from jobsight.store import Store
-    from jobsight.store.catalogue import undetermined_paths
-    from jobsight.store.contributions import DAY
+    from jobsight.store.rollups.catalogue import undetermined_paths
+    from jobsight.store.rollups.shares import DAY
+    from jobsight.store.store import Store
 
     day = first_day(since)
     with Store.open(location) as opened, opened.database.read() as connection:

@@ -39,8 +39,8 @@ def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:
     """Sum up what has changed, and write what that says."""
     from jobsight.cli.typed import existing_store
     from jobsight.export.extract import Extractor
-    from jobsight.store import Store
-    from jobsight.store.rollups import sum_up_all
+    from jobsight.store.rollups.rollups import sum_up_all
+    from jobsight.store.store import Store
 
     location = existing_store(settings.store)
     folder = Path(settings.export.output_path).expanduser()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jobsight.software.movers import Mover
-    from jobsight.store.usage import Question, UsageRow
+    from jobsight.store.rollups.usage import Question, UsageRow
 
 SinceOption = Annotated[
     str | None,
@@ -94,8 +94,8 @@ def report(
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.software import reporting
     from jobsight.software.movers import Mover
-    from jobsight.store import Store
-    from jobsight.store.usage import Question, UsageRow
+    from jobsight.store.rollups.usage import Question, UsageRow
+    from jobsight.store.store import Store
 
     question = Question(
         by=tuple(dict.fromkeys(name.strip() for name in by.split(",") if name.strip())),
@@ -132,7 +132,7 @@ def report(
 
 def first_day(text: str | None, option: str = "--since") -> int | None:
     """The day (UTC) that 90d or 2026-11-15 means; ``all`` is no bound."""
-    from jobsight.store.periods import day_of, number_of
+    from jobsight.store.rollups.usage import day_of, number_of
 
     if text is None or text == "all":
         return None
@@ -158,7 +158,7 @@ def _show(
 ) -> None:
     from jobsight.software.movers import Mover
     from jobsight.software.reporting import key_fields
-    from jobsight.store.usage import count_waiting, left_out
+    from jobsight.store.rollups.usage import count_waiting, left_out
 
     keys = [name for name in key_fields(question) if name != "kind"]
     if not rows:

@@ -18,8 +18,8 @@ from jobsight.text import readable_path, readable_text
 if TYPE_CHECKING:
     from jobsight.software.moves import Move
     from jobsight.software.rules import SoftwareName
-    from jobsight.store import Store
-    from jobsight.store.catalogue import SoftwareRow
+    from jobsight.store.rollups.catalogue import SoftwareRow
+    from jobsight.store.store import Store
 
 #: Microseconds.
 _HOUR = 3.6e9
@@ -51,8 +51,8 @@ def update(
         settings.software.rules = rules
     from jobsight.software import worker
     from jobsight.software.moves import foresee
-    from jobsight.store import Store
-    from jobsight.store.rollups import sum_up_all
+    from jobsight.store.rollups.rollups import sum_up_all
+    from jobsight.store.store import Store
 
     chosen = worker.load_rules(settings.software)
     with Store.open(location) as opened, shown_progress() as progress:
@@ -78,7 +78,7 @@ def update(
 
 
 def _names(opened: Store) -> dict[int, SoftwareRow]:
-    from jobsight.store.catalogue import list_software
+    from jobsight.store.rollups.catalogue import list_software
 
     with opened.database.read() as connection:
         return {row.id: row for row in list_software(connection)}

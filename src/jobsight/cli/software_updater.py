@@ -15,7 +15,7 @@ from jobsight.text import path_bytes
 if TYPE_CHECKING:
     from jobsight.software.known_paths import KnownPath
     from jobsight.software.rules import RuleSet, SoftwareName
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
 PROGRAM: Final = "sams-software-updater"
 
@@ -50,7 +50,7 @@ def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:
     """What the options ask for; of several the first in SAMS's order."""
     from jobsight.cli.typed import existing_store
     from jobsight.software.rules import RuleSet
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
     rules = RuleSet.load(settings.rules, ready=settings.ready_rules)
     warn(PROGRAM, rules.warnings)

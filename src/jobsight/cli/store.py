@@ -25,8 +25,8 @@ from jobsight.reports.units import (
 
 if TYPE_CHECKING:
     from jobsight.config.settings import KeepSettings
-    from jobsight.store.inventory import Inventory, LastHeard
-    from jobsight.store.pruning import Taken
+    from jobsight.store.maintenance.inventory import Inventory, LastHeard
+    from jobsight.store.maintenance.retention import Pruned
 
 _ABOUT = "Look after the store: what it holds, whether it is sound, what goes, copies of it."
 #: An agent that has said nothing for so long is named.
@@ -42,8 +42,8 @@ def info(json: JsonOption = False, store: StoreOption = None, config: ConfigOpti
     every page is looked at, which takes about as long as copying it.
     """
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.store import Store
-    from jobsight.store.inventory import take_inventory
+    from jobsight.store.maintenance.inventory import take_inventory
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened:
         found = take_inventory(opened.database)
@@ -78,8 +78,8 @@ def check(
     shown; restore it from a backup, or give it up with --remove-damaged.
     """
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.store import Store
-    from jobsight.store.checking import Checker
+    from jobsight.store.maintenance.check import Checker
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened, shown_progress() as progress:
         checker = Checker(opened.database, progress, repair=repair, remove_damaged=remove_damaged)
@@ -124,8 +124,8 @@ def compact(
     --no-vacuum to leave that out: free pages are used again by what comes.
     """
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.store import Store
-    from jobsight.store import compacting as work
+    from jobsight.store.maintenance import compact as work
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened, shown_progress() as progress:
         done = work.compact(opened.database, progress, vacuum=vacuum)
@@ -165,23 +165,24 @@ def prune(
     location = existing_store(store or settings.store.location)
     keep = settings.store.keep
     from jobsight.software.worker import load_rules, update
-    from jobsight.store import Store, pruning
+    from jobsight.store.maintenance import retention
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened, shown_progress() as progress:
         if dry_run:
-            taken = pruning.preview(opened.database, keep)
+            taken = retention.preview(opened.database, keep)
         else:
             if keep.runs or keep.executables:
                 # Only what was summed up may go, and only what has names is summed up.
                 update(opened, load_rules(settings.software))
-            taken = pruning.prune(opened.database, keep, progress=progress)
+            taken = retention.prune(opened.database, keep, progress=progress)
     if json:
         write_json({"dry_run": dry_run, "classes": msgspec.to_builtins(taken)})
     else:
         _show_taken(taken, keep, dry_run)
 
 
-def _show_taken(taken: dict[str, Taken], keep: KeepSettings, dry_run: bool) -> None:
+def _show_taken(taken: dict[str, Pruned], keep: KeepSettings, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     for name in ("runs", "series", "executables", "thinned"):
         part = taken.get(name)
@@ -199,7 +200,7 @@ def _show_taken(taken: dict[str, Taken], keep: KeepSettings, dry_run: bool) -> N
         print(f"{'paths removed':<20} {taken['paths'].rows:,}")
 
 
-def _what(name: str, part: Taken, would: str, dry_run: bool) -> str:
+def _what(name: str, part: Pruned, would: str, dry_run: bool) -> str:
     rows = {"thinned": "chunks", "series": "chunks"}.get(name, "rows")
     said = f"{part.runs:,} runs, {part.rows:,} {rows}"
     if name == "executables":

@@ -27,8 +27,8 @@ def backup(
     or not at all, and only its owner can read it: it holds who ran what.
     """
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.store import Store
-    from jobsight.store.backup import back_up
+    from jobsight.store.maintenance.dump import back_up
+    from jobsight.store.store import Store
 
     with Store.open(location) as opened, shown_progress() as progress:
         made = back_up(opened.database, file, progress, replace=force)
@@ -60,7 +60,7 @@ def restore(
     jobsight is brought up to date. Stop the server before; agents keep their batches meanwhile.
     """
     location = store or load_settings(config).store.location
-    from jobsight.store import backup as files
+    from jobsight.store.maintenance import dump as files
 
     with shown_progress() as progress:
         if dry_run:
@@ -103,9 +103,9 @@ def move(
     existing_store(source)
     if Path(source).absolute() == Path(target).absolute():
         raise StoreError(f"{source} and {target} are the same place")
-    from jobsight.store import moving
+    from jobsight.store.maintenance import dump
 
     with shown_progress() as progress:
-        made = moving.move(source, target, progress)
+        made = dump.copy_store(source, target, progress)
     rows = sum(made.counts.values())
     print(f"{rows:,} rows, {made.counts['runs']:,} runs moved; the first store is as it was")

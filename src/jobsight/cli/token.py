@@ -80,7 +80,7 @@ def token(
     location = store or settings.store.location
     if action != Action.ADD:
         existing_store(location)
-    from jobsight.store import Store
+    from jobsight.store.store import Store
     from jobsight.store.tokens import Tokens
 
     with Store.open(location) as opened:

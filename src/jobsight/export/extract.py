@@ -23,7 +23,7 @@ from jobsight.export.records import Reporting, UsageRecord
 from jobsight.export.state import Candidate, ExportState, Position
 from jobsight.export.xml import to_xml
 from jobsight.software.moves import software_names
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.util import durable
 
 #: Runs that are looked at before the position is noted, where none of them has news.

@@ -12,7 +12,7 @@ import msgspec
 from jobsight.model import SECOND
 from jobsight.software.rules import SoftwareName
 from jobsight.software.templates import fill_run
-from jobsight.store.contributions import UNDETERMINED
+from jobsight.store.rollups.shares import UNDETERMINED
 from jobsight.text import readable_text
 
 UNDETERMINED_NAME: Final = "undetermined"

@@ -15,8 +15,8 @@ from sqlalchemy import Row, text
 from jobsight.errors import StoreError
 from jobsight.export.records import ReportedRun
 from jobsight.store.database import Database
-from jobsight.store.marks import Mark, read_mark, set_mark
-from jobsight.store.rollups import decode_contribution
+from jobsight.store.rollups.rollups import decode_contribution
+from jobsight.store.write.scheduler import Checkpoint, read_checkpoint, set_checkpoint
 
 #: Runs that are read at once.
 PAGE = 1000
@@ -85,7 +85,7 @@ class ExportState:
 
     def position(self) -> Position:
         with self._database.write() as transaction:
-            mark = read_mark(transaction, self._mark)
+            mark = read_checkpoint(transaction, self._mark)
         return _position(mark)
 
     def last_revision(self) -> int:
@@ -115,7 +115,7 @@ class ExportState:
         """Note what was said and how far that is, if nobody else did since ``before``."""
         with self._database.write() as transaction:
             transaction.lock("sums", ["sums"])
-            if _position(read_mark(transaction, self._mark)) != before:
+            if _position(read_checkpoint(transaction, self._mark)) != before:
                 raise StoreError(
                     f"the export of {self.name} was written by another process meanwhile; "
                     "its files are complete, and what is left comes with the next call"
@@ -128,7 +128,7 @@ class ExportState:
                 ],
             )
             rest = msgspec.json.encode((after.revision, after.unpublished)).decode()
-            set_mark(transaction, self._mark, after.sequence, rest)
+            set_checkpoint(transaction, self._mark, after.sequence, rest)
 
 
 def say_again(database: Database, path_ids: list[int]) -> None:
@@ -138,7 +138,7 @@ def say_again(database: Database, path_ids: list[int]) -> None:
         transaction.execute_many(_PATHS_AGAIN, [{"path_id": path_id} for path_id in path_ids])
 
 
-def _position(mark: Mark | None) -> Position:
+def _position(mark: Checkpoint | None) -> Position:
     if mark is None or mark.text is None:
         return Position()
     revision, unpublished = msgspec.json.decode(mark.text, type=tuple[int, str | None])

@@ -16,7 +16,8 @@ from jobsight.reports.steps import total as _sum
 from jobsight.reports.units import format_duration, format_share
 
 if TYPE_CHECKING:
-    from jobsight.store import Store, StoredNode, StoredRun
+    from jobsight.store.read.queries import StoredNode, StoredRun
+    from jobsight.store.store import Store
 
 #: A running job of which nothing was heard for so long gets a sentence about it.
 _SILENCE = 5 * 60 * SECOND

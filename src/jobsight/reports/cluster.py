@@ -12,7 +12,7 @@ from jobsight.scheduler.cluster_metrics import count_tasks, is_usable
 from jobsight.scheduler.records import JobRecord, NodeInfo, PartitionInfo
 from jobsight.scheduler.snapshot import read_snapshot
 from jobsight.scheduler.state import ScrapeState, read_state
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 
 class Amount(msgspec.Struct):

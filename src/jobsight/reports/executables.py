@@ -10,7 +10,7 @@ from jobsight.reports.report import ExecutableRow
 from jobsight.text import readable_path
 
 if TYPE_CHECKING:
-    from jobsight.store import StoredExecutable
+    from jobsight.store.read.queries import StoredExecutable
 
 REMAINDER = "not attributed"
 

@@ -10,7 +10,7 @@ from jobsight.reports.build import display_id
 from jobsight.reports.states import ACTIVE, describe_state
 
 if TYPE_CHECKING:
-    from jobsight.store import StoredRun
+    from jobsight.store.read.queries import StoredRun
 
 
 class JobRow(msgspec.Struct, kw_only=True):

@@ -9,7 +9,7 @@ from jobsight.reports.report import StepRow
 
 if TYPE_CHECKING:
     from jobsight.model import StepUse
-    from jobsight.store import StoredStep
+    from jobsight.store.read.queries import StoredStep
 
 #: The script comes before the steps that it starts; what runs beside them comes last.
 _FIRST = ("", "batch", "interactive")

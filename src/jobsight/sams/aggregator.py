@@ -14,8 +14,8 @@ import msgspec
 from jobsight.model import SECOND, JobInfo, JobPart
 from jobsight.sams.booking import SOURCE, batch_of, info_of, part_of
 from jobsight.sams.reader import Entry, Groups, Refusals
-from jobsight.store.checks import BatchError
-from jobsight.store.intake import Intake, KnownEnds
+from jobsight.store.write.intake import Intake, KnownEnds
+from jobsight.store.write.validation import BatchError
 
 
 class Summary(msgspec.Struct):

@@ -14,7 +14,7 @@ from jobsight.sams.aggregator import Aggregator
 from jobsight.sams.databases import Found, SamsDatabase
 from jobsight.sams.reader import MOST_PROGRAMS, MOST_RECORDS, Entry
 from jobsight.sams.record import SamsRecord
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 
 class Imported(msgspec.Struct):

@@ -170,7 +170,7 @@ class Reader:
 
     def _storable(self, answer: JobInfo | RecordError) -> JobInfo:
         """What sacct said, unless that is nothing, or what no store would take."""
-        from jobsight.store.checks import check_info
+        from jobsight.store.write.validation import check_info
 
         if isinstance(answer, RecordError):
             raise answer

@@ -33,7 +33,9 @@ from jobsight.scheduler.sinks.feeder import feeding
 from jobsight.scheduler.snapshot import Snapshot
 from jobsight.scheduler.sources.base import Choice, Source, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
-from jobsight.store import BatchError, RunNotFound, Store
+from jobsight.store.read.queries import RunNotFound
+from jobsight.store.store import Store
+from jobsight.store.write.validation import BatchError
 
 logger = logging.getLogger("jobsight.scheduler")
 

@@ -13,8 +13,8 @@ import zstandard
 from jobsight.errors import StoreError
 from jobsight.model import Run
 from jobsight.scheduler.records import JobRecord
-from jobsight.store import Store
-from jobsight.store.scheduled import keep_records, list_clusters, list_records, record_details
+from jobsight.store.store import Store
+from jobsight.store.write.scheduler import keep_records, list_clusters, list_records, record_details
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _compress = zstandard.ZstdCompressor(level=3).compress

@@ -24,7 +24,8 @@ from jobsight.server import series as curves
 from jobsight.server.access import RETRY_AFTER
 from jobsight.server.errors import ErrorReply
 from jobsight.server.receiver import Receipt
-from jobsight.store import Store, StoredRun
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.store import Store
 
 #: The year 2262: the last moment that nanoseconds in 64 bits can name.
 _LAST_SECOND = 9_223_372_036

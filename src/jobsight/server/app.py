@@ -22,7 +22,7 @@ from jobsight.reports.build import build_report
 from jobsight.server import api, discovery, errors, health, ingest, usage
 from jobsight.server.access import BATCHES, Access
 from jobsight.server.keyring import Keyring
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 _DESCRIPTION = """What the jobs of a cluster really did.
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from jobsight.model import SECOND
 from jobsight.server.api import Text, check_parameters, replies
-from jobsight.store import Store
-from jobsight.store.tables import agents
+from jobsight.store.schema.tables import agents
+from jobsight.store.store import Store
 
 #: An agent without jobs sends nothing, so that silence is no sign of its end.
 _SILENT_DAYS = 7.0

@@ -14,7 +14,8 @@ from starlette.responses import HTMLResponse, Response
 from jobsight.errors import JobsightError, StoreError
 from jobsight.server.access import HEADERS, RETRY_AFTER
 from jobsight.server.receiver import ForeignCluster
-from jobsight.store import BatchError, RunNotFound
+from jobsight.store.read.queries import RunNotFound
+from jobsight.store.write.validation import BatchError
 
 
 class ErrorReply(msgspec.Struct):

@@ -14,7 +14,7 @@ from jobsight.scheduler.sinks.feeder import read_reasons
 from jobsight.scheduler.snapshot import read_snapshot, snapshot_clusters
 from jobsight.scheduler.state import ScrapeState, read_state
 from jobsight.server.api import json_reply, replies
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 

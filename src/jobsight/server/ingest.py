@@ -23,7 +23,7 @@ from jobsight.server.rates import Rates
 from jobsight.server.receiver import Receipt, Receiver
 from jobsight.server.room import AT_ONCE, Busy, Room, weight
 from jobsight.server.writers import Writers
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken
 from jobsight.transport.wire import WireError
 

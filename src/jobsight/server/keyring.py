@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken, Tokens, digest_of
 
 #: Seconds after which a token that was revoked by another process is refused here, too.

@@ -17,10 +17,10 @@ from jobsight.metrics import find_metric
 from jobsight.model import MISSING, SECOND, Coverage, JobTotals, Sighting
 from jobsight.prometheus.exposition import escape_label
 from jobsight.prometheus.names import OF_METRIC, OLD_PETRICORE, Family
-from jobsight.store import Store
-from jobsight.store.elsewhere import RunSpan
-from jobsight.store.records import StoredNode, StoredSeries
-from jobsight.store.transforms import Values
+from jobsight.store.read.external import RunSpan
+from jobsight.store.read.queries import StoredNode, StoredSeries
+from jobsight.store.series.packing import Values
+from jobsight.store.store import Store
 from jobsight.transport.http import Web
 
 #: Points of one curve at most: a job of a month is asked for in larger steps.

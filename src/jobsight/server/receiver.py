@@ -12,7 +12,7 @@ from jobsight.transport import wire
 
 if TYPE_CHECKING:
     from jobsight.model import Batch
-    from jobsight.store import Store
+    from jobsight.store.store import Store
 
 #: What one batch may speak of. Each costs statements while other writers wait; a node is far below.
 MOST: Final = {
@@ -104,6 +104,6 @@ def _check_counts(batch: Batch) -> None:
     }
     for what, count in counts.items():
         if count > MOST[what]:
-            from jobsight.store import BatchError
+            from jobsight.store.write.validation import BatchError
 
             raise BatchError(f"the batch has {count:,} {what}; {MOST[what]:,} are allowed")

@@ -28,7 +28,7 @@ from jobsight.server.connection import Connection
 from jobsight.server.keyring import Keyring
 from jobsight.server.promql import attach_curves
 from jobsight.server.tls import ServerTls
-from jobsight.store import Store
+from jobsight.store.store import Store
 from jobsight.transport.running_server import RunningServer, announced, load_token
 from jobsight.util.memory import collect_rarely, return_free_memory
 
@@ -176,9 +176,9 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
 
             stack.enter_context(scraping(settings, store))
         if settings.store.keep.daily:
-            from jobsight.store.upkeep import keeping
+            from jobsight.store.maintenance.retention import retention_worker
 
-            stack.enter_context(keeping(store, settings.store.keep))
+            stack.enter_context(retention_worker(store, settings.store.keep))
         if settings.software.every:
             from jobsight.software.worker import updating
 

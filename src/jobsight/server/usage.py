@@ -9,19 +9,19 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from jobsight.server.api import Moment, Text, check_parameters, json_reply, replies
-from jobsight.store import Store
-from jobsight.store.catalogue import SoftwareRow, list_software
-from jobsight.store.periods import date_of
-from jobsight.store.usage import (
+from jobsight.store.rollups.catalogue import SoftwareRow, list_software
+from jobsight.store.rollups.usage import (
     NAMES,
     OWNERS,
     LeftOut,
     Question,
     UsageRow,
     count_waiting,
+    date_of,
     left_out,
     usage,
 )
+from jobsight.store.store import Store
 
 _DAY = 86400
 _KEY = f"({'|'.join((*NAMES, *OWNERS))})"

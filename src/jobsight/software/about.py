@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from jobsight.errors import JobsightError
 from jobsight.software.rules import RuleSet, SoftwareName
-from jobsight.store.catalogue import PathRow, find_path, list_software, paths_of
-from jobsight.store.contributions import DAY
-from jobsight.store.usage import Question, UsageRow, usage
+from jobsight.store.rollups.catalogue import PathRow, find_path, list_software, paths_of
+from jobsight.store.rollups.shares import DAY
+from jobsight.store.rollups.usage import Question, UsageRow, usage
 from jobsight.text import readable_path
 
 

@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from jobsight.software.moves import software_names
 from jobsight.software.rules import SoftwareName
-from jobsight.store.catalogue import use_of
 from jobsight.store.database import Database
+from jobsight.store.rollups.catalogue import use_of
 from jobsight.text import readable_path
 
 #: Paths whose use is asked for at once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import Connection
 
-from jobsight.store.usage import Question, UsageKey, UsageRow, usage
+from jobsight.store.rollups.usage import Question, UsageKey, UsageRow, usage
 
 
 class Mover(UsageKey, kw_only=True, omit_defaults=True):

@@ -10,11 +10,10 @@ from sqlalchemy import select
 
 from jobsight.software.renaming import PATHS_AT_ONCE, Asked, ask
 from jobsight.software.rules import RuleSet, SoftwareName
-from jobsight.store import facts
-from jobsight.store.contributions import shares_of_run
 from jobsight.store.database import Database, Transaction
-from jobsight.store.midnights import with_midnights
-from jobsight.store.tables import executables, paths, run_nodes, software
+from jobsight.store.rollups import rollups
+from jobsight.store.rollups.shares import shares_of_run, with_day_boundaries
+from jobsight.store.schema.tables import executables, paths, run_nodes, software
 
 #: Runs that are read in one transaction.
 _RUNS_AT_ONCE = 100
@@ -115,12 +114,12 @@ def _runs_of(database: Database, changed: list[_Changed]) -> set[int]:
 
 
 def _book(transaction: Transaction, run_id: int, moves: dict[bytes, Move]) -> None:
-    run = facts.read_run(transaction, run_id)
+    run = rollups.read_run(transaction, run_id)
     if run is None:
         return
-    found = facts.read_nodes(transaction, facts.ONE, {"id": run_id}).nodes.get(run_id, {})
+    found = rollups.read_nodes(transaction, rollups.ONE, {"id": run_id}).nodes.get(run_id, {})
     seen: set[int] = set()
-    for share in shares_of_run(run, with_midnights(transaction, run, found)):
+    for share in shares_of_run(run, with_day_boundaries(transaction, run, found)):
         move = moves.get(share.digest)
         if move is None:
             continue

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from sqlalchemy import select
 
 from jobsight.software.rules import RuleSet, SoftwareName
-from jobsight.store.contributions import UNDETERMINED
 from jobsight.store.database import Database, Transaction
-from jobsight.store.tables import paths
+from jobsight.store.rollups.shares import UNDETERMINED
+from jobsight.store.schema.tables import paths
 
 #: Paths that are named in one transaction.
 AT_ONCE = 2000

@@ -15,8 +15,8 @@ from sqlalchemy import func, select
 from jobsight.software.naming import SET_NAME, SoftwareRows
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.store.database import Database, Transaction
-from jobsight.store.marks import read_mark, remove_mark, set_mark
-from jobsight.store.tables import paths
+from jobsight.store.schema.tables import paths
+from jobsight.store.write.scheduler import read_checkpoint, remove_checkpoint, set_checkpoint
 
 #: Paths that are asked at once, and nodes of runs whose runs one transaction makes wait.
 PATHS_AT_ONCE, NODES_AT_ONCE = 1000, 2000
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 def digest_in_use(database: Database) -> str | None:
     """Of the rules that name this store's paths."""
     with database.write() as transaction:
-        mark = read_mark(transaction, RULES)
+        mark = read_checkpoint(transaction, RULES)
     return None if mark is None else mark.text
 
 
@@ -56,11 +56,11 @@ def take_over(database: Database, rules: RuleSet) -> bool:
     """Make these the rules of the store; False where they are it already."""
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
-        mark = read_mark(transaction, RULES)
+        mark = read_checkpoint(transaction, RULES)
         if mark is not None and mark.text == rules.digest:
             return False
         # The path in hand stays: runs that were not reached yet still wait for its new name.
-        set_mark(transaction, RULES, 0, rules.digest)
+        set_checkpoint(transaction, RULES, 0, rules.digest)
     return True
 
 
@@ -73,8 +73,8 @@ def rename_all(
     """Ask the rules for every path that was named by others before; False where it was stopped."""
     while not stopped():
         with database.write() as transaction:
-            mark = read_mark(transaction, RULES)
-            in_hand = read_mark(transaction, IN_HAND)
+            mark = read_checkpoint(transaction, RULES)
+            in_hand = read_checkpoint(transaction, IN_HAND)
         if in_hand is not None:
             moved = _finish_path(database)
             # Some run of it is held by a batch, which takes milliseconds.
@@ -102,10 +102,10 @@ def ask(database: Database, rules: RuleSet, after: int) -> list[Asked]:
 def _apply(database: Database, rules: RuleSet, after: int, asked: list[Asked]) -> None:
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
-        mark = read_mark(transaction, RULES)
+        mark = read_checkpoint(transaction, RULES)
         if mark is None or mark.text != rules.digest or mark.value != after:
             return  # Another process has done it, or brought other rules.
-        if read_mark(transaction, IN_HAND) is not None:
+        if read_checkpoint(transaction, IN_HAND) is not None:
             return
         rows = SoftwareRows(transaction)
         left, now = NODES_AT_ONCE, time.time_ns()
@@ -120,25 +120,25 @@ def _apply(database: Database, rules: RuleSet, after: int, asked: list[Asked]) -
             reached, finished, moved = _make_wait(transaction, path.id, -1, left)
             left -= moved
             if not finished:
-                set_mark(transaction, IN_HAND, reached, str(path.id))
+                set_checkpoint(transaction, IN_HAND, reached, str(path.id))
                 break
         whole = len(asked) < PATHS_AT_ONCE and (not asked or after == asked[-1].id)
-        set_mark(transaction, RULES, DONE if whole else after, rules.digest)
+        set_checkpoint(transaction, RULES, DONE if whole else after, rules.digest)
 
 
 def _finish_path(database: Database) -> int:
     """Go on with the path in hand; how many of its nodes were reached."""
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
-        in_hand = read_mark(transaction, IN_HAND)
+        in_hand = read_checkpoint(transaction, IN_HAND)
         if in_hand is None or in_hand.text is None:
             return 0
         path_id = int(in_hand.text)
         reached, finished, moved = _make_wait(transaction, path_id, in_hand.value, NODES_AT_ONCE)
         if finished:
-            remove_mark(transaction, IN_HAND)
+            remove_checkpoint(transaction, IN_HAND)
         else:
-            set_mark(transaction, IN_HAND, reached, in_hand.text)
+            set_checkpoint(transaction, IN_HAND, reached, in_hand.text)
     return moved
 
 

@@ -8,9 +8,17 @@ from sqlalchemy import Connection
 from jobsight.errors import ConfigError
 from jobsight.reports.sparks import buckets
 from jobsight.software.movers import Mover, movers
-from jobsight.store.node_usage import node_usage
-from jobsight.store.periods import PERIODS, date_of, today
-from jobsight.store.usage import NAMES, Question, UsageRow, days_of, usage
+from jobsight.store.rollups.usage import (
+    NAMES,
+    PERIODS,
+    Question,
+    UsageRow,
+    date_of,
+    days_of,
+    node_usage,
+    today,
+    usage,
+)
 
 #: The fields of a row that can name its group.
 KEYS = ("period", "kind", *NAMES, "node", "cluster", "user", "account", "partition")

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from jobsight.store.catalogue import PathRow
+from jobsight.store.rollups.catalogue import PathRow
 
 #: A version, perhaps with what follows it: 1.2, v3, 2026a, 4.1.5-foss-2023a.
 _VERSION: Final = re.compile(r"[vr]?\d[\w.]*(?:[-+_].*)?", re.IGNORECASE)

@@ -13,8 +13,8 @@ from jobsight.errors import JobsightError
 from jobsight.software.naming import name_all_new
 from jobsight.software.renaming import digest_in_use, rename_all, take_over
 from jobsight.software.rules import RuleSet
-from jobsight.store import Store
-from jobsight.store.rollups import Round, sum_up_all
+from jobsight.store.rollups.rollups import Round, sum_up_all
+from jobsight.store.store import Store
 from jobsight.util.workers import repeating
 
 logger = logging.getLogger("jobsight.software")

@@ -8,14 +8,18 @@ from typing import TypeVar
 from sqlalchemy import func, select, text
 
 from jobsight.model import JobInfo, RunReference
-from jobsight.store import jobs, queries, schema
-from jobsight.store.archived import Archive, ArchivedRun, find_archived
 from jobsight.store.database import Database
-from jobsight.store.elsewhere import CurveSource, find_span, summaries_of
-from jobsight.store.intake import Intake
-from jobsight.store.inventory import size_of
-from jobsight.store.jobs import OpenRun
-from jobsight.store.records import (
+from jobsight.store.maintenance.inventory import size_of
+from jobsight.store.read import queries
+from jobsight.store.read.external import (
+    Archive,
+    ArchivedRun,
+    ExternalSeries,
+    find_archived,
+    find_span,
+    summaries_of,
+)
+from jobsight.store.read.queries import (
     MetricSummary,
     StoredExecutable,
     StoredNode,
@@ -24,7 +28,11 @@ from jobsight.store.records import (
     StoredStep,
     StoreInfo,
 )
-from jobsight.store.tables import agents, chunks, executables, paths, run_nodes, runs, steps
+from jobsight.store.schema import versions
+from jobsight.store.schema.tables import agents, chunks, executables, paths, run_nodes, runs, steps
+from jobsight.store.write import scheduler
+from jobsight.store.write.intake import Intake
+from jobsight.store.write.scheduler import OpenRun
 
 _Row = TypeVar("_Row")
 
@@ -40,16 +48,16 @@ class Store(Intake):
         #: Gives the archive where what was pruned can still be read; jobsight.archive sets it.
         self.archive: Callable[[], Archive] | None = None
         #: Keeps the curves in place of our own chunks; jobsight.server.promql sets it.
-        self.curves: CurveSource | None = None
+        self.curves: ExternalSeries | None = None
 
     def record_jobs(self, infos: Sequence[JobInfo]) -> int:
         """Merge what a scheduler says of jobs, as a batch would; how many records were news."""
-        return jobs.record_jobs(self.database, infos)
+        return scheduler.record_jobs(self.database, infos)
 
     def open_runs(self, cluster: str) -> list[OpenRun]:
         """The cluster's runs whose end is not known."""
         with self.database.read() as connection:
-            return jobs.open_runs(connection, cluster)
+            return scheduler.open_runs(connection, cluster)
 
     def runs(
         self,
@@ -168,7 +176,7 @@ class Store(Intake):
             return StoreInfo(
                 location=self.database.where,
                 engine=self.database.engine.dialect.name,
-                version=schema.version(connection) or "",
+                version=versions.version(connection) or "",
                 runs=count(runs.name),
                 nodes=count(run_nodes.name),
                 chunks=count(chunks.name),

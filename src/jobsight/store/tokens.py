@@ -13,9 +13,9 @@ from sqlalchemy import RowMapping, select
 
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND
-from jobsight.store.checks import check_name
 from jobsight.store.database import Database, Transaction
-from jobsight.store.tables import tokens
+from jobsight.store.schema.tables import tokens
+from jobsight.store.write.validation import check_name
 
 _INSERT = """
     INSERT INTO tokens (cluster, digest, label, created, expires)

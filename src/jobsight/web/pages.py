@@ -17,7 +17,8 @@ from jobsight.metrics import METRICS, Metric
 from jobsight.model import RunReference
 from jobsight.reports.listing import JobRow, job_row
 from jobsight.reports.report import JobReport
-from jobsight.store import MetricSummary, Store, StoredRun
+from jobsight.store.read.queries import MetricSummary, StoredRun
+from jobsight.store.store import Store
 from jobsight.web.templating import render
 
 ROWS = 50

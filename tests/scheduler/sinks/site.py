@@ -8,7 +8,7 @@ from typing import Any
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.snapshot import Snapshot
-from jobsight.store import Store
+from jobsight.store.store import Store
 
 START = 1_790_000_000
 

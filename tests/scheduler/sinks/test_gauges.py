@@ -16,7 +16,7 @@ from jobsight.scheduler.snapshot import Snapshot
 from jobsight.scheduler.state import ScrapeState, write_state
 from jobsight.server.app import create_app
 from jobsight.server.serve import BackgroundServer
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.prometheus.servers import Prometheus, wait_for
 from tests.scheduler.sinks.site import START, node, record
 

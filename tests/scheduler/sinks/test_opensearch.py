@@ -20,7 +20,7 @@ from jobsight.model import SECOND
 from jobsight.scheduler.sinks.base import SinkError
 from jobsight.scheduler.sinks.feeder import feed
 from jobsight.scheduler.sinks.opensearch import OpenSearchSink
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.scheduler.sinks import servers
 from tests.scheduler.sinks.site import START, book, keep, node, record
 from tests.store.sample import batch, part, sighting, totals

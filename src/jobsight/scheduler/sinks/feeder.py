@@ -24,9 +24,8 @@ from jobsight.model import SECOND
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.sinks.base import Figures, Sink, SinkJob
 from jobsight.scheduler.snapshot import read_snapshot, snapshot_clusters, unpack
-from jobsight.store import Store
-from jobsight.store.derived import marks, run_details
-from jobsight.store.tables import runs
+from jobsight.store.schema.tables import marks, run_details, runs
+from jobsight.store.store import Store
 
 #: Runs in memory, and in one request to a service.
 AT_ONCE = 1000

@@ -36,7 +36,7 @@ class _Document(msgspec.Struct):
 
 
 class OnsiteSource:
-    """What :mod:`jobsight.scheduler.sources.onsite_script` printed; asked for once in each round."""
+    """The output of the on-site script, fetched once in each scrape round."""
 
     name = "onsite"
     whole = True
@@ -135,7 +135,9 @@ def from_file(file: Path) -> Callable[[], bytes]:
 
 def from_command(run: Any, timeout: float, history: float) -> Callable[[], bytes]:
     """Hands the script to a Python there by its standard input, so that no copy is needed."""
-    script = (importlib.resources.files("jobsight.scheduler") / "onsite.py").read_bytes()
+    script = (
+        importlib.resources.files("jobsight.scheduler.sources") / "onsite_script.py"
+    ).read_bytes()
     hours = history * 24
     command = ["python3", "-", "--since-hours", f"{hours:g}", "--timeout", f"{timeout:g}"]
     # Its own commands come one after the other.

@@ -60,7 +60,7 @@ class PySlurmSource:
         self._run = run
         self._python = python
         self._clock = clock
-        folder = importlib.resources.files("jobsight.scheduler")
+        folder = importlib.resources.files("jobsight.scheduler.sources")
         self._script = (folder / "pyslurm_child.py").read_bytes()
 
     def probe(self) -> str:

@@ -145,8 +145,8 @@ class RestSource:
         if reply.status in (401, 403):
             reply.body.close()
             raise SourceError(
-                f"slurmrestd refuses {_shown_reply(target)} with {reply.status}: the user or the token "
-                "(scheduler.rest.user, scheduler.rest.token_file) is not accepted"
+                f"slurmrestd refuses {_shown_reply(target)} with {reply.status}: the user or the "
+                "token (scheduler.rest.user, scheduler.rest.token_file) is not accepted"
             )
         return reply
 

@@ -1,0 +1,422 @@
+"""How long work on a store says how far it has come.
+
+All rows of a store as a stream, table by table: read from one, loaded into another.
+
+A whole store in one file, from any engine and for any engine.
+
+    zstd( length: u32 LE | message: msgpack, again and again )
+
+The messages are an opening, blocks of rows, and a closing with the digest of all that came before. A file without its closing was cut short.
+
+A store into another place, SQLite to PostgreSQL or the other way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, TypeAlias
+
+import msgspec
+import psycopg
+import zstandard
+from sqlalchemy import Connection, func, inspect, select, text
+
+import jobsight
+from jobsight.errors import StoreError
+from jobsight.store.database import Database, open_database
+from jobsight.store.schema import tables, versions
+from jobsight.store.schema.statements import VERSION, quoted
+from jobsight.store.schema.tables import metadata
+from jobsight.store.store import Store
+
+#: Called with what is being done, how much of it is done, and how much there is in all; 0 where
+#: nobody knows.
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+def no_progress(what: str, done: int, whole: int) -> None:
+    """Say nothing."""
+
+
+#: Rows of one block; a block ends sooner where its bytes are many.
+ROWS = 1000
+BYTES = 1 << 20
+#: Rows that the driver fetches at once: a chunk of a series may be large.
+FETCHED = {"chunks": 16}
+
+#: Parents before their children, so that every reference is there when a row comes.
+TABLES = metadata.sorted_tables
+
+#: What says how far some work has come is no content: a store that has only that is empty.
+_NO_CONTENT = frozenset((tables.marks.name,))
+
+
+class Opening(msgspec.Struct, array_like=True, tag="opening", kw_only=True):
+    """What comes first: whose rows these are, and how many."""
+
+    #: The revision of the tables, and the release that read them.
+    version: str
+    jobsight: str
+    engine: str
+    created: int
+    columns: dict[str, list[str]]
+    counts: dict[str, int]
+
+
+class Block(msgspec.Struct, array_like=True, tag="rows"):
+    """Some rows of a table; the tables come in an order in which they can be loaded."""
+
+    table: str
+    rows: list[list[Any]]
+
+
+@contextmanager
+def snapshot(database: Database) -> Iterator[Connection]:
+    """A view of the whole store as it is now, while others go on writing."""
+    with database.read() as connection:
+        if database.postgresql or _has_log(connection):
+            yield connection
+            return
+    # Without a write-ahead log whoever reads holds up the writer: read a copy.
+    with TemporaryDirectory(prefix="copy-", dir=Path(database.where).parent) as folder:
+        copy = open_database(Path(folder) / "store.db")
+        with closing(copy):
+            with database.engine.connect() as one, copy.engine.connect() as other:
+                source, target = one.connection, other.connection
+                assert source.driver_connection is not None
+                source.driver_connection.backup(target.driver_connection)
+            with copy.read() as connection:
+                yield connection
+
+
+def _has_log(connection: Connection) -> bool:
+    return bool(connection.scalar(text("PRAGMA journal_mode")) == "wal")
+
+
+def read(connection: Connection) -> tuple[Opening, Iterator[Block]]:
+    """The rows of a snapshot of a store that is up to date."""
+    counts = {
+        str(table.name): connection.scalar(select(func.count()).select_from(table)) or 0
+        for table in TABLES
+    }
+    opening = Opening(
+        version=VERSION,
+        jobsight=jobsight.__version__,
+        engine=connection.dialect.name,
+        created=time.time_ns(),
+        columns={str(table.name): [*map(str, table.columns.keys())] for table in TABLES},
+        counts=counts,
+    )
+    return opening, _blocks(connection)
+
+
+def _blocks(connection: Connection) -> Iterator[Block]:
+    for table in TABLES:
+        # SQLAlchemy has a text type of its own for some names.
+        name = str(table.name)
+        options = {"yield_per": FETCHED.get(name, ROWS)}
+        query = select(table).order_by(*table.primary_key)
+        rows: list[list[Any]] = []
+        size = 0
+        for row in connection.execute(query, execution_options=options):
+            rows.append(list(row))
+            size += sum(len(value) for value in row if isinstance(value, bytes))
+            if len(rows) >= ROWS or size >= BYTES:
+                yield Block(name, rows)
+                rows, size = [], 0
+        if rows:
+            yield Block(name, rows)
+
+
+def load(
+    database: Database,
+    opening: Opening,
+    blocks: Iterable[Block],
+    progress: Progress = no_progress,
+    *,
+    replace: bool = False,
+) -> None:
+    """Make a store of the rows, in one transaction: all of them or nothing.
+
+    The store must be empty, unless what it holds is to be replaced.
+    """
+    refuse_newer(opening)
+    with database.read() as connection:
+        versions.check(connection, database.where)
+    database.choose_journal()
+    with database.migration() as connection:
+        if not replace:
+            refuse_content(connection, database.where)
+        _make_tables(connection, opening.version)
+        _insert_all(connection, opening, blocks, progress)
+        _compare(connection, opening.counts)
+        if database.postgresql:
+            _set_sequences(connection)
+        versions.upgrade(connection)
+
+
+def _make_tables(connection: Connection, version: str) -> None:
+    """Empty tables of a version, in place of those that are there."""
+    if (
+        connection.dialect.name == "postgresql"
+        and versions.version(connection) == version == VERSION
+    ):
+        # A site may have views on them, and rights, which would go with the tables.
+        names = ", ".join(table.name for table in TABLES)
+        connection.execute(text(f"TRUNCATE {names}"))
+        return
+    metadata.drop_all(connection)
+    connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
+    versions.upgrade(connection, version)
+
+
+def refuse_newer(opening: Opening) -> None:
+    """Raise an error where the rows are of tables that this release does not know."""
+    if not opening.version.isdecimal() or int(opening.version) > int(VERSION):
+        raise StoreError(
+            f"the rows were written by a newer jobsight (version {opening.version} of its tables, "
+            f"this one knows up to {VERSION}); upgrade jobsight, nothing was changed"
+        )
+
+
+def refuse_content(connection: Connection, where: str) -> None:
+    """Raise an error where a store is not empty."""
+    there = set(inspect(connection).get_table_names()) - _NO_CONTENT
+    for table in TABLES:
+        if table.name in there and connection.scalar(text(f"SELECT 1 FROM {table.name} LIMIT 1")):
+            raise StoreError(
+                f"the store {where} is not empty (there are rows in {table.name}); "
+                "right would be a new file or an empty database, and nothing was changed"
+            )
+
+
+def _insert_all(
+    connection: Connection, opening: Opening, blocks: Iterable[Block], progress: Progress
+) -> None:
+    inspector = inspect(connection)
+    known = {
+        table.name: {column["name"] for column in inspector.get_columns(table.name)}
+        for table in TABLES
+        if inspector.has_table(table.name)
+    }
+    done, whole = 0, sum(opening.counts.values())
+    driver: Any = connection.connection.driver_connection
+    for block in blocks:
+        names = opening.columns.get(block.table, [])
+        if block.table not in known or not names or not known[block.table].issuperset(names):
+            raise StoreError(
+                f"rows of {block.table} do not fit the tables of version {opening.version}"
+            )
+        _insert(driver, block, names)
+        done += len(block.rows)
+        progress("rows", done, whole)
+
+
+def _insert(driver: Any, block: Block, names: list[str]) -> None:
+    columns = ", ".join(map(quoted, names))
+    if isinstance(driver, psycopg.Connection):
+        into = f"COPY {block.table} ({columns}) FROM STDIN"
+        with driver.cursor() as cursor, cursor.copy(into) as copy:
+            for row in block.rows:
+                copy.write_row(row)
+        return
+    marks = ", ".join("?" * len(names))
+    driver.executemany(f"INSERT INTO {block.table} ({columns}) VALUES ({marks})", block.rows)
+
+
+def _compare(connection: Connection, expected: dict[str, int]) -> None:
+    for table in TABLES:
+        name, rows = table.name, expected.get(table.name, 0)
+        if not inspect(connection).has_table(name):
+            continue
+        found = connection.scalar(text(f"SELECT count(*) FROM {name}"))
+        if found != rows:
+            raise StoreError(f"{found} of {rows} rows of {name} have come; nothing was changed")
+
+
+def _set_sequences(connection: Connection) -> None:
+    """Let PostgreSQL number new rows behind those that came with a number."""
+    for table in TABLES:
+        if "id" in table.columns:
+            connection.execute(
+                text(
+                    f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), "
+                    f"coalesce(max(id), 0) + 1, false) FROM {table.name}"
+                )
+            )
+
+
+LEVEL = 3
+#: A piece of a file that is read at once; a message may be longer.
+_PIECE = 1 << 20
+_LENGTH = struct.Struct("<I")
+
+
+class BackupError(StoreError):
+    """A file that is no backup, or no longer."""
+
+
+class Closing(msgspec.Struct, array_like=True, tag="closing"):
+    """What comes last."""
+
+    rows: int
+    digest: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Opening | Block | Closing).decode
+
+
+def back_up(
+    database: Database, file: Path, progress: Progress = no_progress, *, replace: bool = False
+) -> Opening:
+    """Write all of a store into a file while others go on writing to the store.
+
+    The file is there whole or not at all.
+    """
+    if file.exists() and not replace:
+        raise BackupError(f"{file} is there already; choose another name, or --force")
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        # Jobs are their users' own business: nobody else reads the file.
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened, snapshot(database) as connection:
+            opening, blocks = read(connection)
+            _write(opened, opening, blocks, progress)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(partial, file)
+        _sync_folder(file.parent)
+    except OSError as error:
+        raise BackupError(f"{file} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return opening
+
+
+def _write(file: BinaryIO, opening: Opening, blocks: Iterator[Block], progress: Progress) -> None:
+    digest = hashlib.blake2b(digest_size=32)
+    rows, whole = 0, sum(opening.counts.values())
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    with compressor.stream_writer(file, closefd=False) as stream:
+
+        def put(message: Opening | Block | Closing) -> None:
+            body = _encode(message)
+            body = _LENGTH.pack(len(body)) + body
+            digest.update(body)
+            stream.write(body)
+
+        put(opening)
+        for block in blocks:
+            put(block)
+            rows += len(block.rows)
+            progress("rows", rows, whole)
+        put(Closing(rows, digest.digest()))
+
+
+def restore(
+    location: str | os.PathLike[str],
+    file: Path,
+    progress: Progress = no_progress,
+    *,
+    replace: bool = False,
+) -> Opening:
+    """Make a store of a backup, which is read through to its end before anything is changed."""
+    opening = verify(file, progress)
+    with closing(open_database(location)) as database:
+        load(database, opening, _rows(file), progress, replace=replace)
+    return opening
+
+
+def verify(file: Path, progress: Progress = no_progress) -> Opening:
+    """Read a whole backup, or raise an error that says what is wrong with it."""
+    messages = _messages(file)
+    opening = next(messages, None)
+    if not isinstance(opening, Opening):
+        raise BackupError(f"{file} is not a backup of jobsight")
+    counts = dict.fromkeys(opening.counts, 0)
+    rows, whole = 0, sum(opening.counts.values())
+    for message in messages:
+        if isinstance(message, Block):
+            counts[message.table] = counts.get(message.table, 0) + len(message.rows)
+            rows += len(message.rows)
+            progress("rows checked", rows, whole)
+    if counts != opening.counts:
+        raise BackupError(f"{file} does not hold the rows that it announces")
+    refuse_newer(opening)
+    return opening
+
+
+def _rows(file: Path) -> Iterator[Block]:
+    return (message for message in _messages(file) if isinstance(message, Block))
+
+
+def _messages(file: Path) -> Iterator[Opening | Block | Closing]:
+    """All messages; an error where the last is not the closing of exactly these."""
+    digest = hashlib.blake2b(digest_size=32)
+    try:
+        with file.open("rb") as opened:
+            reader = zstandard.ZstdDecompressor().stream_reader(opened, read_size=_PIECE)
+            while True:
+                length = _take(reader, _LENGTH.size)
+                body = _take(reader, *_LENGTH.unpack(length))
+                message = _decode(body)
+                if isinstance(message, Closing):
+                    break
+                yield message
+                digest.update(length)
+                digest.update(body)
+            if message.digest != digest.digest() or reader.read(1) or opened.read(1):
+                raise BackupError(f"{file} is damaged: its digest is not that of its rows")
+            yield message
+    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, EOFError) as error:
+        raise BackupError(
+            f"{file} is no backup of jobsight, or damaged, or cut short ({error}); "
+            "nothing was changed"
+        ) from None
+    except OSError as error:
+        raise BackupError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _take(reader: zstandard.ZstdDecompressionReader, size: int) -> bytes:
+    # Piece by piece: a length that is damaged must not ask for gigabytes at once.
+    pieces = []
+    while size:
+        piece = reader.read(min(size, _PIECE))
+        if not piece:
+            raise EOFError("it ends in the middle")
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def copy_store(source: str, target: str, progress: Progress = no_progress) -> Opening:
+    """Bring all rows of a store into an empty one; the first stays as it is.
+
+    The target is filled in one transaction: after a failure it is as empty as before.
+    """
+    with Store.open(source) as store, closing(open_database(target)) as database:
+        if database.where == store.database.where:
+            raise StoreError(f"{source} and {target} are the same store")
+        with database.read() as connection:
+            # Before the rows are read, which may take long.
+            refuse_content(connection, database.where)
+        with snapshot(store.database) as connection:
+            opening, blocks = read(connection)
+            load(database, opening, blocks, progress)
+    return opening

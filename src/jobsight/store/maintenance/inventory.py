@@ -1,0 +1,192 @@
+"""What a store holds: how much of each class, from when to when, and who still reports."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import Connection, Table, func, select, text
+from sqlalchemy.exc import OperationalError
+
+from jobsight.store.database import Database
+from jobsight.store.schema import tables, versions
+from jobsight.store.schema.tables import (
+    agents,
+    batches,
+    chunks,
+    executables,
+    metadata,
+    paths,
+    run_nodes,
+    runs,
+    software,
+    spools,
+    steps,
+    tokens,
+)
+from jobsight.store.series import codec
+
+#: The tables of each class.
+CLASSES: dict[str, tuple[Table, ...]] = {
+    "series": (chunks,),
+    "executables": (executables, steps, paths, software),
+    "runs": (runs, run_nodes, tables.run_details),
+    "sums by day": (tables.contributions, tables.usage_by_day, tables.software_by_day),
+    "scheduler": (tables.cluster_records, tables.marks),
+    "agents": (agents, spools, batches, tokens),
+}
+CLASSES["other"] = tuple(
+    table
+    for table in metadata.tables.values()
+    if not any(table in tables for tables in CLASSES.values())
+)
+#: Chunks that are unpacked to say what a value costs: all of them would take hours.
+SAMPLED = 100
+
+
+class Holding(msgspec.Struct):
+    """One class of data."""
+
+    rows: int
+    #: On disk with indices; None where the engine does not say.
+    bytes: int | None
+
+
+class LastHeard(msgspec.Struct):
+    """An agent, and when a batch came from it."""
+
+    cluster: str
+    node: str
+    version: str
+    received: int
+    clock_skew: int
+
+
+class Inventory(msgspec.Struct, kw_only=True):
+    location: str
+    engine: str
+    version: str
+    #: Of the database, and how much of that is free for new rows.
+    size: int
+    reusable: int | None
+    #: Of the disk; None where it is another machine's.
+    disk_free: int | None
+    classes: dict[str, Holding]
+    runs: int
+    open_runs: int
+    nodes: int
+    chunks: int
+    thinned_chunks: int
+    #: By start.
+    oldest: int | None
+    newest: int | None
+    #: Of compressed series, by some chunks from all ages; None where there is none.
+    bytes_a_value: float | None
+    agents: list[LastHeard]
+
+
+def take_inventory(database: Database) -> Inventory:
+    """Count what is there; the sizes are those of the engine itself."""
+    with database.read() as connection:
+        oldest, newest = connection.execute(
+            select(func.min(runs.c.start), func.max(runs.c.start))
+        ).one()
+        thinned = select(func.count()).where(chunks.c.resolution.is_not(None))
+        open_runs = select(func.count()).where(runs.c.end.is_(None))
+        counts = _counts(connection)
+        return Inventory(
+            location=database.where,
+            engine=database.engine.dialect.name,
+            version=versions.version(connection) or "",
+            size=size_of(connection),
+            reusable=None if database.postgresql else _reusable(connection),
+            disk_free=None if database.postgresql else disk_free(database),
+            classes=_classes(connection, counts),
+            runs=counts[runs.name],
+            open_runs=connection.scalar(open_runs) or 0,
+            nodes=counts[run_nodes.name],
+            chunks=counts[chunks.name],
+            thinned_chunks=connection.scalar(thinned) or 0,
+            oldest=oldest,
+            newest=newest,
+            bytes_a_value=_bytes_a_value(connection),
+            agents=_agents(connection),
+        )
+
+
+def size_of(connection: Connection) -> int:
+    """The bytes of the whole database."""
+    what = "page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+    if connection.dialect.name == "postgresql":
+        what = "pg_database_size(current_database())"
+    return int(connection.scalar(text(f"SELECT {what}")) or 0)
+
+
+def disk_free(database: Database) -> int:
+    """The bytes that may still be written beside an SQLite file."""
+    found = os.statvfs(Path(database.where).absolute().parent)
+    return found.f_bavail * found.f_frsize
+
+
+def _reusable(connection: Connection) -> int:
+    what = "freelist_count * page_size FROM pragma_freelist_count(), pragma_page_size()"
+    return int(connection.scalar(text(f"SELECT {what}")) or 0)
+
+
+def _counts(connection: Connection) -> dict[str, int]:
+    return {
+        table.name: connection.scalar(select(func.count()).select_from(table)) or 0
+        for tables in CLASSES.values()
+        for table in tables
+    }
+
+
+def _classes(connection: Connection, counts: dict[str, int]) -> dict[str, Holding]:
+    sizes = _sizes(connection)
+    result = {}
+    for name, members in CLASSES.items():
+        known = [sizes[table.name] for table in members if table.name in sizes]
+        rows = sum(counts[table.name] for table in members)
+        result[name] = Holding(rows, sum(known) if known else None)
+    return result
+
+
+def _sizes(connection: Connection) -> dict[str, int]:
+    """The bytes of each table with its indices."""
+    if connection.dialect.name == "postgresql":
+        query = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r'"
+    else:
+        query = """
+            SELECT known.tbl_name, sum(dbstat.pgsize) FROM dbstat
+            JOIN sqlite_master AS known ON known.name = dbstat.name
+            WHERE dbstat.aggregate = 1 GROUP BY 1
+        """
+    try:
+        return {name: int(size) for name, size in connection.execute(text(query))}
+    except OperationalError:
+        # Some builds of SQLite cannot say it.
+        return {}
+
+
+def _bytes_a_value(connection: Connection) -> float | None:
+    lowest, highest = connection.execute(select(func.min(chunks.c.id), func.max(chunks.c.id))).one()
+    if lowest is None:
+        return None
+    step = max((highest - lowest) // SAMPLED, 1)
+    found: dict[int, bytes] = {}
+    for place in range(lowest, highest + 1, step):
+        query = select(chunks.c.id, chunks.c.data).where(chunks.c.id >= place)
+        row = connection.execute(query.order_by(chunks.c.id).limit(1)).one()
+        found[row.id] = row.data
+    values = 0
+    for data in found.values():
+        times, columns = codec.decode(data)
+        values += len(times) * len(columns)
+    return sum(map(len, found.values())) / values if values else None
+
+
+def _agents(connection: Connection) -> list[LastHeard]:
+    columns = [agents.c[name] for name in LastHeard.__struct_fields__]
+    query = select(*columns).order_by(agents.c.received.desc(), agents.c.node)
+    return [LastHeard(*row) for row in connection.execute(query)]

@@ -1,0 +1,183 @@
+"""The names that the store knows, and their paths."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Float, case, cast, distinct, func, or_, select
+
+from jobsight.store.rollups.shares import UNDETERMINED
+from jobsight.store.rollups.usage import HOUR, KINDS, date_of
+from jobsight.store.schema.tables import (
+    executables,
+    paths,
+    run_nodes,
+    runs,
+    software,
+    software_by_day,
+)
+from jobsight.text import readable_path
+
+#: In an hour.
+_NANOSECONDS: Final = 3600e9
+
+
+class SoftwareRow(msgspec.Struct, kw_only=True):
+    """A name as the rules gave it, with all its use; places for user and project stand open."""
+
+    id: int
+    #: "software", "undetermined" or "not attributed".
+    kind: str = "software"
+    software: str | None = None
+    version: str | None = None
+    local_version: str | None = None
+    user_provided: bool = False
+    ignored: bool = False
+    paths: int = 0
+    jobs: int = 0
+    users: int = 0
+    cpu_hours: float = 0.0
+    core_hours: float = 0.0
+    #: The last day of use.
+    last: str | None = None
+
+
+class PathRow(msgspec.Struct, kw_only=True):
+    """A path and what it was used for in the runs that are kept."""
+
+    path: str
+    #: False where only the command's name is known.
+    path_known: bool
+    jobs: int
+    users: int
+    executions: int
+    cpu_hours: float
+    #: Its share of what its runs had, by CPU time; an estimate to put paths in order.
+    core_hours: float
+    #: When the last of its runs began, nanoseconds.
+    last: int | None
+    #: None where no rule was asked yet, 0 where none knows it.
+    software_id: int | None
+
+
+def list_software(connection: Connection, name: str | None = None) -> list[SoftwareRow]:
+    """All names, or the versions of one, by name; and what has none."""
+    by_name = select(paths.c.software_id, func.count()).group_by(paths.c.software_id)
+    counts: dict[int | None, int] = {row[0]: row[1] for row in connection.execute(by_name)}
+    counts[UNDETERMINED] = counts.get(UNDETERMINED, 0) + counts.pop(None, 0)
+    query = select(software).order_by(
+        software.c.name, software.c.version, software.c.local_version, software.c.id
+    )
+    if name is not None:
+        query = query.where(software.c.name == name)
+    found = [
+        SoftwareRow(
+            id=row.id,
+            software=row.name,
+            version=row.version,
+            local_version=row.local_version,
+            user_provided=bool(row.user_provided),
+            ignored=bool(row.ignored),
+        )
+        for row in connection.execute(query)
+    ]
+    if name is None:
+        found += [SoftwareRow(id=id, kind=kind) for id, kind in KINDS.items()]
+    use = _use_by_id(connection)
+    for row in found:
+        row.paths = counts.get(row.id, 0)
+        if row.id in use:
+            row.jobs, row.users, cpu, core, last = use[row.id]
+            row.cpu_hours, row.core_hours = int(cpu) / HOUR, int(core) / HOUR
+            row.last = date_of(last).isoformat()
+    return found
+
+
+def _use_by_id(connection: Connection) -> dict[int, Any]:
+    columns = software_by_day.c
+    query = select(
+        columns.software_id,
+        func.sum(columns.runs),
+        func.count(distinct(columns.user)),
+        func.sum(columns.cpu_time),
+        func.sum(columns.core_time),
+        func.max(columns.day),
+    ).group_by(columns.software_id)
+    return {row[0]: row[1:] for row in connection.execute(query)}
+
+
+def find_path(connection: Connection, path: bytes) -> PathRow | None:
+    """A path, where the store has seen it."""
+    digest = hashlib.blake2b(path, digest_size=16).digest()
+    found = _paths(connection, paths.c.digest == digest, 1, None)
+    return found[0] if found else None
+
+
+def paths_of(
+    connection: Connection, software_ids: list[int], limit: int, since: int | None = None
+) -> list[PathRow]:
+    """The paths of names, those with the most core hours first."""
+    return _paths(connection, paths.c.software_id.in_(software_ids), limit, since)
+
+
+def use_of(connection: Connection, path_ids: list[int]) -> dict[str, PathRow]:
+    """What some paths were used for, by the readable path; one of no run is not there."""
+    found = _paths(connection, paths.c.id.in_(path_ids), len(path_ids), None)
+    return {row.path: row for row in found}
+
+
+def undetermined_paths(
+    connection: Connection, limit: int, since: int | None = None
+) -> list[PathRow]:
+    """The paths that no rule knows, in runs that began since then."""
+    unknown = or_(paths.c.software_id == UNDETERMINED, paths.c.software_id.is_(None))
+    return _paths(connection, unknown, limit, since)
+
+
+def _paths(
+    connection: Connection, condition: ColumnElement[bool], limit: int, since: int | None
+) -> list[PathRow]:
+    length = func.coalesce(runs.c.end, runs.c.last_seen, runs.c.start) - runs.c.start
+    allocated = cast(runs.c.cpus, Float) * length
+    share = cast(executables.c.cpu_time, Float) / func.nullif(runs.c.cpu_time, 0)
+    core_time = func.coalesce(func.sum(share * allocated), 0.0).label("core_time")
+    cpu_time = func.sum(cast(executables.c.cpu_time, Float)).label("cpu_time")
+    query = (
+        select(
+            paths.c.path,
+            paths.c.software_id,
+            func.max(case((executables.c.path_known, 1), else_=0)),
+            func.count(distinct(runs.c.id)),
+            func.count(distinct(runs.c.user)),
+            func.sum(cast(executables.c.executions, Float)),
+            cpu_time,
+            core_time,
+            func.max(runs.c.start),
+        )
+        .join(executables, executables.c.path_id == paths.c.id)
+        .join(run_nodes, run_nodes.c.id == executables.c.run_node_id)
+        .join(runs, runs.c.id == run_nodes.c.run_id)
+        .where(condition)
+        .group_by(paths.c.id, paths.c.path, paths.c.software_id)
+        .order_by(core_time.desc(), cpu_time.desc(), paths.c.id)
+        .limit(limit)
+    )
+    if since is not None:
+        query = query.where(runs.c.start >= since)
+    found = connection.execute(query)
+    return [
+        PathRow(
+            path=readable_path(bytes(path)),
+            path_known=bool(known),
+            software_id=software_id,
+            jobs=jobs,
+            users=users,
+            executions=int(executions),
+            cpu_hours=float(cpu) / _NANOSECONDS,
+            core_hours=float(core) / _NANOSECONDS,
+            last=last,
+        )
+        for path, software_id, known, jobs, users, executions, cpu, core, last in found
+    ]

@@ -1,0 +1,408 @@
+"""What one run adds to the sums by day: worked out from the run alone, the same every time.
+
+No clock is read here: an open run counts up to its last sample, so whoever works it out again
+from the same records gets the same figures.
+
+Whole numbers split into whole numbers whose sum is exactly what was split.
+
+The CPU counter of a run at the midnights it went through, from its curves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from jobsight.model import SECOND
+from jobsight.store.database import Transaction
+from jobsight.store.series import codec
+from jobsight.store.series.codec import ChunkError
+from jobsight.store.series.curves import SeriesBlock, join, present
+
+DAY = 86400 * SECOND
+#: No rule knows the path.
+UNDETERMINED = 0
+#: CPU time that no executable accounts for.
+NOT_ATTRIBUTED = -1
+
+#: Of a run that claims to have lasted longer, the last ten years count: its start is a wrong clock.
+_LONGEST = 3660 * DAY
+#: More than any machine has: a wrong number must not run over 63 bits in a sum.
+_MOST_CPUS, _MOST_GPUS, _MOST_MEMORY, _MOST_EXECUTIONS = 2**24, 2**20, 2**60, 2**40
+_MEBIBYTE = 2**20
+
+
+class SoftwareShare(msgspec.Struct, array_like=True):
+    """One software's part of a run on one day; times are microseconds."""
+
+    software_id: int
+    runs: int = 0
+    executions: int = 0
+    cpu_time: int = 0
+    core_time: int = 0
+    gpu_time: int = 0
+    #: Of a run's rows with one name, one name and version, and so on, exactly one counts the run.
+    name_runs: int = 0
+    version_runs: int = 0
+    local_version_runs: int = 0
+
+
+class DayShare(msgspec.Struct, array_like=True):
+    """A run on one day; its software adds up to it. Memory is MiB seconds."""
+
+    day: int
+    runs: int
+    executions: int
+    cpu_time: int
+    core_time: int
+    gpu_time: int
+    memory_time: int
+    software: list[SoftwareShare]
+
+
+class Contribution(msgspec.Struct, array_like=True):
+    """All that one run adds, and to whose rows."""
+
+    cluster: str
+    user: str
+    account: str
+    partition: str
+    days: list[DayShare]
+
+    def software(self) -> dict[int, SoftwareShare]:
+        """The run's software over all its days."""
+        sums: dict[int, SoftwareShare] = {}
+        for day in self.days:
+            for share in day.software:
+                whole = sums.setdefault(share.software_id, SoftwareShare(share.software_id))
+                _add(whole, share)
+        return sums
+
+
+class RunFacts(NamedTuple):
+    """The columns of a run that its hours depend on."""
+
+    id: int
+    cluster: str
+    start: int
+    end: int | None
+    provisional: bool
+    user: str | None
+    account: str | None
+    partition: str | None
+    cpus: int | None
+    gpus: int | None
+    memory: int | None
+    last_seen: int | None
+    #: What was removed by age; see :mod:`jobsight.store.maintenance.retention`.
+    pruned: int = 0
+
+    def interval(self) -> tuple[int, int]:
+        """From when to when it counts. A run without an end counts up to its last sample."""
+        end = self.end if self.end is not None else self.last_seen
+        end = self.start if end is None else max(self.start, end)
+        return max(self.start, end - _LONGEST), end
+
+    def midnights(self) -> range:
+        """The midnights (UTC) that the run went through."""
+        start, end = self.interval()
+        return range((start // DAY + 1) * DAY, end, DAY)
+
+
+class RowName(NamedTuple):
+    """What a row of software is called, in the order in which a run is counted on its rows."""
+
+    #: Ignored rows come last: a report without them still finds each run that has others.
+    ignored: bool
+    name: str
+    version: str
+    local_version: str
+    user_provided: bool
+
+
+class Use(NamedTuple):
+    """What one executable used on one node, over the lives of the agent; CPU nanoseconds."""
+
+    #: Of the path: puts equal remainders in an order that no numbering of rows can change.
+    digest: bytes
+    software_id: int
+    cpu_time: int
+    executions: int
+
+
+class NodeFacts(NamedTuple):
+    """One sighting of a run."""
+
+    #: The counter of the job there, in nanoseconds; None where it was never read.
+    cpu_time: int | None
+    uses: Sequence[Use]
+    #: The counter at each of the run's midnights, where a curve says so.
+    at_midnight: Sequence[int] | None = None
+
+    def counted(self) -> int:
+        """The counter is the truth; without one the executables are all there is."""
+        if self.cpu_time is not None:
+            return max(self.cpu_time, 0)
+        return sum(max(use.cpu_time, 0) for use in self.uses)
+
+
+class PathShare(NamedTuple):
+    """One path's part of a run, by day in microseconds; ``digest`` is empty for the remainder."""
+
+    digest: bytes
+    software_id: int
+    executions: list[int]
+    cpu_time: list[int]
+    core_time: list[int]
+    gpu_time: list[int]
+
+
+def contribution(
+    run: RunFacts, nodes: Sequence[NodeFacts], names: Mapping[int, RowName]
+) -> Contribution | None:
+    """The run's share of the sums; None for a job that has not begun. ``names`` are those of the
+    rows of software by their ids."""
+    if run.provisional and not nodes:
+        return None
+    usage = _usage_by_day(run, nodes)
+    for path in path_shares(usage, nodes):
+        for place, day in enumerate(usage):
+            share = SoftwareShare(
+                path.software_id,
+                # Counted like the run itself on the day of the start.
+                int(place == 0),
+                path.executions[place],
+                path.cpu_time[place],
+                path.core_time[place],
+                path.gpu_time[place],
+            )
+            _gather(day.software, share)
+    _count_once(usage[0].software, names)
+    for day in usage:
+        day.software = [share for share in day.software if any(msgspec.structs.astuple(share)[1:])]
+        day.software.sort(key=lambda share: share.software_id)
+        day.executions = sum(share.executions for share in day.software)
+    owners = (run.user or "", run.account or "", run.partition or "")
+    return Contribution(run.cluster, *owners, [day for day in usage if _counts(day)])
+
+
+def shares_of_run(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[PathShare]:
+    """The parts of the run by path: what a new name would move."""
+    if run.provisional and not nodes:
+        return []
+    return path_shares(_usage_by_day(run, nodes), nodes)
+
+
+def path_shares(usage: Sequence[DayShare], nodes: Sequence[NodeFacts]) -> list[PathShare]:
+    """Split a run over its paths first and not over their names: so a new name moves whole
+    shares, to the microsecond."""
+    used, unaccounted = _cpu_by_path(nodes)
+    paths = sorted(used, key=lambda key: key[0])
+    weights = [used[key][0] for key in paths]
+    rest = unaccounted or not sum(weights)
+    if rest:
+        paths.insert(0, (b"", NOT_ATTRIBUTED))
+        weights.insert(0, unaccounted)
+    cpu = split_evenly([day.cpu_time for day in usage], weights)
+    core = split_evenly([day.core_time for day in usage], weights)
+    gpu = split_evenly([day.gpu_time for day in usage], weights)
+    # Programs are counted where the run used its CPU time; nobody noted the day of each.
+    days = [day.cpu_time for day in usage]
+    result = []
+    for place, (digest, software_id) in enumerate(paths):
+        executions = used[digest, software_id][1] if digest else 0
+        columns = ([row[place] for row in table] for table in (cpu, core, gpu))
+        result.append(PathShare(digest, software_id, split_integer(executions, days), *columns))
+    return result
+
+
+def _usage_by_day(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[DayShare]:
+    start, end = run.interval()
+    bounds = [start, *run.midnights(), end]
+    counted = [0, *_cpu_at_midnights(run, nodes), sum(node.counted() for node in nodes)]
+    cpus, gpus = _within(run.cpus, _MOST_CPUS), _within(run.gpus, _MOST_GPUS)
+    memory = _within(run.memory, _MOST_MEMORY)
+    # Rounded at the bounds and not by day: the days add up to the whole.
+    cpu = _differences([value // 1000 for value in counted])
+    core = _differences([cpus * (bound - start) // 1000 for bound in bounds])
+    gpu = _differences([gpus * (bound - start) // 1000 for bound in bounds])
+    held = [memory * (bound - start) // (_MEBIBYTE * SECOND) for bound in bounds]
+    return [
+        DayShare(start // DAY + place, int(place == 0), 0, *figures, [])
+        for place, figures in enumerate(zip(cpu, core, gpu, _differences(held), strict=True))
+    ]
+
+
+def _cpu_at_midnights(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[int]:
+    """The CPU nanoseconds of all nodes up to each midnight, evenly where no curve tells."""
+    start, end = run.interval()
+    result = []
+    for place, midnight in enumerate(run.midnights()):
+        result.append(0)
+        for node in nodes:
+            counted = node.counted()
+            if node.at_midnight is not None:
+                result[-1] += min(max(node.at_midnight[place], 0), counted)
+            else:
+                result[-1] += counted * (midnight - start) // (end - start)
+    return result
+
+
+def _cpu_by_path(
+    nodes: Sequence[NodeFacts],
+) -> tuple[dict[tuple[bytes, int], tuple[int, int]], int]:
+    """CPU time and executions by path and name, and the CPU time that no path accounts for."""
+    used: dict[tuple[bytes, int], tuple[int, int]] = {}
+    unaccounted = 0
+    for node in nodes:
+        counted = node.counted()
+        figures = [max(use.cpu_time, 0) for use in node.uses]
+        if sum(figures) > counted:
+            # Records of processes overrun the counter by rounding; the counter is the truth.
+            figures = split_integer(counted, figures)
+        unaccounted += counted - sum(figures)
+        for use, cpu_time in zip(node.uses, figures, strict=True):
+            before = used.get((use.digest, use.software_id), (0, 0))
+            executions = before[1] + _within(use.executions, _MOST_EXECUTIONS)
+            used[use.digest, use.software_id] = (before[0] + cpu_time, executions)
+    return used, unaccounted
+
+
+def _differences(values: Sequence[int]) -> list[int]:
+    return [after - before for before, after in itertools.pairwise(values)]
+
+
+def _within(value: int | None, most: int) -> int:
+    return min(max(value or 0, 0), most)
+
+
+def _counts(day: DayShare) -> bool:
+    return any((day.runs, day.cpu_time, day.core_time, day.gpu_time, day.memory_time, day.software))
+
+
+def _gather(shares: list[SoftwareShare], share: SoftwareShare) -> None:
+    for known in shares:
+        if known.software_id == share.software_id:
+            runs = max(known.runs, share.runs)
+            _add(known, share)
+            known.runs = runs
+            return
+    shares.append(share)
+
+
+def _count_once(shares: Sequence[SoftwareShare], names: Mapping[int, RowName]) -> None:
+    """Count the run on one row of each name, version and local version: the first by their texts,
+    which no numbering of rows can change."""
+    named = [share for share in shares if share.software_id in names]
+    for share in shares:
+        if share.software_id not in names:
+            share.name_runs = share.version_runs = share.local_version_runs = 1
+    seen: set[tuple[str, ...]] = set()
+    for share in sorted(named, key=lambda share: names[share.software_id]):
+        _, *texts, _ = names[share.software_id]
+        keys = [tuple(texts[:length]) for length in (1, 2, 3)]
+        counted = [int(key not in seen) for key in keys]
+        share.name_runs, share.version_runs, share.local_version_runs = counted
+        seen.update(keys)
+
+
+def _add(whole: SoftwareShare, share: SoftwareShare) -> None:
+    whole.runs += share.runs
+    whole.executions += share.executions
+    whole.cpu_time += share.cpu_time
+    whole.core_time += share.core_time
+    whole.gpu_time += share.gpu_time
+    whole.name_runs += share.name_runs
+    whole.version_runs += share.version_runs
+    whole.local_version_runs += share.local_version_runs
+
+
+def split_integer(amount: int, weights: Sequence[int]) -> list[int]:
+    """Split an amount by weights; what rounding leaves goes to the largest remainders.
+
+    Of equal remainders the first one gets it, so the caller's order decides. No share is above
+    the whole number next to its exact value. Weights that are all zero split nothing off: the
+    first one takes it all.
+    """
+    whole = sum(weights)
+    if not amount or not whole or len(weights) == 1:
+        return [amount, *[0] * (len(weights) - 1)] if weights else []
+    shares, remainders = [], []
+    for weight in weights:
+        share, remainder = divmod(amount * weight, whole)
+        shares.append(share)
+        remainders.append(remainder)
+    left = amount - sum(shares)
+    if left:
+        order = sorted(range(len(weights)), key=remainders.__getitem__, reverse=True)
+        for place in order[:left]:
+            shares[place] += 1
+    return shares
+
+
+def split_evenly(amounts: Sequence[int], weights: Sequence[int]) -> list[list[int]]:
+    """Split several amounts (of days) by the same weights (of programs), one list per amount.
+
+    Each list adds up to its amount, and each program's shares to what the sum of all amounts
+    gives it: neither the days nor the programs gain or lose by rounding.
+    """
+    left = split_integer(sum(amounts), weights)
+    if len(amounts) == 1:
+        return [left]
+    result = []
+    for amount in amounts:
+        # By what is left: no share can exceed it, and the last amount takes exactly the rest.
+        shares = split_integer(amount, left)
+        left = [whole - share for whole, share in zip(left, shares, strict=True)]
+        result.append(shares)
+    return result
+
+
+logger = logging.getLogger("jobsight.store")
+
+_CPU = "cpu.time"
+_CHUNKS_OF_RUN = """
+    SELECT run_nodes.id, chunks.data
+    FROM run_nodes JOIN chunks ON chunks.run_node_id = run_nodes.id
+    WHERE run_nodes.run_id = :id ORDER BY run_nodes.id, chunks.id
+"""
+
+
+def with_day_boundaries(
+    transaction: Transaction, run: RunFacts, nodes: dict[int, NodeFacts]
+) -> list[NodeFacts]:
+    """The nodes of a run, with their counters at its midnights where curves tell them."""
+    if not nodes or not run.midnights():
+        return list(nodes.values())
+    parts: dict[int, list[SeriesBlock]] = {}
+    for run_node_id, data in transaction.execute(_CHUNKS_OF_RUN, {"id": run.id}).fetchall():
+        try:
+            times, columns = codec.decode(bytes(data), frozenset([_CPU]))
+        except ChunkError as error:
+            # Its hours are right without it, only less exactly laid on the days.
+            logger.warning("a curve of run %d is left out of its sums: %s", run.id, error)
+            continue
+        if _CPU in columns:
+            parts.setdefault(run_node_id, []).append(SeriesBlock(times, columns))
+    return [
+        node._replace(at_midnight=_read_off(join(parts[id]), run, node)) if id in parts else node
+        for id, node in nodes.items()
+    ]
+
+
+def _read_off(curves: SeriesBlock, run: RunFacts, node: NodeFacts) -> list[int]:
+    """The counter between two points is taken to have grown evenly."""
+    start, end = run.interval()
+    values = curves.columns[_CPU]
+    inside = present(values) & (curves.times > start) & (curves.times < end)
+    # It counts from nothing at the start and up to what was booked at the end.
+    times = np.concatenate(([start], curves.times[inside], [end])) - start
+    points = np.concatenate(([0], values[inside], [node.counted()])).astype(np.float64)
+    counter = np.minimum(np.maximum.accumulate(points), node.counted())
+    midnights = np.array(run.midnights(), dtype=np.int64) - start
+    return [int(value) for value in np.interp(midnights, times, counter)]

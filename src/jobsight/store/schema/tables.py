@@ -1,0 +1,424 @@
+"""The tables of the store, the same for SQLite and PostgreSQL.
+
+Tables that are worked out from the others, or hold what the scheduler alone knows.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+    true,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+#: SQLite numbers rows by itself only where the type is exactly INTEGER.
+Id = BigInteger().with_variant(Integer(), "sqlite")
+
+#: The fields of JobInfo that are columns of ``runs`` under the same name.
+INFO_FIELDS = (
+    Column("source", Text, nullable=False),
+    Column("sluid", Text),
+    Column("restart_count", BigInteger),
+    Column("array_job_id", BigInteger),
+    Column("array_task_id", BigInteger),
+    Column("het_job_id", BigInteger),
+    Column("het_offset", BigInteger),
+    Column("name", Text),
+    Column("user", Text),
+    Column("uid", BigInteger),
+    Column("account", Text),
+    Column("partition", Text),
+    Column("qos", Text),
+    Column("command", Text),
+    # A msgpack list: only ever read whole. Who ran where is asked of run_nodes.
+    Column("nodes", LargeBinary),
+    Column("cpus", BigInteger),
+    Column("memory", BigInteger),
+    Column("gpus", BigInteger),
+    # A msgpack map, as nodes.
+    Column("tres", LargeBinary),
+    Column("time_limit", BigInteger),
+    Column("submit", BigInteger),
+    Column("end", BigInteger),
+    Column("state", Text),
+    Column("exit_code", BigInteger),
+    Column("exit_signal", BigInteger),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    # Of a provisional run: the birth of its first sighting, or the time of submission.
+    Column("start", BigInteger, nullable=False),
+    *INFO_FIELDS,
+    #: No record with a start has come from the scheduler yet.
+    Column("provisional", Boolean, nullable=False),
+    # Summed over the nodes, so that a list of runs reads one row each.
+    Column("cpu_time", BigInteger),
+    Column("memory_used_peak", BigInteger),
+    Column("memory_peak", BigInteger),
+    Column("first_seen", BigInteger),
+    Column("last_seen", BigInteger),
+    Column("updated", BigInteger, nullable=False),
+    # Changed since its share of the sums by day was worked out; see jobsight.store.rollups.rollups.
+    Column("stale", Boolean, nullable=False, server_default=true()),
+    # The file of the archive that holds the run, under the archive's own folder, and what
+    # ``updated`` and ``start`` were then. A change takes archived_updated away: where there is one,
+    # the archive holds the run as it is now.
+    Column("archived", Text),
+    Column("archived_updated", BigInteger),
+    Column("archived_start", BigInteger),
+    # What was taken away by age: bits of jobsight.store.maintenance.retention.
+    Column("pruned", SmallInteger, nullable=False, server_default="0"),
+    UniqueConstraint("cluster", "job_id", "start"),
+    Index(None, "job_id"),
+    Index(None, "start"),
+    Index(None, "user", "start"),
+    Index(None, "account", "start"),
+    Index(None, "array_job_id"),
+    Index(None, "het_job_id"),
+    # Few are stale or open at any time, so that finding them costs nothing however many runs
+    # there are.
+    Index("ix_runs_stale", "id", sqlite_where=text("stale"), postgresql_where=text("stale")),
+    Index(
+        "ix_runs_open",
+        # Both columns, although the first is always NULL: else SQLite takes the index of the key.
+        "end",
+        "cluster",
+        sqlite_where=text('"end" IS NULL'),
+        postgresql_where=text('"end" IS NULL'),
+    ),
+    # What waits for the archive. Not by ``updated``: each batch changes that, and PostgreSQL would
+    # renew all entries of the run's row in every index.
+    Index(
+        "ix_runs_unarchived",
+        "end",
+        sqlite_where=text('archived_updated IS NULL AND "end" IS NOT NULL'),
+        postgresql_where=text('archived_updated IS NULL AND "end" IS NOT NULL'),
+    ),
+    Index(None, "end"),
+    # The next that is old enough for something is found without a look at what was pruned before.
+    Index(None, "pruned", "end"),
+)
+
+run_nodes = Table(
+    "run_nodes",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    # The sighting. Cluster and job id stand here too, so that a part finds its row in one step.
+    Column("cluster", Text, nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("boot_id", Text, nullable=False),
+    Column("birth", BigInteger, nullable=False),
+    Column("sluid", Text),
+    Column("restart_count", BigInteger),
+    # The agent's life that was heard last, and when that batch was written.
+    Column("epoch", Text, nullable=False),
+    Column("written", BigInteger, nullable=False),
+    # JobTotals and the coverages are msgpack documents: they are read whole, and a new figure
+    # needs no migration. The figures that are summed are columns too.
+    Column("totals", LargeBinary),
+    Column("cpu_time", BigInteger),
+    Column("memory_used_peak", BigInteger),
+    Column("memory_peak", BigInteger),
+    Column("coverage", LargeBinary),
+    Column("first_sample", BigInteger),
+    Column("last_sample", BigInteger),
+    Column("final", Boolean, nullable=False, server_default=false()),
+    # Chunks that wait to be joined.
+    Column("open_chunks", Integer, nullable=False, server_default="0"),
+    UniqueConstraint("cluster", "job_id", "node", "boot_id", "birth"),
+    Index(None, "run_id", "node"),
+)
+
+chunks = Table(
+    "chunks",
+    metadata,
+    # A rowid table: in one without rowid SQLite gives each BLOB over 1 kB a page of its own.
+    Column("id", Id, primary_key=True),
+    Column("run_node_id", ForeignKey("run_nodes.id"), nullable=False),
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("rows", Integer, nullable=False),
+    # 0 as it arrived, 1 joined while the job ran, 2 the whole of the node's series.
+    Column("level", SmallInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    # The summaries of the metrics, from level 1 on; see jobsight.store.series.curves.
+    Column("summary", LargeBinary),
+    # Nanoseconds between two rows of a series that was thinned out to be kept longer.
+    Column("resolution", BigInteger),
+    CheckConstraint("level BETWEEN 0 AND 2", name="level"),
+    Index(None, "run_node_id", "first"),
+)
+
+paths = Table(
+    "paths",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # PostgreSQL cannot index values of 4,096 bytes, so the uniqueness lies on their digest.
+    Column("digest", LargeBinary(16), nullable=False, unique=True),
+    Column("path", LargeBinary, nullable=False),
+    # What the rules called it: a row of software, 0 where no rule knows it, NULL where none was
+    # asked yet.
+    Column("software_id", BigInteger),
+    Column("named", BigInteger),
+    Index(None, "software_id"),
+)
+
+software = Table(
+    "software",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # May hold %(user)s and %(project)s, which are filled for each run.
+    Column("name", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("local_version", Text, nullable=False),
+    Column("user_provided", Boolean, nullable=False),
+    Column("ignored", Boolean, nullable=False),
+    UniqueConstraint("name", "version", "local_version", "user_provided", "ignored"),
+)
+
+#: The figures of an executable that add up over epochs.
+SUMMED_FIGURES = (
+    "executions",
+    "processes",
+    "cpu_time",
+    "cpu_user",
+    "cpu_system",
+    "cpu_estimated",
+    "read_bytes",
+    "written_bytes",
+    "failures",
+)
+
+executables = Table(
+    "executables",
+    metadata,
+    Column("run_node_id", ForeignKey("run_nodes.id"), primary_key=True),
+    Column("path_id", ForeignKey("paths.id"), primary_key=True),
+    Column("path_known", Boolean, primary_key=True),
+    # The digest of the epoch's name: 8 bytes in each row instead of 36.
+    Column("epoch", BigInteger, primary_key=True),
+    # Of the batch: figures are cumulative, so an older batch that comes late must not win.
+    Column("sequence", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in SUMMED_FIGURES),
+    Column("peak_memory", BigInteger, nullable=False),
+    Column("first_seen", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    Index(None, "path_id"),
+    sqlite_with_rowid=False,
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_node_id", ForeignKey("run_nodes.id"), primary_key=True),
+    # As the scheduler names it: "batch", "extern", "0", "1" ...
+    Column("step", Text, primary_key=True),
+    Column("tasks", BigInteger, nullable=False),
+    Column("cpu_time", BigInteger),
+    Column("cpu_overhead", BigInteger),
+    Column("memory_peak", BigInteger),
+    Column("oom_kills", BigInteger),
+    Column("first_seen", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    Column("ended", Boolean, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    # The agent's clock and ours, of the batch received last.
+    Column("written", BigInteger, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    # How far the agent's clock is ahead, and when that was found.
+    Column("clock_skew", BigInteger, nullable=False),
+    Column("skew_found", BigInteger, nullable=False),
+    UniqueConstraint("cluster", "node"),
+)
+
+spools = Table(
+    "spools",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("agent_id", ForeignKey("agents.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    UniqueConstraint("agent_id", "name"),
+)
+
+# One row per unbroken stretch of sequence numbers, not per batch: the table grows with the gaps
+# (what a full spool had to drop), which are few.
+batches = Table(
+    "batches",
+    metadata,
+    Column("spool_id", ForeignKey("spools.id"), primary_key=True),
+    Column("first", BigInteger, primary_key=True),
+    Column("last", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # Agents that show it may write for this cluster only.
+    Column("cluster", Text, nullable=False),
+    # SHA-256 of a token that is random itself: nothing a stronger hash would add.
+    Column("digest", LargeBinary(32), nullable=False, unique=True),
+    Column("label", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("expires", BigInteger),
+    Column("revoked", BigInteger),
+    Column("used", BigInteger),
+)
+
+
+# What each run adds to the sums by day. Kept, so that a run that changes (a late record, a rule
+# that names its programs otherwise) is taken out of the sums exactly as it went in.
+contributions = Table(
+    "contributions",
+    metadata,
+    # No foreign key: a run that another one absorbed must still be taken out.
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    # Grows with each contribution that changes; an export remembers how far it came.
+    Column("revision", BigInteger, nullable=False),
+    # The run is gone, its share is still in the sums.
+    Column("dropped", Boolean, nullable=False, server_default=false()),
+    Column("data", LargeBinary, nullable=False),
+    Index(None, "revision"),
+    Index(
+        "ix_contributions_dropped",
+        "run_id",
+        sqlite_where=text("dropped"),
+        postgresql_where=text("dropped"),
+    ),
+)
+
+#: Days since 1970 in UTC, and who used it. Unknown names are empty texts.
+_DAY_KEY = ("day", "cluster", "user", "account", "partition")
+
+
+def _key() -> list[Column[object]]:
+    return [
+        Column(name, Integer if name == "day" else Text, primary_key=True, autoincrement=False)
+        for name in _DAY_KEY
+    ]
+
+
+# Times of cores and GPUs are microseconds and memory is MiB seconds here: in nanoseconds and bytes
+# one user of a large machine would run over 63 bits within a day.
+usage_by_day = Table(
+    "usage_by_day",
+    metadata,
+    *_key(),
+    # Counted on the day of their start.
+    Column("runs", BigInteger, nullable=False),
+    Column("executions", BigInteger, nullable=False),
+    Column("cpu_time", BigInteger, nullable=False),
+    Column("core_time", BigInteger, nullable=False),
+    Column("gpu_time", BigInteger, nullable=False),
+    Column("memory_time", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+software_by_day = Table(
+    "software_by_day",
+    metadata,
+    *_key(),
+    # A row of software; 0 is undetermined, -1 is CPU time that no executable accounts for.
+    Column("software_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("runs", BigInteger, nullable=False),
+    Column("executions", BigInteger, nullable=False),
+    Column("cpu_time", BigInteger, nullable=False),
+    # Shares of what was allocated, by CPU time.
+    Column("core_time", BigInteger, nullable=False),
+    Column("gpu_time", BigInteger, nullable=False),
+    # A run with several rows of one name counts on one of them; so for versions of a name, too.
+    Column("name_runs", BigInteger, nullable=False),
+    Column("version_runs", BigInteger, nullable=False),
+    Column("local_version_runs", BigInteger, nullable=False),
+    Index(None, "software_id", "day"),
+    sqlite_with_rowid=False,
+)
+
+# All that the scheduler says of a run beyond the columns of runs: a msgpack document, compressed.
+run_details = Table(
+    "run_details",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True, autoincrement=False),
+    # When the scheduler last said something new of it; sinks go on from there.
+    Column("changed", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Index(None, "changed"),
+)
+
+# The cluster as the scheduler sees it: "node", "partition", "reservation", "qos", "association".
+cluster_records = Table(
+    "cluster_records",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# How far a piece of work that goes on for ever has come: "export", "rules" ...
+marks = Table(
+    "marks",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+    Column("text", Text),
+)
+
+# What an export last said of a run, so that only what has changed is said again.
+exported = Table(
+    "exported",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    # NULL of a run that waits: for its end, or because it is to be said again.
+    Column("digest", LargeBinary(16)),
+    Index(
+        "ix_exported_waiting",
+        "name",
+        sqlite_where=text("digest IS NULL"),
+        postgresql_where=text("digest IS NULL"),
+    ),
+    sqlite_with_rowid=False,
+)

@@ -1,0 +1,286 @@
+"""The best method for each of several columns, found for all of them at once.
+
+Columns of a job are short and many: looked at one by one, most of the time would go into calls.
+
+What makes a column cheap to compress: turn it into small numbers, and find the way back.
+
+All arithmetic on integers is modulo 2**64, so every transform is lossless for every input; the
+ones that predict (``LINEAR``) or divide (``scale``) are taken only where they cannot overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from jobsight.model import MISSING
+
+_Flags: TypeAlias = npt.NDArray[np.bool_]
+_Column = TypeVar("_Column")
+
+#: Values that are worked on at once: many short columns, or one long one, in little memory.
+_TOGETHER = 1 << 17
+#: Rows looked at when the methods are compared.
+_PROBE = 1024
+_SAFE = 2**62
+
+
+class _Prepared(NamedTuple):
+    """A column as integers without gaps."""
+
+    values: Integers
+    missing: _Flags | None
+    decimals: int | None = None
+    #: They are the bits of floating-point numbers.
+    bits: bool = False
+
+
+def groups(columns: Sequence[_Column], rows: int) -> Iterator[Sequence[_Column]]:
+    """Columns of so many rows, as many as are worked on at once."""
+    size = max(1, _TOGETHER // max(1, rows))
+    for first in range(0, len(columns), size):
+        yield columns[first : first + size]
+
+
+def pack(columns: Sequence[Values], elapsed: Floats) -> list[Packed]:
+    """Choose the best method for each column; ``elapsed`` are the gaps in time."""
+    made: list[Packed] = []
+    for some in groups(columns, len(elapsed) + 1):
+        prepared = [_prepare(column) for column in some]
+        chosen = _choose(np.stack([column.values for column in prepared]), elapsed)
+        made += map(_finish, prepared, chosen)
+    return made
+
+
+def _prepare(column: Values) -> _Prepared:
+    if column.dtype.kind == "i":
+        whole = column.astype(np.int64, copy=False)
+        return _Prepared(*_fill(whole, whole == MISSING))
+    bits = np.ascontiguousarray(column, np.float64).view(np.int64)
+    bits, missing = _fill(bits, bits.view(np.uint64) == MISSING_FLOAT)
+    decimal = _as_decimals(bits)
+    if decimal is None:
+        return _Prepared(bits, missing, bits=True)
+    return _Prepared(decimal[0], missing, decimal[1])
+
+
+def _finish(column: _Prepared, packed: Packed) -> Packed:
+    if column.bits:
+        words = column.values.view(np.uint64)
+        changed = words.copy()
+        changed[1:] ^= words[:-1]
+        changed[0] = 0
+        if _costs(changed) <= _costs(packed.words):
+            packed = Packed(changed, XOR, base=int(column.values[0]))
+    return packed._replace(decimals=column.decimals, missing=column.missing)
+
+
+def _choose(values: Integers, elapsed: Floats) -> list[Packed]:
+    """The best method for each row of a matrix."""
+    low, high = values.min(axis=1), values.max(axis=1)
+    safe = high.view(np.uint64) - low.view(np.uint64) < _SAFE
+    changes = np.diff(values.view(np.uint64), axis=1).view(np.int64)
+    offsets = values.view(np.uint64) - low.view(np.uint64)[:, None]
+    scales = _scales(changes, safe)
+    divided = scales > 1
+    changes[divided] //= scales[divided, None]
+    offsets[divided] //= scales[divided, None].view(np.uint64)
+    rates = np.where(safe, _rates(changes, elapsed), 0.0)
+    candidates = {
+        OFFSET: offsets,
+        DELTA: zigzag(changes),
+        DELTA_OF_DELTA: _twice(changes),
+        LINEAR: zigzag(changes - line(elapsed, rates[:, None])),
+    }
+    costs = np.stack([_costs(words) for words in candidates.values()])
+    costs[-1, rates == 0] = np.inf
+    best = np.array(list(candidates))[costs.argmin(axis=0)].tolist()
+    figures = zip(
+        best,
+        low.tolist(),
+        values[:, 0].tolist(),
+        changes[:, 0].tolist(),
+        scales.tolist(),
+        rates.tolist(),
+        strict=True,
+    )
+    return [
+        Packed(
+            candidates[method][row],
+            method,
+            base=least if method == OFFSET else first,
+            step=step if method == DELTA_OF_DELTA else 0,
+            scale=scale,
+            rate=rate if method == LINEAR else 0.0,
+        )
+        for row, (method, least, first, step, scale, rate) in enumerate(figures)
+    ]
+
+
+def _scales(changes: Integers, safe: _Flags) -> Integers:
+    """Counters of CPU time move in microseconds or clock ticks and memory in pages: what all
+    changes of a row have in common need not be stored."""
+    common: Integers = np.gcd.reduce(np.where(safe[:, None], changes, 0), axis=1)
+    return np.maximum(common, 1)
+
+
+def _twice(changes: Integers) -> Words:
+    words = np.zeros((len(changes), changes.shape[1] + 1), np.uint64)
+    words[:, 1:] = zigzag(np.diff(changes.view(np.uint64), axis=1).view(np.int64))
+    return words
+
+
+def _rates(changes: Integers, elapsed: Floats) -> Floats:
+    moving = elapsed > 0
+    if not moving.any():
+        return np.zeros(len(changes))
+    rates = np.median(changes[:, moving] / elapsed[moving], axis=1)
+    # The line must stay far from the ends of int64, where the conversion is not defined.
+    furthest = np.abs(elapsed).max() * np.abs(rates)
+    return np.where((furthest < _SAFE) & (np.abs(rates) < MAX_RATE), rates, 0.0)
+
+
+def _costs(words: Words) -> Floats:
+    """The bits that the words of each row need, about what the compressor leaves of them."""
+    rows = words.shape[-1]
+    if rows > _PROBE:
+        words = words[..., :: rows // _PROBE]
+    exponents: Floats = np.frexp(words.astype(np.float64))[1].sum(axis=-1, dtype=np.float64)
+    return exponents
+
+
+def _as_decimals(bits: Integers) -> tuple[Integers, int] | None:
+    """The column as integers over a power of ten, where that gives the same bits back."""
+    values = bits.view(np.float64)
+    for decimals in range(MAX_DECIMALS + 1):
+        power = 10.0**decimals
+        for part, part_bits in ((values[:16], bits[:16]), (values, bits)):
+            with np.errstate(all="ignore"):
+                scaled = np.rint(part * power)
+                if not (np.abs(scaled) < 2**53).all():
+                    return None
+                whole = scaled.astype(np.int64)
+                if not np.array_equal((whole / power).view(np.int64), part_bits):
+                    break
+        else:
+            return whole, decimals
+    return None
+
+
+def _fill(values: Integers, missing: _Flags) -> tuple[Integers, _Flags | None]:
+    """Put the value before in place of each missing one, so that it costs nothing."""
+    if not missing.any():
+        return values, None
+    present = np.flatnonzero(~missing)
+    if not len(present):
+        return np.zeros_like(values), missing
+    source = np.where(missing, present[0], np.arange(len(values)))
+    return values[np.maximum.accumulate(source)], missing
+
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.uint64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Values: TypeAlias = Integers | Floats
+
+#: Distance from the smallest value.
+OFFSET = 0
+#: Difference from the value before.
+DELTA = 1
+#: Difference from the difference before: good for times and steady counters.
+DELTA_OF_DELTA = 2
+#: Difference from a straight line through time. A busy core adds one nanosecond of CPU time per
+#: nanosecond, so the jitter of the sampling clock cancels out of counters of CPU time.
+LINEAR = 3
+#: Bits that differ from those of the value before, for floating point.
+XOR = 4
+#: As it is, not even transposed: there is nothing to undo.
+PLAIN = 5
+
+METHODS = frozenset((OFFSET, DELTA, DELTA_OF_DELTA, LINEAR, XOR, PLAIN))
+
+#: The bits of the NaN that stands for a reading that failed; other NaNs are kept as they are.
+MISSING_FLOAT = np.uint64(0x7FF8000000000000)
+
+MAX_DECIMALS = 4
+#: No counter moves faster; the line through time is then far from the ends of int64.
+MAX_RATE = 2.0**62
+
+#: Below this many rows no method pays.
+FEW_ROWS = 8
+
+_ONE = np.uint64(1)
+
+
+class Packed(NamedTuple):
+    """A column as small words, with what is needed to undo it."""
+
+    words: Words
+    method: int
+    base: int = 0
+    step: int = 0
+    scale: int = 1
+    rate: float = 0.0
+    #: For floats that are decimal fractions: the power of ten that makes them integers.
+    decimals: int | None = None
+    #: Rows without a reading; their words carry no information.
+    missing: npt.NDArray[np.bool_] | None = None
+
+
+def unpack(packed: Packed, elapsed: Floats, *, floating: bool) -> Words:
+    """Undo what :func:`jobsight.store.series.packing.pack` did; the result is the column's bits."""
+    words = packed.words
+    if packed.method == XOR:
+        words = words.copy()
+        words[:1] = _word(packed.base)
+        result: Words = np.bitwise_xor.accumulate(words)
+    else:
+        result = _unpack_integers(packed, elapsed)
+    if packed.decimals is not None:
+        result = (result.view(np.int64) / 10.0**packed.decimals).view(np.uint64)
+    if packed.missing is not None:
+        result[packed.missing] = MISSING_FLOAT if floating else _word(MISSING)
+    return result
+
+
+def _unpack_integers(packed: Packed, elapsed: Floats) -> Words:
+    scale = _word(packed.scale)
+    if packed.method == OFFSET:
+        return packed.words * scale + _word(packed.base)
+    changes = unzigzag(packed.words)
+    if packed.method == DELTA_OF_DELTA:
+        changes[:1] = 0
+        changes[1:2] += _word(packed.step)
+        np.cumsum(changes, out=changes)
+    elif packed.method == LINEAR:
+        changes[1:] += line(elapsed, packed.rate).view(np.uint64)
+    changes *= scale
+    changes[:1] = _word(packed.base)
+    result: Words = np.cumsum(changes, dtype=np.uint64)
+    return result
+
+
+def line(elapsed: Floats, rate: float | Floats) -> Integers:
+    """The changes of a counter that moves steadily."""
+    # One multiplication and one rounding: IEEE 754 gives the same result on every machine.
+    return np.rint(elapsed * rate).astype(np.int64)
+
+
+def zigzag(changes: Integers) -> Words:
+    """Small numbers of either sign become small words; the first row stays 0."""
+    words = np.zeros((*changes.shape[:-1], changes.shape[-1] + 1), np.uint64)
+    words[..., 1:] = ((changes << 1) ^ (changes >> 63)).view(np.uint64)
+    return words
+
+
+def unzigzag(words: Words) -> Words:
+    """The changes that :func:`zigzag` has made words of."""
+    result: Words = (words >> _ONE) ^ (np.uint64(0) - (words & _ONE))
+    return result
+
+
+def _word(value: int) -> np.uint64:
+    return np.uint64(value & (2**64 - 1))

@@ -1,0 +1,471 @@
+"""The runs of a job inside one transaction: records merged, sightings bound and bound anew.
+
+Which run a record of the scheduler or a sighting on a node belongs to: decisions only.
+
+A node knows when a job's cgroup was born, the scheduler when the run started. They are brought
+together by the restart count or the SLUID where both sides know it, else by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from jobsight.model import SECOND, JobInfo, Sighting
+from jobsight.store.database import Transaction
+from jobsight.store.schema import statements
+
+#: The source of a run that only nodes have seen.
+SIGHTED = "sighting"
+#: Sums of figures stop here instead of running over.
+HIGHEST = 2**63 - 1
+
+#: CPU time, the two peaks of memory, first and last sample of a run.
+Sums: TypeAlias = tuple[int | None, int | None, int | None, int | None, int | None]
+NOTHING_SEEN: Final[Sums] = (None, None, None, None, None)
+_NO_SUMS: Final[Mapping[int, Sums]] = {}
+
+_INFO = JobInfo.__struct_fields__
+_encode = msgspec.msgpack.Encoder().encode
+_decode_nodes = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_decode_tres = msgspec.msgpack.Decoder(dict[str, int]).decode
+
+
+class RunWriter:
+    """The runs of one batch's jobs: read at once, changed in memory, written by :meth:`flush`."""
+
+    def __init__(self, transaction: Transaction, now: int) -> None:
+        self._transaction = transaction
+        self._now = now
+        #: All runs of a job by its cluster and id, by start.
+        self._jobs: dict[tuple[str, int], list[RunRow]] = {}
+        self._seen: dict[tuple[str, int], bool] = {}
+        #: Jobs of which nothing was stored before.
+        self._unknown: set[tuple[str, int]] = set()
+        self._new: dict[int, RunRow] = {}
+        self._changed: dict[int, RunRow] = {}
+        #: Runs that have got a sighting which is not in the tables yet.
+        self._bound: set[int] = set()
+
+    def record_all(self, infos: Sequence[JobInfo]) -> int:
+        """Take over records of the scheduler or a launcher; how many had something new."""
+        jobs = list(dict.fromkeys((info.cluster, info.job_id) for info in infos))
+        self._load(jobs)
+        self._unknown = {job for job in jobs if not self._jobs[job]}
+        self._seen = dict.fromkeys(jobs, False)
+        known = [job for job in jobs if job not in self._unknown]
+        for cluster, job_id in self._transaction.look_up(statements.JOBS_SEEN, known):
+            self._seen[cluster, job_id] = True
+        return sum(self._record(info) for info in infos)
+
+    def _record(self, info: JobInfo) -> bool:
+        info = _storable(info)
+        rows = self._rows(info.cluster, info.job_id)
+        row = run_of_info(rows, info)
+        if row is None:
+            self._insert(info)
+            moved = info.start is not None
+        else:
+            before = _interval(row)
+            merged = merge_run_info(row.info, info)
+            if merged == row.info:
+                return False
+            row.info = merged
+            if row.info.start is not None:
+                row.provisional = False
+                row.start = self._free_start(rows, row.info.start, row)
+            self._update(row, moved=row.start != before[0])
+            moved = before != _interval(row)
+        # Most jobs are booked once, before any node has seen them.
+        if moved and (len(rows) > 1 or self._seen[info.cluster, info.job_id]):
+            self._bind_anew(info.cluster, info.job_id)
+        return True
+
+    def knows(self, cluster: str, job_id: int) -> bool:
+        """Whether anything of a job may have been stored before."""
+        return (cluster, job_id) not in self._unknown
+
+    def bind(self, sighting: Sighting) -> tuple[int, bool]:
+        """The id of the run that a new sighting belongs to, and whether that is a new one."""
+        rows = self._rows(sighting.cluster, sighting.job_id)
+        row = match_run(rows, sighting) or provisional_of_sighting(rows, sighting)
+        if row is None:
+            row = next((row for row in rows if self._waits_for(row, sighting)), None)
+            if row is None:
+                row = self._insert_provisional(rows, sighting)
+            else:
+                row.start = self._free_start(rows, sighting.birth, row)
+                self._update(row, moved=True)
+        self._bound.add(row.id)
+        return row.id, row.id in self._new
+
+    def flush(self, sums: Mapping[int, Sums] = _NO_SUMS) -> set[int]:
+        """Write the runs that are new or changed; gives those that are new, with their sums."""
+        new = [
+            (
+                *(row.info.cluster, row.info.job_id),
+                *self._values(row),
+                *sums.get(id, NOTHING_SEEN),
+            )
+            for id, row in self._new.items()
+        ]
+        self._transaction.execute_rows(statements.INSERT_RUN, new)
+        changed = [self._values(row) for id, row in self._changed.items() if id not in self._new]
+        self._transaction.execute_rows(statements.UPDATE_RUN, changed)
+        written = set(self._new)
+        self._new, self._changed = {}, {}
+        return written
+
+    def _values(self, row: RunRow) -> tuple[Any, ...]:
+        return (row.start, row.provisional, self._now, *_columns(row.info), row.id)
+
+    def sum_up(self, run_id: int) -> None:
+        """Work out the figures of a run from all its nodes."""
+        nodes: dict[str, list[Any]] = {}
+        first: list[int] = []
+        last: list[int] = []
+        figures = self._transaction.execute(statements.FIGURES_OF_RUN, {"id": run_id}).fetchall()
+        for node, *values, first_sample, last_sample in figures:
+            nodes.setdefault(node, []).append(values)
+            if first_sample is not None:
+                first.append(first_sample)
+                last.append(last_sample)
+        by_node = [of_node(rows) for rows in nodes.values()]
+        cpu_time, memory_used_peak, memory_peak = (
+            total([figures[place] for figures in by_node]) for place in range(3)
+        )
+        self._transaction.execute(
+            statements.ADD_TO_RUN,
+            {
+                "id": run_id,
+                "updated": self._now,
+                "cpu_time": cpu_time,
+                "memory_used_peak": memory_used_peak,
+                "memory_peak": memory_peak,
+                "first_seen": min(first, default=None),
+                "last_seen": max(last, default=None),
+            },
+        )
+
+    def _bind_anew(self, cluster: str, job_id: int) -> None:
+        """Give each sighting of a job to the run that the records now say; drop empty husks."""
+        rows = self._rows(cluster, job_id)
+        by_id = {row.id: row for row in rows}
+        changed: set[int] = set()
+        for id, run_id, *values in self._sightings(cluster, job_id):
+            sighting = Sighting(cluster, job_id, *values)
+            row = match_run(rows, sighting)
+            if row is None and not by_id[run_id].provisional:
+                row = provisional_of_sighting(rows, sighting)
+                if row is None:
+                    row = self._insert_provisional(rows, sighting)
+            if row is not None and row.id != run_id:
+                if row.id in self._new:
+                    self.flush()
+                move = {"id": id, "run_id": row.id}
+                self._transaction.execute(statements.MOVE_RUN_NODE, move)
+                changed |= {run_id, row.id}
+        self._absorb(rows)
+        for run_id in changed & {row.id for row in rows}:
+            self.sum_up(run_id)
+
+    def _sightings(self, cluster: str, job_id: int) -> list[Any]:
+        if not self._seen[cluster, job_id]:
+            return []
+        job = {"cluster": cluster, "job_id": job_id}
+        return self._transaction.execute(statements.RUN_NODES_OF_JOB, job).fetchall()
+
+    def _absorb(self, rows: list[RunRow]) -> None:
+        """Provisional runs without nodes become part of the run that was booked."""
+        booked = [row for row in rows if not row.provisional]
+        for husk in [row for row in rows if row.provisional and self._is_empty(row)]:
+            heirs = [row for row in booked if is_waiting_run(husk, row.info)]
+            if not heirs:
+                continue
+            heir = max(heirs, key=lambda row: row.start)
+            if self._new.pop(husk.id, None) is None:
+                for statement in statements.REMOVE_RUN:
+                    self._transaction.execute(statement, {"id": husk.id})
+            self._changed.pop(husk.id, None)
+            rows.remove(husk)
+            source = heir.info.source
+            heir.info = merge_run_info(husk.info, heir.info)
+            heir.info.source = source
+            self._update(heir)
+
+    def _is_empty(self, row: RunRow) -> bool:
+        if row.id in self._new or row.id in self._bound:
+            return row.id not in self._bound
+        found = self._transaction.execute(statements.COUNT_NODES_OF_RUN, {"id": row.id})
+        return int(found.fetchone()[0]) == 0
+
+    def _waits_for(self, row: RunRow, sighting: Sighting) -> bool:
+        seen = JobInfo(
+            cluster=sighting.cluster,
+            job_id=sighting.job_id,
+            source=SIGHTED,
+            sluid=sighting.sluid,
+            restart_count=sighting.restart_count,
+        )
+        return is_waiting_run(row, seen) and self._is_empty(row)
+
+    def _insert_provisional(self, rows: list[RunRow], sighting: Sighting) -> RunRow:
+        info = JobInfo(
+            cluster=sighting.cluster,
+            job_id=sighting.job_id,
+            source=SIGHTED,
+            sluid=sighting.sluid,
+            restart_count=sighting.restart_count,
+        )
+        return self._insert(info, self._free_start(rows, sighting.birth))
+
+    def _insert(self, info: JobInfo, birth: int | None = None) -> RunRow:
+        rows = self._rows(info.cluster, info.job_id)
+        provisional = info.start is None
+        start = (birth or info.submit or self._now) if info.start is None else info.start
+        start = self._free_start(rows, start)
+        info = msgspec.structs.replace(info, start=None if provisional else start)
+        row = RunRow(self._transaction.new_id("runs"), start, provisional, info)
+        self._new[row.id] = row
+        rows.append(row)
+        rows.sort(key=lambda row: row.start)
+        return row
+
+    def _update(self, row: RunRow, moved: bool = False) -> None:
+        # What is kept of a start is the one that no other run of the job has.
+        row.info.start = None if row.provisional else row.start
+        self._changed[row.id] = row
+        if moved:
+            self._rows(row.info.cluster, row.info.job_id).sort(key=lambda row: row.start)
+            # A start that became free may be taken by the next; the tables must know it first.
+            self.flush()
+
+    @staticmethod
+    def _free_start(rows: list[RunRow], start: int, own: RunRow | None = None) -> int:
+        """The start, or the next nanosecond that no other run of the job has as its key."""
+        taken = {row.start for row in rows if own is None or row.id != own.id}
+        while start in taken:
+            start += 1
+        return start
+
+    def _rows(self, cluster: str, job_id: int) -> list[RunRow]:
+        """The runs of a job as they are by now, by start."""
+        if (cluster, job_id) not in self._jobs:
+            self._load([(cluster, job_id)])
+        return self._jobs[cluster, job_id]
+
+    def _load(self, jobs: Sequence[tuple[str, int]]) -> None:
+        self._jobs |= {job: [] for job in jobs}
+        for cluster, job_id, *values in self._transaction.look_up(statements.RUNS_OF_JOBS, jobs):
+            self._jobs[cluster, job_id].append(_row(cluster, job_id, *values))
+
+
+def _interval(row: RunRow) -> tuple[object, ...]:
+    """What decides which sightings belong to a run."""
+    return row.start, row.provisional, row.info.end, row.info.sluid, row.info.restart_count
+
+
+def of_node(rows: list[Any]) -> tuple[int | None, int | None, int | None]:
+    """One node's figures from its sightings: CPU times add up, peaks do not."""
+    peaks = [[row[place] for row in rows if row[place] is not None] for place in (1, 2)]
+    return total([row[0] for row in rows]), max(peaks[0], default=None), max(peaks[1], default=None)
+
+
+def total(values: list[int | None]) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return max(min(sum(known), HIGHEST), -HIGHEST) if known else None
+
+
+def info_from_columns(
+    cluster: str, job_id: int, start: int | None, values: dict[str, Any]
+) -> JobInfo:
+    """A JobInfo from the columns of ``runs``."""
+    nodes, tres = values.pop("nodes"), values.pop("tres")
+    return JobInfo(
+        cluster=cluster,
+        job_id=job_id,
+        start=start,
+        nodes=None if nodes is None else _decode_nodes(nodes),
+        tres=None if tres is None else _decode_tres(tres),
+        **values,
+    )
+
+
+def _row(
+    cluster: str, job_id: int, id: int, start: int, provisional: object, *values: Any
+) -> RunRow:
+    columns = dict(zip(statements.INFO_NAMES, values, strict=True))
+    booked = None if provisional else start
+    return RunRow(id, start, bool(provisional), info_from_columns(cluster, job_id, booked, columns))
+
+
+_columns_as_they_are = attrgetter(*statements.INFO_NAMES)
+_DOCUMENTS = tuple(map(statements.INFO_NAMES.index, ("nodes", "tres")))
+
+
+def _columns(info: JobInfo) -> Sequence[Any]:
+    values: tuple[Any, ...] = _columns_as_they_are(info)
+    if info.nodes is None and info.tres is None:
+        return values
+    columns = list(values)
+    for place in _DOCUMENTS:
+        if columns[place] is not None:
+            columns[place] = _encode(columns[place])
+    return columns
+
+
+def _storable(info: JobInfo) -> JobInfo:
+    """Texts that a database takes: PostgreSQL has no NUL, neither has halves of characters."""
+    values = msgspec.structs.astuple(info)
+    joined = "".join([value for value in values if type(value) is str])
+    if joined.isascii() and "\x00" not in joined:
+        return info
+    changes = {}
+    for name, value in zip(_INFO, values, strict=True):
+        if isinstance(value, str) and ("\x00" in value or not value.isascii()):
+            text = value.encode("utf-8", "backslashreplace").decode()
+            changes[name] = text.replace("\x00", "\\x00")
+    return msgspec.structs.replace(info, **changes) if changes else info
+
+
+#: How far a birth may lie outside the interval that the scheduler booked: prologs and clocks.
+SLACK = 60 * SECOND
+#: The same where the restart count agrees: only ids that wrap around must be told apart.
+WIDE_SLACK = 24 * 3600 * SECOND
+
+
+class RunRow(msgspec.Struct):
+    """One run of a job as it is stored."""
+
+    id: int
+    start: int
+    provisional: bool
+    info: JobInfo
+
+
+def match_run(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
+    """The run that the scheduler's records give to a sighting."""
+    fitting = rows
+    if sighting.sluid is None and sighting.restart_count is None:
+        # Nearly all jobs run once.
+        if len(rows) == 1:
+            return rows[0] if _in_time(rows[0], sighting) else None
+    else:
+        fitting = [row for row in rows if not _contradict(row.info, sighting)]
+        for test in (_same_sluid, _same_restart):
+            found = [row for row in fitting if test(row, sighting)]
+            if found:
+                return _latest(found)
+    found = [row for row in fitting if _begun(row, sighting)]
+    if found:
+        return _latest(found)
+    # Clocks differ: a run that is booked a moment after the birth, the nearest one.
+    near = [row for row in fitting if _in_time(row, sighting)]
+    return min(near, key=lambda row: abs(row.start - sighting.birth), default=None)
+
+
+def _latest(rows: Sequence[RunRow]) -> RunRow:
+    """The last run to start, one that is booked before one that is not."""
+    return max(rows, key=lambda row: (not row.provisional, row.start))
+
+
+def provisional_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
+    """The provisional run of other nodes that saw the same job at about the same time."""
+    near = [
+        row
+        for row in rows
+        if row.provisional
+        and abs(row.start - sighting.birth) <= SLACK
+        and not _contradict(row.info, sighting)
+    ]
+    return min(near, key=lambda row: abs(row.start - sighting.birth), default=None)
+
+
+def run_of_info(rows: Sequence[RunRow], info: JobInfo) -> RunRow | None:
+    """The stored run that a record of the scheduler speaks of."""
+    fitting = [row for row in rows if not _contradict(row.info, info)]
+    booked = [row for row in fitting if not row.provisional]
+    for row in booked:
+        # Schedulers book whole seconds, launchers are finer.
+        if info.start is not None and row.start // SECOND == info.start // SECOND:
+            return row
+    for row in (*booked, *fitting):
+        if info.sluid is not None and row.info.sluid == info.sluid:
+            return row
+    if info.start is None:
+        return _run_without_start(fitting, info)
+    for row in booked:
+        same_restart = info.restart_count is not None
+        same_restart &= row.info.restart_count == info.restart_count
+        if same_restart and info.submit is not None and row.info.submit == info.submit:
+            return row
+    return None
+
+
+def _run_without_start(fitting: Sequence[RunRow], info: JobInfo) -> RunRow | None:
+    """A record without a start speaks of a job that waits, or adds to what is known."""
+    latest = max(fitting, key=lambda row: row.start, default=None)
+    if latest is None:
+        return None
+    waits = info.state == "PENDING" and info.end is None
+    # After the end of a run, a job that waits is one that was requeued.
+    return None if waits and latest.info.end is not None else latest
+
+
+def is_waiting_run(row: RunRow, info: JobInfo) -> bool:
+    """Whether a provisional run that no node has seen is the one that ``info`` has started."""
+    return row.provisional and row.info.end is None and not _contradict(row.info, info)
+
+
+def merge_run_info(stored: JobInfo, arriving: JobInfo) -> JobInfo:
+    """What is known after a record arrives: only known values overwrite."""
+    late = stored.end is not None and arriving.end is None
+    changes = {}
+    for name in JobInfo.__struct_fields__:
+        value = getattr(arriving, name)
+        if value is None:
+            continue
+        # A late record of a run that has ended may add to it, but not make it run again.
+        if late and getattr(stored, name) is not None:
+            continue
+        changes[name] = value
+    return msgspec.structs.replace(stored, **changes)
+
+
+def _contradict(info: JobInfo, other: JobInfo | Sighting) -> bool:
+    return _differ(info.sluid, other.sluid) or _differ(info.restart_count, other.restart_count)
+
+
+def _differ(one: object, other: object) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _same_sluid(row: RunRow, sighting: Sighting) -> bool:
+    return sighting.sluid is not None and row.info.sluid == sighting.sluid
+
+
+def _same_restart(row: RunRow, sighting: Sighting) -> bool:
+    known = sighting.restart_count is not None and not row.provisional
+    same = known and row.info.restart_count == sighting.restart_count
+    return same and _contains(row, sighting.birth, WIDE_SLACK)
+
+
+def _begun(row: RunRow, sighting: Sighting) -> bool:
+    """Whether the run had begun when the cgroup was born; of several, the last one had made it.
+
+    A requeued job runs again within seconds, so no slack is given to the start here.
+    """
+    return row.start <= sighting.birth + SECOND and _in_time(row, sighting)
+
+
+def _in_time(row: RunRow, sighting: Sighting) -> bool:
+    return not row.provisional and _contains(row, sighting.birth, SLACK)
+
+
+def _contains(row: RunRow, time: int, slack: int) -> bool:
+    end = row.info.end
+    return row.start - slack <= time and (end is None or time <= end + slack)
