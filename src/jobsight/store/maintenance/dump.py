@@ -6,7 +6,8 @@ A whole store in one file, from any engine and for any engine.
 
     zstd( length: u32 LE | message: msgpack, again and again )
 
-The messages are an opening, blocks of rows, and a closing with the digest of all that came before. A file without its closing was cut short.
+The messages are an opening, blocks of rows, and a closing with the digest
+of everything before it. A file without its closing was truncated.
 
 A store into another place, SQLite to PostgreSQL or the other way.
 """

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from jobsight.model import ExecutableUse, JobInfo, StepUse
 
-#: The revision of :mod:`jobsight.store.schema.migrations` that these statements are for; a test holds them
-#: equal.
+#: The revision of :mod:`jobsight.store.schema.migrations` that these statements are
+#: for; a test compares the two.
 VERSION = "0003"
 
 #: The columns of ``runs`` that are fields of JobInfo; what names a run is not among them.
