@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from bench.figures import Figures
-from jobsight.agent.exporter import Exporter
-from jobsight.agent.samplers.cores import Cores
-from jobsight.agent.view import JobView, Sampler
+from jobsight.agent.exporter.exporter import Exporter
+from jobsight.agent.job import JobView, Sampler
+from jobsight.agent.samplers.cpu import Cores
 from jobsight.model import SECOND
 from tests.agent.samplers.jobs import Job
 

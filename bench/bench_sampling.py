@@ -14,9 +14,9 @@ from typing import NamedTuple
 from bench.figures import Figures
 from bench.peer_venv import peers
 from bench.processes import HERE, Sleepers, compile_program, sleepers
-from jobsight.agent.images import ImageNames
-from jobsight.agent.probe import STRANGERS_EVERY, CgroupProbe
-from jobsight.agent.tracker import ProcessTracker
+from jobsight.agent.probes.cgroup import STRANGERS_EVERY, CgroupProbe
+from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.tracker import ProcessTracker
 
 PROCESSES = 1000
 ROUNDS = 15
@@ -68,7 +68,7 @@ def measure(threads: int, folder: Path) -> Round:
             )
             return int(done.stdout)
 
-        probe = CgroupProbe(processes.cgroup, ProcessTracker(ImageNames()), events=True)
+        probe = CgroupProbe(processes.cgroup, ProcessTracker(ExecutableNames()), events=True)
         probe.sample()
         ours = our_rounds(probe, None, ROUNDS)
         row = probe.sample()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobsight.agent.ownership import OwnCgroup, make_cgroup
+from jobsight.agent.launch.cgroup import OwnCgroup, make_cgroup
 
 HERE = Path(__file__).parent
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight import parts
+from jobsight.agent import parts
 
 
 def test_every_short_name_leads_somewhere() -> None:

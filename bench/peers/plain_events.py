@@ -6,7 +6,7 @@ import select
 import socket
 import struct
 
-from jobsight.agent.netlink import Taskstats, parse_record
+from jobsight.agent.processes.netlink import Taskstats, parse_record
 
 connector = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 11)
 connector.bind((0, 1))

@@ -12,8 +12,15 @@ from typing import Literal
 
 import msgspec
 
-from jobsight.agent.netlink import EXEC, EXIT, FORK, Connector, EventsUnavailable, Taskstats
-from jobsight.agent.ownership import Hierarchies, find_hierarchies, make_cgroup
+from jobsight.agent.launch.cgroup import Hierarchies, find_hierarchies, make_cgroup
+from jobsight.agent.processes.netlink import (
+    EXEC,
+    EXIT,
+    FORK,
+    Connector,
+    EventsUnavailable,
+    Taskstats,
+)
 from jobsight.config import paths
 from jobsight.reports.units import format_bytes
 

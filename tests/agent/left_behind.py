@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.ownership import find_hierarchies
+from jobsight.agent.launch.cgroup import find_hierarchies
 
 #: In the environment of every process that a test starts, so that strays are known.
 MARK = "TESTED_BY"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from jobsight.agent.images import ImageNames, Name
-from jobsight.agent.live import Scheduled
-from jobsight.agent.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
-from jobsight.agent.tracker import ProcessTracker
-from jobsight.agent.usage import JobUsage
+from jobsight.agent.processes.executables import ExecutableNames, Name
+from jobsight.agent.processes.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
+from jobsight.agent.processes.process import JobUsage
+from jobsight.agent.processes.procfs import Scheduled
+from jobsight.agent.processes.tracker import ProcessTracker
 
 MILLISECOND = 1_000_000
 
 
-class Links(ImageNames):
+class Links(ExecutableNames):
     """Links as a test sets them, instead of those of /proc."""
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jobsight.agent.daemon import NodeAgent
-from jobsight.agent.finder import Finder
+from jobsight.agent.agent import Agent
+from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
 from jobsight.model import Batch, ExecutableUse, JobPart
 from tests.waiting import wait_until
 
@@ -115,9 +115,9 @@ class SlurmNode:
     def root(self) -> str:
         return f"slurm_{self.name}"
 
-    def finder(self) -> Finder:
+    def finder(self) -> CgroupWatcher:
         """One that sees this root alone: other tests have theirs on the same machine."""
-        return Finder(v1_roots=[rf"slurm_(?P<node>{re.escape(self.name)})"])
+        return CgroupWatcher(v1_roots=[rf"slurm_(?P<node>{re.escape(self.name)})"])
 
     def job(self, job_id: int, uid: int = 0) -> SlurmJob:
         job = SlurmJob(self, job_id, uid)
@@ -266,7 +266,7 @@ class Kept:
 class RunningAgent:
     """A node's agent in a thread."""
 
-    def __init__(self, finder: Finder, **named: Any) -> None:
+    def __init__(self, finder: CgroupWatcher, **named: Any) -> None:
         self.kept = Kept()
         self.error: BaseException | None = None
         options: dict[str, Any] = {
@@ -274,7 +274,7 @@ class RunningAgent:
             "intervals": ((None, 0.2),),
             "spool": self.kept,
         }
-        self.agent = NodeAgent(cluster="test", node="n1", finder=finder, **(options | named))
+        self.agent = Agent(cluster="test", node="n1", finder=finder, **(options | named))
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -310,7 +310,7 @@ class RunningAgent:
 
 
 @contextmanager
-def following(finder: Finder, **named: Any) -> Iterator[RunningAgent]:
+def following(finder: CgroupWatcher, **named: Any) -> Iterator[RunningAgent]:
     running = RunningAgent(finder, **named)
     running.thread.start()
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.cgroups import CgroupGone, CgroupV1, CgroupV2, CpuReading
-from jobsight.agent.ownership import OwnCgroup, find_hierarchies, make_cgroup
+from jobsight.agent.launch.cgroup import OwnCgroup, find_hierarchies, make_cgroup
+from jobsight.agent.probes.cgroup_files import CgroupGone, CgroupV1, CgroupV2, CpuReading
 
 DATA = Path(__file__).parent.parent / "data" / "cgroup"
 JOB_V2 = "system.slice/node1_slurmstepd.scope/job_2"

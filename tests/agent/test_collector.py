@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobsight.agent.collector import Collector
-from jobsight.agent.netlink import ExitRecord, ProcessEvent
+from jobsight.agent.processes.netlink import ExitRecord, ProcessEvent
 from tests.agent.lives import Kernel
 
 

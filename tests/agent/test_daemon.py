@@ -76,8 +76,8 @@ def test_an_agent_that_comes_in_the_middle_of_a_job(node: SlurmNode) -> None:
 _AGENT = """
 import sys
 from pathlib import Path
-from jobsight.agent.daemon import NodeAgent
-from jobsight.agent.finder import Finder
+from jobsight.agent.agent import NodeAgent
+from jobsight.agent.jobs.cgroup_watcher import Finder
 from jobsight.transport.spool import Spool
 agent = NodeAgent(cluster="test", node="n1", spool=Spool(Path(sys.argv[1])),
     finder=Finder(v1_roots=[sys.argv[3]]), run_folder=Path(sys.argv[2]),
@@ -226,7 +226,7 @@ def test_an_agent_that_begins_looks_a_second_time(
 
 
 def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobsight.agent.event_window.LINGER", 100_000_000)
+    monkeypatch.setattr("jobsight.agent.agent.LINGER", 100_000_000)
     with following(node.finder()) as running:
         collector = running.agent.collector
         assert collector.events is None
@@ -240,7 +240,7 @@ def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.Mo
 def test_a_prolog_opens_the_sockets_before_the_job_comes(
     node: SlurmNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.event_window.EXPECTED", 500_000_000)
+    monkeypatch.setattr("jobsight.agent.agent.EXPECTED", 500_000_000)
     with following(node.finder()) as running:
         agent, told = running.agent, threading.Event()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent import inotify
-from jobsight.agent.finder import Finder, JobPlace
+from jobsight.agent.jobs import cgroup_watcher
+from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
 
 SLUID = "S0ABCDEFGHJK1M"
 
@@ -27,8 +27,8 @@ def v2(root: Path, *folders: str) -> None:
     (root / "cgroup.controllers").write_text("cpu memory\n")
 
 
-def found(root: Path, **named: object) -> list[JobPlace]:
-    finder = Finder(root, **named)  # type: ignore[arg-type]
+def found(root: Path, **named: object) -> list[JobCgroup]:
+    finder = CgroupWatcher(root, **named)  # type: ignore[arg-type]
     try:
         return sorted(finder.jobs(), key=lambda place: place.key)
     finally:
@@ -116,7 +116,7 @@ def test_the_user_of_a_v2_job_is_its_tasks(tmp_path: Path) -> None:
     task = tmp_path / "system.slice/slurmstepd.scope/job_1/step_0/user/task_0"
     v2(tmp_path, str(task.relative_to(tmp_path)))
     (task / "cgroup.procs").write_text("")
-    finder = Finder(tmp_path)
+    finder = CgroupWatcher(tmp_path)
     try:
         assert finder.jobs()[0].uid is None
         child = subprocess.Popen(["sleep", "60"], user=65534)
@@ -145,7 +145,7 @@ def test_a_job_made_anew_under_the_same_name_is_another(tmp_path: Path) -> None:
 
 def test_every_change_at_any_depth_is_told(tmp_path: Path) -> None:
     make(tmp_path, "cpuacct", "memory", "freezer", "cpuset")
-    finder = Finder(tmp_path)
+    finder = CgroupWatcher(tmp_path)
     try:
         finder.jobs()
         path = tmp_path / "cpuacct"
@@ -165,7 +165,7 @@ def test_every_change_at_any_depth_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_removed_and_made_anew_is_watched_again(tmp_path: Path) -> None:
     v1(tmp_path, "slurm/uid_0/job_1", ("cpuacct",))
-    finder = Finder(tmp_path)
+    finder = CgroupWatcher(tmp_path)
     try:
         for _ in range(3):
             finder.jobs()
@@ -186,7 +186,7 @@ def test_a_lost_event_means_a_new_look_and_new_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     v1(tmp_path, "slurm/uid_0/job_1", ("cpuacct",))
-    finder = Finder(tmp_path)
+    finder = CgroupWatcher(tmp_path)
     try:
         finder.jobs()
         job = tmp_path / "cpuacct/slurm/uid_0/job_1"
@@ -210,7 +210,7 @@ def test_without_room_for_watches_it_says_so_and_finds_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     v1(tmp_path, "slurm/uid_0/job_1")
-    finder = Finder(tmp_path)
+    finder = CgroupWatcher(tmp_path)
 
     class Full:
         def inotify_add_watch(self, *arguments: object) -> int:
@@ -220,7 +220,7 @@ def test_without_room_for_watches_it_says_so_and_finds_all_the_same(
         assert not finder.blind
         with monkeypatch.context() as patched:
             patched.setattr(finder._inotify, "_library", Full())
-            patched.setattr(inotify.ctypes, "get_errno", lambda: errno.ENOSPC)
+            patched.setattr(cgroup_watcher.ctypes, "get_errno", lambda: errno.ENOSPC)
             assert [place.job_id for place in finder.jobs()] == [1]
             assert finder.blind
         # Others have gone, and there is room again.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.inotify import CREATED, DELETED, FolderEvent, Inotify
+from jobsight.agent.jobs.cgroup_watcher import CREATED, DELETED, DirectoryEvent, Inotify
 from tests.agent.slurm_trees import MOUNT
 
 
@@ -40,13 +40,13 @@ def test_a_folder_of_the_same_name_is_watched_again(folder: Path, inotify: Inoti
     inotify.watch(folder)
     for number in range(3):
         user.mkdir()
-        assert FolderEvent(CREATED, folder, "uid_1") in inotify.read()
+        assert DirectoryEvent(CREATED, folder, "uid_1") in inotify.read()
         inotify.watch(user)
         (user / f"job_{number}").mkdir()
-        assert FolderEvent(CREATED, user, f"job_{number}") in inotify.read()
+        assert DirectoryEvent(CREATED, user, f"job_{number}") in inotify.read()
         (user / f"job_{number}").rmdir()
         user.rmdir()
-        assert FolderEvent(DELETED, folder, "uid_1") in inotify.read()
+        assert DirectoryEvent(DELETED, folder, "uid_1") in inotify.read()
 
 
 def test_made_anew_before_anybody_has_looked(folder: Path, inotify: Inotify) -> None:
@@ -62,7 +62,7 @@ def test_made_anew_before_anybody_has_looked(folder: Path, inotify: Inotify) -> 
     assert kinds == [DELETED, CREATED]
     inotify.watch(user)
     (user / "job_1").mkdir()
-    assert list(inotify.read()) == [FolderEvent(CREATED, user, "job_1")]
+    assert list(inotify.read()) == [DirectoryEvent(CREATED, user, "job_1")]
 
 
 def test_no_watch_is_left_of_what_is_gone(folder: Path, inotify: Inotify) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.command import Command
-from jobsight.agent.request import Outcome
-from jobsight.agent.tree import TreeProbe
+from jobsight.agent.launch.child import ChildProcess
+from jobsight.agent.launch.launcher import Outcome
+from jobsight.agent.probes.process_tree import ProcessTreeProbe
 from jobsight.errors import CommandError
 from jobsight.model import Run
 from tests.waiting import wait_until
@@ -22,8 +22,8 @@ def nothing() -> None:
     pass
 
 
-def command(*arguments: str, before: Callable[[], None] = nothing) -> Command:
-    return Command(arguments, environment=dict(os.environ), before=before, signal_mask=set())
+def command(*arguments: str, before: Callable[[], None] = nothing) -> ChildProcess:
+    return ChildProcess(arguments, environment=dict(os.environ), before=before, signal_mask=set())
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_abandoned_it_never_starts(tmp_path: Path) -> None:
 
 def test_when_the_launcher_dies_it_never_starts(tmp_path: Path) -> None:
     script = (
-        "import os; from jobsight.agent.command import Command\n"
+        "import os; from jobsight.agent.launch.child import Command\n"
         f"made = Command(['/bin/touch', {str(tmp_path / 'started')!r}], environment={{}}, "
         "before=lambda: None, signal_mask=set())\n"
         "print(made.pid, flush=True); os._exit(0)"
@@ -87,7 +87,7 @@ def test_a_tree_of_processes_is_seen_whole() -> None:
     )
     assert child.stdout is not None
     child.stdout.readline()
-    probe = TreeProbe(child.pid)
+    probe = ProcessTreeProbe(child.pid)
     # On a busy machine a fork may be seen before its exec: the next look tells.
     deadline = time.monotonic() + 60
     found = probe.sample()

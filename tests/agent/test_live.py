@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.live import NOTHING, Gone, InputOutput, LiveProcess, add, subtract
+from jobsight.agent.processes.procfs import NOTHING, Gone, InputOutput, OpenProcess, add, subtract
 
 ONE = InputOutput(1, 2, 3, 4, 5, 6)
 
@@ -27,14 +27,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     child.wait()
 
 
-def recorded(folder: Path, pid: int, stat: str, io: str | None = None) -> LiveProcess:
+def recorded(folder: Path, pid: int, stat: str, io: str | None = None) -> OpenProcess:
     place = folder / str(pid)
     (place / "task" / str(pid)).mkdir(parents=True)
     (place / "stat").write_text(stat)
     if io is not None:
         (place / "io").write_text(io)
         (place / "task" / str(pid) / "io").write_text(io)
-    return LiveProcess(os.fsencode(folder), pid)
+    return OpenProcess(os.fsencode(folder), pid)
 
 
 def stat_line(command: str, state: str = "S", start: int = 77) -> str:
@@ -44,7 +44,7 @@ def stat_line(command: str, state: str = "S", start: int = 77) -> str:
 
 
 def test_a_real_process_counts_what_it_used() -> None:
-    live = LiveProcess(b"/proc", os.getpid())
+    live = OpenProcess(b"/proc", os.getpid())
     before = live.vitals()
     end = time.process_time() + 0.1
     while time.process_time() < end:
@@ -71,7 +71,7 @@ def test_the_clock_of_a_process_has_all_its_threads_to_the_nanosecond() -> None:
     ) as program:
         assert program.stdin is not None
         assert program.stdout is not None
-        live = LiveProcess(b"/proc", program.pid)
+        live = OpenProcess(b"/proc", program.pid)
         before = int(program.stdout.readline())
         read = live.clock()
         program.stdin.close()
@@ -84,7 +84,7 @@ def test_the_clock_of_a_process_has_all_its_threads_to_the_nanosecond() -> None:
 
 
 def test_the_running_time_of_the_first_thread() -> None:
-    live = LiveProcess(b"/proc", os.getpid())
+    live = OpenProcess(b"/proc", os.getpid())
     # The kernel brings its own account up to date at its ticks.
     used = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
     found = live.scheduled()
@@ -105,7 +105,7 @@ sys.stdin.read()
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        live = LiveProcess(b"/proc", child.pid)
+        live = OpenProcess(b"/proc", child.pid)
         found = live.input_output(1, NOTHING, had_children=False)
         whole = live.whole_input_output()
         child.communicate()
@@ -126,7 +126,7 @@ def test_any_command_name_is_read_over(tmp_path: Path, command: str) -> None:
 
 
 def test_an_ended_process_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
-    live = LiveProcess(b"/proc", sleeper.pid)
+    live = OpenProcess(b"/proc", sleeper.pid)
     assert live.input_output(1, NOTHING, had_children=False) is not None
     sleeper.kill()
     sleeper.wait()
@@ -139,7 +139,7 @@ def test_an_ended_process_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
-    live = LiveProcess(b"/proc", sleeper.pid)
+    live = OpenProcess(b"/proc", sleeper.pid)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(Gone):
@@ -150,24 +150,24 @@ def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
 def test_a_process_that_is_not_there_leaves_no_descriptor(tmp_path: Path) -> None:
     before = descriptors()
     with pytest.raises(Gone):
-        LiveProcess(b"/proc", 2**22 + 1)
+        OpenProcess(b"/proc", 2**22 + 1)
     (tmp_path / "7").mkdir()
     # It ended between the opening and the reading: the file is empty.
     (tmp_path / "7" / "stat").write_text("")
     with pytest.raises(Gone):
-        LiveProcess(os.fsencode(tmp_path), 7)
+        OpenProcess(os.fsencode(tmp_path), 7)
     assert descriptors() == before
 
 
 def test_without_a_free_descriptor_nothing_breaks(sleeper: subprocess.Popen[bytes]) -> None:
-    live = LiveProcess(b"/proc", sleeper.pid)
+    live = OpenProcess(b"/proc", sleeper.pid)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     filler = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest + 2)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(filler) + 1, hard))
     try:
         with pytest.raises(Gone):
-            LiveProcess(b"/proc", sleeper.pid)
+            OpenProcess(b"/proc", sleeper.pid)
         assert live.input_output(1, NOTHING, had_children=False) is None
         assert live.vitals().threads == 1
     finally:
@@ -202,7 +202,7 @@ print("ready", flush=True)
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        live = LiveProcess(b"/proc", child.pid)
+        live = OpenProcess(b"/proc", child.pid)
         threads = live.vitals().threads
         own = live.input_output(threads, NOTHING, had_children=True)
         whole = live.whole_input_output()

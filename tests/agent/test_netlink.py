@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from jobsight.agent import netlink
-from jobsight.agent.images import kernel_device
-from jobsight.agent.netlink import (
+from jobsight.agent.processes import netlink
+from jobsight.agent.processes.executables import kernel_device
+from jobsight.agent.processes.netlink import (
     EXEC,
     EXIT,
     FORK,

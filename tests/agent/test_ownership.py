@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.ownership import (
+from jobsight.agent.launch.cgroup import (
     Hierarchies,
     OwnCgroup,
     find_hierarchies,

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobsight.agent.collector import Collector
-from jobsight.agent.exporter import Exporter
-from jobsight.agent.plugin_socket import PluginSocket
+from jobsight.agent.exporter.exporter import Exporter
+from jobsight.agent.exporter.profile_plugin import PluginSocket
 from jobsight.errors import JobsightError
 from tests.agent.samplers.jobs import Clock
 from tests.prometheus.readers import one, samples, values

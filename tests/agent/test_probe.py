@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.cgroups import NO_MARKS, CgroupGone, CpuReading, MemoryMarks
-from jobsight.agent.live import NOTHING, TICK, InputOutput
-from jobsight.agent.probe import CgroupProbe
+from jobsight.agent.probes.cgroup import CgroupProbe
+from jobsight.agent.probes.cgroup_files import NO_MARKS, CgroupGone, CpuReading, MemoryMarks
+from jobsight.agent.processes.procfs import NOTHING, TICK, InputOutput
 from jobsight.model import SECOND
 from tests.agent.lives import Alive, Kernel, record
 

@@ -12,8 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.agent.images import ImageNames, Name, same_file
-from jobsight.agent.scripts import is_interpreter, script_of
+from jobsight.agent.processes.executables import (
+    ExecutableNames,
+    Name,
+    is_interpreter,
+    same_file,
+    script_of,
+)
 from tests.agent.jobs import Home
 
 CASES = [
@@ -101,7 +106,7 @@ WAIT = "import sys\nprint('x', end='', flush=True)\nsys.stdin.read()\n"
 
 
 def test_real_interpreters_are_named_with_their_scripts(tmp_path: Path) -> None:
-    names, plain = ImageNames(), ImageNames()
+    names, plain = ExecutableNames(), ExecutableNames()
     names.scripts = True
     script = tmp_path / "näme.py"
     script.write_text(WAIT)

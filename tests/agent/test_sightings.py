@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.finder import JobPlace
-from jobsight.agent.sightings import Births, same_folders
+from jobsight.agent.jobs.cgroup_watcher import JobCgroup
+from jobsight.agent.jobs.first_seen import FirstSeen, same_directories
 
 
-def place(folder: Path, key: str = "slurm/uid_0/job_1", **inodes: int) -> JobPlace:
-    return JobPlace(key, folder, inodes or {"cpuacct": 7}, 1, None, None, 0, {})
+def place(folder: Path, key: str = "slurm/uid_0/job_1", **inodes: int) -> JobCgroup:
+    return JobCgroup(key, folder, inodes or {"cpuacct": 7}, 1, None, None, 0, {})
 
 
 def test_a_birth_survives_a_restart_of_the_agent(tmp_path: Path) -> None:
-    births = Births(tmp_path / "run", boot_id="a")
+    births = FirstSeen(tmp_path / "run", boot_id="a")
     birth = births.of(place(tmp_path), [])
-    again = Births(tmp_path / "run", boot_id="a")
+    again = FirstSeen(tmp_path / "run", boot_id="a")
     assert again.known(place(tmp_path))
     assert again.of(place(tmp_path), []) == birth
     # A hierarchy may join; none changes.
@@ -25,17 +25,17 @@ def test_a_birth_survives_a_restart_of_the_agent(tmp_path: Path) -> None:
 
 
 def test_another_boot_has_other_jobs(tmp_path: Path) -> None:
-    Births(tmp_path, boot_id="a").of(place(tmp_path), [])
-    assert not Births(tmp_path, boot_id="b").known(place(tmp_path))
+    FirstSeen(tmp_path, boot_id="a").of(place(tmp_path), [])
+    assert not FirstSeen(tmp_path, boot_id="b").known(place(tmp_path))
 
 
 def test_what_ended_is_forgotten_for_good(tmp_path: Path) -> None:
-    births = Births(tmp_path, boot_id="a")
+    births = FirstSeen(tmp_path, boot_id="a")
     for key in ("one", "two", "three"):
         births.of(place(tmp_path, key), [])
     births.forget(place(tmp_path, "one"))
     births.keep_only({"two"})
-    again = Births(tmp_path, boot_id="a")
+    again = FirstSeen(tmp_path, boot_id="a")
     assert [again.known(place(tmp_path, key)) for key in ("one", "two", "three")] == [
         False,
         True,
@@ -46,20 +46,20 @@ def test_what_ended_is_forgotten_for_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"one": 1}', b"\xff", b'{"boot_id": 1}'])
 def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "sightings.json").write_bytes(content)
-    births = Births(tmp_path, boot_id="a")
+    births = FirstSeen(tmp_path, boot_id="a")
     assert not births.known(place(tmp_path))
     births.of(place(tmp_path), [])
-    assert Births(tmp_path, boot_id="a").known(place(tmp_path))
+    assert FirstSeen(tmp_path, boot_id="a").known(place(tmp_path))
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    births = Births(tmp_path / "file" / "run", boot_id="a")
+    births = FirstSeen(tmp_path / "file" / "run", boot_id="a")
     assert births.of(place(tmp_path), []) > 0
     assert births.known(place(tmp_path))
 
 
 def test_looks_that_share_no_hierarchy_are_of_two_jobs() -> None:
-    assert same_folders({"cpuacct": 1, "memory": 2}, {"memory": 2, "freezer": 3})
-    assert not same_folders({"cpuacct": 1}, {"memory": 1})
-    assert not same_folders({"cpuacct": 1, "memory": 2}, {"cpuacct": 1, "memory": 3})
+    assert same_directories({"cpuacct": 1, "memory": 2}, {"memory": 2, "freezer": 3})
+    assert not same_directories({"cpuacct": 1}, {"memory": 1})
+    assert not same_directories({"cpuacct": 1, "memory": 2}, {"cpuacct": 1, "memory": 3})

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.cgroups import CgroupFiles, CgroupGone
-from jobsight.agent.images import ImageNames
-from jobsight.agent.slurm_cgroup import SlurmCounters, StepCgroup
-from jobsight.agent.slurm_probe import SlurmProbe
-from jobsight.agent.tracker import ProcessTracker
+from jobsight.agent.probes.cgroup import SlurmProbe
+from jobsight.agent.probes.cgroup_files import CgroupFiles, CgroupGone
+from jobsight.agent.probes.slurm_cgroup import SlurmCounters, StepCgroup
+from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.tracker import ProcessTracker
 
 CPUS = 128
 
@@ -183,7 +183,7 @@ def test_every_read_may_fail(
         monkeypatch.setattr(os, name, wrapped(getattr(os, name)))
     for position in range(1, 60):
         fault.update(at=0, calls=0)
-        probe = SlurmProbe(SlurmCounters(folders), ProcessTracker(ImageNames()), events=True)
+        probe = SlurmProbe(SlurmCounters(folders), ProcessTracker(ExecutableNames()), events=True)
         fault["at"] = position
         with contextlib.suppress(CgroupGone):
             assert probe.sample()["cpu.time"] != 0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.live import Descriptors
-from jobsight.agent.ownership import find_hierarchies
+from jobsight.agent.launch.cgroup import find_hierarchies
+from jobsight.agent.processes.procfs import Descriptors
 from tests.agent.slurm_trees import (
     SlurmNode,
     attributed,

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from jobsight.agent.live import InputOutput
-from jobsight.agent.netlink import ExitRecord, ProcessEvent
-from jobsight.agent.process import Process, Stretch
-from jobsight.agent.tracker import LINGER
-from jobsight.agent.usage import JobUsage
+from jobsight.agent.processes.netlink import ExitRecord, ProcessEvent
+from jobsight.agent.processes.process import JobUsage, Process, Stretch
+from jobsight.agent.processes.procfs import InputOutput
+from jobsight.agent.processes.tracker import LINGER
 from tests.agent.lives import MILLISECOND, Alive, Kernel, figures, record
 
 SHELL, TRUE, OTHER = b"/bin/sh", b"/bin/true", b"/bin/other"
@@ -367,14 +366,14 @@ def test_processes_of_no_job_leave_nothing_behind(kernel: Kernel) -> None:
 def test_records_whose_exit_was_lost_are_bounded(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.held.LIMIT", 100)
+    monkeypatch.setattr("jobsight.agent.processes.tracker.LIMIT", 100)
     for pid in range(1000):
         kernel.tell(record(pid + 1000))
     assert len(kernel.tracker._held) <= 100
 
 
 def test_programs_without_end_share_a_row(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobsight.agent.usage.EXECUTABLES_LIMIT", 10)
+    monkeypatch.setattr("jobsight.agent.processes.process.EXECUTABLES_LIMIT", 10)
     usage = kernel.job()
     for number in range(50):
         kernel.names.links[7] = b"/made/%d" % number
@@ -388,7 +387,7 @@ def test_programs_without_end_share_a_row(kernel: Kernel, monkeypatch: pytest.Mo
 def test_more_processes_than_are_followed_are_stated(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.tracker.PROCESSES_LIMIT", 10)
+    monkeypatch.setattr("jobsight.agent.processes.tracker.PROCESSES_LIMIT", 10)
     usage = kernel.job()
     kernel.tell(*(kernel.fork(100, 1000 + number) for number in range(50)))
     assert len(kernel.tracker.processes) == 10

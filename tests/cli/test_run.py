@@ -125,8 +125,8 @@ def test_the_total_is_the_counter_of_the_cgroup(home: Home, burners: dict[str, P
     # more, which must be little beside the rest.
     read = (
         "from pathlib import Path\n"
-        "from jobsight.agent.cgroups import CgroupV1, CgroupV2\n"
-        "from jobsight.agent.ownership import find_hierarchies\n"
+        "from jobsight.agent.probes.cgroup_files import CgroupV1, CgroupV2\n"
+        "from jobsight.agent.launch.cgroup import find_hierarchies\n"
         "found = find_hierarchies()\n"
         "own = found.v1.get('cpuacct')\n"
         "ours = own is not None and own.name.startswith('jobsight-')\n"
@@ -484,7 +484,7 @@ def test_a_killed_launcher_does_not_harm_the_next(home: Home) -> None:
             assert home.run("/bin/true").returncode == 0
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not Path(f"/proc/{pid}").exists())
-        sweep = "from jobsight.agent.ownership import sweep; print(len(sweep(older_than=0)))"
+        sweep = "from jobsight.agent.launch.cgroup import sweep; print(len(sweep(older_than=0)))"
         swept = subprocess.run([sys.executable, "-c", sweep], capture_output=True, check=True)
         assert int(swept.stdout) >= 1
 

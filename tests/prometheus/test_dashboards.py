@@ -13,9 +13,8 @@ import yaml
 
 from deploy.grafana.generate import HERE, dashboards
 from deploy.grafana.rendering import Dashboard, rendered
-from jobsight.agent.exporter import Exporter
-from jobsight.agent.exporter_http import Endpoint
-from jobsight.agent.exporter_own import OwnFigures
+from jobsight.agent.exporter.exporter import Exporter, OwnFigures
+from jobsight.agent.exporter.http import Endpoint
 from jobsight.config.settings import MetricsSettings
 from jobsight.metrics import METRICS
 from jobsight.model import JobInfo

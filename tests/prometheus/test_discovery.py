@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight.agent.exporter import Exporter, Lines
-from jobsight.agent.exporter_http import Endpoint
+from jobsight.agent.exporter.exporter import Exporter, Lines
+from jobsight.agent.exporter.http import Endpoint
 from jobsight.config.settings import MetricsSettings, Settings
 from jobsight.model import SECOND
 from jobsight.prometheus.names import AGENT

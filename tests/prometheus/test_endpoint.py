@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.exporter import Exporter, Lines
-from jobsight.agent.exporter_http import Endpoint, parse_address, parse_request
+from jobsight.agent.exporter.exporter import Exporter, Lines
+from jobsight.agent.exporter.http import Endpoint, parse_address, parse_request
+from jobsight.agent.exporter.passwords import Password, hash_password
 from jobsight.config.settings import MetricsSettings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.prometheus.exposition import OPENMETRICS, PLAIN
 from jobsight.prometheus.names import AGENT
-from jobsight.prometheus.passwords import Password, hash_password
 from tests.ports import free_port
 from tests.prometheus.readers import fetch, samples
 from tests.sams.front import make_papers
@@ -211,7 +211,7 @@ def test_more_clients_than_are_served_at_once_are_let_go(exporter: Exporter) -> 
 def test_an_address_in_use_is_an_error_or_waited_for(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.exporter_http._TRY_AGAIN", 0.05)
+    monkeypatch.setattr("jobsight.agent.exporter.http._TRY_AGAIN", 0.05)
     with socket.socket() as other:
         address = f"127.0.0.1:{free_port()}"
         other.bind(("127.0.0.1", int(address.rpartition(":")[2])))

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.exporter import Exporter, Lines
-from jobsight.agent.images import ImageNames
-from jobsight.agent.probe import Row
-from jobsight.agent.samplers.gpu import NvidiaSMI
-from jobsight.agent.samplers.node_gpus import NodeGpus
-from jobsight.agent.samplers.nvml import Nvml
-from jobsight.agent.samplers.nvml_recording import ReplayLibrary
+from jobsight.agent.exporter.exporter import Exporter, Lines
+from jobsight.agent.job import JobView, Sampler
+from jobsight.agent.probes.cgroup import Row, SlurmProbe
+from jobsight.agent.probes.slurm_cgroup import SlurmCounters
+from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.tracker import ProcessTracker
+from jobsight.agent.samplers.gpu.devices import NodeGpus
+from jobsight.agent.samplers.gpu.nvml import Nvml
+from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary
+from jobsight.agent.samplers.gpu.sampler import NvidiaSMI
 from jobsight.agent.sampling import SamplerPlan
-from jobsight.agent.slurm_cgroup import SlurmCounters
-from jobsight.agent.slurm_probe import SlurmProbe
-from jobsight.agent.tracker import ProcessTracker
-from jobsight.agent.view import JobView, Sampler
 from jobsight.model import MISSING, SECOND, JobInfo, JobTotals, Sighting
 from jobsight.prometheus import names
 from tests.agent.samplers.jobs import MIB, Clock, Job
@@ -139,7 +138,7 @@ def test_others_may_add_series(exporter: Exporter, job: Job) -> None:
 
 
 def test_samplers_of_the_settings_are_used_and_not_doubled(exporter: Exporter, job: Job) -> None:
-    from jobsight.agent.samplers.cores import Cores
+    from jobsight.agent.samplers.cpu import Cores
 
     job.on_v1()
     made: list[Cores] = []
@@ -228,7 +227,7 @@ def test_every_name_on_a_recorded_v2_tree(
 ) -> None:
     place = recorded_v2(tmp_path, [process.pid for process in sleepers])
     counters = SlurmCounters({"unified": place})
-    probe = SlurmProbe(counters, ProcessTracker(ImageNames()), events=False)
+    probe = SlurmProbe(counters, ProcessTracker(ExecutableNames()), events=False)
     probe.count_from_birth()
     probe.refresh()
     view = JobView(

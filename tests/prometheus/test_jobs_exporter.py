@@ -69,7 +69,7 @@ def test_it_prints_the_hash_of_a_password() -> None:
         capture_output=True,
         check=True,
     )
-    from jobsight.prometheus.passwords import Password
+    from jobsight.agent.exporter.passwords import Password
 
     assert Password("u", done.stdout.strip()).is_right("u", "secret")
 

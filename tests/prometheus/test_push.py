@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.exporter import Exporter
-from jobsight.agent.exporter_push import Pusher
-from jobsight.agent.exporter_service import Exporting
-from jobsight.agent.view import Sampler
+from jobsight.agent.exporter.exporter import Exporter
+from jobsight.agent.exporter.push import Pusher, group_path
+from jobsight.agent.exporter.service import Exporting
+from jobsight.agent.job import Sampler
 from jobsight.config.settings import AgentSettings, MetricsSettings, PushSettings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.prometheus.pushgateway import group_path
 from tests.agent.samplers.jobs import Clock, Job
 from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.ports import free_port

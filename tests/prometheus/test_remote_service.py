@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.exporter_service import Exporting
+from jobsight.agent.exporter.service import Exporting
 from jobsight.config.settings import AgentSettings, MetricsSettings, RemoteWriteSettings, Settings
 from jobsight.model import MISSING, SECOND
 from jobsight.prometheus.remote_write import RemoteWriting

@@ -1,11 +1,16 @@
-"""The agent's engine: process events, sampling rounds and batches for all jobs of a node."""
+"""The agent's engine: process events, sampling rounds and batches for all jobs of a node.
+
+What went wrong in the agent itself: counted every time, logged once per cause.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -13,12 +18,11 @@ from typing import Final
 import msgspec
 
 from jobsight import __version__
-from jobsight.agent.cgroups import CgroupGone
-from jobsight.agent.faults import Faults
-from jobsight.agent.images import ImageNames
 from jobsight.agent.job import FollowedJob
-from jobsight.agent.netlink import Connector, EventsUnavailable, Taskstats
-from jobsight.agent.tracker import ProcessTracker
+from jobsight.agent.probes.cgroup_files import CgroupGone
+from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.netlink import Connector, EventsUnavailable, Taskstats
+from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
 from jobsight.transport.spool import Spool, SpoolWriter
 
@@ -72,7 +76,7 @@ class Collector:
         self.cluster = cluster
         self.node = node
         self.epoch = os.urandom(16).hex()
-        self.tracker = ProcessTracker(ImageNames())
+        self.tracker = ProcessTracker(ExecutableNames())
         self.tracker.catch_up = self._take_in
         self.jobs: list[FollowedJob] = []
         self.events: EventSources | None = None
@@ -329,3 +333,26 @@ class Collector:
 
 def _nothing() -> None:
     pass
+
+
+logger = logging.getLogger("jobsight.agent")
+
+#: A cause carries no pid and no path, so there are few; this is for those nobody thought of.
+_LIMIT: Final = 1_000
+
+
+class Faults:
+    """Counts by cause."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def note(self, where: str, error: Exception) -> None:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cause = f"{where}: {type(error).__name__}: {said}"
+        if cause not in self.counts and len(self.counts) >= _LIMIT:
+            cause = "others"
+        self.counts[cause] += 1
+        if self.counts[cause] == 1:
+            # The trace is for us, and only where it is no weather of the system.
+            logger.error("%s", cause, exc_info=None if isinstance(error, OSError) else error)

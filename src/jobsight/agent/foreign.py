@@ -10,8 +10,8 @@ import queue
 from collections.abc import Mapping
 from typing import Any
 
-from jobsight.agent.probe import Row
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.probes.cgroup import Row
 from jobsight.model import Coverage
 
 

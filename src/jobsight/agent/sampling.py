@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from jobsight.agent.finder import JobPlace
-from jobsight.agent.job import FollowedJob, Probe
-from jobsight.agent.outputs.thread import OutputThread
-from jobsight.agent.probe import Row
-from jobsight.agent.samplers.errors import Errors
-from jobsight.agent.view import Document, JobView, Output, Sampler
+from jobsight.agent.job import Document, FollowedJob, JobView, Output, Probe, Sampler
+from jobsight.agent.jobs.cgroup_watcher import JobCgroup
+from jobsight.agent.outputs.worker import OutputHandle
+from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.samplers.readings import Errors
 from jobsight.model import Coverage
 
 logger = logging.getLogger("jobsight.agent")
@@ -39,7 +38,7 @@ class SampledJob:
 
     def __init__(
         self,
-        place: JobPlace,
+        place: JobCgroup,
         followed: FollowedJob,
         view: JobView,
         probe: Refreshable,
@@ -53,7 +52,7 @@ class SampledJob:
         self.errors: Counter[str] = Counter()
         self._samplers: list[tuple[Sampler, float]] = []
         self._due: dict[str, float] = {}
-        self._outputs = [OutputThread(make(view), view) for make in outputs]
+        self._outputs = [OutputHandle(make(view), view) for make in outputs]
         for plan in samplers:
             try:
                 self._samplers.append((plan.make(view), plan.interval))

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from jobsight.agent.foreign import ForeignConfig, ForeignOutput, ForeignSampler, is_foreign
+from jobsight.agent.job import JobView, Output, Sampler
 from jobsight.agent.outputs.worker import OutputPlan
+from jobsight.agent.parts import PartError, import_from_string
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.agent.seed_sections import TABLES, Sections
-from jobsight.agent.view import JobView, Output, Sampler
 from jobsight.errors import ConfigError
-from jobsight.parts import PartError, import_from_string
 
 #: The class that a module of a site's own must hold.
 _CLASSES: Final = {"sampler": "Sampler", "output": "Output", "listener": "Listener"}

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from jobsight.agent.control import Follower
-from jobsight.agent.finder import Finder, JobPlace
-from jobsight.agent.job import FollowedJob
-from jobsight.agent.probe import Row
+from jobsight.agent.job import FollowedJob, JobView, Output
+from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
+from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.probes.slurm_cgroup import SlurmCounters
+from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.sampling import SampledJob, SamplerPlan
-from jobsight.agent.slurm_cgroup import SlurmCounters
-from jobsight.agent.usage import JobUsage
-from jobsight.agent.view import JobView, Output
 from jobsight.errors import JobsightError
 from jobsight.model import Coverage, ExecutableUse, JobInfo, JobPart, JobTotals, StepUse
 
@@ -129,8 +128,8 @@ class ThinAgent:
         followed = FollowedJob(part.sighting, self._probe, part.epoch)
         return SampledJob(place, followed, view, self._probe, self._samplers, self._outputs)
 
-    def _place(self) -> JobPlace:
-        finder = Finder()
+    def _place(self) -> JobCgroup:
+        finder = CgroupWatcher()
         try:
             for place in finder.jobs():
                 if place.job_id == self._job_id:

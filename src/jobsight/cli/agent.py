@@ -14,12 +14,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobsight.agent.parts import load_part
 from jobsight.cli.collector import add_options, collect, follow, make_absolute, prepare_log
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.parts import load_part
 from jobsight.util.service import (
     Background,
     LockFile,
@@ -29,7 +29,7 @@ from jobsight.util.service import (
 )
 
 if TYPE_CHECKING:
-    from jobsight.agent.finder import Finder
+    from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
     from jobsight.agent.sampling import SamplerPlan
     from jobsight.model import JobInfo
     from jobsight.transport.spool import Spool
@@ -96,8 +96,8 @@ def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
 
 
 def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
-    from jobsight.agent.daemon import NodeAgent
-    from jobsight.agent.exporter_service import Exporting
+    from jobsight.agent.agent import Agent
+    from jobsight.agent.exporter.service import Exporting
     from jobsight.transport.spool import Spool
     from jobsight.util.memory import return_free_memory
 
@@ -108,7 +108,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     exporting = Exporting(settings.agent)
     try:
         with _delivered(spool, settings) as after_flush:
-            agent = NodeAgent(
+            agent = Agent(
                 cluster=settings.cluster,
                 node=node,
                 spool=spool,
@@ -149,12 +149,12 @@ def _both(first: Callable[[], None], second: Callable[[], None] | None) -> Calla
     return call
 
 
-def finder_of(settings: Settings) -> Finder:
-    from jobsight.agent.finder import DEFAULT_SCOPES, DEFAULT_V1_ROOTS, Finder
+def finder_of(settings: Settings) -> CgroupWatcher:
+    from jobsight.agent.jobs.cgroup_watcher import DEFAULT_SCOPES, DEFAULT_V1_ROOTS, CgroupWatcher
 
     roots, scopes = settings.agent.cgroup_roots, settings.agent.cgroup_scopes
     try:
-        return Finder(v1_roots=roots or DEFAULT_V1_ROOTS, scopes=scopes or DEFAULT_SCOPES)
+        return CgroupWatcher(v1_roots=roots or DEFAULT_V1_ROOTS, scopes=scopes or DEFAULT_SCOPES)
     except re.error as error:
         raise ConfigError(
             f"agent.cgroup_roots, agent.cgroup_scopes: {error.pattern!r} is no regular "

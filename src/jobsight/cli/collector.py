@@ -132,17 +132,17 @@ def follow(
     settings: SeedSettings, job_id: int | None, node: str, background: Background | None
 ) -> int:
     """Run the engine with the settings' samplers and outputs until the end."""
-    from jobsight.agent.daemon import NodeAgent
+    from jobsight.agent.agent import Agent
+    from jobsight.agent.jobs.identity import info_from_prolog
     from jobsight.agent.outputs.worker import OutputWorker, end_all
-    from jobsight.agent.prolog import info_from_prolog
     from jobsight.cli.one_job import OneJob
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
     outputs = [worker.job for worker in workers]
     cluster, folder = short_host_name(), run_folder()
-    engine: NodeAgent | OneJob
+    engine: Agent | OneJob
     if job_id is None:
-        engine = NodeAgent(
+        engine = Agent(
             cluster=cluster,
             node=node,
             spool=None,

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _hash_password() -> int:
-    from jobsight.prometheus.passwords import hash_password
+    from jobsight.agent.exporter.passwords import hash_password
 
     given = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     if not given:
@@ -83,8 +83,8 @@ def _hash_password() -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from jobsight.agent.daemon import NodeAgent
-    from jobsight.agent.exporter_service import Exporting
+    from jobsight.agent.agent import Agent
+    from jobsight.agent.exporter.service import Exporting
     from jobsight.util.memory import return_free_memory
 
     settings = settings_of(options)
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     start_logging(None, "WARNING", _FORMAT, stderr=True)
     trim = return_free_memory()
     exporting = Exporting(settings.agent, wait_for_address=False)
-    agent = NodeAgent(
+    agent = Agent(
         cluster=settings.cluster,
         node=settings.agent.node,
         spool=None,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from jobsight.agent.agent import Agent
 from jobsight.agent.control import Follower, Request, ask
-from jobsight.agent.daemon import NodeAgent
+from jobsight.agent.job import JobView, Output
 from jobsight.agent.thin import ThinAgent
-from jobsight.agent.view import JobView, Output
 from jobsight.errors import JobsightError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class OneJob:
         self._node = node
         self._folder = run_folder
         self._info = info
-        self._engine: NodeAgent | ThinAgent | None = None
+        self._engine: Agent | ThinAgent | None = None
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class OneJob:
             last_seen = time.monotonic()
 
     def _measure(self) -> None:
-        agent = NodeAgent(
+        agent = Agent(
             cluster=self._cluster,
             node=self._node,
             spool=None,
@@ -109,7 +109,7 @@ class OneJob:
             agent.tell(self._info)
         self._run(agent)
 
-    def _run(self, engine: NodeAgent | ThinAgent) -> None:
+    def _run(self, engine: Agent | ThinAgent) -> None:
         self._engine = engine
         if self._stop.is_set():
             engine.stop()

@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 
 from jobsight.agent.collector import Collector
-from jobsight.agent.launcher import Launcher
-from jobsight.agent.request import Outcome, Request
+from jobsight.agent.launch.launcher import Launcher, Outcome, RunRequest
 from jobsight.cli.destination import deliver_left_overs, next_job_id, open_target
 from jobsight.cli.report import find_report
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
@@ -79,7 +78,7 @@ def run(
         folder = paths.private_directory(paths.store_directory(location))
         spools = folder / "spool"
         deliver_left_overs(spools, target)
-        request = Request(
+        request = RunRequest(
             arguments=command,
             job_id=next_job_id(folder),
             name=name,
@@ -118,7 +117,7 @@ def _close(spool: Spool) -> int:
     return waiting
 
 
-def _launch(request: Request, settings: Settings, delivery: Delivery) -> Outcome:
+def _launch(request: RunRequest, settings: Settings, delivery: Delivery) -> Outcome:
     thread = DeliveryThread(delivery)
     collector = Collector(
         delivery.spool,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.worker import OutputPlan
-from jobsight.agent.usage import JobUsage
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.processes.process import JobUsage
 from jobsight.config.settings import short_host_name
 from jobsight.errors import JobsightError
 from jobsight.model import JobInfo, Sighting

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from jobsight.agent.scripts import SEPARATOR
+from jobsight.agent.processes.executables import SEPARATOR
 from jobsight.software.matching import Matching
 from jobsight.software.patterns import group_bytes, is_text
 from jobsight.software.rule_file import TEXTS, Rewrite, Rule, RuleFile, read_rules

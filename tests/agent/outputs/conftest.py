@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight.agent.view import JobView
+from jobsight.agent.job import JobView
 from jobsight.cli.trial import view_of
 from jobsight.model import parse_start
 

@@ -15,10 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.agent.outputs.fsuid import current_fsuid, writing_as
+from jobsight.agent.job import JobView
+from jobsight.agent.outputs.file import FileOptions, FileOutput, current_fsuid, writing_as
 from jobsight.agent.outputs.record import encode_record, with_start
-from jobsight.agent.view import JobView
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
 
@@ -239,7 +238,7 @@ def test_only_the_writing_thread_is_another_user() -> None:
 def test_who_may_not_change_the_user_is_told() -> None:
     program = """
 import errno, os
-from jobsight.agent.outputs.fsuid import writing_as
+from jobsight.agent.outputs.file import writing_as
 os.setuid(65534)  # after the import: nobody may not be able to read this checkout
 try:
     with writing_as(0):

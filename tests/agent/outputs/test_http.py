@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobsight.agent.outputs.http import HttpOptions, HttpOutput
-from jobsight.agent.outputs.kept import Refused
+from jobsight.agent.job import JobView
+from jobsight.agent.outputs.http import HttpOptions, HttpOutput, Refused
 from jobsight.agent.outputs.worker import OutputPlan, OutputWorker
-from jobsight.agent.view import JobView
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobsight.agent.job import JobView
 from jobsight.agent.outputs.carbon import CarbonOptions, CarbonOutput
 from jobsight.agent.outputs.collectd import CollectdOptions, CollectdOutput, CollectdRefused
 from jobsight.agent.outputs.listener import ListenerError, ListenerOptions, PrometheusListener
 from jobsight.agent.outputs.textfile import TextfileOptions, TextfileOutput
-from jobsight.agent.view import JobView
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
 

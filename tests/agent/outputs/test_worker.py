@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.agent.outputs.kept import Refused
-from jobsight.agent.outputs.thread import OutputThread
-from jobsight.agent.outputs.worker import OutputPlan, OutputWorker, end_all
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.outputs.http import Refused
+from jobsight.agent.outputs.worker import OutputHandle, OutputPlan, OutputWorker, end_all
 from jobsight.cli.trial import view_of
 
 
@@ -172,13 +171,13 @@ def test_an_output_that_cannot_be_made_is_no_crash(
 
 def test_the_engine_gets_a_thread_for_any_output(view: JobView) -> None:
     output = Noting()
-    thread = OutputThread(output, view)
+    thread = OutputHandle(output, view)
     thread.store("s", {})
     thread.finish({"s": {}})
     assert thread.end(60)
     assert output.calls == ["store s", "write ['s']", "close"]
     shared = worker(Noting())
-    behind = OutputThread(shared.job(view), view)
+    behind = OutputHandle(shared.job(view), view)
     behind.finish({})
     assert behind.worker is None
     assert shared.end(60)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.samplers.background import Background
+from jobsight.agent.samplers.readings import Background
 from tests.agent.samplers.jobs import Job
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jobsight.agent.cgroups import CgroupV1, CgroupV2
-from jobsight.agent.images import Name
-from jobsight.agent.process import Process, Stretch
+from jobsight.agent.job import Counters, JobView
+from jobsight.agent.probes.cgroup_files import CgroupV1, CgroupV2
+from jobsight.agent.processes.executables import Name
+from jobsight.agent.processes.process import JobUsage, Process, Stretch
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.usage import JobUsage
-from jobsight.agent.view import Counters, JobView
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, Sighting
 
 START = 1_700_000_000 * SECOND

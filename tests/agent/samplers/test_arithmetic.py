@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.agent.samplers.counter import WORD, Counter, growth
-from jobsight.agent.samplers.errors import Errors
-from jobsight.agent.samplers.gauge import Gauge
+from jobsight.agent.samplers.readings import WORD, Counter, Errors, Gauge, growth
 from jobsight.model import SECOND
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from jobsight.agent.parts import load_part
 from jobsight.agent.samplers import SAMPLERS
 from jobsight.agent.samplers.base import JobSampler
-from jobsight.agent.samplers.node_gpus import NodeGpus
-from jobsight.agent.samplers.nvml import Nvml
+from jobsight.agent.samplers.gpu.devices import NodeGpus
+from jobsight.agent.samplers.gpu.nvml import Nvml
 from jobsight.metrics import find_metric
 from jobsight.model import MISSING, SECOND
-from jobsight.parts import load_part
 from tests.agent.samplers.jobs import Job, stat_line, write
 from tests.agent.samplers.test_energy import rapl
 from tests.agent.samplers.test_gpu import Library

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from jobsight.agent.samplers.errors import Errors
-from jobsight.agent.samplers.gpu import NvidiaSMI, main
-from jobsight.agent.samplers.node_gpus import NodeGpus
-from jobsight.agent.samplers.nvml import Gpu, GpuReading, Nvml
-from jobsight.agent.samplers.nvml_recording import ReplayLibrary, plain, record
+from jobsight.agent.samplers.gpu.devices import NodeGpus
+from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, Nvml
+from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary, plain, record
+from jobsight.agent.samplers.gpu.sampler import NvidiaSMI, main
+from jobsight.agent.samplers.readings import Errors
 from jobsight.model import MISSING
 from tests.agent.samplers.jobs import Job, write
 

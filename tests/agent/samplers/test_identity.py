@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from jobsight.agent.samplers.core import Core
+from jobsight.agent.samplers.base import Core
+from jobsight.agent.samplers.processes import Software
 from jobsight.agent.samplers.slurm_info import SlurmInfo
-from jobsight.agent.samplers.software import Software
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND, ExecutableUse
 from tests.agent.samplers.jobs import START, Job

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.samplers.background import Background, run
 from jobsight.agent.samplers.node import KeptFiles
+from jobsight.agent.samplers.readings import Background, run
 from jobsight.model import SECOND
 from tests.agent.samplers.jobs import Job
 

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.agent.samplers.cores import parse_stat
-from jobsight.agent.samplers.cpuset import parse_cores
-from jobsight.agent.samplers.diskstats import parse_diskstats
+from jobsight.agent.samplers.cpu import parse_cores, parse_stat
+from jobsight.agent.samplers.disk import parse_diskstats
 from jobsight.agent.samplers.energy import parse_busy
-from jobsight.agent.samplers.node_gpus import parse_gpu_list
-from jobsight.agent.samplers.nvidia_smi import parse_gpus, parse_number, parse_processes
+from jobsight.agent.samplers.filesystems import parse_zfs
+from jobsight.agent.samplers.gpu.devices import parse_gpu_list
+from jobsight.agent.samplers.gpu.nvidia_smi import parse_gpus, parse_number, parse_processes
 from jobsight.agent.samplers.pressure import parse_pressure
-from jobsight.agent.samplers.zfs_stats import parse_zfs
 from jobsight.util.mounts import below, parse_mountinfo, type_of
 
 DATA = Path(__file__).parents[2] / "data" / "samplers"

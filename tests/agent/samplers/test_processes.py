@@ -6,10 +6,10 @@ from unittest import mock
 
 import pytest
 
-from jobsight.agent.samplers.cores import Cores
+from jobsight.agent.exporter.job_series import petricore_figures
+from jobsight.agent.samplers.cpu import Cores
 from jobsight.agent.samplers.files import Files
-from jobsight.agent.samplers.petricore import petricore_figures
-from jobsight.agent.samplers.threads import Threads
+from jobsight.agent.samplers.processes import Threads
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND
 from tests.agent.samplers.jobs import MIB, V1, V2, Job, stat_line, write
@@ -105,7 +105,7 @@ def test_the_estimate_is_bounded(job: Job) -> None:
         write(job.root / "proc", {f"{pid}/stat": stat_line(pid, 1, 0)})
     job.view.row = {"cpu.time": 0}
     with mock.patch(
-        "jobsight.agent.samplers.cores._read", side_effect=lambda path: Path(path).read_bytes()
+        "jobsight.agent.samplers.cpu._read", side_effect=lambda path: Path(path).read_bytes()
     ) as read:
         for looks in range(1, 5):
             read.reset_mock()

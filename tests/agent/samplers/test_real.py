@@ -9,23 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.cgroups import CgroupGone, CgroupV2
-from jobsight.agent.images import ImageNames
-from jobsight.agent.ownership import OwnCgroup, make_cgroup
-from jobsight.agent.probe import CgroupProbe
-from jobsight.agent.samplers.cores import Cores
+from jobsight.agent.job import JobView
+from jobsight.agent.launch.cgroup import OwnCgroup, make_cgroup
+from jobsight.agent.probes.cgroup import CgroupProbe
+from jobsight.agent.probes.cgroup_files import CgroupGone, CgroupV2
+from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.tracker import ProcessTracker
+from jobsight.agent.samplers.cgroup_memory import SlurmCGroup
+from jobsight.agent.samplers.cpu import Cores
+from jobsight.agent.samplers.disk import IOStats
 from jobsight.agent.samplers.energy import Energy
 from jobsight.agent.samplers.files import Files
-from jobsight.agent.samplers.gpu import NvidiaSMI
-from jobsight.agent.samplers.io_stats import IOStats
+from jobsight.agent.samplers.gpu.sampler import NvidiaSMI
 from jobsight.agent.samplers.network import Network
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.pressure import Pressure
-from jobsight.agent.samplers.slurm_cgroup import SlurmCGroup
-from jobsight.agent.samplers.software import Software
-from jobsight.agent.samplers.threads import Threads
-from jobsight.agent.tracker import ProcessTracker
-from jobsight.agent.view import JobView
+from jobsight.agent.samplers.processes import Software, Threads
 from jobsight.model import MISSING, SECOND, JobInfo, Sighting
 
 #: Three threads that turn, 60 MB of memory, an open file, until its input ends.
@@ -71,7 +70,7 @@ class Running:
         )
         self.wait_for(b"ready\n")
         self.probe = CgroupProbe(
-            own.cgroup, ProcessTracker(ImageNames()), events=False, reason="polled"
+            own.cgroup, ProcessTracker(ExecutableNames()), events=False, reason="polled"
         )
         self.view = JobView(
             sighting=Sighting("c", 5, "n", "b", time.time_ns()),

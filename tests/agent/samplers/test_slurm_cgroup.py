@@ -5,8 +5,8 @@ from unittest import mock
 
 import pytest
 
-from jobsight.agent.cgroups import CgroupGone
-from jobsight.agent.samplers.slurm_cgroup import SlurmCGroup, SlurmCGroup2
+from jobsight.agent.probes.cgroup_files import CgroupGone
+from jobsight.agent.samplers.cgroup_memory import SlurmCGroup, SlurmCGroup2
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING
 from tests.agent.samplers.jobs import V1, V2, Job, write

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.samplers import fs_stats
-from jobsight.agent.samplers.background import PATIENCE
-from jobsight.agent.samplers.fs_stats import FSStats, Space
-from jobsight.agent.samplers.io_stats import IOStats
-from jobsight.agent.samplers.zfs_stats import ZFSStats
+from jobsight.agent.samplers import filesystems
+from jobsight.agent.samplers.disk import IOStats
+from jobsight.agent.samplers.filesystems import FSStats, Space, ZFSStats
+from jobsight.agent.samplers.readings import PATIENCE
 from jobsight.errors import ConfigError
 from tests.agent.samplers.jobs import Job, write
 
@@ -45,7 +44,7 @@ def test_reserved_blocks_are_neither_free_nor_used(
 ) -> None:
     values = os.statvfs_result((4096, 4096, 100, 30, 20, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: values)
-    assert fs_stats.measure("/x") == Space(409600, 81920, 286720)
+    assert filesystems.measure("/x") == Space(409600, 81920, 286720)
     sampler = FSStats(node=job.node, mount_points=["/x"])
     assert sampler.columns(job.view) == {
         "filesystem./x.size": 409600,
@@ -60,7 +59,7 @@ def test_a_file_server_that_is_away_does_not_stop_the_loop(
     import threading
 
     gate = threading.Event()
-    monkeypatch.setattr(fs_stats, "measure", lambda path: gate.wait(100) and Space(1, 1, 1))
+    monkeypatch.setattr(filesystems, "measure", lambda path: gate.wait(100) and Space(1, 1, 1))
     sampler = FSStats(node=job.node, mount_points=["/x"])
     sampler._background.patience = PATIENCE
     assert sampler.columns(job.view) == {}

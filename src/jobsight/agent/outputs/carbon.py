@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import Mapper, MappingOptions, fill
-from jobsight.agent.view import Document, JobView
 from jobsight.errors import ConfigError
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
+from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import Mapper, MappingOptions, fill
-from jobsight.agent.view import Document, JobView
 
 #: An answer is one line; whoever sends more is not collectd.
 _LONGEST_ANSWER: Final = 64 * 1024

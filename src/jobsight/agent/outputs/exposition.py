@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import Mapper, MappingOptions, Value, fill
-from jobsight.agent.view import Document, JobView
 from jobsight.errors import ConfigError
 from jobsight.prometheus.exposition import escape_label
 

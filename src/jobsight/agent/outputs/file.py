@@ -1,18 +1,25 @@
-"""``sams.output.File``: the record of a job as a file, for SAMS's aggregator or ours."""
+"""``sams.output.File``: the record of a job as a file, for SAMS's aggregator or ours.
+
+Files written as another user, for file systems where root is nobody (NFS root squash).
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-from jobsight.agent.outputs.fsuid import writing_as
-from jobsight.agent.outputs.kept import Address, KeptRecords, address_of
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.outputs.http import Address, HttpSpool, address_of
 from jobsight.agent.outputs.mapping import check_template
 from jobsight.agent.outputs.record import Record, encode_record, safe_part, with_start
-from jobsight.agent.view import Document, JobView
 from jobsight.config import paths
 from jobsight.errors import ConfigError
 from jobsight.util.durable import (
@@ -52,7 +59,7 @@ class FileOutput:
         self.name = name
         self.options = options
         self._record = Record(options.exclude)
-        self._kept = KeptRecords(Path(options.spool)) if options.spool else None
+        self._kept = HttpSpool(Path(options.spool)) if options.spool else None
         #: The file of the last record, once it is there.
         self.written: Path | None = None
 
@@ -108,3 +115,40 @@ def _place_beside(temporary: Path, first: Path, address: Address) -> Path:
             return path
     temporary.unlink(missing_ok=True)
     raise FileExistsError(f"{first.parent} holds {_MOST} records of this run already")
+
+
+#: No user has this number; the kernel refuses it and answers with the one in force.
+_NOBODY_AT_ALL: Final = 0xFFFFFFFF
+
+
+def _set(uid: int) -> int:
+    """setfsuid(2): gives the number that was in force before, and says nothing of success."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.setfsuid.argtypes = [ctypes.c_uint32]
+    library.setfsuid.restype = ctypes.c_int
+    return int(library.setfsuid(uid)) & 0xFFFFFFFF
+
+
+def current_fsuid() -> int:
+    return _set(_NOBODY_AT_ALL)
+
+
+@contextmanager
+def writing_as(uid: int | None) -> Iterator[None]:
+    """Let this thread, and no other, create and open files as a user.
+
+    The call has no return code, so it is asked afterwards who the kernel takes us for.
+    """
+    if uid is None:
+        yield
+        return
+    before = _set(uid)
+    try:
+        if current_fsuid() != uid:
+            raise PermissionError(errno.EPERM, f"files cannot be written as user {uid}")
+        yield
+    finally:
+        _set(before)
+        if current_fsuid() != before:
+            # Nothing may go on with the wrong identity.
+            os.abort()

@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
-from jobsight.agent.view import Document, JobView
 from jobsight.config import paths
 from jobsight.errors import JobsightError
 
@@ -43,7 +43,7 @@ class PrometheusListener:
         self.name = name
         self._exposition = Exposition(options)
         self._text = b""
-        folder = private_socket_folder(Path(options.socketdir))
+        folder = private_socket_directory(Path(options.socketdir))
         self.path = folder / f"{name}_{view.sighting.job_id}.socket"
         self._socket = _bound(self.path)
         self._inode = self.path.stat().st_ino
@@ -95,7 +95,7 @@ class PrometheusListener:
         self._socket.close()
 
 
-def private_socket_folder(folder: Path) -> Path:
+def private_socket_directory(folder: Path) -> Path:
     """Make the folder, or make sure that nobody else could have laid something into it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

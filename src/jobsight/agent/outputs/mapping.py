@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.job import Document, JobView
 from jobsight.errors import ConfigError
 
 #: Every % of a template: the sign itself, a placeholder, or a mistake.

@@ -11,7 +11,7 @@ from jobsight.model import format_start
 from jobsight.text import readable_path
 
 if TYPE_CHECKING:
-    from jobsight.agent.view import Document, JobView
+    from jobsight.agent.job import Document, JobView
 
 #: Bytes of a name that were no UTF-8, as Python carries them in text.
 _LONE: Final = re.compile("[\ud800-\udfff]")

@@ -2,6 +2,8 @@
 
 One worker carries an output for all jobs of a node: a thread per job and output would cost more
 than the sampling.
+
+What the engine holds of one output of one job: two calls that never wait.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from jobsight.agent.outputs.kept import Refused
-from jobsight.agent.view import Document, JobView, Output
+from jobsight.agent.job import Document, JobView, Output
+from jobsight.agent.outputs.http import Refused
 from jobsight.errors import JobsightError
 from jobsight.text import readable_text
 
@@ -302,3 +304,28 @@ def end_all(workers: Sequence[OutputWorker], timeout: float = 30.0) -> bool:
         worker.ask_to_end(timeout)
     ended = [worker.end(timeout) for worker in workers]
     return all(ended)
+
+
+class OutputHandle:
+    """A job's output behind a thread: the one that serves it for all jobs, else one of its own."""
+
+    def __init__(self, output: Output, view: JobView) -> None:
+        self.view = view
+        self.name = output.name
+        self.worker: OutputWorker | None = None
+        self._output: Output = output
+        if not isinstance(output, JobOutput):
+            self.worker = OutputWorker(OutputPlan(output.name, lambda view: output))
+            self._output = self.worker.job(view)
+
+    def store(self, sampler: str, document: Document) -> None:
+        """Hand over a sample."""
+        self._output.store(self.view, sampler, document)
+
+    def finish(self, documents: dict[str, Document]) -> None:
+        """The job has ended: these are the samplers' last words."""
+        self._output.write(self.view, documents)
+
+    def end(self, timeout: float = 30.0) -> bool:
+        """Wait for a thread of its own; a shared one is ended by whoever made it."""
+        return self.worker is None or self.worker.end(timeout)

@@ -1,14 +1,17 @@
-"""What samplers have in common: interval, node, errors, and empty answers."""
+"""What samplers have in common: interval, node, errors, and empty answers.
+
+sams.sampler.Core: which job, on which node.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from jobsight.agent.probe import Row
-from jobsight.agent.samplers.errors import Errors
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.probes.cgroup import Row
 from jobsight.agent.samplers.node import Node, this_node
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.samplers.readings import Errors
 from jobsight.errors import ConfigError
 from jobsight.model import Coverage
 from jobsight.text import readable_path
@@ -88,3 +91,19 @@ def averaged(where: str, value: object, known: Sequence[str]) -> tuple[str, ...]
                 f"{where}: metrics_to_average names {name!r}; known are {', '.join(known)}"
             )
     return names
+
+
+class Core(JobSampler):
+    """Says its two words once, and again at the end."""
+
+    name = "sams.sampler.Core"
+    _said = False
+
+    def document(self, view: JobView) -> Document | None:
+        if self._said:
+            return None
+        self._said = True
+        return self.final(view)
+
+    def final(self, view: JobView) -> Document:
+        return {"jobid": view.sighting.job_id, "node": view.sighting.node}

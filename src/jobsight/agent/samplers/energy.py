@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jobsight.agent.live import TICK
-from jobsight.agent.probe import Row
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.processes.procfs import TICK
 from jobsight.agent.samplers.base import JobSampler, texts
-from jobsight.agent.samplers.counter import Counter
-from jobsight.agent.samplers.gauge import Gauge
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.samplers.readings import Counter, Gauge
 from jobsight.model import MISSING, Coverage
 
 #: Zones whose sum is processors and memory; those of cores and graphics lie inside a package.

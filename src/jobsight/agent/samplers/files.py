@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from jobsight.agent.probe import Row
-from jobsight.agent.samplers import patterns
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.samplers import readings
 from jobsight.agent.samplers.base import JobSampler, number, texts
-from jobsight.agent.samplers.gauge import Gauge
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.samplers.readings import Gauge
 from jobsight.model import SECOND, Coverage
 from jobsight.util.mounts import below, parse_mountinfo, type_of
 
@@ -38,7 +38,7 @@ class Files(JobSampler):
     ) -> None:
         super().__init__(sampler_interval=sampler_interval, node=node)
         self._prefixes = texts(self.name, "scratch_prefixes", scratch_prefixes)
-        patterns.check(self.name, "scratch_prefixes", self._prefixes)
+        readings.check(self.name, "scratch_prefixes", self._prefixes)
         self._types = texts(self.name, "scratch_types", scratch_types)
         self._every = number(self.name, "every", every)
         self._links_every = number(self.name, "links_every", links_every)
@@ -133,7 +133,7 @@ class Files(JobSampler):
 
     def _look_at_links(self, view: JobView, pids: list[int]) -> None:
         """Read where descriptors lead, so many at most; the next look begins where this ended."""
-        prefixes = [os.fsencode(patterns.fill(prefix, view)) for prefix in self._prefixes]
+        prefixes = [os.fsencode(readings.fill(prefix, view)) for prefix in self._prefixes]
         paths: set[bytes] = set()
         scratch: set[bytes] = set()
         folders: set[bytes] = set()

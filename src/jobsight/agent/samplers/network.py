@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jobsight.agent.probe import Row
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.probes.cgroup import Row
 from jobsight.agent.samplers.base import JobSampler, item, texts
-from jobsight.agent.samplers.counter import Counter
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.view import Document, JobView
+from jobsight.agent.samplers.readings import Counter
 from jobsight.model import SECOND, Coverage
 
 #: Figure -> file below ``statistics`` of an interface.

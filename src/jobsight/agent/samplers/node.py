@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from jobsight.agent.samplers.errors import Errors
+from jobsight.agent.samplers.readings import Errors
 from jobsight.model import SECOND
 
 T = TypeVar("T")

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jobsight.agent.cgroups import CgroupFiles
-from jobsight.agent.probe import Row
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.probes.cgroup_files import CgroupFiles
 from jobsight.agent.samplers.base import JobSampler, number
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.view import Document, JobView
 from jobsight.model import MISSING, Coverage
 
 RESOURCES: Final = ("cpu", "io", "memory")

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from jobsight.agent.job import Document, JobView
 from jobsight.agent.samplers.base import JobSampler
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.view import Document, JobView
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.text import readable_text

@@ -1,0 +1,333 @@
+"""Finds the jobs of Slurm on this node by their cgroups, and notices at once when one comes.
+
+Nothing is polled: the kernel tells through inotify when a folder is made or removed.
+
+Tells when folders come and go, so that nobody has to look.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from jobsight.agent.probes.slurm_cgroup import V1_CONTROLLERS
+
+#: v1: "slurm", or "slurm_<node>" where several slurmd may run on one machine.
+DEFAULT_V1_ROOTS: Final = (r"slurm(?:_(?P<node>.+))?",)
+#: v2: "slurmstepd.scope", or "<node>_slurmstepd.scope".
+DEFAULT_SCOPES: Final = (r"(?:(?P<node>.+)_)?slurmstepd\.scope",)
+#: job_<id>, or from Slurm 26.05 on a SLUID: "s" and 13 base-32 characters.
+_JOB: Final = re.compile(r"job_(?P<id>\d+)|(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13})", re.IGNORECASE)
+_USER: Final = re.compile(r"uid_(?P<uid>\d+)")
+_TITLE: Final = re.compile(rb"slurmstepd: \[(\d+)\.")
+#: The hierarchies in which v1 jobs are looked for, the most telling first.
+_DISCOVERY: Final = ("cpuacct", "memory", "freezer", "cpuset")
+
+
+class JobCgroup(NamedTuple):
+    """A job's folders on this node."""
+
+    #: The same in every hierarchy.
+    key: str
+    folder: Path
+    #: By controller, for those that are there; they tell a job from an earlier one of its name.
+    inodes: dict[str, int]
+    #: None for a SLUID whose job id is not known yet.
+    job_id: int | None
+    sluid: str | None
+    #: The node's name in the folder, where several slurmd share a machine.
+    node: str | None
+    uid: int | None
+    folders: dict[str, Path]
+
+
+class CgroupWatcher:
+    """The jobs that there are now, kept current by the kernel's word."""
+
+    def __init__(
+        self,
+        mount: Path = Path("/sys/fs/cgroup"),
+        *,
+        v1_roots: Iterable[str] = DEFAULT_V1_ROOTS,
+        scopes: Iterable[str] = DEFAULT_SCOPES,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self.mount = mount
+        self._v1_roots = [re.compile(pattern) for pattern in v1_roots]
+        self._scopes = [re.compile(pattern) for pattern in scopes]
+        self._proc = proc
+        self._outer = {mount / name for name in (*_DISCOVERY, "system.slice")}
+        self._inotify = Inotify()
+        self._owners: dict[str, tuple[dict[str, int], int]] = {}
+
+    @property
+    def blind(self) -> bool:
+        """Whether the kernel does not tell of every folder."""
+        return self._inotify.refused
+
+    def fileno(self) -> int:
+        return self._inotify.fileno()
+
+    def changed(self) -> bool:
+        """Take in what the kernel said; True when any of it may concern a job."""
+        ours = [event for event in self._inotify.read() if self._is_ours(event)]
+        return bool(ours)
+
+    def _is_ours(self, event: DirectoryEvent) -> bool:
+        """Beside Slurm's folders come and go those of services, which are nothing to us."""
+        if event.kind == OVERFLOWED or event.folder not in self._outer:
+            return True
+        if event.name == "system.slice" or event.folder == self.mount:
+            return True
+        patterns = [*self._v1_roots, *self._scopes]
+        return _match(patterns, event.name) is not None
+
+    def jobs(self) -> list[JobCgroup]:
+        """All jobs of this moment; what is found is watched from now on."""
+        # Whatever is not watched yet is asked for again: others may have made room.
+        self._inotify.refused = False
+        found = list(self._find_v2())
+        found += self._find_v1()
+        keys = {place.key for place in found}
+        self._owners = {key: owner for key, owner in self._owners.items() if key in keys}
+        return found
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """The folders in a folder, which is watched before it is read so that none is missed."""
+        try:
+            if not self._inotify.watch(folder):
+                return []
+            with os.scandir(folder) as entries:
+                return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
+                return []
+            raise
+
+    def _find_v2(self) -> Iterator[JobCgroup]:
+        # On a hybrid machine v2 is mounted below; its jobs are then those of v1.
+        if not (self.mount / "cgroup.controllers").exists():
+            return
+        for place in (self.mount / "system.slice", self.mount):
+            for entry in self._entries(place):
+                node = _match(self._scopes, entry.name)
+                if node is None:
+                    continue
+                for job in self._entries(Path(entry.path)):
+                    key = f"{entry.name}/{job.name}"
+                    folders = {"unified": Path(job.path)}
+                    yield from self._job(job, key, node["node"], None, folders)
+
+    def _find_v1(self) -> Iterator[JobCgroup]:
+        seen: set[str] = set()
+        for controller in _DISCOVERY:
+            for root in self._entries(self.mount / controller):
+                node = _match(self._v1_roots, root.name)
+                if node is None:
+                    continue
+                for user in self._entries(Path(root.path)):
+                    uid = _USER.fullmatch(user.name)
+                    if uid is None:
+                        continue
+                    for job in self._entries(Path(user.path)):
+                        key = f"{root.name}/{user.name}/{job.name}"
+                        if key in seen:
+                            continue
+                        seen.add(key)
+                        folders = {other: self.mount / other / key for other in V1_CONTROLLERS}
+                        yield from self._job(job, key, node["node"], int(uid["uid"]), folders)
+
+    def _job(
+        self,
+        entry: os.DirEntry[str],
+        key: str,
+        node: str | None,
+        uid: int | None,
+        folders: dict[str, Path],
+    ) -> Iterator[JobCgroup]:
+        match = _JOB.fullmatch(entry.name)
+        if match is None:
+            return
+        self._watch_steps(folders)
+        number = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
+        inodes = inodes_of(folders)
+        sluid = match["sluid"].upper() if match["sluid"] else None
+        if uid is None:
+            uid = self._owner(key, inodes, Path(entry.path))
+        if inodes:
+            yield JobCgroup(key, Path(entry.path), inodes, number, sluid, node, uid, folders)
+
+    def _watch_steps(self, folders: dict[str, Path]) -> None:
+        for controller in ("unified", "cpuacct", "memory"):
+            if controller in folders:
+                for step in self._entries(folders[controller]):
+                    if step.name.startswith("step_"):
+                        self._inotify.watch(Path(step.path))
+
+    def _owner(self, key: str, inodes: dict[str, int], folder: Path) -> int | None:
+        """The user of a v2 job, whose folder does not say it: its tasks' uid, as the kernel has
+        it. A program may run as root for others, so root is not believed."""
+        before = self._owners.get(key)
+        if before is not None and before[0] == inodes:
+            return before[1]
+        for pid in _processes(folder, "user"):
+            try:
+                uid = (self._proc / pid).stat().st_uid
+            except OSError:
+                continue
+            if uid:
+                self._owners[key] = (inodes, uid)
+                return uid
+        return None
+
+    def _id_from_title(self, folder: Path) -> int | None:
+        """A SLUID folder does not say the job's id; the title of its slurmstepd does."""
+        for pid in _processes(folder, "slurm"):
+            try:
+                title = (self._proc / pid / "cmdline").read_bytes()
+            except OSError:
+                continue
+            match = _TITLE.match(title)
+            if match is not None:
+                return int(match[1])
+        return None
+
+    def close(self) -> None:
+        self._inotify.close()
+
+
+def _processes(job: Path, below: str) -> Iterator[str]:
+    """The process ids in that part of every step; a folder may go at any moment."""
+    for place, _, names in os.walk(job):
+        parts = Path(place).relative_to(job).parts
+        if parts[1:2] == (below,) and "cgroup.procs" in names:
+            try:
+                yield from Path(place, "cgroup.procs").read_text().split()
+            except OSError:
+                continue
+
+
+def inodes_of(folders: dict[str, Path]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for controller, folder in folders.items():
+        try:
+            found[controller] = folder.stat().st_ino
+        except OSError:
+            continue
+    return found
+
+
+def _match(patterns: list[re.Pattern[str]], name: str) -> dict[str, str | None] | None:
+    for pattern in patterns:
+        match = pattern.fullmatch(name)
+        if match is not None:
+            return {"node": match.groupdict().get("node")}
+    return None
+
+
+CREATED: Final = 0x00000100
+DELETED: Final = 0x00000200
+DELETED_SELF: Final = 0x00000400
+OVERFLOWED: Final = 0x00004000
+_IGNORED: Final = 0x00008000
+_FOLDERS_ONLY: Final = 0x01000000
+_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
+
+_EVENT: Final = struct.Struct("=iIII")
+
+
+class DirectoryEvent(NamedTuple):
+    kind: int
+    folder: Path
+    name: str
+
+
+class Inotify:
+    """Watches folders for folders that are made and removed in them.
+
+    Of a cgroup's end only its parent's watch tells: the kernel neither says that the folder itself
+    is gone nor ends its watch, which would then stand in the way of the next folder of that name.
+    """
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._library.inotify_init1(_NONBLOCK_CLOEXEC)
+        if self._descriptor < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"inotify: {os.strerror(number)}")
+        self._folders: dict[int, Path] = {}
+        self._watches: dict[Path, int] = {}
+        #: The kernel gave no watch for want of room: somebody has to look from time to time.
+        self.refused = False
+
+    def fileno(self) -> int:
+        return int(self._descriptor)
+
+    def watch(self, folder: Path) -> bool:
+        """Start watching; False when the folder is gone."""
+        if folder in self._watches:
+            return True
+        mask = CREATED | DELETED | DELETED_SELF | _FOLDERS_ONLY
+        watch = self._library.inotify_add_watch(
+            self._descriptor, os.fsencode(folder), ctypes.c_uint32(mask)
+        )
+        if watch < 0:
+            number = ctypes.get_errno()
+            if number in (errno.ENOENT, errno.ENOTDIR):
+                return False
+            if number in (errno.ENOSPC, errno.ENOMEM):
+                self.refused = True
+                return True
+            raise OSError(number, os.strerror(number), str(folder))
+        self._folders[watch] = folder
+        self._watches[folder] = watch
+        return True
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def read(self) -> Iterator[DirectoryEvent]:
+        """What has happened since the last call."""
+        while True:
+            try:
+                data = os.read(self._descriptor, 65536)
+            except BlockingIOError:
+                return
+            position = 0
+            while position < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, position)
+                start = position + _EVENT.size
+                name = data[start : start + length].rstrip(b"\0")
+                position = start + length
+                if mask & OVERFLOWED:
+                    # Among what was lost may be the end of a folder: all are asked for again.
+                    for folder in list(self._watches):
+                        self._forget(folder)
+                    # Their last words may be lost as well.
+                    self._folders.clear()
+                    yield DirectoryEvent(OVERFLOWED, Path(), "")
+                elif mask & _IGNORED:
+                    self._folders.pop(watch, None)
+                elif watch in self._folders:
+                    kind = mask & (CREATED | DELETED | DELETED_SELF)
+                    event = DirectoryEvent(kind, self._folders[watch], os.fsdecode(name))
+                    if kind == DELETED:
+                        self._forget(event.folder / event.name)
+                    elif kind == DELETED_SELF:
+                        self._forget(event.folder)
+                    yield event
+
+    def _forget(self, folder: Path) -> None:
+        """End the watch of a folder that is gone; the kernel answers with a last word of it."""
+        watch = self._watches.pop(folder, None)
+        if watch is not None:
+            self._library.inotify_rm_watch(self._descriptor, watch)
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,230 @@
+"""The counters of a job's cgroups, on both versions, through descriptors that stay open."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+#: v1 writes "no limit" as the largest number of whole pages.
+_NO_LIMIT: Final = 2**62
+
+
+class CpuReading(NamedTuple):
+    time: int
+    user: int
+    system: int
+
+
+class MemoryReading(NamedTuple):
+    current: int
+    anonymous: int
+    #: Page cache without shared memory.
+    file: int
+    shared: int
+    swap: int
+
+    @property
+    def used(self) -> int:
+        return max(0, self.current - self.file)
+
+
+class MemoryMarks(NamedTuple):
+    peak: int | None
+    limit: int | None
+    swap_peak: int | None
+    oom_kills: int | None
+
+
+class CgroupGone(OSError):
+    """The cgroup was removed between two reads."""
+
+
+class CgroupFiles:
+    """Kept descriptors of the files of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._descriptors: dict[str, int] = {}
+
+    def read(self, name: str, size: int = 4096) -> bytes:
+        descriptor = self._descriptors.get(name)
+        try:
+            if descriptor is None:
+                descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptors[name] = descriptor
+            return os.pread(descriptor, size, 0)
+        except OSError as error:
+            if error.errno == errno.ENODEV or not self.folder.exists():
+                raise CgroupGone(errno.ENODEV, "the cgroup is gone", str(self.folder)) from None
+            raise
+
+    def number(self, name: str) -> int | None:
+        """A file of one number; None where this kernel does not have it or it says "max"."""
+        try:
+            text = self.read(name, 64).strip()
+        except FileNotFoundError:
+            return None
+        value = int(text) if text.isdigit() else None
+        return None if value is None or value >= _NO_LIMIT else value
+
+    def table(self, name: str) -> dict[bytes, int]:
+        words = self.read(name, 8192).split()
+        return dict(zip(words[::2], map(int, words[1::2]), strict=False))
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+def cpu_v1(files: CgroupFiles) -> CpuReading:
+    """The CPU counters of a folder of the cpuacct hierarchy and all below it."""
+    total = int(files.read("cpuacct.usage", 64))
+    split = files.table("cpuacct.stat")
+    return _scaled(total, split.get(b"user", 0), split.get(b"system", 0))
+
+
+def cpu_v2(files: CgroupFiles) -> CpuReading:
+    """The CPU counters of a folder of the unified hierarchy and all below it."""
+    table = files.table("cpu.stat")
+    total = table.get(b"usage_usec", 0) * 1000
+    return _scaled(total, table.get(b"user_usec", 0), table.get(b"system_usec", 0))
+
+
+def memory_v1(files: CgroupFiles) -> MemoryReading:
+    """The memory counters of a folder of the memory hierarchy and all below it."""
+    current = files.number("memory.usage_in_bytes") or 0
+    table = files.table("memory.stat")
+    shared = table.get(b"total_shmem", 0)
+    return MemoryReading(
+        current,
+        table.get(b"total_rss", 0),
+        max(0, table.get(b"total_cache", 0) - shared),
+        shared,
+        table.get(b"total_swap", 0),
+    )
+
+
+def memory_v2(files: CgroupFiles) -> MemoryReading:
+    """The memory counters of a folder of the unified hierarchy and all below it."""
+    current = files.number("memory.current") or 0
+    table = files.table("memory.stat")
+    shared = table.get(b"shmem", 0)
+    return MemoryReading(
+        current,
+        table.get(b"anon", 0),
+        max(0, table.get(b"file", 0) - shared),
+        shared,
+        files.number("memory.swap.current") or 0,
+    )
+
+
+def marks_v1(files: CgroupFiles) -> MemoryMarks:
+    try:
+        kills = files.table("memory.oom_control").get(b"oom_kill")
+    except FileNotFoundError:
+        kills = None
+    return MemoryMarks(
+        files.number("memory.max_usage_in_bytes"),
+        files.number("memory.limit_in_bytes"),
+        None,
+        kills,
+    )
+
+
+def marks_v2(files: CgroupFiles) -> MemoryMarks:
+    return MemoryMarks(
+        files.number("memory.peak"),
+        files.number("memory.max"),
+        files.number("memory.swap.peak"),
+        files.table("memory.events").get(b"oom_kill"),
+    )
+
+
+def _scaled(total: int, user: int, system: int) -> CpuReading:
+    """Split an exact total in the proportion of two coarse counters."""
+    parts = user + system
+    share = user / parts if parts else 0.5
+    exact_user = round(total * share)
+    return CpuReading(total, exact_user, total - exact_user)
+
+
+NO_MARKS: Final = MemoryMarks(None, None, None, None)
+
+
+class CgroupV1:
+    """One job's folders in the v1 hierarchies; a controller that is not there is None."""
+
+    version: Final = "cgroup v1"
+
+    def __init__(self, cpuacct: Path | None, memory: Path | None) -> None:
+        self._cpuacct = CgroupFiles(cpuacct) if cpuacct else None
+        self._memory = CgroupFiles(memory) if memory else None
+        named = (("cpuacct", cpuacct), ("memory", memory))
+        self.folders: dict[str, Path] = {name: folder for name, folder in named if folder}
+        if not self.folders:
+            raise ValueError("a job needs a folder in at least one hierarchy")
+        self._process_folder = next(iter(self.folders.values()))
+
+    def cpu(self) -> CpuReading | None:
+        return cpu_v1(self._cpuacct) if self._cpuacct is not None else None
+
+    def memory(self) -> MemoryReading | None:
+        return memory_v1(self._memory) if self._memory is not None else None
+
+    def marks(self) -> MemoryMarks:
+        return marks_v1(self._memory) if self._memory is not None else NO_MARKS
+
+    def processes(self) -> list[int]:
+        return processes_below(self._process_folder)
+
+    def close(self) -> None:
+        for files in (self._cpuacct, self._memory):
+            if files is not None:
+                files.close()
+
+
+class CgroupV2:
+    """One job's folder in the unified hierarchy. CPU counters are there without a controller."""
+
+    version: Final = "cgroup v2"
+
+    def __init__(self, folder: Path) -> None:
+        self._files = CgroupFiles(folder)
+        self.folders: dict[str, Path] = {"unified": folder}
+        self._has_memory = (folder / "memory.current").exists()
+
+    def cpu(self) -> CpuReading | None:
+        return cpu_v2(self._files)
+
+    def memory(self) -> MemoryReading | None:
+        return memory_v2(self._files) if self._has_memory else None
+
+    def marks(self) -> MemoryMarks:
+        return marks_v2(self._files) if self._has_memory else NO_MARKS
+
+    def processes(self) -> list[int]:
+        return processes_below(self._files.folder)
+
+    def close(self) -> None:
+        self._files.close()
+
+
+CgroupReader = CgroupV1 | CgroupV2
+
+
+def processes_below(folder: Path) -> list[int]:
+    """The process ids of a cgroup and all below it."""
+    found: list[int] = []
+    for place, _, names in os.walk(folder):
+        if "cgroup.procs" in names:
+            try:
+                with open(os.path.join(place, "cgroup.procs"), "rb", 0) as file:
+                    found += map(int, file.read().split())
+            except OSError as error:
+                if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EOPNOTSUPP):
+                    raise
+    return found

@@ -1,0 +1,271 @@
+"""sams.sampler.NvidiaSMI: the GPUs of the job, used or merely held."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.samplers.base import JobSampler, seconds, texts
+from jobsight.agent.samplers.gpu.devices import NodeGpus, parse_gpu_list
+from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource
+from jobsight.agent.samplers.node import Node
+from jobsight.agent.samplers.readings import Gauge
+from jobsight.model import MISSING, Coverage
+
+#: Metric -> field of a reading and the factor to the metric's unit.
+_COLUMNS: Final = {
+    "utilization": ("utilization", 1),
+    "memory_utilization": ("memory_utilization", 1),
+    "memory_used": ("memory_used", 1),
+    "power": ("power", 1000),
+    "temperature": ("temperature", 1),
+    "clock": ("clock_sm", 1_000_000),
+}
+#: nvidia-smi's names -> field of a reading, divisor and digits of the printed value.
+_PRINTED: Final = {
+    "power.draw": ("power", 1000, 2),
+    "power.limit": ("power_limit", 1000, 2),
+    "enforced.power.limit": ("power_limit", 1000, 2),
+    "clocks.applications.memory": ("application_memory", 1, 0),
+    "clocks.applications.graphics": ("application_graphics", 1, 0),
+    "clocks.current.graphics": ("clock_graphics", 1, 0),
+    "clocks.current.sm": ("clock_sm", 1, 0),
+    "clocks.current.memory": ("clock_memory", 1, 0),
+    "utilization.gpu": ("utilization", 1, 0),
+    "utilization.memory": ("memory_utilization", 1, 0),
+    "memory.used": ("memory_used", 2**20, 0),
+    "memory.total": ("memory_total", 2**20, 0),
+    "temperature.gpu": ("temperature", 1, 0),
+}
+_METRICS: Final = (
+    "power.draw",
+    "power.limit",
+    "clocks.applications.memory",
+    "clocks.applications.graphics",
+    "clocks.current.graphics",
+    "clocks.current.sm",
+    "utilization.gpu",
+    "utilization.memory",
+)
+_AVERAGES: Final = ("power.draw", "utilization.gpu", "utilization.memory")
+
+
+class _Held:
+    """One GPU since the job got it."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.gauges = {field: Gauge() for field in [row[0] for row in _PRINTED.values()]}
+        self.reading = GpuReading()
+        self.begun: int | None = None
+        self.time = 0
+
+    def add(self, time: int, reading: GpuReading) -> None:
+        if self.begun is None:
+            self.begun = time
+        elif time <= self.time:
+            return
+        self.time, self.reading = time, reading
+        for field, gauge in self.gauges.items():
+            gauge.add(time, getattr(reading, field))
+
+    @property
+    def idle(self) -> bool:
+        return self.reading.utilization == 0
+
+    @property
+    def never_used(self) -> bool:
+        return self.gauges["utilization"].maximum == 0
+
+
+class NvidiaSMI(JobSampler):
+    """Use, memory, power, temperature and clocks of each GPU that belongs to the job."""
+
+    name = "sams.sampler.NvidiaSMI"
+
+    def __init__(
+        self,
+        *,
+        nvidia_smi_command: str = "/usr/bin/nvidia-smi",
+        gpu_index_environment: str = "SLURM_JOB_GPUS",
+        nvidia_smi_metrics: Sequence[str] = _METRICS,
+        metrics_to_average: Sequence[str] = _AVERAGES,
+        timeout: float = 10.0,
+        sampler_interval: float = 60.0,
+        node: Node | None = None,
+    ) -> None:
+        super().__init__(sampler_interval=sampler_interval, node=node)
+        self._metrics = self._known(texts(self.name, "nvidia_smi_metrics", nvidia_smi_metrics))
+        self._averages = self._known(texts(self.name, "metrics_to_average", metrics_to_average))
+        limit = seconds(self.name, "timeout", timeout)
+        self._gpus = self.node.shared(
+            "gpus", lambda: NodeGpus(self.node, nvidia_smi_command, limit)
+        )
+        self._variable = gpu_index_environment
+        self._held: dict[str, _Held] = {}
+        self._estimated = False
+        self._unknown: list[str] = []
+
+    def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in _PRINTED:
+                self.errors.note(f"metric {name}", "not known here; it is left out")
+        return tuple(name for name in names if name in _PRINTED)
+
+    @property
+    def gpus(self) -> dict[str, bool]:
+        """The keys of the job's GPUs, and whether each has been used at all."""
+        return {key: not held.never_used for key, held in self._held.items()}
+
+    @property
+    def readings(self) -> dict[str, GpuReading]:
+        """What each GPU of the job said last."""
+        return {key: held.reading for key, held in self._held.items()}
+
+    def _look(self, view: JobView) -> bool:
+        source = self._gpus.source
+        if source is None:
+            return False
+        try:
+            self._assign(view, source)
+            for held in self._held.values():
+                held.add(*self._gpus.read(source, held.gpu))
+        except (OSError, ValueError) as error:
+            self.errors.note("GPU", error)
+            return False
+        return bool(self._held)
+
+    def _assign(self, view: JobView, source: GpuSource) -> None:
+        """Who gave the job its GPUs is believed; else the processes show which it computes on."""
+        names = view.gpus if view.gpus is not None else self._from_environment(view)
+        if names is None:
+            keys = self._gpus.of_processes(source, view.usage.members)
+            found = [gpu for gpu in source.gpus if gpu.key in keys]
+            self._estimated = self._estimated or bool(found)
+        else:
+            found, self._unknown = self._gpus.find(source, names)
+            self._estimated = False
+            for name in self._unknown:
+                self.errors.note(f"GPU {name}", "the job was given it, the node does not have it")
+        for gpu in found:
+            if gpu.key not in self._held:
+                self._held[gpu.key] = _Held(gpu)
+
+    def _from_environment(self, view: JobView) -> tuple[str, ...] | None:
+        """The collector of one job inherits the prolog's variables; a daemon's are of no job."""
+        environment = self.node.environment
+        if environment.get("SLURM_JOB_ID") != str(view.sighting.job_id):
+            return None
+        text = environment.get(self._variable)
+        return None if text is None else parse_gpu_list(text)
+
+    def columns(self, view: JobView) -> Row:
+        if not self._look(view):
+            return {}
+        row: Row = {
+            "gpu.held": len(self._held),
+            "gpu.idle": sum(held.idle for held in self._held.values()),
+        }
+        for key, held in self._held.items():
+            for metric, (field, factor) in _COLUMNS.items():
+                value = getattr(held.reading, field)
+                if value is not None:
+                    row[f"gpu.{key}.{metric}"] = value * factor
+                elif held.gauges[field].last is not None:
+                    row[f"gpu.{key}.{metric}"] = MISSING
+            power = held.gauges["power"]
+            if power.last is not None:
+                # Milliwatts times seconds are millijoules.
+                row[f"gpu.{key}.energy"] = round(power.integral * 1000)
+        return row
+
+    def document(self, view: JobView) -> Document | None:
+        if not self._look(view):
+            return None
+        return {key: self._entry(held) for key, held in self._held.items()}
+
+    def _entry(self, held: _Held) -> Document:
+        """Values as nvidia-smi prints them; what the GPU does not say is left out."""
+        entry: Document = {}
+        for name in self._metrics:
+            field, divisor, digits = _PRINTED[name]
+            value = getattr(held.reading, field)
+            if value is not None:
+                entry[name.replace(".", "_")] = f"{value / divisor:.{digits}f}"
+        for name in self._averages:
+            field, divisor, _ = _PRINTED[name]
+            average = held.gauges[field].average
+            if average is not None:
+                entry[f"{name.replace('.', '_')}_average"] = average / divisor
+        entry["elapsed_time"] = (held.time - (held.begun or 0)) / 1e9
+        return entry
+
+    def final(self, view: JobView) -> Document:
+        self._look(view)
+        found: Document = {}
+        for key, held in self._held.items():
+            entry = self._entry(held)
+            for field in ("utilization", "memory_used", "power", "temperature"):
+                highest = held.gauges[field].maximum
+                if highest is not None:
+                    entry[f"{field}_max"] = highest / 1000 if field == "power" else int(highest)
+            if held.gauges["power"].last is not None:
+                entry["energy"] = held.gauges["power"].integral / 1000
+            if held.gauges["utilization"].last is not None:
+                entry["idle"] = held.never_used
+            entry |= {"uuid": held.gpu.uuid, "name": held.gpu.name}
+            found[key] = entry
+        return found
+
+    def coverage(self, view: JobView) -> dict[str, Coverage]:
+        if self._unknown:
+            reason = f"not found on the node: GPU {', '.join(self._unknown)}"
+            return {"gpu": Coverage(quality="failed", reason=reason)}
+        if not self._held:
+            if view.gpus:
+                reason = self.node.errors.causes.get("GPU", "the GPUs could not be read")
+                return {"gpu": Coverage(quality="missing", reason=reason)}
+            return {}
+        if self._estimated:
+            reason = "nobody said which GPUs the job has; those its processes computed on"
+            return {"gpu": Coverage(quality="estimate", reason=reason)}
+        return {"gpu": Coverage(quality="exact")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write down what the GPUs of this machine say, as a recording for tests."""
+    parser = argparse.ArgumentParser(prog="python -m jobsight.agent.samplers.gpu.sampler")
+    parser.add_argument("--record", metavar="FILE", type=Path, required=True)
+    parser.add_argument("--samples", type=int, default=10)
+    parser.add_argument("--interval", type=float, default=0.5)
+    chosen = parser.parse_args(arguments)
+    try:
+        import pynvml
+
+        from jobsight.agent.samplers.gpu.nvml_replay import record
+
+        found = record(pynvml, chosen.samples, chosen.interval)
+    except Exception as error:
+        print(f"NVML does not answer: {error}", file=sys.stderr)
+        return 1
+    try:
+        fields = "index,name,utilization.gpu,memory.used,power.draw,clocks.current.sm"
+        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False, text=True)
+        found["nvidia_smi"] = done.stdout
+    except (OSError, subprocess.SubprocessError):
+        found["nvidia_smi"] = None
+    chosen.record.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{len(found['calls'])} questions and their answers are in {chosen.record}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
