@@ -21,8 +21,7 @@ from jobsight.model import (
     JobTotals,
     Sighting,
 )
-from jobsight.software.naming import name_all_new
-from jobsight.software.renaming import take_over
+from jobsight.software.naming import adopt_rules, name_all_new
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import sum_up_all
 from jobsight.store.rollups.usage import Question, usage
@@ -135,7 +134,7 @@ def main() -> None:
         folder = Path(name)
         with Store.open(folder / "store.db") as store:
             written = timed(lambda: fill(store))
-            take_over(store.database, rules)
+            adopt_rules(store.database, rules)
             name_all_new(store.database, rules)
             summed = timed(lambda: sum_up_all(store.database))
             figures.row(

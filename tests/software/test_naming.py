@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from jobsight.config.settings import SoftwareSettings
 from jobsight.model import SECOND, ExecutableUse, JobInfo, JobPart
-from jobsight.software import renaming
-from jobsight.software.moves import foresee, software_names
+from jobsight.software import naming
+from jobsight.software.preview import preview, software_names
 from jobsight.software.rules import RuleSet
 from jobsight.software.worker import Worker, update, updating
 from jobsight.store.schema.tables import metadata, usage_by_day
@@ -49,7 +49,7 @@ def test_a_changed_rule_moves_exactly_the_hours_it_should(store: Store) -> None:
     fill(store)
     assert update(store, PLAIN).runs == 4
     assert core_hours(store) == {"alpha": 8, "beta": 4, "tool": 2, "undetermined": 2}
-    moves = foresee(store.database, BETTER)
+    moves = preview(store.database, BETTER)
     said = [
         (move.before and move.before.software, move.after and move.after.software, move.paths,
          move.runs, move.core_time / 3.6e9, move.cpu_time / 3.6e9, move.examples)
@@ -65,7 +65,7 @@ def test_a_changed_rule_moves_exactly_the_hours_it_should(store: Store) -> None:
     assert core_hours(store) == {"alpha": 8, "beta": 4, "tool": 2, "undetermined": 2}
     assert update(store, BETTER).changed == 4
     assert core_hours(store) == {"Alpha": 8, "beta": 4, "tool": 2, "undetermined": 2}
-    assert foresee(store.database, BETTER) == []
+    assert preview(store.database, BETTER) == []
     assert update(store, BETTER).runs == 0
     assert sums(store) == from_scratch(store)
 
@@ -82,12 +82,12 @@ def test_a_path_of_many_runs_is_renamed_in_parts(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And goes on where it was stopped, even when other rules come before it is done."""
-    monkeypatch.setattr(renaming, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(naming, "NODES_AT_ONCE", 2)
     fill(store, 7)
     update(store, PLAIN)
-    renaming.take_over(store.database, BETTER)
+    naming.adopt_rules(store.database, BETTER)
     steps = iter([False, True])
-    assert not renaming.rename_all(store.database, BETTER, stopped=lambda: next(steps))
+    assert not naming.rename_all(store.database, BETTER, stopped=lambda: next(steps))
     update(store, NONE)
     assert core_hours(store) == {"undetermined": 28}
     update(store, BETTER)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.software.expectations import outcome, run_expectations
-from jobsight.software.rules import RuleSet
-from jobsight.software.templates import fill_run
+from jobsight.software.rule_file import fill_run
+from jobsight.software.rules import RuleSet, outcome, run_expectations
 
 READY = RuleSet.ready()
 TESTS = [(file.name, test) for file in READY.files for test in file.expectations]

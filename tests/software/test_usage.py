@@ -6,7 +6,7 @@ import pytest
 
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.software.movers import movers
+from jobsight.software.queries import trends
 from jobsight.software.worker import update
 from jobsight.store.rollups.catalogue import find_path, list_software, paths_of, undetermined_paths
 from jobsight.store.rollups.shares import DAY
@@ -158,7 +158,7 @@ def test_by_node_from_the_executables(filled: Store) -> None:
 def test_movers(filled: Store) -> None:
     question = Question(by=("software", "version"), since=FIRST + 10, until=FIRST + 40)
     with filled.database.read() as connection:
-        found = movers(connection, question, (FIRST, FIRST + 10))
+        found = trends(connection, question, (FIRST, FIRST + 10))
     assert [(row.software, row.version, row.before, row.after) for row in found[:2]] == [
         ("alpha", "1", 10, 0),
         ("alpha", "2", 0, 8),

@@ -25,7 +25,7 @@ from jobsight.reports.units import UNKNOWN, format_count, format_time
 from jobsight.text import path_bytes, readable_text
 
 if TYPE_CHECKING:
-    from jobsight.software.about import AboutPath, AboutSoftware
+    from jobsight.software.queries import AboutPath, AboutSoftware
     from jobsight.software.suggestions import Suggestion
     from jobsight.store.rollups.catalogue import PathRow
 
@@ -91,7 +91,7 @@ def show(
     """
     settings = load_settings(config)
     location = existing_store(store or settings.store.location)
-    from jobsight.software.about import about_path, about_software
+    from jobsight.software.queries import about_path, about_software
     from jobsight.software.worker import load_rules
     from jobsight.store.store import Store
 
@@ -159,7 +159,7 @@ def try_rules(
     """
     if not files:
         files = [Path(file).expanduser() for file in load_settings(config).software.rules]
-    from jobsight.software.expectations import run_expectations
+    from jobsight.software.rules import run_expectations
 
     outcomes = run_expectations(files, ready=ready)
     failed = [outcome for outcome in outcomes if outcome.differences]

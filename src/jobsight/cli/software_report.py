@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from sqlalchemy import Connection
 
-    from jobsight.software.movers import Mover
+    from jobsight.software.queries import Trend
     from jobsight.store.rollups.usage import Question, UsageRow
 
 SinceOption = Annotated[
@@ -92,8 +92,8 @@ def report(
     all rows.
     """
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.software import reporting
-    from jobsight.software.movers import Mover
+    from jobsight.software import queries
+    from jobsight.software.queries import Trend
     from jobsight.store.rollups.usage import Question, UsageRow
     from jobsight.store.store import Store
 
@@ -109,18 +109,18 @@ def report(
         cluster=cluster,
         ignored=ignored,
     )
-    rows: Sequence[UsageRow | Mover]
+    rows: Sequence[UsageRow | Trend]
     with Store.open(location) as opened, opened.database.read() as connection:
         if movers:
-            rows = reporting.movers_since(connection, question)
+            rows = queries.trends_since(connection, question)
         else:
-            rows = reporting.read_usage(connection, question)
+            rows = queries.read_usage(connection, question)
         if not (json or csv or parquet):
             _show(connection, question, rows, limit)
             return
-    kind = Mover if movers else UsageRow
-    figures = [name for name in kind.__struct_fields__ if name not in reporting.KEYS]
-    names = [*reporting.key_fields(question), *figures]
+    kind = Trend if movers else UsageRow
+    figures = [name for name in kind.__struct_fields__ if name not in queries.KEYS]
+    names = [*queries.key_fields(question), *figures]
     if json:
         write_json(rows)
     elif csv:
@@ -154,16 +154,15 @@ def hours(value: float | None) -> str:
 
 
 def _show(
-    connection: Connection, question: Question, rows: Sequence[UsageRow | Mover], limit: int
+    connection: Connection, question: Question, rows: Sequence[UsageRow | Trend], limit: int
 ) -> None:
-    from jobsight.software.movers import Mover
-    from jobsight.software.reporting import key_fields
+    from jobsight.software.queries import Trend, key_fields
     from jobsight.store.rollups.usage import count_waiting, left_out
 
     keys = [name for name in key_fields(question) if name != "kind"]
     if not rows:
         print("nobody like that used anything like that in that time", file=sys.stderr)
-    elif isinstance(rows[0], Mover):
+    elif isinstance(rows[0], Trend):
         print_table(_movers(keys, rows[:limit]))  # type: ignore[arg-type]
     else:
         print_table(_usage(connection, question, keys, rows, limit))  # type: ignore[arg-type]
@@ -187,7 +186,7 @@ def _usage(
     rows: Sequence[UsageRow],
     limit: int,
 ) -> Table:
-    from jobsight.software.reporting import key_fields, read_trends
+    from jobsight.software.queries import key_fields, read_trends
 
     by_node = "node" in keys
     trends = read_trends(connection, question, _TREND)
@@ -217,7 +216,7 @@ def _usage(
     return table
 
 
-def _movers(keys: Sequence[str], rows: Sequence[Mover]) -> Table:
+def _movers(keys: Sequence[str], rows: Sequence[Trend]) -> Table:
     figures = ("before", "after", "change")
     table = new_table(*keys, *figures, "", right=figures)
     most = max(abs(row.change) for row in rows) or 1.0
@@ -235,7 +234,7 @@ def _movers(keys: Sequence[str], rows: Sequence[Mover]) -> Table:
     return table
 
 
-def _names(row: UsageRow | Mover, keys: Sequence[str]) -> list[str]:
+def _names(row: UsageRow | Trend, keys: Sequence[str]) -> list[str]:
     names = []
     for name in keys:
         text = getattr(row, name)

@@ -16,7 +16,7 @@ from jobsight.reports.units import format_count
 from jobsight.text import readable_path, readable_text
 
 if TYPE_CHECKING:
-    from jobsight.software.moves import Move
+    from jobsight.software.preview import Change
     from jobsight.software.rules import SoftwareName
     from jobsight.store.rollups.catalogue import SoftwareRow
     from jobsight.store.store import Store
@@ -50,14 +50,14 @@ def update(
     if rules:
         settings.software.rules = rules
     from jobsight.software import worker
-    from jobsight.software.moves import foresee
+    from jobsight.software.preview import preview
     from jobsight.store.rollups.rollups import sum_up_all
     from jobsight.store.store import Store
 
     chosen = worker.load_rules(settings.software)
     with Store.open(location) as opened, shown_progress() as progress:
         if dry_run:
-            moves = foresee(
+            moves = preview(
                 opened.database, chosen, lambda done, whole: progress("runs", done, whole)
             )
         else:
@@ -84,7 +84,7 @@ def _names(opened: Store) -> dict[int, SoftwareRow]:
         return {row.id: row for row in list_software(connection)}
 
 
-def _show_moves(moves: list[Move], json: bool) -> None:
+def _show_moves(moves: list[Change], json: bool) -> None:
     if json:
         write_json([_document(move) for move in moves])
         return
@@ -108,7 +108,7 @@ def _show_moves(moves: list[Move], json: bool) -> None:
     print("\nNothing was changed.")
 
 
-def _document(move: Move) -> dict[str, object]:
+def _document(move: Change) -> dict[str, object]:
     return {
         "before": move.before,
         "after": move.after,

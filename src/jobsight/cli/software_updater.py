@@ -13,7 +13,7 @@ from jobsight.sams.software_settings import UpdaterSettings, load_updater
 from jobsight.text import path_bytes
 
 if TYPE_CHECKING:
-    from jobsight.software.known_paths import KnownPath
+    from jobsight.software.queries import KnownPath
     from jobsight.software.rules import RuleSet, SoftwareName
     from jobsight.store.store import Store
 
@@ -82,7 +82,7 @@ def _test(rules: RuleSet, path: str) -> None:
 
 
 def _chosen(store: Store, path: str | None, software: str | None) -> list[KnownPath]:
-    from jobsight.software.known_paths import known_paths, matcher, with_use
+    from jobsight.software.queries import known_paths, matcher, with_use
 
     right_path, right_software = matcher(path or "*"), matcher(software or "*")
     return with_use(
@@ -117,7 +117,7 @@ def _print_name(name: SoftwareName, flag: type[int] | type[str]) -> None:
 
 
 def _show_undetermined(store: Store) -> None:
-    from jobsight.software.known_paths import known_paths
+    from jobsight.software.queries import known_paths
 
     for path in sorted(known.path for known in known_paths(store.database) if known.name is None):
         print(path)
@@ -132,13 +132,13 @@ def _reset(store: Store, paths: list[KnownPath], dry_run: bool) -> None:
 
 
 def _update(store: Store, rules: RuleSet, dry_run: bool) -> None:
-    from jobsight.software.moves import foresee
+    from jobsight.software.preview import preview
     from jobsight.software.worker import update
 
     if not dry_run:
         update(store, rules, renaming=progress_line("paths"))
         return
-    for move in foresee(store.database, rules, progress_line("jobs")):
+    for move in preview(store.database, rules, progress_line("jobs")):
         print(
             f"{_words(move.before)} -> {_words(move.after)}: {move.paths:,} paths, "
             f"{move.runs:,} jobs, {move.core_time / 3.6e9:.1f} core hours"

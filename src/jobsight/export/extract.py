@@ -22,7 +22,7 @@ from jobsight.errors import ConfigError
 from jobsight.export.records import Reporting, UsageRecord
 from jobsight.export.state import Candidate, ExportState, Position
 from jobsight.export.xml import to_xml
-from jobsight.software.moves import software_names
+from jobsight.software.preview import software_names
 from jobsight.store.store import Store
 from jobsight.util import durable
 

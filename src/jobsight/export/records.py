@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from jobsight.model import SECOND
+from jobsight.software.rule_file import fill_run
 from jobsight.software.rules import SoftwareName
-from jobsight.software.templates import fill_run
 from jobsight.store.rollups.shares import UNDETERMINED
 from jobsight.text import readable_text
 

@@ -2,24 +2,36 @@
 
 The first rule that matches wins. All rules are asked at once: RE2 follows them together through the
 path, so that a thousand of them cost little more than one.
+
+Many patterns, followed at once through a path: which is the first that matches it.
+
+The tests that a site writes beside its rules, and where they differ from what the rules say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import re2
 
 from jobsight.agent.processes.executables import SEPARATOR
-from jobsight.software.matching import Matching
-from jobsight.software.patterns import group_bytes, is_text
-from jobsight.software.rule_file import TEXTS, Rewrite, Rule, RuleFile, read_rules
-from jobsight.software.templates import bounded, harmless
-from jobsight.text import readable_path
+from jobsight.software.regex import Pattern, group_bytes, is_text, options
+from jobsight.software.rule_file import (
+    TEXTS,
+    Expectation,
+    Rewrite,
+    Rule,
+    RuleFile,
+    bounded,
+    harmless,
+    read_rules,
+)
+from jobsight.text import path_bytes, readable_path
 
 #: Grows when the same rules give other names than before.
 _EDITION: Final = 1
@@ -30,7 +42,7 @@ _READY: Final = Path(__file__).parent / "ready"
 
 class SoftwareName(msgspec.Struct, frozen=True):
     """What a path is called. Texts may hold ``%(user)s`` and ``%(project)s``; see
-    :func:`jobsight.software.templates.fill_run`."""
+    :func:`jobsight.software.rule_file.fill_run`."""
 
     software: str
     version: str
@@ -50,8 +62,8 @@ class RuleSet:
         self.digest = sha256(msgspec.json.encode(source, order="deterministic")).hexdigest()
         self._rules = [(rule, place) for place, file in enumerate(files) for rule in file.rules]
         patterns = {number: rule.pattern for number, (rule, _) in enumerate(self._rules)}
-        self._matching = Matching(patterns)
-        self._scripts = Matching(
+        self._matching = RegexSet(patterns)
+        self._scripts = RegexSet(
             {number: one for number, one in patterns.items() if SEPARATOR.decode() in one.text}
         )
         # What a site rewrites holds for the names of the ready rules, too, and never the other way
@@ -144,3 +156,122 @@ def _rewritten(rewrite: Rewrite, texts: dict[str, str]) -> bool:
 
 def _ready_files() -> list[RuleFile]:
     return [read_rules(file, ready=True) for file in sorted(_READY.glob("*.yaml"))]
+
+
+#: Bytes that RE2 may take to follow all patterns at once.
+MEMORY: Final = 64 * 2**20
+#: RE2 had not the memory to follow them.
+_FAILED: Final = -1
+
+
+class RegexSet:
+    """Patterns by their numbers; the lowest number wins."""
+
+    def __init__(self, patterns: Mapping[int, Pattern]) -> None:
+        self._fast = {n: one for n, one in patterns.items() if one.linear is not None}
+        #: Those that Python has to match, one by one.
+        self._slow = {n: one for n, one in patterns.items() if one.linear is None}
+        self._together: dict[bool, _Together] = {}
+
+    def first(self, path: bytes, text: bool) -> int | None:
+        """The number of the first that matches a path, which is ``text`` (UTF-8) or not."""
+        best = self.ask_together(path, text)
+        if best is _FAILED:
+            best = next((n for n, one in self._fast.items() if one.match(path, text)), None)
+        for number, pattern in self._slow.items():
+            if best is not None and number > best:
+                break
+            if pattern.match(path, text):
+                return number
+        return best
+
+    def ask_together(self, path: bytes, text: bool) -> int | None:
+        """What RE2 says to the patterns that it takes; -1 where it gave up."""
+        together = self._together.get(text)
+        if together is None:
+            together = self._together[text] = _Together(self._fast, text)
+        return together.first(path)
+
+
+class _Together:
+    def __init__(self, patterns: Mapping[int, Pattern], text: bool) -> None:
+        self._set: Any = re2.Set.MatchSet(options(text=text, memory=MEMORY))
+        # Matches everything. Where it is not among the matches, RE2 gave up, which it says in no
+        # other way.
+        self._set.Add(b"")
+        self._numbers = [_FAILED, *patterns]
+        for pattern in patterns.values():
+            self._set.Add(pattern.linear)
+        try:
+            self._set.Compile()
+        except re2.error:
+            self._set = None
+
+    def first(self, path: bytes) -> int | None:
+        found = sorted(self._set.Match(path)) if self._set else []
+        if not found or found[0] != 0:
+            return _FAILED
+        return self._numbers[found[1]] if len(found) > 1 else None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One test, and each difference as a sentence; none where it holds."""
+
+    file: str
+    number: int
+    path: str
+    differences: list[str]
+    #: File and number of the rule that named the path.
+    rule: tuple[str, int] | None
+
+    def __str__(self) -> str:
+        head = f"{self.file}: test {self.number}: {self.path}"
+        if not self.differences:
+            return f"{head}: as expected"
+        by = f" (rule {self.rule[1]} of {self.rule[0]})" if self.rule else ""
+        return f"{head}: {'; '.join(self.differences)}{by}"
+
+
+def run_expectations(files: Sequence[Path], *, ready: bool = True) -> list[Outcome]:
+    """Run the tests of rule files, the rules of all of them together as they are used.
+
+    With ``ready`` the ready rules come after those of the files, as the server asks them; without
+    files their own tests are run.
+    """
+    rules = RuleSet.load(files, ready=ready)
+    tested = rules.files[: len(files)] if files else rules.files
+    return [outcome(rules, file.name, test) for file in tested for test in file.expectations]
+
+
+def outcome(rules: RuleSet, file: str, test: Expectation) -> Outcome:
+    path = path_bytes(test.path)
+    return Outcome(
+        file, test.number, test.path, _differences(test, rules.name(path)), rules.rule_of(path)
+    )
+
+
+def _differences(test: Expectation, name: SoftwareName | None) -> list[str]:
+    if test.undetermined:
+        return [] if name is None else [f"expected no name, got {_shown(name)}"]
+    if name is None:
+        return ["expected a name, but no rule matches"]
+    given: dict[str, str | bool] = {
+        "software": name.software,
+        "version": name.version,
+        "versionstr": name.local_version,
+        "user_provided": name.user_provided,
+        "ignore": name.ignored,
+    }
+    return [
+        f"{key}: expected {_text(wanted)}, got {_text(given[key])}"
+        for key, wanted in test.expected.items()
+        if given[key] != wanted
+    ]
+
+
+def _shown(name: SoftwareName) -> str:
+    return " ".join(_text(text) for text in (name.software, name.version, name.local_version))
+
+
+def _text(value: str | bool) -> str:
+    return repr(value) if isinstance(value, str) else str(value).lower()

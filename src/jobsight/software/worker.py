@@ -10,8 +10,7 @@ from pathlib import Path
 
 from jobsight.config.settings import SoftwareSettings
 from jobsight.errors import JobsightError
-from jobsight.software.naming import name_all_new
-from jobsight.software.renaming import digest_in_use, rename_all, take_over
+from jobsight.software.naming import adopt_rules, digest_in_use, name_all_new, rename_all
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import Round, sum_up_all
 from jobsight.store.store import Store
@@ -35,7 +34,7 @@ def update(
     stopped: Callable[[], bool] = lambda: False,
 ) -> Round:
     """Make the store say what these rules say: names, then sums."""
-    take_over(store.database, rules)
+    adopt_rules(store.database, rules)
     name_all_new(store.database, rules, stopped)
     rename_all(store.database, rules, renaming, stopped)
     return sum_up_all(store.database, summing, stopped)
@@ -56,7 +55,7 @@ class Worker:
         fresh = self._look()
         if self._rules is not None:
             if fresh:
-                take_over(self._store.database, self._rules)
+                adopt_rules(self._store.database, self._rules)
             self._name(self._rules, stopped)
         return sum_up_all(self._store.database, stopped=stopped)
 

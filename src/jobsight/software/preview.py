@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import select
 
-from jobsight.software.renaming import PATHS_AT_ONCE, Asked, ask
+from jobsight.software.naming import PATHS_AT_ONCE, RenamingRequest, request_renaming
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.store.database import Database, Transaction
 from jobsight.store.rollups import rollups
@@ -19,7 +19,7 @@ from jobsight.store.schema.tables import executables, paths, run_nodes, software
 _RUNS_AT_ONCE = 100
 
 
-class Move(msgspec.Struct):
+class Change(msgspec.Struct):
     """Paths that go from one name to another, and the microseconds that go with them."""
 
     #: None is undetermined.
@@ -37,14 +37,14 @@ class Move(msgspec.Struct):
 class _Changed(NamedTuple):
     id: int
     digest: bytes
-    move: Move
+    move: Change
 
 
-def foresee(
+def preview(
     database: Database,
     rules: RuleSet,
     progress: Callable[[int, int], None] = lambda done, whole: None,
-) -> list[Move]:
+) -> list[Change]:
     """All moves that these rules would make, the most core time first. Nothing is changed."""
     changed = _changed_paths(database, rules)
     by_digest = {path.digest: path.move for path in changed}
@@ -69,16 +69,16 @@ def software_names(database: Database) -> dict[int, SoftwareName]:
 
 def _changed_paths(database: Database, rules: RuleSet) -> list[_Changed]:
     names = software_names(database)
-    moves: dict[tuple[SoftwareName | None, SoftwareName | None], Move] = {}
+    moves: dict[tuple[SoftwareName | None, SoftwareName | None], Change] = {}
     result = []
     after = 0
     while True:
-        asked = ask(database, rules, after)
+        asked = request_renaming(database, rules, after)
         differing = [path for path in asked if _before(path, names) != path.name]
         digests = _digests(database, [path.id for path in differing])
         for path in differing:
             key = (_before(path, names), path.name)
-            move = moves.setdefault(key, Move(*key))
+            move = moves.setdefault(key, Change(*key))
             move.paths += 1
             if len(move.examples) < 3:
                 move.examples.append(path.path)
@@ -88,7 +88,7 @@ def _changed_paths(database: Database, rules: RuleSet) -> list[_Changed]:
         after = asked[-1].id
 
 
-def _before(path: Asked, names: dict[int, SoftwareName]) -> SoftwareName | None:
+def _before(path: RenamingRequest, names: dict[int, SoftwareName]) -> SoftwareName | None:
     return names.get(path.software_id or 0)
 
 
@@ -113,7 +113,7 @@ def _runs_of(database: Database, changed: list[_Changed]) -> set[int]:
     return result
 
 
-def _book(transaction: Transaction, run_id: int, moves: dict[bytes, Move]) -> None:
+def _book(transaction: Transaction, run_id: int, moves: dict[bytes, Change]) -> None:
     run = rollups.read_run(transaction, run_id)
     if run is None:
         return
