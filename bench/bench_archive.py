@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from bench.figures import Figures
 from bench.workload import START, Job, make_jobs
-from jobsight.archive.place import Place, open_place
 from jobsight.archive.reader import Reader
+from jobsight.archive.storage import Storage, open_storage
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series, Sighting
@@ -106,7 +106,7 @@ def ask(query: str) -> float:
         return best(lambda: connection.execute(f"{query} GROUP BY job_id").fetchall())
 
 
-def series_bytes(place: Place) -> int:
+def series_bytes(place: Storage) -> int:
     return sum(place.names("series").values())
 
 
@@ -115,7 +115,7 @@ def main() -> None:
     jobs = make_jobs(NODES, ROWS)
     values = sum(len(job.times) * len(job.columns) for job in jobs)
     with tempfile.TemporaryDirectory(prefix="jobsight-bench-") as folder:
-        place = open_place(ArchiveSettings(location=f"{folder}/archive"))
+        place = open_storage(ArchiveSettings(location=f"{folder}/archive"))
         with Store.open(f"{folder}/store.db") as store:
             fill(store, jobs)
             took = best(lambda: write_archive(store, place, END), 1)

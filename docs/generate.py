@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from jobsight.archive.schemas import field_table
+from jobsight.archive.schema import field_table
 from jobsight.cli import collector, jobs_exporter
 from jobsight.cli import main as command
 from jobsight.config.settings import Settings

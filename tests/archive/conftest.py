@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.archive.place import Place, open_place
+from jobsight.archive.storage import Storage, open_storage
 from jobsight.config.settings import ArchiveSettings
 from jobsight.store.store import Store
 from tests.archive import months, s3
@@ -26,8 +26,8 @@ def settings(tmp_path: Path) -> ArchiveSettings:
 
 
 @pytest.fixture
-def place(settings: ArchiveSettings) -> Place:
-    return open_place(settings)
+def place(settings: ArchiveSettings) -> Storage:
+    return open_storage(settings)
 
 
 @pytest.fixture(scope="session")

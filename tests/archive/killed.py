@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from jobsight.archive import files, part, place, restore, writer  # noqa: F401
+from jobsight.archive import part, restore, storage, writer  # noqa: F401
 from jobsight.config.settings import ArchiveSettings
 from jobsight.store.store import Store
 from jobsight.util.service import AlreadyRunning
@@ -19,9 +19,9 @@ from tests.archive.months import NOVEMBER
 
 #: What is stepped through: before each of these calls, and after.
 STEPS = (
-    (files.TableFile, "__init__"),
-    (files.TableFile, "write"),
-    (place.Place, "put"),
+    (storage.TableFile, "__init__"),
+    (storage.TableFile, "write"),
+    (storage.Storage, "put"),
     (writer._Round, "_mark"),
     (writer._Round, "_add"),
 )
@@ -53,7 +53,7 @@ def archive(location: str, settings: ArchiveSettings) -> None:
     for _ in range(1200):
         try:
             with Store.open(location) as store:
-                writer.write_archive(store, place.open_place(settings), NOVEMBER)
+                writer.write_archive(store, storage.open_storage(settings), NOVEMBER)
             return
         except AlreadyRunning:
             # The database has not noticed yet that the one before us is dead.

@@ -9,10 +9,9 @@ import duckdb
 import pytest
 from starlette.testclient import TestClient
 
-from jobsight.archive.attach import attach
-from jobsight.archive.place import open_place
-from jobsight.archive.thread import Stopped, archive_once, archiving
-from jobsight.archive.writer import write_archive
+from jobsight.archive.reader import attach
+from jobsight.archive.storage import open_storage
+from jobsight.archive.writer import Stopped, archive_once, archiving, write_archive
 from jobsight.cli.main import main
 from jobsight.config.settings import ArchiveSettings
 from jobsight.server.app import create_app
@@ -153,7 +152,7 @@ def test_a_server_that_ends_drops_what_it_was_writing(
 
 def test_a_page_when_the_archive_is_away(store: Store, settings: ArchiveSettings) -> None:
     months.fill(store)
-    write_archive(store, open_place(settings), LATER)
+    write_archive(store, open_storage(settings), LATER)
     months.prune(store)
     attach(store, settings)
     Path(str(settings.location)).rename(f"{settings.location}.moved")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.archive.attach import attach
-from jobsight.archive.check import check_archive
-from jobsight.archive.place import ArchiveError, Place, open_place
-from jobsight.archive.reader import Reader
+from jobsight.archive.reader import Reader, attach
+from jobsight.archive.storage import ArchiveError, Storage, open_storage
+from jobsight.archive.verify import check_archive
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError
@@ -33,7 +32,7 @@ def sqlite(tmp_path: Path) -> Store:
     return store
 
 
-def fails(store: Store, place: Place, words: str) -> None:
+def fails(store: Store, place: Storage, words: str) -> None:
     """The sentence of an error, after which no run counts as archived."""
     with pytest.raises(ArchiveError, match=words) as caught:
         write_archive(store, place, LATER)
@@ -43,12 +42,12 @@ def fails(store: Store, place: Place, words: str) -> None:
 
 def test_a_folder_that_cannot_be_made(sqlite: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    place = open_place(ArchiveSettings(location=str(tmp_path / "file" / "archive")))
+    place = open_storage(ArchiveSettings(location=str(tmp_path / "file" / "archive")))
     fails(sqlite, place, "the archive .*/file/archive: Not a directory")
 
 
 @pytest.mark.root
-def test_a_folder_that_cannot_be_written(sqlite: Store, place: Place, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(sqlite: Store, place: Storage, tmp_path: Path) -> None:
     Path(place.location).mkdir()
     script = f"""
 import subprocess
@@ -76,13 +75,13 @@ def _python(script: str, *before: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.root
-def test_a_full_disk(sqlite: Store, place: Place, tmp_path: Path) -> None:
+def test_a_full_disk(sqlite: Store, place: Storage, tmp_path: Path) -> None:
     folder = Path(place.location)
     folder.mkdir()
     script = f"""
 import subprocess
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80k", "tiny", {str(folder)!r}], check=True)
-from jobsight.archive.place import ArchiveError, open_place
+from jobsight.archive.storage import ArchiveError, open_place
 from jobsight.config.settings import ArchiveSettings
 from jobsight.archive.writer import write_archive
 from jobsight.store import Store
@@ -111,7 +110,7 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
 
 @pytest.mark.parametrize("table", ["runs", "nodes", "executables", "steps", "series"])
 @pytest.mark.parametrize("how", ["flipped", "cut", "emptied", "gone"])
-def test_a_damaged_file_is_told(sqlite: Store, place: Place, table: str, how: str) -> None:
+def test_a_damaged_file_is_told(sqlite: Store, place: Storage, table: str, how: str) -> None:
     write_archive(sqlite, place, LATER)
     (file,) = Path(place.location).glob(f"{table}/*/month=2026-10/*.parquet")
     data = bytearray(file.read_bytes())
@@ -130,7 +129,7 @@ def test_a_damaged_file_is_told(sqlite: Store, place: Place, table: str, how: st
 @pytest.mark.parametrize("table", ["nodes", "series"])
 @pytest.mark.parametrize("how", ["cut", "gone", "flipped"])
 def test_a_page_of_a_damaged_file(
-    sqlite: Store, place: Place, settings: ArchiveSettings, table: str, how: str
+    sqlite: Store, place: Storage, settings: ArchiveSettings, table: str, how: str
 ) -> None:
     before = months.everything(sqlite)
     write_archive(sqlite, place, LATER)
@@ -152,7 +151,7 @@ def test_a_page_of_a_damaged_file(
     assert months.content(sqlite, other) in [row[3:] for row in before.values()]
 
 
-def test_a_pruned_run_whose_file_is_gone_waits(sqlite: Store, place: Place) -> None:
+def test_a_pruned_run_whose_file_is_gone_waits(sqlite: Store, place: Storage) -> None:
     write_archive(sqlite, place, LATER)
     months.prune(sqlite)
     (file,) = Path(place.location).glob("series/*/month=2026-11/*.parquet")
@@ -168,7 +167,7 @@ def test_a_pruned_run_whose_file_is_gone_waits(sqlite: Store, place: Place) -> N
     assert (done.runs, done.problems) == (1, [])
 
 
-def test_files_of_others_are_refused(sqlite: Store, place: Place) -> None:
+def test_files_of_others_are_refused(sqlite: Store, place: Storage) -> None:
     write_archive(sqlite, place, LATER)
     (steps,) = Path(place.location).glob("steps/*/month=2026-10/*.parquet")
     (runs,) = Path(place.location).glob("runs/*/month=2026-10/*.parquet")
@@ -184,7 +183,7 @@ def test_files_of_others_are_refused(sqlite: Store, place: Place) -> None:
 def test_runs_of_a_service(sqlite: Store, service: s3.Service, tmp_path: Path) -> None:
     settings = service.settings(tmp_path, "whole")
     before = months.everything(sqlite)
-    place = open_place(settings)
+    place = open_storage(settings)
     assert write_archive(sqlite, place, LATER).runs == 6
     assert check_archive(place, sqlite).problems == []
     months.prune(sqlite)
@@ -198,7 +197,7 @@ def test_runs_of_a_service(sqlite: Store, service: s3.Service, tmp_path: Path) -
 def test_a_service_without_the_bucket(sqlite: Store, service: s3.Service, tmp_path: Path) -> None:
     settings = service.settings(tmp_path, "there")
     settings.location = "s3://not-there/prefix"
-    fails(sqlite, open_place(settings), "s3://not-there/prefix: there is no such bucket")
+    fails(sqlite, open_storage(settings), "s3://not-there/prefix: there is no such bucket")
 
 
 def test_a_service_that_is_away(sqlite: Store, service: s3.Service, tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_a_service_that_is_away(sqlite: Store, service: s3.Service, tmp_path: Pa
         closed.bind(("127.0.0.1", 0))
         settings.s3.endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
     fails(
-        sqlite, open_place(settings), "the service cannot be reached; look at archive.s3.endpoint"
+        sqlite, open_storage(settings), "the service cannot be reached; look at archive.s3.endpoint"
     )
 
 
@@ -215,7 +214,7 @@ def test_wrong_keys(sqlite: Store, tmp_path: Path) -> None:
     with s3.running(INITIAL_NO_AUTH_ACTION_COUNT="1") as strict:
         # Making the bucket is the one request that needs no right.
         settings = strict.settings(tmp_path, "locked")
-        fails(sqlite, open_place(settings), "s3://locked/a prefix: the service .* access key")
+        fails(sqlite, open_storage(settings), "s3://locked/a prefix: the service .* access key")
 
 
 @pytest.mark.parametrize(
@@ -242,4 +241,4 @@ def test_wrong_keys(sqlite: Store, tmp_path: Path) -> None:
 )
 def test_settings_that_cannot_be(settings: ArchiveSettings, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        open_place(settings)
+        open_storage(settings)

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobsight.archive.check import check_archive
-from jobsight.archive.place import open_place
 from jobsight.archive.reader import Reader
+from jobsight.archive.storage import open_storage
+from jobsight.archive.verify import check_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.store.store import Store
 from tests.archive import months, s3
@@ -35,7 +35,7 @@ def check(location: str, settings: ArchiveSettings, steps: int, stride: int) -> 
     base = settings.location
     for step in range(1, steps + 2, stride):
         settings.location = f"{base}/{step}"
-        place = open_place(settings)
+        place = open_storage(settings)
         found = check_archive(place)
         assert (found.problems, found.parts, found.runs) == ([], 1, 2), step
         assert [run.job_id for run in Reader(place).versions()] == [1, 2]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = f"""
 import resource, sys
 from jobsight.archive import writer
-from jobsight.archive.place import open_place
+from jobsight.archive.storage import open_place
 from jobsight.config.settings import ArchiveSettings
 from jobsight.store import Store
 writer.PART_RUNS = 2000

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jobsight.archive.part import month_of
-from jobsight.archive.place import Place, open_place
-from jobsight.archive.views import views
+from jobsight.archive.schema import views
+from jobsight.archive.storage import Storage, open_storage
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import MISSING, RunReference
@@ -135,7 +135,7 @@ def test_every_query_of_the_document_is_tried() -> None:
     assert QUERIES.keys() == ANSWERS.keys()
 
 
-def test_the_queries(filled: Store, place: Place, settings: ArchiveSettings) -> None:
+def test_the_queries(filled: Store, place: Storage, settings: ArchiveSettings) -> None:
     write_archive(filled, place, LATER)
     # Versions that no longer count must not be counted.
     months.late(filled, 1, OCTOBER, name="changed")
@@ -150,7 +150,7 @@ def test_the_queries(filled: Store, place: Place, settings: ArchiveSettings) -> 
 
 
 def test_files_of_an_attempt_that_never_ended_count_for_nothing(
-    filled: Store, place: Place, settings: ArchiveSettings
+    filled: Store, place: Storage, settings: ArchiveSettings
 ) -> None:
     write_archive(filled, place, LATER)
     (file,) = Path(place.location).glob("executables/*/month=2026-10/*.parquet")
@@ -165,7 +165,7 @@ def test_files_of_an_attempt_that_never_ended_count_for_nothing(
 
 
 def test_clusters_with_numbers_for_names(
-    store: Store, place: Place, settings: ArchiveSettings
+    store: Store, place: Storage, settings: ArchiveSettings
 ) -> None:
     for name in ("7", "a b/c=d'"):
         months.other_cluster(store, name)
@@ -181,7 +181,7 @@ def test_views_of_a_service(
     filled: Store, service: s3.Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = service.settings(tmp_path, "for-duckdb")
-    write_archive(filled, open_place(settings), LATER)
+    write_archive(filled, open_storage(settings), LATER)
     made = views(settings)
     assert made.startswith("CREATE OR REPLACE SECRET jobsight (TYPE s3, PROVIDER credential_chain")
     assert f"ENDPOINT '{service.url.removeprefix('http://')}'" in made

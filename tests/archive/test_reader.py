@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.archive.attach import attach
-from jobsight.archive.place import Place, open_place
-from jobsight.archive.reader import Reader
+from jobsight.archive.reader import Reader, attach
 from jobsight.archive.restore import restore
+from jobsight.archive.storage import Storage, open_storage
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings, KeepSettings
 from jobsight.model import SECOND, RunReference, Series
@@ -21,7 +20,9 @@ from tests.store.many import DAY, count, summed
 from tests.store.sample import batch, part, sighting
 
 
-def test_pruned_runs_read_as_before(filled: Store, place: Place, settings: ArchiveSettings) -> None:
+def test_pruned_runs_read_as_before(
+    filled: Store, place: Storage, settings: ArchiveSettings
+) -> None:
     before = months.everything(filled)
     reports = [build_report(filled, run, clock=lambda: LATER) for run in filled.runs()]
     write_archive(filled, place, LATER)
@@ -34,7 +35,7 @@ def test_pruned_runs_read_as_before(filled: Store, place: Place, settings: Archi
 
 
 def test_what_retention_takes_is_read_from_the_archive(
-    filled: Store, place: Place, settings: ArchiveSettings
+    filled: Store, place: Storage, settings: ArchiveSettings
 ) -> None:
     before = months.everything(filled)
     summed(filled)
@@ -55,7 +56,7 @@ def test_what_retention_takes_is_read_from_the_archive(
 
 
 def test_runs_that_are_whole_do_not_touch_the_archive(
-    filled: Store, place: Place, settings: ArchiveSettings
+    filled: Store, place: Storage, settings: ArchiveSettings
 ) -> None:
     write_archive(filled, place, LATER)
 
@@ -67,7 +68,7 @@ def test_runs_that_are_whole_do_not_touch_the_archive(
     assert len(months.everything(filled)) == 6
 
 
-def test_forgotten_runs_come_back_into_the_store(filled: Store, place: Place) -> None:
+def test_forgotten_runs_come_back_into_the_store(filled: Store, place: Storage) -> None:
     before = months.everything(filled)
     write_archive(filled, place, LATER)
     months.drop_runs(filled)
@@ -82,7 +83,7 @@ def test_forgotten_runs_come_back_into_the_store(filled: Store, place: Place) ->
     assert count(filled, "runs", "stale") == 0
 
 
-def test_what_came_later_stays(filled: Store, place: Place) -> None:
+def test_what_came_later_stays(filled: Store, place: Storage) -> None:
     write_archive(filled, place, LATER)
     months.prune(filled)
     second = OCTOBER + 5000 * SECOND
@@ -108,7 +109,7 @@ def test_what_came_later_stays(filled: Store, place: Place) -> None:
     ],
 )
 def test_runs_are_found_as_people_name_them(tmp_path: Path, text: str, starts: list[int]) -> None:
-    place = open_place(ArchiveSettings(location=str(tmp_path / "archive")))
+    place = open_storage(ArchiveSettings(location=str(tmp_path / "archive")))
     with Store.open(tmp_path / "store.db") as store:
         months.fill(store)
         write_archive(store, place, LATER)

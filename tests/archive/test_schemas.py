@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.archive.schemas import SCHEMAS, TABLES, field_table
+from jobsight.archive.schema import SCHEMAS, TABLES, field_table
 from jobsight.model import ExecutableUse, JobInfo, JobTotals, Sighting, StepUse
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "archive.md"

@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobsight.archive.wide import (
+from jobsight.archive.schema import (
     Metric,
     Stretch,
     columns_of,
-    curves_of,
     metrics_of,
     pieces,
+    series_of,
     wide_schema,
     wide_table,
 )
@@ -41,7 +41,7 @@ def test_what_goes_in_comes_out(
     for stretch, found in zip(stretches, kinds, strict=True):
         mine = table.filter(pc.equal(table.column("sighting"), stretch.sighting))
         wanted = {Metric(*item): columns[Metric(*item)] for item in found.items()}
-        again = curves_of(mine, wanted)
+        again = series_of(mine, wanted)
         assert same(again.times, stretch.curves.times)
         assert list(again.columns) == list(stretch.curves.columns)
         for name, values in stretch.curves.columns.items():

@@ -10,13 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import event
 
-from jobsight.archive import rows, writer
-from jobsight.archive.attach import attach
-from jobsight.archive.check import check_archive, list_months
-from jobsight.archive.lock import alone
-from jobsight.archive.place import Place
-from jobsight.archive.reader import Reader
-from jobsight.archive.writer import write_archive
+from jobsight.archive import writer
+from jobsight.archive.reader import Reader, attach
+from jobsight.archive.storage import Storage
+from jobsight.archive.verify import check_archive, list_months
+from jobsight.archive.writer import archive_lock, write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
 from jobsight.store.store import Store
@@ -27,7 +25,7 @@ from tests.store.many import count
 from tests.store.sample import batch, info, part, sighting
 
 
-def test_every_finished_run_once(filled: Store, place: Place) -> None:
+def test_every_finished_run_once(filled: Store, place: Storage) -> None:
     done = write_archive(filled, place, LATER)
     assert (done.runs, done.again, done.parts) == (6, 0, 2)
     assert done.months == {"c1 2026-10": 2, "c1 2026-11": 4}
@@ -38,7 +36,7 @@ def test_every_finished_run_once(filled: Store, place: Place) -> None:
     assert not list(Path(place.location).rglob("*.new"))
 
 
-def test_only_what_ended_before(filled: Store, place: Place) -> None:
+def test_only_what_ended_before(filled: Store, place: Storage) -> None:
     dry = write_archive(filled, place, NOVEMBER, dry_run=True)
     assert (dry.runs, dry.months) == (2, {"c1 2026-10": 2})
     assert not Path(place.location).exists()
@@ -46,7 +44,7 @@ def test_only_what_ended_before(filled: Store, place: Place) -> None:
     assert write_archive(filled, place, LATER).runs == 4
 
 
-def test_the_columns_have_types_and_meanings(filled: Store, place: Place) -> None:
+def test_the_columns_have_types_and_meanings(filled: Store, place: Storage) -> None:
     write_archive(filled, place, LATER)
     (file,) = Path(place.location).glob("runs/cluster=c1/month=2026-10/*.parquet")
     assert pq.read_schema(file).field("end").type == pa.timestamp("ns", "UTC")
@@ -67,7 +65,7 @@ def test_the_columns_have_types_and_meanings(filled: Store, place: Place) -> Non
 
 
 def test_a_run_that_changed_comes_again(
-    filled: Store, place: Place, settings: ArchiveSettings
+    filled: Store, place: Storage, settings: ArchiveSettings
 ) -> None:
     write_archive(filled, place, LATER)
     months.late(filled, 1, OCTOBER, name="astronomy")
@@ -82,7 +80,7 @@ def test_a_run_that_changed_comes_again(
     assert months.everything(filled) == before
 
 
-def test_a_pruned_run_that_changed_is_archived_whole(filled: Store, place: Place) -> None:
+def test_a_pruned_run_that_changed_is_archived_whole(filled: Store, place: Storage) -> None:
     before = months.everything(filled)
     write_archive(filled, place, LATER)
     months.prune(filled)
@@ -97,7 +95,7 @@ def test_a_pruned_run_that_changed_is_archived_whole(filled: Store, place: Place
     assert Reader(place).run(newest)["sample_count"] == 41
 
 
-def test_a_run_with_another_start_leaves_nothing_behind(filled: Store, place: Place) -> None:
+def test_a_run_with_another_start_leaves_nothing_behind(filled: Store, place: Storage) -> None:
     write_archive(filled, place, LATER)
     # The scheduler books it in the next month, under the same restart.
     with filled.database.write() as transaction:
@@ -115,7 +113,7 @@ def test_a_run_with_another_start_leaves_nothing_behind(filled: Store, place: Pl
     assert check_archive(place, filled).problems == []
 
 
-def test_what_waits_is_found_without_a_look_at_the_rest(filled: Store, place: Place) -> None:
+def test_what_waits_is_found_without_a_look_at_the_rest(filled: Store, place: Storage) -> None:
     with filled.database.write() as transaction:
         transaction.execute(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) "
@@ -143,16 +141,16 @@ def test_what_waits_is_found_without_a_look_at_the_rest(filled: Store, place: Pl
 
 
 def test_a_run_that_changes_meanwhile_waits_for_the_next_round(
-    filled: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+    filled: Store, place: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = Place.put
+    put = Storage.put
 
-    def change_and_put(self: Place, temporary: Path, name: str) -> None:
+    def change_and_put(self: Storage, temporary: Path, name: str) -> None:
         if name.startswith("runs/cluster=c1/month=2026-10"):
             months.late(filled, 2, OCTOBER + HOUR, name="meanwhile")
         put(self, temporary, name)
 
-    monkeypatch.setattr(Place, "put", change_and_put)
+    monkeypatch.setattr(Storage, "put", change_and_put)
     assert write_archive(filled, place, LATER).runs == 6
     monkeypatch.undo()
     assert write_archive(filled, place, LATER).again == 1
@@ -161,12 +159,12 @@ def test_a_run_that_changes_meanwhile_waits_for_the_next_round(
 
 
 def test_long_months_become_several_parts(
-    filled: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+    filled: Store, place: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "PART_RUNS", 3)
     monkeypatch.setattr(writer, "_AT_ONCE", 2)
     # Job 2 has three sightings, and is read alone.
-    monkeypatch.setattr(rows, "_NODES_AT_ONCE", 2)
+    monkeypatch.setattr(writer, "_NODES_AT_ONCE", 2)
     seen: list[tuple[int, int]] = []
     done = write_archive(filled, place, LATER, progress=lambda *numbers: seen.append(numbers))
     assert (done.runs, done.parts) == (6, 3)
@@ -176,7 +174,7 @@ def test_long_months_become_several_parts(
 
 
 def test_large_parts_are_closed_early(
-    filled: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+    filled: Store, place: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_AT_ONCE", 1)
     monkeypatch.setattr(writer, "PART_SIZE", 1)
@@ -185,13 +183,13 @@ def test_large_parts_are_closed_early(
     assert check_archive(place, filled).problems == []
 
 
-def test_two_archivers_do_not_meet(filled: Store, place: Place) -> None:
-    with alone(filled.database), pytest.raises(AlreadyRunning, match="runs already"):
+def test_two_archivers_do_not_meet(filled: Store, place: Storage) -> None:
+    with archive_lock(filled.database), pytest.raises(AlreadyRunning, match="runs already"):
         write_archive(filled, place, LATER)
     assert write_archive(filled, place, LATER).runs == 6
 
 
-def test_names_of_clusters_are_no_paths(filled: Store, place: Place) -> None:
+def test_names_of_clusters_are_no_paths(filled: Store, place: Storage) -> None:
     for name in ("../up=x y", "123"):
         months.other_cluster(filled, name)
     assert write_archive(filled, place, LATER).runs == 8
@@ -201,7 +199,7 @@ def test_names_of_clusters_are_no_paths(filled: Store, place: Place) -> None:
     assert check_archive(place, filled).problems == []
 
 
-def test_curves_of_two_shapes(store: Store, place: Place, settings: ArchiveSettings) -> None:
+def test_curves_of_two_shapes(store: Store, place: Storage, settings: ArchiveSettings) -> None:
     names = ["x", "X", "time", "month", "x (double)"]
     for job in range(1, 7):
         kind = "d" if job % 2 else "q"

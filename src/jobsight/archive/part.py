@@ -14,10 +14,8 @@ from urllib.parse import quote, unquote
 import msgspec
 import pyarrow as pa
 
-from jobsight.archive.files import FileEntry, SeriesFiles, TableFile
-from jobsight.archive.place import ArchiveError, Place
-from jobsight.archive.schemas import SCHEMAS, TABLES
-from jobsight.archive.wide import Stretch
+from jobsight.archive.schema import SCHEMAS, TABLES, Stretch
+from jobsight.archive.storage import ArchiveError, FileEntry, SeriesFiles, Storage, TableFile
 from jobsight.model import SECOND
 
 #: The key of the manifest among the metadata of the file of the runs.
@@ -37,10 +35,10 @@ class Manifest(msgspec.Struct):
 class Part:
     """Takes rows and curves; :meth:`put` makes all of them appear."""
 
-    def __init__(self, place: Place, cluster: str, month: str, now: int) -> None:
+    def __init__(self, place: Storage, cluster: str, month: str, now: int) -> None:
         moment = datetime.fromtimestamp(now // SECOND, UTC).strftime("%Y%m%dT%H%M%SZ")
         self.name = f"{moment}-{secrets.token_hex(4)}"
-        self.folder = folder_of(cluster, month)
+        self.folder = directory_of(cluster, month)
         self.archived = now
         self._waiting: list[dict[str, Any]] = []
         self._runs: list[pa.Table] = []
@@ -101,7 +99,7 @@ class Part:
         return f"{table}/{self.folder}/{self.name}.parquet"
 
 
-def remove_part(place: Place, folder: str, name: str) -> int:
+def remove_part(place: Storage, folder: str, name: str) -> int:
     """Remove the files of a part, that of the runs first; how many there were."""
     removed = 0
     for table in TABLES:
@@ -117,7 +115,7 @@ def month_of(start: int) -> str:
     return datetime.fromtimestamp(start // SECOND, UTC).strftime("%Y-%m")
 
 
-def folder_of(cluster: str, month: str) -> str:
+def directory_of(cluster: str, month: str) -> str:
     """The folders below that of a table, as Hive, DuckDB and Spark expect them."""
     return f"cluster={quote(cluster, safe='')}/month={month}"
 

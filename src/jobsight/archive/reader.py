@@ -1,4 +1,7 @@
-"""Reads runs out of the archive: one without a look at the others, or all of a month."""
+"""Reads runs out of the archive: one without a look at the others, or all of a month.
+
+Lets a store read what was pruned from the archive of the settings.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,10 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobsight.archive.part import MANIFEST, Manifest, cluster_and_month
-from jobsight.archive.place import ArchiveError, Place
-from jobsight.archive.wide import Metric, columns_of, curves_of
+from jobsight.archive.schema import Metric, columns_of, series_of
+from jobsight.archive.storage import ArchiveError, Storage
+from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND, RunReference
-from jobsight.store.read.external import ArchivedRun
+from jobsight.store.read.external import Archive, ArchivedRun
 from jobsight.store.read.queries import (
     MetricSummary,
     StoredExecutable,
@@ -29,6 +34,7 @@ from jobsight.store.read.queries import (
     sum_steps,
 )
 from jobsight.store.series.curves import SeriesBlock, between, combine, join, summarise
+from jobsight.store.store import Store
 
 #: Footers that are kept; files never change, so they stay true.
 _FOOTERS = 256
@@ -47,7 +53,7 @@ class Sighting(NamedTuple):
 class Reader:
     """What the pages ask of a store, asked of an archive."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Storage) -> None:
         self.place = place
         self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
         self._lock = threading.Lock()
@@ -205,7 +211,7 @@ class Reader:
         by_number = {row["sighting"]: row for row in rows}
         for number, first, last in _stretches(found.column("sighting").to_numpy()):
             mine = found.slice(first, last - first)
-            pieces[number].append(curves_of(mine, _known(by_number[number], columns)))
+            pieces[number].append(series_of(mine, _known(by_number[number], columns)))
 
 
 def _stretches(numbers: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
@@ -260,8 +266,24 @@ def dictionaries(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _manifest(place: Place, file: str, footer: pq.FileMetaData) -> Manifest:
+def _manifest(place: Storage, file: str, footer: pq.FileMetaData) -> Manifest:
     try:
         return msgspec.json.decode((footer.metadata or {})[MANIFEST], type=Manifest)
     except (KeyError, msgspec.MsgspecError):
         raise ArchiveError(f"{place.location}/{file} was not written by jobsight") from None
+
+
+def attach(store: Store, settings: ArchiveSettings) -> None:
+    """Give a store its archive, where there is one."""
+    if settings.location is None:
+        return
+
+    # Arrow is large: it is loaded when the first pruned run is looked at.
+    @cache
+    def open_reader() -> Archive:
+        from jobsight.archive.storage import open_storage
+        # MOVED
+
+        return Reader(open_storage(settings))
+
+    store.archive = open_reader

@@ -20,8 +20,8 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND, RunReference
 
 if TYPE_CHECKING:
-    from jobsight.archive.place import Place
     from jobsight.archive.reader import Reader
+    from jobsight.archive.storage import Storage
     from jobsight.archive.writer import Archived
     from jobsight.config.settings import Settings
     from jobsight.store.read.external import ArchivedRun
@@ -120,14 +120,14 @@ def archive(
         settings.archive.location = location
     if older_than is not None:
         settings.archive.older_than = older_than
-    from jobsight.archive.place import open_place
+    from jobsight.archive.storage import open_storage
 
     if action is Action.SQL:
-        from jobsight.archive.views import views
+        from jobsight.archive.schema import views
 
         print(views(settings.archive))
         return 0
-    place = open_place(settings.archive)
+    place = open_storage(settings.archive)
     if action is Action.LIST:
         return _list(place, json)
     if action is not Action.READ or dry_run:
@@ -164,7 +164,7 @@ def _cutoff(settings: Settings, before: str | None) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * SECOND
 
 
-def _show(done: Archived, place: Place, dry_run: bool, json: bool) -> int:
+def _show(done: Archived, place: Storage, dry_run: bool, json: bool) -> int:
     for problem in done.problems:
         print(f"jobsight: {problem}", file=sys.stderr)
     code = 1 if done.problems else 0
@@ -193,8 +193,8 @@ def _size(size: int) -> str:
     return format_bytes(size)
 
 
-def _list(place: Place, json: bool) -> int:
-    from jobsight.archive.check import list_months
+def _list(place: Storage, json: bool) -> int:
+    from jobsight.archive.verify import list_months
 
     months = list_months(place)
     if json:
@@ -220,8 +220,8 @@ def _list(place: Place, json: bool) -> int:
     return 0
 
 
-def _check(place: Place, settings: Settings, json: bool) -> int:
-    from jobsight.archive.check import check_archive
+def _check(place: Storage, settings: Settings, json: bool) -> int:
+    from jobsight.archive.verify import check_archive
     from jobsight.store.store import Store
 
     with Store.open(settings.store.location) as opened:
@@ -240,7 +240,7 @@ def _check(place: Place, settings: Settings, json: bool) -> int:
 
 def _read(
     store: Store,
-    place: Place,
+    place: Storage,
     wanted: list[str],
     cluster: str | None,
     month: str | None,

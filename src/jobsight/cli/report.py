@@ -67,7 +67,7 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
     """Build the report from the store itself, or ask the server that may read it."""
     reference = _reference(wanted) if wanted else None
     if _readable(location):
-        from jobsight.archive.attach import attach
+        from jobsight.archive.reader import attach
         from jobsight.reports.build import build_report
         from jobsight.store.store import Store
 

@@ -18,7 +18,7 @@ from typing import Self
 import uvicorn
 from fastapi import FastAPI
 
-from jobsight.archive.attach import attach
+from jobsight.archive.reader import attach
 from jobsight.config import paths
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
@@ -168,7 +168,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
         attach(store, settings.archive)
         attach_curves(store, settings.server)
         if settings.archive.every:
-            from jobsight.archive.thread import archiving
+            from jobsight.archive.writer import archiving
 
             stack.enter_context(archiving(store, settings.archive))
         if settings.scrapes():

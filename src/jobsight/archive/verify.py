@@ -8,11 +8,10 @@ import msgspec
 import pyarrow.parquet as pq
 from sqlalchemy import func, select
 
-from jobsight.archive.files import FileEntry
 from jobsight.archive.part import cluster_and_month
-from jobsight.archive.place import ArchiveError, Place, digest_of
 from jobsight.archive.reader import Reader
-from jobsight.archive.schemas import TABLES
+from jobsight.archive.schema import TABLES
+from jobsight.archive.storage import ArchiveError, FileEntry, Storage, digest_of
 from jobsight.archive.writer import parts_under_way
 from jobsight.store.schema.tables import runs
 from jobsight.store.store import Store
@@ -41,7 +40,7 @@ class Checked(msgspec.Struct):
     problems: list[str] = msgspec.field(default_factory=list)
 
 
-def list_months(place: Place) -> list[Month]:
+def list_months(place: Storage) -> list[Month]:
     """All months of all clusters, in their order."""
     reader = Reader(place)
     sizes = place.names("runs")
@@ -59,7 +58,7 @@ def list_months(place: Place) -> list[Month]:
 
 
 def check_archive(
-    place: Place,
+    place: Storage,
     store: Store | None = None,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> Checked:
@@ -101,7 +100,7 @@ def _entries(reader: Reader, file: str, checked: Checked) -> Iterator[FileEntry]
     yield from manifest.files
 
 
-def _check_file(place: Place, entry: FileEntry, sizes: dict[str, int], checked: Checked) -> None:
+def _check_file(place: Storage, entry: FileEntry, sizes: dict[str, int], checked: Checked) -> None:
     size = sizes.get(entry.name)
     if size is None:
         checked.problems.append(f"{entry.name} is gone")
