@@ -9,9 +9,8 @@ import pytest
 
 from jobsight.config.settings import ExportSettings
 from jobsight.errors import JobsightError, StoreError
-from jobsight.export.extract import Extracted, Extractor
+from jobsight.export.extract import ExportState, Extracted, Extractor, say_again
 from jobsight.export.records import ReportedRun, Reporting
-from jobsight.export.state import ExportState, say_again
 from jobsight.model import SECOND, JobInfo
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.worker import update

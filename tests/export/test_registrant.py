@@ -13,10 +13,8 @@ import pytest
 
 from jobsight.cli.registrant import main
 from jobsight.errors import ConfigError
-from jobsight.export.records import ReportedSoftware, UsageRecord
-from jobsight.export.registrant import Registered, Registrant
-from jobsight.export.registrant_settings import load_registrant
-from jobsight.export.xml import to_xml
+from jobsight.export.records import ReportedSoftware, UsageRecord, to_xml
+from jobsight.export.registrant import Registered, Registrant, load_registrant
 from tests.export.documents import NAMESPACE
 from tests.export.services import Service, running
 from tests.sams.front import make_papers

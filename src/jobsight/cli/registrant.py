@@ -11,7 +11,7 @@ from typing import Final
 
 from jobsight import __version__
 from jobsight.errors import JobsightError
-from jobsight.export.registrant_settings import RegistrantSettings, load_registrant
+from jobsight.export.registrant import RegistrantSettings, load_registrant
 from jobsight.util.service import LockFile, start_logging
 
 logger = logging.getLogger("jobsight.export")

@@ -124,7 +124,7 @@ def _show_undetermined(store: Store) -> None:
 
 
 def _reset(store: Store, paths: list[KnownPath], dry_run: bool) -> None:
-    from jobsight.export.state import say_again
+    from jobsight.export.extract import say_again
 
     _show(store, paths)
     if not dry_run:
