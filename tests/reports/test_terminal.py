@@ -18,8 +18,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from jobsight.model import Coverage
-from jobsight.reports.shorten import fit, fit_path
-from jobsight.reports.terminal import MIN_WIDTH, print_report, report_svg, report_text
+from jobsight.reports.terminal import (
+    MIN_WIDTH,
+    fit,
+    fit_path,
+    print_report,
+    report_svg,
+    report_text,
+)
 from tests.reports.samples import EXACT, GIB, USES, job, node, report, step, totals, use
 
 GOLDEN = Path(__file__).with_name("golden")

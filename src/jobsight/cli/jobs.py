@@ -29,7 +29,7 @@ from jobsight.reports.units import (
 from jobsight.text import readable_text
 
 if TYPE_CHECKING:
-    from jobsight.reports.listing import JobRow
+    from jobsight.reports.build import JobRow
 
 
 class Format(StrEnum):
@@ -107,7 +107,7 @@ def jobs(
     chosen = _chosen(columns)
     moment = None if since is None else parse_since(since, time.time_ns())
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.reports.listing import job_row
+    from jobsight.reports.build import job_row
     from jobsight.store.store import Store
 
     with Store.open(location) as opened:

@@ -26,7 +26,7 @@ from jobsight.cli.tables import (
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
-from jobsight.reports.sparks import bar, spark_line
+from jobsight.reports.terminal import bar, spark_line
 from jobsight.reports.units import UNKNOWN, format_count, format_share
 from jobsight.text import readable_text
 

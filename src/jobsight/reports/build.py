@@ -1,23 +1,45 @@
-"""Builds the report of a run from what the store holds."""
+"""Builds the report of a run from what the store holds.
+
+The rows of the executables of a run: joined over the nodes, the largest first.
+
+The rows of the steps of a run: each summed over its nodes, in the order people expect.
+
+One run as a row of a list, from the store's figures alone: no row costs a query of its own.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from jobsight.model import SECOND, Coverage, JobInfo, JobTotals
-from jobsight.reports.coverage import cpu_note, executables_note, group_note, merge_nodes
-from jobsight.reports.executables import executable_rows, remainder_row
-from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, NodeRow, TimeUse
-from jobsight.reports.states import ACTIVE, describe_state
-from jobsight.reports.steps import step_rows
-from jobsight.reports.steps import total as _sum
+import msgspec
+
+from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals
+from jobsight.reports.report import (
+    ACTIVE,
+    CpuUse,
+    ExecutableRow,
+    IoUse,
+    JobReport,
+    MemoryUse,
+    NodeRow,
+    StepRow,
+    TimeUse,
+    cpu_note,
+    describe_state,
+    executables_note,
+    group_note,
+    merge_nodes,
+)
 from jobsight.reports.units import format_duration, format_share
+from jobsight.text import readable_path
 
 if TYPE_CHECKING:
-    from jobsight.store.read.queries import StoredNode, StoredRun
+    from jobsight.model import StepUse
+    from jobsight.store.read.queries import StoredExecutable, StoredNode, StoredRun, StoredStep
     from jobsight.store.store import Store
+
 
 #: A running job of which nothing was heard for so long gets a sentence about it.
 _SILENCE = 5 * 60 * SECOND
@@ -128,15 +150,15 @@ def _share(part: _Number | None, whole: _Number | None) -> float | None:
 
 
 def _cpu(info: JobInfo, totals: list[JobTotals], elapsed: int | None) -> CpuUse:
-    cpu_time = _sum(part.cpu_time for part in totals)
+    cpu_time = total(part.cpu_time for part in totals)
     cores = _share(cpu_time, elapsed)
     sources = dict.fromkeys(part.cpu_source for part in totals)
-    overhead = _sum(part.cpu_overhead for part in totals)
+    overhead = total(part.cpu_overhead for part in totals)
     return CpuUse(
         asked=info.cpus,
         time=cpu_time,
-        user=_sum(part.cpu_user for part in totals),
-        system=_sum(part.cpu_system for part in totals),
+        user=total(part.cpu_user for part in totals),
+        system=total(part.cpu_system for part in totals),
         overhead=overhead,
         cores_mean=cores,
         share=cores / info.cpus if cores is not None and info.cpus else None,
@@ -154,29 +176,29 @@ def _memory(info: JobInfo, nodes: list[StoredNode], totals: list[JobTotals]) -> 
     limits = [part.memory_limit for part in totals]
     # The limits of some nodes only would be too little to hold the use of all against.
     limited = len(limits) == len(nodes) and None not in limits
-    asked = info.memory or (_sum(limits) if limited else None)
+    asked = info.memory or (total(limits) if limited else None)
     used, kernel = (
-        _sum(part.memory_used_peak for part in totals),
-        _sum(part.memory_peak for part in totals),
+        total(part.memory_used_peak for part in totals),
+        total(part.memory_peak for part in totals),
     )
     return MemoryUse(
         asked=asked,
         used_peak=used,
         kernel_peak=kernel,
-        swap_peak=_sum(part.swap_peak for part in totals),
-        oom_kills=_sum(part.oom_kills for part in totals),
+        swap_peak=total(part.swap_peak for part in totals),
+        oom_kills=total(part.oom_kills for part in totals),
         share=_share(used if used is not None else kernel, asked),
     )
 
 
 def _io(totals: list[JobTotals]) -> IoUse:
     return IoUse(
-        read_characters=_sum(part.read_characters for part in totals),
-        written_characters=_sum(part.written_characters for part in totals),
-        read_bytes=_sum(part.read_bytes for part in totals),
-        written_bytes=_sum(part.written_bytes for part in totals),
-        read_calls=_sum(part.read_calls for part in totals),
-        write_calls=_sum(part.write_calls for part in totals),
+        read_characters=total(part.read_characters for part in totals),
+        written_characters=total(part.written_characters for part in totals),
+        read_bytes=total(part.read_bytes for part in totals),
+        written_bytes=total(part.written_bytes for part in totals),
+        read_calls=total(part.read_calls for part in totals),
+        write_calls=total(part.write_calls for part in totals),
     )
 
 
@@ -234,3 +256,198 @@ def _doubts(
             f"{format_duration(abs(worst.clock_skew or 0))}."
         )
     return notes
+
+
+REMAINDER = "not attributed"
+
+
+def executable_rows(stored: Iterable[StoredExecutable]) -> list[ExecutableRow]:
+    """Join what the nodes say of each executable; shares are filled in by who knows the whole."""
+    joined: dict[tuple[bytes, bool], ExecutableRow] = {}
+    for part in stored:
+        use = part.use
+        row = joined.get((use.path, use.path_known))
+        if row is None:
+            joined[use.path, use.path_known] = _executable_row(use)
+        else:
+            _add(row, use)
+    rows = [row for row in joined.values() if not _taken_back(row)]
+    return sorted(rows, key=lambda row: (-row.cpu_time, -(row.executions or 0), row.path))
+
+
+def _taken_back(row: ExecutableRow) -> bool:
+    """Whether the agent has since learned the path of what it had sent under a command's name."""
+    return not (row.executions or row.processes or row.cpu_time)
+
+
+def remainder_row(cpu_time: int, whole: int) -> ExecutableRow:
+    """The CPU time of the counter that no executable accounts for, never hidden."""
+    return ExecutableRow(
+        kind="remainder",
+        path=REMAINDER,
+        executions=None,
+        processes=None,
+        cpu_time=cpu_time,
+        cpu_user=None,
+        cpu_system=None,
+        cpu_estimated=0,
+        cpu_share=cpu_time / whole if whole else None,
+        read_bytes=None,
+        written_bytes=None,
+        peak_memory=None,
+        failures=None,
+    )
+
+
+def _executable_row(use: ExecutableUse) -> ExecutableRow:
+    return ExecutableRow(
+        kind="executable" if use.path_known else "path unknown",
+        path=readable_path(use.path),
+        executions=use.executions,
+        processes=use.processes,
+        cpu_time=use.cpu_time,
+        cpu_user=use.cpu_user,
+        cpu_system=use.cpu_system,
+        cpu_estimated=use.cpu_estimated,
+        cpu_share=None,
+        read_bytes=use.read_bytes,
+        written_bytes=use.written_bytes,
+        peak_memory=use.peak_memory or None,
+        failures=use.failures,
+    )
+
+
+def _add(row: ExecutableRow, use: ExecutableUse) -> None:
+    row.executions = (row.executions or 0) + use.executions
+    row.processes = (row.processes or 0) + use.processes
+    row.cpu_time += use.cpu_time
+    row.cpu_user = (row.cpu_user or 0) + use.cpu_user
+    row.cpu_system = (row.cpu_system or 0) + use.cpu_system
+    row.cpu_estimated += use.cpu_estimated
+    row.read_bytes = (row.read_bytes or 0) + use.read_bytes
+    row.written_bytes = (row.written_bytes or 0) + use.written_bytes
+    row.failures = (row.failures or 0) + use.failures
+    # The peak is of one process: over nodes the highest counts, not the sum.
+    row.peak_memory = max(row.peak_memory or 0, use.peak_memory) or None
+
+
+#: The script comes before the steps that it starts; what runs beside them comes last.
+_FIRST = ("", "batch", "interactive")
+_LAST = ("extern",)
+
+
+def step_rows(stored: Iterable[StoredStep]) -> list[StepRow]:
+    """Join what the nodes say of each step."""
+    found: dict[str, list[StepUse]] = {}
+    for part in stored:
+        found.setdefault(part.use.step, []).append(part.use)
+    return [_step_row(name, found[name]) for name in sorted(found, key=_place)]
+
+
+def has_steps(rows: list[StepRow]) -> bool:
+    """Whether there is anything to tell: a job that is one step without a name is its own step."""
+    return any(row.step for row in rows)
+
+
+def _place(name: str) -> tuple[int, int, str]:
+    if name in _FIRST:
+        return 0, _FIRST.index(name), name
+    number = name.partition("+")[0].partition(".")[0]
+    if number.isdecimal():
+        return 1, int(number), name
+    return (3 if name in _LAST else 2), 0, name
+
+
+def _step_row(name: str, uses: list[StepUse]) -> StepRow:
+    # Zero stands for a moment that an agent did not know.
+    begins = [use.first_seen for use in uses if use.first_seen]
+    ends = [use.last_seen for use in uses if use.last_seen]
+    return StepRow(
+        step=name,
+        nodes=len(uses),
+        # A step has tasks: none means that the agent could not count them.
+        tasks=sum(use.tasks for use in uses) or None,
+        cpu_time=total(use.cpu_time for use in uses),
+        cpu_overhead=total(use.cpu_overhead for use in uses),
+        memory_peak=total(use.memory_peak for use in uses),
+        oom_kills=total(use.oom_kills for use in uses),
+        elapsed=max(max(ends) - min(begins), 0) if begins and ends else None,
+        ended=all(use.ended for use in uses),
+    )
+
+
+def total(values: Iterable[int | None]) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+class JobRow(msgspec.Struct, kw_only=True):
+    run: str
+    cluster: str
+    job_id: int
+    display_id: str
+    name: str | None
+    user: str | None
+    account: str | None
+    partition: str | None
+    state: str
+    state_text: str
+    running: bool
+    exit_code: int | None
+    exit_signal: int | None
+    start: int | None
+    end: int | None
+    elapsed: int | None
+    nodes: int
+    cpus: int | None
+    cpu_time: int | None
+    cpu_share: float | None
+    memory_asked: int | None
+    memory_used_peak: int | None
+    memory_peak: int | None
+    memory_share: float | None
+    #: Only nodes have reported the run so far; the scheduler's own start may still change its key.
+    provisional: bool
+
+
+def job_row(stored: StoredRun, now: int) -> JobRow:
+    """The figures of one run as a list shows them."""
+    info = stored.info
+    state = info.state or ("UNKNOWN" if info.end is not None else "RUNNING")
+    running = info.end is None and state.upper() in ACTIVE
+    start = info.start if info.start is not None else stored.run.start
+    end = info.end if info.end is not None else now if running else stored.last_seen
+    elapsed = max(end - start, 0) if end is not None else None
+    # As in the report: the counters of a running job tell up to the last batch.
+    counted = max(stored.last_seen - start, 0) if running and stored.last_seen else elapsed
+    could = counted * info.cpus if counted and info.cpus else None
+    used = stored.memory_used_peak
+    used = used if used is not None else stored.memory_peak
+    return JobRow(
+        run=str(stored.run),
+        cluster=info.cluster,
+        job_id=info.job_id,
+        display_id=display_id(info),
+        name=info.name,
+        user=info.user,
+        account=info.account,
+        partition=info.partition,
+        state=state,
+        state_text=describe_state(state, info.exit_code, info.exit_signal),
+        running=running,
+        exit_code=info.exit_code,
+        exit_signal=info.exit_signal,
+        start=start,
+        end=info.end,
+        elapsed=elapsed,
+        nodes=len(stored.nodes),
+        cpus=info.cpus,
+        cpu_time=stored.cpu_time,
+        cpu_share=stored.cpu_time / could if could and stored.cpu_time is not None else None,
+        memory_asked=info.memory,
+        memory_used_peak=stored.memory_used_peak,
+        memory_peak=stored.memory_peak,
+        memory_share=used / info.memory if info.memory and used is not None else None,
+        provisional=stored.provisional,
+    )

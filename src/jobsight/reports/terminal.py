@@ -2,27 +2,32 @@
 
 Everything a user wrote (names, paths, commands) goes through :func:`readable_text` into ``Text``
 objects and never through rich's markup, so brackets and control characters are only characters.
+
+The three bars of a report: CPU, memory and time against what was asked, with a verdict.
+
+Text cut to a number of terminal cells; a wide character takes two.
+
+Curves and shares as characters, where people would rather look than read.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobsight.reports.bars import Gauge, gauges
-from jobsight.reports.report import ExecutableRow, JobReport, StepRow
-from jobsight.reports.shorten import fit, fit_path
-from jobsight.reports.states import tone_of
-from jobsight.reports.steps import has_steps, total
+from jobsight.reports.build import has_steps, total
+from jobsight.reports.report import ExecutableRow, JobReport, StepRow, tone_of
 from jobsight.reports.units import (
     UNKNOWN,
     format_bytes,
+    format_cores,
     format_count,
     format_duration,
     format_share,
@@ -337,3 +342,149 @@ def _table(first: str, *others: tuple[str, int]) -> Table:
     for name, width in others:
         table.add_column(name, justify="right", width=width, no_wrap=True, overflow="crop")
     return table
+
+
+_CPU_LOW = 0.5
+_MEMORY_NEAR = 0.9
+_MEMORY_FULL = 0.98
+
+
+class Gauge(NamedTuple):
+    """One bar; without a share there was nothing asked to hold the use against."""
+
+    name: str
+    share: float | None
+    text: str
+    #: Says in a word what the colour says.
+    verdict: str
+    style: str
+
+
+def gauges(report: JobReport) -> list[Gauge]:
+    """The bars of a report; time only where there is a limit."""
+    bars = [_cpu(report), _memory(report)]
+    if report.time.asked:
+        elapsed, asked = format_duration(report.time.elapsed), format_duration(report.time.asked)
+        ended = report.state.upper() == "TIMEOUT"
+        bars.append(
+            Gauge(
+                "Time",
+                report.time.share,
+                f"{elapsed} of {asked}",
+                "limit reached" if ended else "",
+                "red" if ended else "cyan",
+            )
+        )
+    return bars
+
+
+def _cpu(report: JobReport) -> Gauge:
+    cpu = report.cpu
+    if cpu.cores_mean is None:
+        return Gauge("CPU", None, "not known", "", "yellow")
+    busy = format_cores(cpu.cores_mean)
+    if not cpu.asked or cpu.share is None:
+        return Gauge("CPU", None, f"{busy} CPUs busy on average; none asked for", "", "green")
+    noun = "CPU" if cpu.asked == 1 else "CPUs"
+    text = f"{busy} of {format_count(cpu.asked)} {noun} busy"
+    if cpu.share > 1.05:
+        return Gauge("CPU", cpu.share, text, "more than asked", "yellow")
+    if cpu.share < _CPU_LOW:
+        return Gauge("CPU", cpu.share, text, "low", "yellow")
+    return Gauge("CPU", cpu.share, text, "", "green")
+
+
+def _memory(report: JobReport) -> Gauge:
+    memory = report.memory
+    used = memory.used_peak if memory.used_peak is not None else memory.kernel_peak
+    if used is None:
+        return Gauge("Memory", None, "not known", "", "yellow")
+    verdict, style = "", "green"
+    if memory.share is not None and memory.share >= _MEMORY_NEAR:
+        verdict, style = "near the limit", "red" if memory.share >= _MEMORY_FULL else "yellow"
+    if memory.oom_kills:
+        verdict, style = "out of memory", "red"
+    if not memory.asked:
+        return Gauge("Memory", None, f"{format_bytes(used)} at most; no limit", verdict, style)
+    text = f"{format_bytes(used)} of {format_bytes(memory.asked)}"
+    return Gauge("Memory", memory.share, text, verdict, style)
+
+
+_GAP = "..."
+
+
+def fit(text: str, width: int) -> str:
+    """Cut a text at its end."""
+    if cell_len(text) <= width:
+        return text
+    if width <= len(_GAP):
+        return _head(text, max(width, 0))
+    return _head(text, width - len(_GAP)) + _GAP
+
+
+def fit_path(path: str, width: int) -> str:
+    """Cut a path in its middle: the file's own name is what people look for."""
+    if cell_len(path) <= width:
+        return path
+    if width <= len(_GAP) + 2:
+        return fit(path, width)
+    room = width - len(_GAP)
+    name = path[path.rfind("/") :]
+    # The whole name where it fits, else the two ends of the path share the room.
+    tail = min(max(cell_len(name), room * 2 // 3), room - 1)
+    tail = tail if tail < room else room // 2
+    end = _tail(path, tail)
+    return _head(path, room - cell_len(end)) + _GAP + end
+
+
+def _head(text: str, width: int) -> str:
+    # A wide character on the edge becomes a space: the column stays straight.
+    return set_cell_size(text, width)
+
+
+def _tail(text: str, width: int) -> str:
+    end = len(text)
+    start = end
+    used = 0
+    while start > 0:
+        size = cell_len(text[start - 1])
+        if used + size > width:
+            break
+        used += size
+        start -= 1
+    return text[start:end]
+
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def spark_line(values: Sequence[float], most: float | None = None) -> str:
+    """One character for each value, as high as its share of the highest; none for nothing."""
+    highest = max(values, default=0) if most is None else most
+    if highest <= 0:
+        return " " * len(values)
+    last = len(_LEVELS) - 1
+    return "".join(
+        _LEVELS[min(int(value / highest * last + 0.5), last)] if value > 0 else " "
+        for value in values
+    )
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of eighths of characters; what is more than nothing is seen."""
+    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
+    if share > 0:
+        eighths = max(eighths, 1)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def buckets(values: Sequence[float], count: int) -> list[float]:
+    """Values joined so that at most ``count`` are left; each value counts in one of them."""
+    if len(values) <= count:
+        return list(values)
+    result = [0.0] * count
+    for place, value in enumerate(values):
+        result[place * count // len(values)] += value
+    return result

@@ -17,8 +17,7 @@ from starlette.responses import Response
 
 from jobsight.metrics import METRICS
 from jobsight.model import SECOND, RunReference
-from jobsight.reports.build import build_report
-from jobsight.reports.listing import JobRow, job_row
+from jobsight.reports.build import JobRow, build_report, job_row
 from jobsight.reports.report import JobReport
 from jobsight.server import series as curves
 from jobsight.server.access import RETRY_AFTER

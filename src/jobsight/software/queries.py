@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import Connection, text
 
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.reports.sparks import buckets
+from jobsight.reports.terminal import buckets
 from jobsight.software.preview import software_names
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.store.database import Database

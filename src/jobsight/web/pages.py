@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import RunReference
-from jobsight.reports.listing import JobRow, job_row
+from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.report import JobReport
 from jobsight.store.read.queries import MetricSummary, StoredRun
 from jobsight.store.store import Store

@@ -12,8 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import jobsight
 from jobsight.model import SECOND
 from jobsight.reports import units
-from jobsight.reports.coverage import GROUPS
-from jobsight.reports.states import describe_state, tone_of
+from jobsight.reports.report import GROUPS, describe_state, tone_of
 from jobsight.text import readable_text
 
 
