@@ -16,7 +16,7 @@ from jobsight.agent.exporter.http import Endpoint
 from jobsight.config.settings import MetricsSettings, Settings
 from jobsight.model import SECOND
 from jobsight.prometheus.names import AGENT
-from jobsight.server.discovery import target_groups
+from jobsight.server.api.health import target_groups
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.store import Store
 from jobsight.transport import wire

@@ -17,7 +17,7 @@ from jobsight.config.settings import PromqlSettings, Settings, WebSettings
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND, JobInfo
 from jobsight.prometheus.remote_write import frames, label, sample, series, snappy
-from jobsight.server.promql import PromqlCurves, SeriesError
+from jobsight.server.promql import PromqlSeries, SeriesError
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.read.external import RunSpan
 from jobsight.store.store import Store
@@ -73,7 +73,7 @@ def write_petricore(url: str) -> None:
 
 
 def test_curves_come_back_in_our_units(kept: Prometheus | VictoriaMetrics) -> None:
-    curves = PromqlCurves(PromqlSettings(url=kept.url, step=1.0))
+    curves = PromqlSeries(PromqlSettings(url=kept.url, step=1.0))
     (found,) = curves.series(RUN)
     assert found.node == "n1"
     assert found.times.tolist()[0] == NOW + 3 * SECOND
@@ -92,7 +92,7 @@ def test_curves_come_back_in_our_units(kept: Prometheus | VictoriaMetrics) -> No
 
 
 def test_totals_are_those_of_the_last_sample(kept: Prometheus | VictoriaMetrics) -> None:
-    (node,) = PromqlCurves(PromqlSettings(url=kept.url)).nodes(RUN)
+    (node,) = PromqlSeries(PromqlSettings(url=kept.url)).nodes(RUN)
     assert node.totals is not None
     # Between two steps, and yet not missed.
     assert node.totals.cpu_time == 99 * SECOND
@@ -102,7 +102,7 @@ def test_totals_are_those_of_the_last_sample(kept: Prometheus | VictoriaMetrics)
 
 
 def test_petricore_s_own_names(kept: Prometheus | VictoriaMetrics) -> None:
-    curves = PromqlCurves(PromqlSettings(url=kept.url, names="petricore", step=1.0))
+    curves = PromqlSeries(PromqlSettings(url=kept.url, names="petricore", step=1.0))
     run = RUN._replace(job_id=7, cluster="whatever")
     first, second = curves.series(run)
     assert (first.node, second.node) == ("n1", "n2")
@@ -173,7 +173,7 @@ def test_pages_reports_and_the_api_show_them(
 
 def test_a_system_that_is_not_one_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"server\.promql\.url"):
-        PromqlCurves(PromqlSettings())
-    curves = PromqlCurves(PromqlSettings(url="http://127.0.0.1:9"))
+        PromqlSeries(PromqlSettings())
+    curves = PromqlSeries(PromqlSettings(url="http://127.0.0.1:9"))
     with pytest.raises(SeriesError, match="does not answer"):
         curves.series(RUN)

@@ -1,7 +1,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from jobsight.server.access import host_name, port_of
+from jobsight.server.auth import host_name, port_of
 from tests.server.conftest import TOKEN
 
 ROUTES = [

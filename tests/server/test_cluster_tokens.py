@@ -10,9 +10,9 @@ from jobsight.cli.token import hand_out
 from jobsight.config.settings import Settings
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
-from jobsight.server import keyring
+from jobsight.server import auth
 from jobsight.server.app import create_app
-from jobsight.server.keyring import Keyring
+from jobsight.server.auth import TokenCache
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens
@@ -30,12 +30,12 @@ def tokens(store: Store) -> Tokens:
 
 
 @pytest.fixture
-def ring(store: Store) -> Keyring:
-    return Keyring(store)
+def ring(store: Store) -> TokenCache:
+    return TokenCache(store)
 
 
 @pytest.fixture
-def client(store: Store, ring: Keyring) -> TestClient:
+def client(store: Store, ring: TokenCache) -> TestClient:
     app = create_app(store, TOKEN, delay=0, keyring=ring)
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
@@ -107,7 +107,7 @@ def test_a_rotation_has_no_gap(
     # Both are good at once, in the server that knew only the first until now.
     assert send(client, new) == send(client, old) == (200, "stored")
     tokens.rotate(number, grace=0)
-    monkeypatch.setattr(keyring, "REVOKED_WITHIN", 0)
+    monkeypatch.setattr(auth, "REVOKED_WITHIN", 0)
     assert send(client, new) == (200, "stored")
     assert "expired" in send(client, old)[1]
     assert [token.label for token in tokens.list("alpha")] == ["nodes"] * 3
@@ -116,7 +116,7 @@ def test_a_rotation_has_no_gap(
 
 def test_agents_send_on_through_a_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old token is revoked under agents that have it in memory and the new one on disk."""
-    monkeypatch.setattr(keyring, "REVOKED_WITHIN", 0)
+    monkeypatch.setattr(auth, "REVOKED_WITHIN", 0)
     settings = Settings()
     settings.store.location = str(tmp_path / "store.db")
     settings.server.port = 0
@@ -154,19 +154,19 @@ def test_agents_send_on_through_a_rotation(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_revoked_token_is_refused_within_seconds(
-    client: TestClient, tokens: Tokens, ring: Keyring
+    client: TestClient, tokens: Tokens, ring: TokenCache
 ) -> None:
     number, token = tokens.add("alpha")
     assert send(client, token) == (200, "stored")
     tokens.revoke(number)
     # What the server read a moment ago is still believed; then it reads again.
     assert send(client, token) == (200, "stored")
-    ring._read_at -= keyring.REVOKED_WITHIN
+    ring._read_at -= auth.REVOKED_WITHIN
     assert send(client, token)[0] == 401
 
 
 def test_uses_are_written_together_and_not_with_each_batch(
-    client: TestClient, tokens: Tokens, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, tokens: Tokens, ring: TokenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
     original = Tokens.note_used
@@ -177,7 +177,7 @@ def test_uses_are_written_together_and_not_with_each_batch(
     for token in made * 3:
         assert send(client, token) == (200, "stored")
     assert written == []
-    ring._uses_written -= keyring._USES_EVERY
+    ring._uses_written -= auth._USES_EVERY
     assert send(client, made[0]) == (200, "stored")
     assert [sorted(uses) for uses in written] == [[1, 2]]
     assert all(token.used is not None for token in tokens.list())
@@ -189,7 +189,7 @@ def test_uses_are_written_together_and_not_with_each_batch(
 
 
 def test_uses_wait_for_a_store_that_cannot_be_written(
-    tokens: Tokens, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+    tokens: Tokens, ring: TokenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens.add("alpha")
 

@@ -13,10 +13,9 @@ from starlette.testclient import TestClient
 
 from jobsight.config.settings import IngestSettings, ServerSettings, Settings
 from jobsight.model import ExecutableUse, JobInfo, Series, StepUse
-from jobsight.server import receiver, room
+from jobsight.server import limits, receiver
 from jobsight.server.app import create_app
-from jobsight.server.rates import AGENTS, Rates
-from jobsight.server.room import Busy, Room, weight
+from jobsight.server.limits import AGENTS, Busy, MemoryBudget, RateLimiter, weight
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.store import Store
 from jobsight.transport import wire
@@ -36,7 +35,7 @@ class Clock:
 
 def test_requests_and_bytes_a_second() -> None:
     clock = Clock()
-    rates = Rates(2, 100, clock)
+    rates = RateLimiter(2, 100, clock)
     assert [rates.admit("a") for _ in range(20)] == [0.0] * 20
     assert rates.admit("a") == pytest.approx(0.5)
     assert rates.admit("b") == 0
@@ -53,14 +52,14 @@ def test_requests_and_bytes_a_second() -> None:
 
 
 def test_zero_sets_no_bound() -> None:
-    rates = Rates(0, 0, Clock())
+    rates = RateLimiter(0, 0, Clock())
     for _ in range(1000):
         assert rates.admit("a") == 0
         rates.charge("a", 2**40)
 
 
 def test_the_table_of_agents_is_bounded() -> None:
-    rates = Rates(1, 1, Clock())
+    rates = RateLimiter(1, 1, Clock())
     for number in range(AGENTS + 500):
         rates.admit(number)
     assert len(rates) == AGENTS
@@ -95,7 +94,7 @@ def test_an_agent_that_sends_too_much_is_told_when_to_come_again(store: Store) -
 def test_one_batch_alone_has_room_and_the_next_waits() -> None:
     async def scene() -> list[str]:
         said = []
-        small = Room(memory=100, patience=5)
+        small = MemoryBudget(memory=100, patience=5)
 
         async def work(name: str, size: int) -> None:
             await small.enter(size)
@@ -114,7 +113,7 @@ def test_one_batch_alone_has_room_and_the_next_waits() -> None:
 
 def test_many_small_ones_go_side_by_side_up_to_a_number() -> None:
     async def scene() -> int:
-        full = Room(memory=10**6, patience=5)
+        full = MemoryBudget(memory=10**6, patience=5)
         inside = most = 0
 
         async def work() -> None:
@@ -129,12 +128,12 @@ def test_many_small_ones_go_side_by_side_up_to_a_number() -> None:
         await asyncio.gather(*(work() for _ in range(100)))
         return most
 
-    assert asyncio.run(scene()) == room.AT_ONCE
+    assert asyncio.run(scene()) == limits.AT_ONCE
 
 
 def test_who_waits_too_long_is_told_so_and_leaves_no_trace() -> None:
     async def scene() -> None:
-        full = Room(memory=100, patience=0.01)
+        full = MemoryBudget(memory=100, patience=0.01)
         await full.enter(100)
         with pytest.raises(Busy, match="as many batches at hand"):
             await full.enter(1)
@@ -275,7 +274,7 @@ def test_a_refusal_is_heard_by_who_is_still_sending(server: BackgroundServer) ->
 def test_a_connection_without_a_request_is_closed(
     server: BackgroundServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.server.connection._HEAD_TIME", 0.1)
+    monkeypatch.setattr("jobsight.server.auth._HEAD_TIME", 0.1)
     assert raw(server, b"POST /api/v1/ba") == b""
 
 

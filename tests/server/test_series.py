@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobsight.metrics import METRICS
 from jobsight.model import MISSING, SECOND
-from jobsight.server import series as curves
+from jobsight.server.api import series as curves
 
 CPU = METRICS["cpu.time"]
 READ = METRICS["io.read_bytes"]
@@ -28,7 +28,7 @@ def _integers(*values: int) -> Any:
     return np.array(values, dtype=np.int64)
 
 
-def _one(node: Node, points: int = 600) -> curves.NodeCurves:
+def _one(node: Node, points: int = 600) -> curves.NodeSeriesReply:
     return curves.reply("a:1", [node], [], points).nodes[0]
 
 

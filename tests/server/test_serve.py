@@ -20,7 +20,7 @@ import pytest
 
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.server.connection import Connection
+from jobsight.server.auth import HttpProtocol
 from jobsight.server.serve import BackgroundServer, open_listener
 from jobsight.store.store import Store
 from jobsight.transport import wire
@@ -227,14 +227,14 @@ def test_another_user_of_the_machine_gets_nothing(
 def test_answers_are_sent_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer is written in two pieces; the second must not wait until the first has arrived."""
     at_once: list[int] = []
-    made = Connection.connection_made
+    made = HttpProtocol.connection_made
 
-    def noted(self: Connection, transport: asyncio.Transport) -> None:
+    def noted(self: HttpProtocol, transport: asyncio.Transport) -> None:
         made(self, transport)
         connection = transport.get_extra_info("socket")
         at_once.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    monkeypatch.setattr(Connection, "connection_made", noted)
+    monkeypatch.setattr(HttpProtocol, "connection_made", noted)
     with BackgroundServer(_settings(tmp_path)) as server:
         assert _get(f"{server.url}/healthz") == (200, b"ok\n")
     assert at_once == [1]

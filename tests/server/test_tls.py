@@ -16,8 +16,7 @@ import pytest
 from jobsight.cli.remote import fetch_report
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.server.serve import BackgroundServer, open_listener
-from jobsight.server.tls import ServerTls
+from jobsight.server.serve import BackgroundServer, ServerTls, open_listener
 from jobsight.transport.delivery import Answer, HttpTarget, server_target
 from jobsight.transport.tls import ClientTls
 from jobsight.transport.wire import encode

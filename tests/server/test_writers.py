@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from jobsight.server.ingest import WriteQueue
 from jobsight.server.receiver import Receipt, Receiver
-from jobsight.server.writers import Writers
 from jobsight.store.store import Store
 from jobsight.store.write.validation import BatchError
 from jobsight.transport import wire
@@ -30,7 +30,7 @@ class Doubling:
 
 def test_what_waits_is_taken_together() -> None:
     write = Doubling()
-    writers = Writers(write, threads=1, together=4)
+    writers = WriteQueue(write, threads=1, together=4)
 
     async def send() -> list[object]:
         first = writers.submit(0)
@@ -48,7 +48,7 @@ def test_what_waits_is_taken_together() -> None:
     assert asyncio.run(one(writers, 7)) == 14
 
 
-async def one(writers: Writers[int, int], number: int) -> int:
+async def one(writers: WriteQueue[int, int], number: int) -> int:
     return await writers.submit(number)
 
 
@@ -56,7 +56,7 @@ def test_a_fault_of_all_is_told_to_all() -> None:
     def fail(_numbers: Sequence[int]) -> list[int | Exception]:
         raise OSError("the machine is on fire")
 
-    writers: Writers[int, int] = Writers(fail, threads=1, together=4)
+    writers: WriteQueue[int, int] = WriteQueue(fail, threads=1, together=4)
     for _ in range(2):
         with pytest.raises(OSError, match="on fire"):
             asyncio.run(one(writers, 1))
@@ -64,7 +64,7 @@ def test_a_fault_of_all_is_told_to_all() -> None:
 
 def test_an_answer_that_nobody_waits_for() -> None:
     write = Doubling()
-    writers = Writers(write, threads=1, together=1)
+    writers = WriteQueue(write, threads=1, together=1)
 
     async def leave() -> None:
         writers.submit(1)
@@ -85,7 +85,7 @@ def test_several_threads_do_not_wait_for_each_other() -> None:
         both.wait(60)
         return [*numbers]
 
-    writers = Writers(meet, threads=2, together=1)
+    writers = WriteQueue(meet, threads=2, together=1)
 
     async def send() -> list[int]:
         return await asyncio.gather(writers.submit(1), writers.submit(2))

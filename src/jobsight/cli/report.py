@@ -73,10 +73,10 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
 
         opened = Store.open(location)
         if settings is not None:
-            from jobsight.server.promql import attach_curves
+            from jobsight.server.promql import attach_promql
 
             attach(opened, settings.archive)
-            attach_curves(opened, settings.server)
+            attach_promql(opened, settings.server)
         try:
             return build_report(opened, _choose(opened, reference))
         finally:

@@ -19,9 +19,9 @@ from jobsight import web
 from jobsight.config.settings import ServerSettings
 from jobsight.prometheus.remote_write import RemoteWriting
 from jobsight.reports.build import build_report
-from jobsight.server import api, discovery, errors, health, ingest, usage
-from jobsight.server.access import BATCHES, Access
-from jobsight.server.keyring import Keyring
+from jobsight.server import errors, ingest
+from jobsight.server.api import health, jobs, usage
+from jobsight.server.auth import BATCHES, AccessControl, TokenCache
 from jobsight.store.store import Store
 
 _DESCRIPTION = """What the jobs of a cluster really did.
@@ -39,13 +39,13 @@ def create_app(
     *,
     allowed_hosts: Iterable[str] = (),
     settings: ServerSettings | None = None,
-    keyring: Keyring | None = None,
+    keyring: TokenCache | None = None,
     remote: RemoteWriting | None = None,
     delay: float = 0.25,
 ) -> FastAPI:
     """Put the application together; nothing of it answers without the token. ``remote``
     gets a copy of every batch that is new."""
-    keyring = keyring or Keyring(store)
+    keyring = keyring or TokenCache(store)
     app = FastAPI(
         title="jobsight",
         version=jobsight.__version__,
@@ -59,9 +59,9 @@ def create_app(
     copy = remote.take if remote is not None else None
     taking = ingest.Ingest(store, keyring, settings or ServerSettings(), copy)
     app.router.routes.insert(0, Route(BATCHES, ingest.BatchRoute(taking), methods=["POST"]))
-    app.include_router(api.create_router(store))
-    app.include_router(health.create_router(store, more=remote.text if remote else None))
-    app.include_router(discovery.create_router(store))
+    app.include_router(jobs.create_router(store))
+    app.include_router(health.create_health_router(store, more=remote.text if remote else None))
+    app.include_router(health.create_discovery_router(store))
     app.include_router(usage.create_router(store))
     _add_pages(app, store)
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
@@ -71,7 +71,7 @@ def create_app(
         return PlainTextResponse("ok\n")
 
     app.add_middleware(
-        Access,
+        AccessControl,
         token=token,
         keyring=keyring,
         hosts=allowed_hosts,
@@ -101,7 +101,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, schemas = msgspec.json.schema_components(
-            (*api.REPLIES, *usage.REPLIES, health.Health, discovery.TargetGroup),
+            (*jobs.REPLIES, *usage.REPLIES, health.Health, health.TargetGroup),
             ref_template="#/components/schemas/{name}",
         )
         made["paths"][BATCHES] = {"post": ingest.BatchRoute.description()}

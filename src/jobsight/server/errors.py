@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from jobsight.errors import JobsightError, StoreError
-from jobsight.server.access import HEADERS, RETRY_AFTER
+from jobsight.server.auth import HEADERS, RETRY_AFTER
 from jobsight.server.receiver import ForeignCluster
 from jobsight.store.read.queries import RunNotFound
 from jobsight.store.write.validation import BatchError

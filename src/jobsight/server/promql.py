@@ -69,7 +69,7 @@ class _Reply(msgspec.Struct):
 _Points = dict[str, dict[str, dict[int, int]]]
 
 
-class PromqlCurves:
+class PromqlSeries:
     """Curves under our names or petricore's, asked for with one question for all names."""
 
     def __init__(self, settings: PromqlSettings, clock: Callable[[], int] = time.time_ns) -> None:
@@ -214,7 +214,7 @@ def _node(run: RunSpan, end: int, node: str, figures: dict[str, int]) -> StoredN
     )
 
 
-def attach_curves(store: Store, settings: ServerSettings) -> None:
+def attach_promql(store: Store, settings: ServerSettings) -> None:
     """Let a store take its curves from elsewhere, where the settings say so."""
     if settings.series == "promql":
-        store.curves = PromqlCurves(settings.promql)
+        store.curves = PromqlSeries(settings.promql)

@@ -1,13 +1,18 @@
-"""Runs the server: in this process until a signal, or in a thread beside something else."""
+"""Runs the server: in this process until a signal, or in a thread beside something else.
+
+The server's own TLS: its certificate, renewed while it runs, and those it asks agents for.
+"""
 
 from __future__ import annotations
 
 import errno
 import gc
 import ipaddress
+import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,14 +25,12 @@ from fastapi import FastAPI
 
 from jobsight.archive.reader import attach
 from jobsight.config import paths
-from jobsight.config.settings import Settings
+from jobsight.config.settings import ServerSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.prometheus.remote_write import RemoteWriting
 from jobsight.server.app import create_app
-from jobsight.server.connection import Connection
-from jobsight.server.keyring import Keyring
-from jobsight.server.promql import attach_curves
-from jobsight.server.tls import ServerTls
+from jobsight.server.auth import HttpProtocol, TokenCache
+from jobsight.server.promql import attach_promql
 from jobsight.store.store import Store
 from jobsight.transport.running_server import RunningServer, announced, load_token
 from jobsight.util.memory import collect_rarely, return_free_memory
@@ -166,7 +169,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             store = Store.open(location)
             stack.callback(store.close)
         attach(store, settings.archive)
-        attach_curves(store, settings.server)
+        attach_promql(store, settings.server)
         if settings.archive.every:
             from jobsight.archive.writer import archiving
 
@@ -183,7 +186,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))
-        keyring = Keyring(store)
+        keyring = TokenCache(store)
         stack.callback(keyring.write_uses)
         app = create_app(
             store,
@@ -212,7 +215,7 @@ def _server(app: FastAPI, settings: Settings, tls: ServerTls | None) -> uvicorn.
     proxies = settings.server.trusted_proxies
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=HttpProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -283,3 +286,87 @@ def _quiet_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+logger = logging.getLogger("jobsight.server")
+
+
+class ServerTls:
+    """The context of the server's connections. A renewed certificate is taken up as it is found."""
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
+        self.certificate = certificate
+        self.key = key
+        self._client_ca = client_ca
+        self._seen = self._state()
+        self.context = self._load()
+
+    @classmethod
+    def of(cls, settings: ServerSettings) -> ServerTls | None:
+        """As the settings say; None where the server speaks plain HTTP."""
+        named = {
+            name: Path(value).expanduser()
+            for name in ("tls_certificate", "tls_key", "tls_client_ca")
+            if (value := getattr(settings, name)) is not None
+        }
+        if not named:
+            return None
+        for name in ("tls_certificate", "tls_key"):
+            if name not in named:
+                raise ConfigError(f"server.{name}: is needed beside server.{min(named)}")
+        for name, file in named.items():
+            try:
+                file.open("rb").close()
+            except OSError as error:
+                raise ConfigError(
+                    f"server.{name}: {file} cannot be read: {error.strerror}"
+                ) from None
+        return cls(named["tls_certificate"], named["tls_key"], named.get("tls_client_ca"))
+
+    def renew(self) -> None:
+        """Take up a certificate and key that have changed; wrong ones change nothing."""
+        try:
+            state = self._state()
+            if state == self._seen:
+                return
+            # Tried elsewhere first: a pair that does not fit would spoil the context in use.
+            self._load()
+            self.context.load_cert_chain(self.certificate, self.key, _no_passphrase)
+        except (OSError, ConfigError) as error:
+            logger.warning("the renewed certificate is not taken up yet: %s", error)
+            return
+        self._seen = state
+        logger.info("the certificate %s was renewed", self.certificate)
+
+    def _state(self) -> list[tuple[int, int]]:
+        found = [os.stat(file) for file in (self.certificate, self.key)]
+        return [(status.st_mtime_ns, status.st_ino) for status in found]
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.key, _no_passphrase)
+        except OSError as error:
+            raise ConfigError(
+                f"server.tls_certificate {self.certificate} and server.tls_key {self.key} cannot "
+                f"be used together: {_said(error)}; right are PEM files of one another"
+            ) from None
+        if self._client_ca is not None:
+            # Asked of everybody and needed for batches alone: browsers have none.
+            context.verify_mode = ssl.CERT_OPTIONAL
+            try:
+                context.load_verify_locations(self._client_ca)
+            except OSError as error:
+                raise ConfigError(
+                    f"server.tls_client_ca: {self._client_ca} holds no certificate (PEM): "
+                    f"{_said(error)}"
+                ) from None
+        return context
+
+
+def _no_passphrase() -> bytes:
+    raise ConfigError("server.tls_key: is protected by a passphrase; a server has nobody to ask")
+
+
+def _said(error: OSError) -> str:
+    return str(getattr(error, "reason", None) or error.strerror or error)

@@ -4,24 +4,34 @@ A browser proves itself with a cookie, a program with ``Authorization: Bearer``.
 what is read only: a page of another server on the same machine shares our site, and a form there
 must not be able to write here. An agent's token belongs to its cluster and opens the door for its
 batches, nothing else.
+
+The clusters' tokens as a running server knows them: read every few seconds, not per request.
+
+One connection of the server: knows the client's certificate, and waits for nobody for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable
 from http.cookies import CookieError, SimpleCookie
+from typing import cast
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jobsight.errors import StoreError
-from jobsight.server.keyring import Keyring
+from jobsight.model import SECOND
+from jobsight.store.store import Store
+from jobsight.store.tokens import ClusterToken, Tokens, digest_of
 from jobsight.transport.running_server import cookie_value, same
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -61,7 +71,7 @@ _KEPT, _NOT_KEPT = (b"cache-control", b"no-cache"), (b"cache-control", b"no-stor
 SignInPage = Callable[[str], str]
 
 
-class Access:
+class AccessControl:
     """Lets a request pass when it comes to a name of ours and carries the token."""
 
     def __init__(
@@ -69,7 +79,7 @@ class Access:
         app: ASGIApp,
         *,
         token: str,
-        keyring: Keyring,
+        keyring: TokenCache,
         hosts: Iterable[str],
         sign_in_page: SignInPage,
         delay: float = 0.25,
@@ -241,3 +251,83 @@ def _without_token(scope: Scope) -> str:
 def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
     body = msgspec.json.encode({"error": sentence})
     return Response(body, status, headers, "application/json")
+
+
+#: Seconds after which a token that was revoked by another process is refused here, too.
+REVOKED_WITHIN = 5.0
+#: Uses of all tokens are written together, once in so many seconds.
+_USES_EVERY = 60.0
+
+
+class TokenCache:
+    """Finds the cluster of a token, and remembers when each was used."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[bytes, ClusterToken] = {}
+        self._read_at = -REVOKED_WITHIN
+        # One question at a time: guesses then cost those who guess, and not the store.
+        self._asking = asyncio.Lock()
+        self._uses: dict[int, int] = {}
+        self._uses_written = time.monotonic()
+        self._mutex = threading.Lock()
+
+    async def find(self, given: str) -> ClusterToken | None:
+        """The token as it stands in the store; a new one is known at once."""
+        digest = digest_of(given)
+        if time.monotonic() - self._read_at >= REVOKED_WITHIN:
+            async with self._asking:
+                if time.monotonic() - self._read_at >= REVOKED_WITHIN:
+                    self._known = await run_in_threadpool(Tokens(self._store.database).by_digest)
+                    self._read_at = time.monotonic()
+        if digest not in self._known:
+            async with self._asking:
+                found = await run_in_threadpool(Tokens(self._store.database).find, digest)
+            if found is not None:
+                self._known[digest] = found
+        return self._known.get(digest)
+
+    def note_use(self, token: ClusterToken) -> None:
+        """A batch has been stored for whoever showed it; now and then that is written down."""
+        with self._mutex:
+            self._uses[token.id] = time.time_ns() // SECOND * SECOND
+            if time.monotonic() - self._uses_written < _USES_EVERY:
+                return
+            self._uses_written = time.monotonic()
+        self.write_uses()
+
+    def write_uses(self) -> None:
+        """Write down when tokens were used; a store that cannot take it gets it later."""
+        with self._mutex:
+            uses, self._uses = self._uses, {}
+        if not uses:
+            return
+        try:
+            Tokens(self._store.database).note_used(uses)
+        except StoreError:
+            with self._mutex:
+                self._uses = uses | self._uses
+
+
+#: In the state of a request: whether the client showed a certificate, which TLS has verified.
+CERTIFICATE_IN_STATE = "certificate"
+#: Seconds for the head of the first request.
+_HEAD_TIME = 30.0
+
+
+class HttpProtocol(H11Protocol):
+    """uvicorn's connection; that one says nothing of certificates and gives a head all the time."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        shown = bool(transport.get_extra_info("peercert"))
+        self.app_state = {**self.app_state, CERTIFICATE_IN_STATE: shown}
+        self._head_timer = self.loop.call_later(_HEAD_TIME, self._close_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def _close_silent(self) -> None:
+        if cast(object, self.cycle) is None:
+            self.transport.close()

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from jobsight.server.api import Moment, Text, check_parameters, json_reply, replies
+from jobsight.server.api.jobs import Moment, Text, check_parameters, json_reply, replies
 from jobsight.store.rollups.catalogue import SoftwareRow, list_software
 from jobsight.store.rollups.usage import (
     NAMES,

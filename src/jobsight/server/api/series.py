@@ -44,7 +44,7 @@ class NodeSeries(Protocol):
     def columns(self) -> Mapping[str, NDArray[Any]]: ...
 
 
-class MetricCurve(msgspec.Struct):
+class MetricSeries(msgspec.Struct):
     """One curve; each point stands for the samples of a stretch of time.
 
     A point without values lies where no sample was taken for much longer than before and after.
@@ -56,12 +56,12 @@ class MetricCurve(msgspec.Struct):
     maximum: list[float | None]
 
 
-class NodeCurves(msgspec.Struct):
+class NodeSeriesReply(msgspec.Struct):
     """The curves of one node over one column of times, in seconds since 1970."""
 
     node: str
     times: list[float]
-    metrics: dict[str, MetricCurve]
+    metrics: dict[str, MetricSeries]
 
 
 class SeriesReply(msgspec.Struct):
@@ -70,7 +70,7 @@ class SeriesReply(msgspec.Struct):
     run: str
     #: The metrics that were asked for and that no node has.
     absent: list[str]
-    nodes: list[NodeCurves]
+    nodes: list[NodeSeriesReply]
 
 
 class Grid(msgspec.Struct, frozen=True):
@@ -107,11 +107,11 @@ def reply(
     return SeriesReply(
         run=run,
         absent=[name for name in metrics if name not in present],
-        nodes=[node_curves(part, grid) for part in parts],
+        nodes=[node_series(part, grid) for part in parts],
     )
 
 
-def node_curves(series: NodeSeries, grid: Grid) -> NodeCurves:
+def node_series(series: NodeSeries, grid: Grid) -> NodeSeriesReply:
     """The curves of one node on a grid."""
     times, columns = _sorted(series)
     names = list(columns)
@@ -136,11 +136,11 @@ def node_curves(series: NodeSeries, grid: Grid) -> NodeCurves:
         mean, low, high = (np.insert(part, gaps, np.nan, axis=1) for part in (mean, low, high))
     # Tenths of a millionth are noise of the division and would triple the length of the text.
     mean, low, high = (_rounded(part) for part in (mean, low, high))
-    return NodeCurves(
+    return NodeSeriesReply(
         node=series.node,
         times=shown.tolist(),
         metrics={
-            name: MetricCurve(
+            name: MetricSeries(
                 _unit(name), mean[row].tolist(), low[row].tolist(), high[row].tolist()
             )
             for row, name in enumerate(names)

@@ -19,8 +19,8 @@ from jobsight.metrics import METRICS
 from jobsight.model import SECOND, RunReference
 from jobsight.reports.build import JobRow, build_report, job_row
 from jobsight.reports.report import JobReport
-from jobsight.server import series as curves
-from jobsight.server.access import RETRY_AFTER
+from jobsight.server.api import series as curves
+from jobsight.server.auth import RETRY_AFTER
 from jobsight.server.errors import ErrorReply
 from jobsight.server.receiver import Receipt
 from jobsight.store.read.queries import StoredRun
