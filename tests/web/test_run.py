@@ -21,7 +21,7 @@ from jobsight.reports.report import (
     StepRow,
     TimeUse,
 )
-from jobsight.web.templating import metric_value, path_pieces, percent, render, state_of
+from jobsight.web.pages import metric_value, path_pieces, percent, render, state_of
 from tests.web.document import Document
 from tests.web.sample import HOSTILE
 

@@ -90,7 +90,7 @@ def _add_pages(app: FastAPI, store: Store) -> None:
 
 
 def _sign_in_page(message: str) -> str:
-    from jobsight.web.templating import render
+    from jobsight.web.pages import render
 
     return render("sign-in.html", message=message)
 

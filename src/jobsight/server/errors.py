@@ -31,7 +31,7 @@ def answer(
     if request.url.path.startswith(("/api/", "/static/", "/healthz")):
         body = msgspec.json.encode(ErrorReply(sentence))
         return Response(body, status, headers, "application/json")
-    from jobsight.web.templating import render
+    from jobsight.web.pages import render
 
     return HTMLResponse(render("error.html", status=status, sentence=sentence), status, headers)
 

@@ -1,25 +1,33 @@
-"""The two pages: the list of runs and the page of one run, rendered on the server."""
+"""The two pages: the list of runs and the page of one run, rendered on the server.
+
+The templates' environment: everything is escaped, and figures come from ``reports.units``.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
 from statistics import fmean
-from typing import Annotated, Any
-from urllib.parse import urlencode
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Query
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+import jobsight
 from jobsight.metrics import METRICS, Metric
-from jobsight.model import RunReference
+from jobsight.model import SECOND, RunReference
+from jobsight.reports import units
 from jobsight.reports.build import JobRow, job_row
-from jobsight.reports.report import JobReport
+from jobsight.reports.report import GROUPS, JobReport, describe_state, tone_of
 from jobsight.store.read.queries import MetricSummary, StoredRun
 from jobsight.store.store import Store
-from jobsight.web.templating import render
+from jobsight.text import readable_text
 
 ROWS = 50
 
@@ -74,7 +82,7 @@ class RunsPage(msgspec.Struct, kw_only=True):
         return "?" + urlencode(pairs | ({"offset": str(offset)} if offset else {}))
 
 
-class CurveSummary(msgspec.Struct):
+class SeriesSummary(msgspec.Struct):
     """A metric in numbers, for a browser that cannot draw it.
 
     A counter's own least and mean say nothing: of it only the total is given.
@@ -135,13 +143,13 @@ def create_router(
             request,
             "run.html",
             report=build_report(store, stored),
-            summaries=curve_summaries(store, stored.id),
+            summaries=series_summaries(store, stored.id),
         )
 
     return router
 
 
-def curve_summaries(store: Store, run_id: int) -> list[CurveSummary]:
+def series_summaries(store: Store, run_id: int) -> list[SeriesSummary]:
     """The curves in numbers over all nodes, in the order of the table of metrics."""
     found: dict[str, list[MetricSummary]] = {}
     for row in store.summaries(run_id):
@@ -149,8 +157,8 @@ def curve_summaries(store: Store, run_id: int) -> list[CurveSummary]:
     return [_summary(metric, found[name]) for name, metric in METRICS.items() if name in found]
 
 
-def _summary(metric: Metric, rows: list[MetricSummary]) -> CurveSummary:
-    made = CurveSummary(metric.title, metric.help, metric.unit)
+def _summary(metric: Metric, rows: list[MetricSummary]) -> SeriesSummary:
+    made = SeriesSummary(metric.title, metric.help, metric.unit)
     if metric.kind == "counter":
         made.total = sum(row.last for row in rows)
     else:
@@ -165,3 +173,108 @@ def _answer(request: Request, template: str, **context: Any) -> HTMLResponse:
     # Behind a proxy the pages may live under a prefix, which every address then carries.
     root = request.scope.get("root_path", "")
     return HTMLResponse(render(template, root=root, **context))
+
+
+class State(NamedTuple):
+    """A state in words, and the tone of its mark."""
+
+    word: str
+    tone: str
+
+
+def state_of(state: str, text: str = "") -> State:
+    """Say a state in the words that every place uses, as the beginning of a line."""
+    words = readable_text(text or describe_state(state, None, None))
+    return State(words[:1].upper() + words[1:], tone_of(state))
+
+
+def machine_time(moment: int) -> str:
+    """Write a time for the ``datetime`` attribute of a ``<time>`` element."""
+    try:
+        return datetime.fromtimestamp(moment // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def percent(share: float | None) -> str:
+    """Write a share as the width of a bar: between 0 and 100, without a sign."""
+    # NaN compares false with everything and would otherwise reach the page as a width.
+    if share is None or not share > 0:
+        return "0"
+    return f"{min(share, 1.0) * 100:.2f}"
+
+
+def path_pieces(path: str) -> tuple[str, str]:
+    """Cut a path into folder and file, so that the file stays visible where the path is cut."""
+    folder, slash, file = path.rpartition("/")
+    return folder + slash, file
+
+
+def metric_value(value: float | None, unit: str) -> str:
+    """Write a value of a curve in the unit that :attr:`Metric.rate_unit` names."""
+    match unit:
+        case "bytes":
+            return units.format_bytes(value)
+        case "bytes per second":
+            return units.format_byte_rate(value)
+        case "cores":
+            return units.format_cores(value)
+        case "count per second":
+            return units.UNKNOWN if value is None else f"{units.format_count(round(value, 2))}/s"
+        case "nanoseconds":
+            return units.format_duration(None if value is None else round(value))
+        case _:
+            return units.format_count(None if value is None else round(value, 2))
+
+
+def readable_lines(text: str) -> str:
+    """Write a command with its line breaks; backslashes stay single, so that it can be copied."""
+    return "\n".join(readable_text(line).replace("\\\\", "\\") for line in text.split("\n"))
+
+
+def readable_name(text: str | None) -> str | None:
+    return None if text is None else readable_text(text)
+
+
+def group_title(group: str) -> str:
+    return GROUPS.get(group, group.capitalize())
+
+
+def path_of_run(run: str) -> str:
+    return quote(run, safe=":+")
+
+
+@cache
+def environment() -> Environment:
+    """The one environment; it holds no state besides the compiled templates."""
+    made = Environment(
+        loader=PackageLoader("jobsight.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(version=jobsight.__version__, root="")
+    made.filters.update(
+        bytes=units.format_bytes,
+        duration=units.format_duration,
+        share=units.format_share,
+        count=units.format_count,
+        cores=units.format_cores,
+        moment=units.format_time,
+        machine_time=machine_time,
+        percent=percent,
+        state_of=state_of,
+        path_pieces=path_pieces,
+        metric_value=metric_value,
+        path_of_run=path_of_run,
+        readable=readable_name,
+        readable_lines=readable_lines,
+        group_title=group_title,
+    )
+    return made
+
+
+def render(template: str, **context: Any) -> str:
+    """Render one template of this package to text."""
+    return environment().get_template(template).render(**context)
