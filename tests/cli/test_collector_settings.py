@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.seeds import SeedSettings, load_seed_settings
 from jobsight.cli.trial import view_of
 from jobsight.errors import ConfigError
+from jobsight.sams.node.settings import SamsSettings, load_sams_settings
 
 #: As seed 000 prints it.
 SEED = """---
@@ -42,10 +42,10 @@ sams.output.File:
 
 @pytest.fixture
 def load(tmp_path: Path):  # type: ignore[no-untyped-def]
-    def from_text(text: str) -> SeedSettings:
+    def from_text(text: str) -> SamsSettings:
         file = tmp_path / "sams.yaml"
         file.write_text(text)
-        return load_seed_settings(file)
+        return load_sams_settings(file)
 
     return from_text
 
@@ -212,4 +212,4 @@ site_modules: {word: hello, retry_count: 1}
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
-        load_seed_settings(tmp_path / "none.yaml")
+        load_sams_settings(tmp_path / "none.yaml")

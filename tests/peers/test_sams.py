@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.agent.seeds import load_seed_settings
 from jobsight.cli.trial import view_of
+from jobsight.sams.node.settings import load_sams_settings
 from tests.agent.outputs.conftest import HOSTILE
 from tests.peers.aggregator import Aggregator, Booked
 from tests.peers.job_tree import JobTree
@@ -179,7 +179,7 @@ class Sampler(sams.base.Sampler):
         "sams.collector: {samplers: [site_sams], outputs: [site_sams]}\n"
         "site_sams: {size: 0, sampler_interval: 9}\n"
     )
-    settings = load_seed_settings(tmp_path / "c.yaml")
+    settings = load_sams_settings(tmp_path / "c.yaml")
     view = view_of(1234, "n1")
     sampler = settings.samplers[0].make(view)
     output = settings.outputs[0].factory(view)

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from jobsight.cli.aggregator import main
 from jobsight.model import SECOND, Batch, JobInfo, RunReference
 from jobsight.sams.aggregator import Aggregator, Summary
-from jobsight.sams.fallback import Fallback
-from jobsight.sams.loader import Inbox
-from jobsight.sams.reader import Reader
+from jobsight.sams.inbox import Inbox
+from jobsight.sams.reader import Fallback, Reader
 from jobsight.store.store import Store
 from jobsight.store.write.validation import BatchError
 from tests.sams.documents import EXECS, INFO, START, Site, booked, document, encode

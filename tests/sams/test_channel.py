@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from jobsight.sams.channel import Channel
+from jobsight.sams.reader_process import Channel
 
 
 def test_nobody_waits_for_the_other_to_read() -> None:

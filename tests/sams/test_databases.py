@@ -12,7 +12,7 @@ import pytest
 
 from jobsight.cli.main import main
 from jobsight.model import SECOND, RunReference
-from jobsight.sams.importing import import_database
+from jobsight.sams.import_database import import_database
 from jobsight.store.store import Store
 from tests.agent.outputs.conftest import HOSTILE
 from tests.sams.documents import START, Site, booked, document, encode

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobsight.sams.deposit import Deposit
-from jobsight.sams.receiver import PostReceiver
+from jobsight.sams.receiver import IncomingDirectory, PostReceiver
 from tests.sams.documents import START, document, encode
 
 
@@ -21,7 +20,7 @@ class Client:
 
     def __init__(self, folder: Path, hash_size: int = 0, **limits: Any) -> None:
         self.folder = folder
-        self.application = PostReceiver(Deposit(folder, hash_size), **limits)
+        self.application = PostReceiver(IncomingDirectory(folder, hash_size), **limits)
 
     def send(
         self, path: str | bytes, body: bytes = b"", method: str = "POST", **more: Any

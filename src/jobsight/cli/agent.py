@@ -70,13 +70,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace, background: Background | None) -> int:
     """A file of a seed's gives its samplers and outputs to every job; ours sends to the server."""
-    from jobsight.agent.seed_sections import parse_level, read_tree
-    from jobsight.agent.seeds import is_seed_tree, settings_of
+    from jobsight.sams.node.settings import is_sams_tree, settings_of
+    from jobsight.sams.settings import parse_level, read_tree
 
     with ExitStack() as stack:
         file = Path(options.config) if options.config else None
         tree = read_tree(file) if file and file.suffix in (".yaml", ".yml") else {}
-        if file and is_seed_tree(tree):
+        if file and is_sams_tree(tree):
             seed = settings_of(tree, str(file))
             own = load_settings()
             node = options.node or own.agent.node

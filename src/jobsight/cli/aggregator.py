@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from typing import Final
 
 from jobsight.cli.seed_command import common_parser, default_config, run_on_store
-from jobsight.sams.fallback import Fallback
-from jobsight.sams.loader import Inbox
-from jobsight.sams.reader import Reader
-from jobsight.sams.remote import NEW_OBJECTS, RemoteReader
+from jobsight.sams.inbox import Inbox
+from jobsight.sams.reader import Fallback, Reader
+from jobsight.sams.reader_process import NEW_OBJECTS, ReaderProcess
 from jobsight.sams.settings import AggregatorSettings, LoaderSettings, load_aggregator
 from jobsight.util.memory import collect_rarely
 from jobsight.util.service import LockFile
@@ -47,7 +46,7 @@ def aggregate(settings: AggregatorSettings) -> int:
             stack.callback(LockFile(lock, f"an aggregator of {lock.parent}").close)
         # All of them before the store is imported: it has threads, which a fork would lose.
         remotes = [
-            stack.enter_context(RemoteReader(_reader(settings, loader, inbox)))
+            stack.enter_context(ReaderProcess(_reader(settings, loader, inbox)))
             for loader, inbox in zip(settings.loaders, inboxes, strict=True)
         ]
         remotes[0].start()

@@ -28,7 +28,7 @@ from jobsight.util.service import (
 )
 
 if TYPE_CHECKING:
-    from jobsight.agent.seeds import SeedSettings
+    from jobsight.sams.node.settings import SamsSettings
 
 logger = logging.getLogger("jobsight.collector")
 
@@ -109,10 +109,10 @@ def make_absolute(options: argparse.Namespace) -> None:
 
 def _collect(options: argparse.Namespace, job_id: int, background: Background | None) -> int:
     # Imported after the fork: nothing of the samplers' libraries must be shared with the parent.
-    from jobsight.agent.seeds import load_seed_settings
+    from jobsight.sams.node.settings import load_sams_settings
 
     node = options.node or short_host_name()
-    settings = load_seed_settings(options.config or DEFAULT_CONFIG)
+    settings = load_sams_settings(options.config or DEFAULT_CONFIG)
     prepare_log(options, settings, job_id=str(job_id), node=node, background=background)
     if options.test_output:
         from jobsight.cli.trial import try_outputs
@@ -129,18 +129,18 @@ def _collect(options: argparse.Namespace, job_id: int, background: Background | 
 
 
 def follow(
-    settings: SeedSettings, job_id: int | None, node: str, background: Background | None
+    settings: SamsSettings, job_id: int | None, node: str, background: Background | None
 ) -> int:
     """Run the engine with the settings' samplers and outputs until the end."""
     from jobsight.agent.agent import Agent
     from jobsight.agent.jobs.identity import info_from_prolog
     from jobsight.agent.outputs.worker import OutputWorker, end_all
-    from jobsight.cli.one_job import OneJob
+    from jobsight.sams.node.collector import JobCollector
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
     outputs = [worker.job for worker in workers]
     cluster, folder = short_host_name(), run_folder()
-    engine: Agent | OneJob
+    engine: Agent | JobCollector
     if job_id is None:
         engine = Agent(
             cluster=cluster,
@@ -152,7 +152,7 @@ def follow(
             listen=True,
         )
     else:
-        engine = OneJob(
+        engine = JobCollector(
             settings,
             outputs,
             cluster=cluster,
@@ -178,14 +178,14 @@ def run_folder() -> Path:
 
 def prepare_log(
     options: argparse.Namespace,
-    settings: SeedSettings,
+    settings: SamsSettings,
     *,
     job_id: str,
     node: str,
     background: Background | None,
 ) -> None:
     """Set umask and log; what was noticed in the settings is said now."""
-    from jobsight.agent.seed_sections import parse_level
+    from jobsight.sams.settings import parse_level
 
     if background is not None:
         os.umask(settings.umask)
@@ -202,7 +202,7 @@ def prepare_log(
         logger.warning("%s", sentence)
 
 
-def _warnings(settings: SeedSettings) -> str:
+def _warnings(settings: SamsSettings) -> str:
     return "".join(f"sams-collector: warning: {sentence}\n" for sentence in settings.warnings)
 
 

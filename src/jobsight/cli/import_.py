@@ -48,8 +48,7 @@ def import_(
         ) from None
     settings = load_settings(config)
     location = store or settings.store.location
-    from jobsight.sams.databases import find_databases
-    from jobsight.sams.importing import Imported, import_database
+    from jobsight.sams.import_database import Imported, find_databases, import_database
     from jobsight.store.store import Store
 
     files = [file for one in path for file in find_databases(one)]

@@ -47,8 +47,7 @@ def serve(settings: ReceiverSettings) -> int:
     try:
         import uvicorn
 
-        from jobsight.sams.deposit import Deposit
-        from jobsight.sams.receiver import PostReceiver
+        from jobsight.sams.receiver import IncomingDirectory, PostReceiver
     except ModuleNotFoundError as error:
         raise JobsightError(
             f"{PROGRAM} needs the package {error.name}: "
@@ -57,7 +56,7 @@ def serve(settings: ReceiverSettings) -> int:
     if not settings.base_path.is_dir():
         raise JobsightError(f"base_path: the folder {settings.base_path} is not there")
     application = PostReceiver(
-        Deposit(settings.base_path, settings.jobid_hash_size), max_size=settings.max_size
+        IncomingDirectory(settings.base_path, settings.jobid_hash_size), max_size=settings.max_size
     )
     listener = _listener(settings.bind, settings.port)
     host, port = listener.getsockname()[:2]

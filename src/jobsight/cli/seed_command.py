@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from jobsight import __version__
-from jobsight.agent.seed_sections import parse_level
 from jobsight.errors import JobsightError
-from jobsight.sams.settings import LogSettings
+from jobsight.sams.settings import LogSettings, parse_level
 from jobsight.util.service import start_logging
 
 logger = logging.getLogger("jobsight.sams")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jobsight.cli.seed_command import common_parser, run_on_store
-from jobsight.sams.software_settings import ExtractorSettings, load_extractor
+from jobsight.sams.settings import ExtractorSettings, load_extractor
 from jobsight.util.service import LockFile
 
 logger = logging.getLogger("jobsight.export")

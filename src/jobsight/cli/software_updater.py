@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobsight.cli.aggregator import progress_line
 from jobsight.cli.seed_command import common_parser, run_on_store, warn
-from jobsight.sams.software_settings import UpdaterSettings, load_updater
+from jobsight.sams.settings import UpdaterSettings, load_updater
 from jobsight.text import path_bytes
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from xml.etree import ElementTree
 import msgspec
 
 from jobsight import __version__
-from jobsight.agent.seed_sections import parse_level
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.export.records import NAMESPACE
+from jobsight.sams.settings import parse_level
 
 logger = logging.getLogger("jobsight.export")
 

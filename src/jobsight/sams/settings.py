@@ -1,21 +1,153 @@
-"""The sections of SAMS's server programs, from the YAML file that stands on a site."""
+"""The sections of a seed's settings file, as all programs of the seeds read them.
+
+The sections of SAMS's server programs, from the YAML file that stands on a site.
+
+The sections of SAMS's programs that name software and report it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from datetime import tzinfo
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from jobsight.agent.seed_sections import DEFAULT_FORMAT, Sections, parse_level, read_tree
+from jobsight.agent.outputs import LISTENERS, OUTPUTS
+from jobsight.agent.samplers import SAMPLERS
 from jobsight.config.load import load_settings
-from jobsight.config.settings import Settings
+from jobsight.config.settings import ExportSettings, Settings
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE
+from jobsight.text import file_text
+
+SECTION: Final = "sams.collector"
+#: As seed 000 writes it.
+OTHER_SECTION: Final = "sams-collector"
+
+#: What a section may be of, by the kind of its module.
+TABLES: Final = {"sampler": SAMPLERS, "output": OUTPUTS, "listener": LISTENERS}
+
+_LEVELS: Final = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
+DEFAULT_FORMAT: Final = "%(asctime)s %(name)s:%(levelname)s %(message)s"
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def read_tree(file: Path) -> dict[str, Any]:
+    """The file's sections."""
+    text = file_text(file)
+    # Imported only where it is needed: a megabyte on every node.
+    import yaml
+
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file}: holds no sections; right: one named {SECTION}")
+    _keep_umask_as_written(text, tree)
+    return {str(key): value for key, value in tree.items()}
+
+
+def _keep_umask_as_written(text: str, tree: dict[Any, Any]) -> None:
+    """YAML reads 077 as 63 and 77 as 77; a umask is octal either way, so the letters count."""
+    if "umask" not in text:
+        return
+    import yaml
+
+    document = yaml.compose(text, yaml.SafeLoader)
+    assert isinstance(document, yaml.MappingNode)
+    for name, section in document.value:
+        if name.value not in (SECTION, OTHER_SECTION) or not isinstance(section, yaml.MappingNode):
+            continue
+        for key, value in section.value:
+            if key.value == "umask" and isinstance(value, yaml.ScalarNode):
+                tree[name.value]["umask"] = value.value
+
+
+def parse_level(where: str, given: str) -> str:
+    if given.upper() not in _LEVELS:
+        raise ConfigError(f"{where}: there is no log level {given!r}; right: {', '.join(_LEVELS)}")
+    return given.upper()
+
+
+class Sections:
+    """The sections of one file, and what was noticed while they were read."""
+
+    def __init__(self, file: str, tree: Mapping[str, Any]) -> None:
+        self.file = file
+        self.tree = tree
+        self.used: set[str] = set()
+        self.warnings: list[str] = []
+
+    def warn(self, sentence: str) -> None:
+        self.warnings.append(f"{self.file}: {sentence}")
+
+    def of(self, name: str) -> dict[str, Any]:
+        """A section as it stands; one that is empty or not there has no keys."""
+        self.used.add(name)
+        section = self.tree.get(name)
+        if section is None:
+            return {}
+        if not isinstance(section, Mapping):
+            raise ConfigError(
+                f"{self.file}: {name}: expected keys and values, got `{type(section).__name__}`"
+            )
+        return {str(key): value for key, value in section.items()}
+
+    def read(self, name: str, struct: type[_Struct]) -> _Struct:
+        """Read a section; each value is checked by itself, so that an error names it."""
+        return self.convert(name, self.of(name), struct)
+
+    def convert(
+        self, name: str, section: dict[str, Any], struct: type[_Struct], also: tuple[str, ...] = ()
+    ) -> _Struct:
+        fields = {field.name: field for field in msgspec.structs.fields(struct)}
+        values = {}
+        for key, value in section.items():
+            if key in fields:
+                # A key without a value is one that was left out.
+                if value is not None:
+                    values[key] = self._value(f"{name}.{key}", value, fields[key].type)
+            elif key not in also:
+                self._unknown(name, key, [*fields, *also])
+        for key, field in fields.items():
+            if field.required and key not in values:
+                raise ConfigError(f"{self.file}: {name}.{key}: is missing")
+        try:
+            return struct(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{self.file}: {name}.{error}") from None
+
+    def _value(self, path: str, value: Any, wanted: Any) -> Any:
+        try:
+            # Not strict: a number in quotes is the number.
+            return msgspec.convert(value, wanted, strict=False)
+        except msgspec.ValidationError as error:
+            reason = re.sub(r" - at `\$(.*)`$", r" (at \1)", str(error))
+            reason = reason[:1].lower() + reason[1:]
+            hint = ""
+            if "expected `str" in reason and isinstance(value, int | float):
+                hint = f"; right: the value in quotes, '{value}'"
+            raise ConfigError(f"{self.file}: {path}: {reason}{hint}") from None
+
+    def _unknown(self, name: str, key: str, known: list[str]) -> None:
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        self.warn(f"{name}.{key}: unknown key; {hint}")
+
+    @staticmethod
+    def modules() -> list[str]:
+        return [name for table in TABLES.values() for name in table]
+
+    def is_module(self, name: str) -> bool:
+        return any(name in table for table in TABLES.values()) or name == "sams.pidfinder.Slurm"
+
 
 AGGREGATOR: Final = "sams.aggregator"
 RECEIVER: Final = "sams.post-receiver"
@@ -25,7 +157,6 @@ FALLBACK: Final = "sams.loader.FileSlurmInfoFallback"
 DATABASES: Final = ("sams.aggregator.SoftwareAccounting", "sams.aggregator.SoftwareAccountingPW")
 
 _Size = Annotated[int, msgspec.Meta(ge=1024, le=2**31)]
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class LogSettings(msgspec.Struct, kw_only=True):
@@ -238,3 +369,124 @@ def log_of(sections: Sections, found: LogKeys) -> LogSettings:
         level=parse_level(f"{sections.file}: loglevel", level),
         format=found.logformat or DEFAULT_FORMAT,
     )
+
+
+UPDATER: Final = "sams.software-updater"
+EXTRACTOR: Final = "sams.software-extractor"
+REGEXP: Final = "sams.software.Regexp"
+XML: Final = "sams.xmlwriter.File"
+#: SAMS's own two databases. Here both mean this store.
+BACKENDS: Final = ("sams.backend.SoftwareAccounting", "sams.backend.SoftwareAccountingPW")
+
+
+class _Updater(LogKeys, kw_only=True):
+    backend: str = BACKENDS[0]
+    updater: str = REGEXP
+    #: Ours: the store, and whether the ready rules come after the site's.
+    store: str | None = None
+    ready_rules: bool = False
+
+
+class _Extractor(LogKeys, kw_only=True):
+    backend: str = BACKENDS[0]
+    xmlwriter: str = XML
+    #: Ours; see jobsight.config.settings.
+    store: str | None = None
+    cluster: str | None = None
+    record_name: str | None = None
+    timezone: str | None = None
+    undetermined: bool = False
+
+
+class _Xml(msgspec.Struct, kw_only=True):
+    output_path: str = "/var/spool/softwareaccounting/records"
+    remove_less_then: Annotated[float, msgspec.Meta(ge=0, le=100)] = 1.0
+    jobs_per_file: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1000
+
+
+class UpdaterSettings(msgspec.Struct, kw_only=True):
+    store: str
+    #: Files of rules in their order.
+    rules: list[Path]
+    ready_rules: bool
+    log: LogSettings
+    warnings: list[str]
+
+
+class ExtractorSettings(msgspec.Struct, kw_only=True):
+    store: str
+    export: ExportSettings
+    log: LogSettings
+    warnings: list[str]
+
+
+def load_updater(file: Path | None, own: Settings | None = None) -> UpdaterSettings:
+    """Read a site's file; without one, and where it has no rules, jobsight's own settings."""
+    own = load_settings() if own is None else own
+    rules = [Path(name).expanduser() for name in own.software.rules]
+    if file is None:
+        return UpdaterSettings(
+            store=own.store.location,
+            rules=rules,
+            ready_rules=own.software.ready_rules,
+            log=_plain_log(),
+            warnings=[],
+        )
+    sections = sections_with(file, UPDATER)
+    found = sections.read(UPDATER, _Updater)
+    _check(sections, f"{UPDATER}.updater", found.updater, (REGEXP,))
+    _check_backend(sections, UPDATER, found.backend)
+    its_own = REGEXP in sections.tree
+    return UpdaterSettings(
+        store=found.store or own.store.location,
+        rules=[file] if its_own else rules,
+        ready_rules=found.ready_rules if its_own else own.software.ready_rules,
+        log=log_of(sections, found),
+        warnings=sections.warnings,
+    )
+
+
+def load_extractor(file: Path | None, own: Settings | None = None) -> ExtractorSettings:
+    """Read a site's file; without one, jobsight's own settings."""
+    own = load_settings() if own is None else own
+    if file is None:
+        return ExtractorSettings(
+            store=own.store.location, export=own.export, log=_plain_log(), warnings=[]
+        )
+    sections = sections_with(file, EXTRACTOR)
+    found = sections.read(EXTRACTOR, _Extractor)
+    _check(sections, f"{EXTRACTOR}.xmlwriter", found.xmlwriter, (XML,))
+    _check_backend(sections, EXTRACTOR, found.backend)
+    written = sections.read(XML, _Xml)
+    return ExtractorSettings(
+        store=found.store or own.store.location,
+        export=ExportSettings(
+            output_path=written.output_path,
+            remove_less_then=written.remove_less_then,
+            jobs_per_file=written.jobs_per_file,
+            cluster=found.cluster,
+            record_name=found.record_name,
+            timezone=found.timezone,
+            undetermined=found.undetermined,
+        ),
+        log=log_of(sections, found),
+        warnings=sections.warnings,
+    )
+
+
+def _check_backend(sections: Sections, program: str, name: str) -> None:
+    _check(sections, f"{program}.backend", name, BACKENDS)
+    # Its keys describe files that are not read here; a slip in one is still worth a word.
+    sections.read(name, DatabaseKeys)
+
+
+def _check(sections: Sections, key: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise ConfigError(
+            f"{sections.file}: {key}: there is no module named {name!r} here; "
+            f"right: {', '.join(known)}"
+        )
+
+
+def _plain_log() -> LogSettings:
+    return LogSettings(file=None, level="ERROR", format=DEFAULT_FORMAT)

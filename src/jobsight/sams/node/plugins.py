@@ -15,12 +15,12 @@ from jobsight.agent.probes.cgroup import Row
 from jobsight.model import Coverage
 
 
-def is_foreign(part: Any) -> bool:
+def is_site_plugin(part: Any) -> bool:
     """Whether a class comes from SAMS's own base classes."""
     return any(base.__module__ == "sams.base" for base in getattr(part, "__mro__", ()))
 
 
-class ForeignConfig:
+class PluginConfig:
     """What SAMS hands its modules: values by section and key. Here a value of 0 is a value."""
 
     def __init__(self, sections: Mapping[str, Any], view: JobView) -> None:
@@ -36,10 +36,10 @@ class ForeignConfig:
         return value
 
 
-class ForeignSampler:
+class PluginSampler:
     """Calls a SAMS sampler when it is due, instead of giving it a thread."""
 
-    def __init__(self, part: Any, name: str, interval: float, config: ForeignConfig) -> None:
+    def __init__(self, part: Any, name: str, interval: float, config: PluginConfig) -> None:
         self.name = name
         self.interval = interval
         self._messages: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -81,10 +81,10 @@ class ForeignSampler:
         pass
 
 
-class ForeignOutput:
+class PluginOutput:
     """Calls a SAMS output from our thread."""
 
-    def __init__(self, part: Any, name: str, config: ForeignConfig) -> None:
+    def __init__(self, part: Any, name: str, config: PluginConfig) -> None:
         self.name = name
         self._part = part(name, config)
         self._told = False
