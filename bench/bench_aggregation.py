@@ -92,7 +92,15 @@ def compare(folder: Path, records: Path) -> tuple[Measured, Measured]:
     config = prepare(records, ours)
     store = ours / "store.db"
     our = timed(
-        [sys.executable, "-m", "jobsight.cli.aggregator", "--config", config, "--store", store]
+        [
+            sys.executable,
+            "-m",
+            "jobsight.cli.compat.aggregator",
+            "--config",
+            config,
+            "--store",
+            store,
+        ]
     )
     config = prepare(records, theirs)
     their = timed([peers() / "sams-aggregator.py", "--config", config])

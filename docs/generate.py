@@ -18,8 +18,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from jobsight.archive.schema import field_table
-from jobsight.cli import collector, jobs_exporter
 from jobsight.cli import main as command
+from jobsight.cli.compat import collector, jobs_exporter
 from jobsight.config.settings import Settings
 
 DOCS = Path(__file__).parent

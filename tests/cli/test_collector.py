@@ -17,7 +17,7 @@ from jobsight import __version__
 from tests.peers.job_tree import JobTree
 from tests.waiting import wait_until
 
-COLLECTOR = (sys.executable, "-m", "jobsight.cli.collector")
+COLLECTOR = (sys.executable, "-m", "jobsight.cli.compat.collector")
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\ntime.sleep({rest})"
 
 _CONFIG = """

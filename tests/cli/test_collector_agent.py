@@ -17,7 +17,7 @@ from tests.peers.job_tree import JobTree
 from tests.waiting import wait_until
 
 AGENT = (sys.executable, "-m", "jobsight.cli.main", "agent")
-COLLECTOR = (sys.executable, "-m", "jobsight.cli.collector")
+COLLECTOR = (sys.executable, "-m", "jobsight.cli.compat.collector")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 from jobsight.errors import ConfigError
 from jobsight.sams.node.settings import SamsSettings, load_sams_settings
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jobsight import doctor
-from jobsight.doctor import Check, summary
+from jobsight.cli import doctor
+from jobsight.cli.doctor import Check, summary
 from tests.agent.jobs import JOBSIGHT
 
 CLI = [*JOBSIGHT, "doctor"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.cli import aggregator, software_extractor, software_updater
+from jobsight.cli.compat import aggregator, software_extractor, software_updater
 from jobsight.store.store import Store
 from jobsight.util.service import LockFile
 from tests.export.documents import read_all
@@ -130,7 +130,7 @@ def test_without_a_file_of_sams_our_own_settings_hold(
         f"[store]\nlocation = '{tmp_path}/own.db'\n[export]\noutput_path = '{tmp_path}/xml'\n"
     )
     monkeypatch.setenv("JOBSIGHT_CONFIG", str(own))
-    monkeypatch.setattr("jobsight.cli.seed_command.default_config", lambda program: tmp_path / "-")
+    monkeypatch.setattr("jobsight.cli.compat.common.default_config", lambda program: tmp_path / "-")
     assert software_updater.main(["--test-path", "/usr/bin/python3.11"]) == 0
     assert "Software     : Python\n" in capsys.readouterr().out
     assert software_extractor.main([]) == 1

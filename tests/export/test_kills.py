@@ -31,7 +31,13 @@ def test_kills_at_any_moment(store: Store, location: str, tmp_path: Path) -> Non
         f"sams.software-extractor: {{store: '{location}', timezone: UTC}}\n"
         f"sams.xmlwriter.File: {{output_path: {tmp_path}/xml, jobs_per_file: 1}}\n"
     )
-    command = [sys.executable, "-m", "jobsight.cli.software_extractor", "--config", str(config)]
+    command = [
+        sys.executable,
+        "-m",
+        "jobsight.cli.compat.software_extractor",
+        "--config",
+        str(config),
+    ]
     source = random.Random(9)
     killed = 0
     while True:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jobsight.cli.registrant import main
+from jobsight.cli.compat.registrant import main
 from jobsight.errors import ConfigError
 from jobsight.export.records import ReportedSoftware, UsageRecord, to_xml
 from jobsight.export.registrant import Registered, Registrant, load_registrant

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 from jobsight.sams.node.settings import load_sams_settings
 from tests.agent.outputs.conftest import HOSTILE
 from tests.peers.aggregator import Aggregator, Booked
@@ -112,7 +112,7 @@ def test_a_measured_job_is_booked_as_measured(aggregator: Aggregator, tmp_path: 
         "SLURM_JOB_ACCOUNT": "staff",
         "SLURM_JOB_START_TIME": str(int(time.time())),
     }
-    command = [sys.executable, "-m", "jobsight.cli.collector", "--config", str(config)]
+    command = [sys.executable, "-m", "jobsight.cli.compat.collector", "--config", str(config)]
     collector = subprocess.Popen(
         [*command, f"--jobid={job.job_id}", "--node", job.node], env=environment
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobsight.cli import aggregator, software_extractor, software_updater
+from jobsight.cli.compat import aggregator, software_extractor, software_updater
 from jobsight.software import rules as rules_module
 from jobsight.software.rules import RuleSet
 from tests.export.documents import Software, read_all

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from jobsight.cli.jobs_exporter import main, parse_timer, read_blacklist
+from jobsight.cli.compat.jobs_exporter import main, parse_timer, read_blacklist
 from jobsight.errors import ConfigError
 from tests.agent.slurm_trees import SlurmNode, available
 from tests.ports import free_port
@@ -63,7 +63,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_it_prints_the_hash_of_a_password() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "jobsight.cli.jobs_exporter", "--hash-password"],
+        [sys.executable, "-m", "jobsight.cli.compat.jobs_exporter", "--hash-password"],
         input="secret\n",
         text=True,
         capture_output=True,
@@ -81,7 +81,7 @@ def exporting(folder: Path, node: SlurmNode, *options: str) -> Iterator[str]:
     config.write_text(SETTINGS.format(folder=folder, root=node.root))
     address = f"127.0.0.1:{free_port()}"
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobsight.cli.jobs_exporter", "--config", str(config),
+        [sys.executable, "-m", "jobsight.cli.compat.jobs_exporter", "--config", str(config),
          "--listen", address, *options],
         env=dict(os.environ),
         stderr=subprocess.PIPE,

@@ -235,7 +235,7 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
     config.write_text(f"{settings}[agent.push]\nevery = 0.1\n")
 
     def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "jobsight.cli.jobs_exporter", "-t", "0.2"]
+        command = [sys.executable, "-m", "jobsight.cli.compat.jobs_exporter", "-t", "0.2"]
         return subprocess.Popen([*command, "--config", str(config), "--push", gateway.url])
 
     exporter = start()
@@ -259,7 +259,7 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
 
 
 def test_without_options_it_pushes_to_the_gateway_of_its_node(tmp_path: Path) -> None:
-    from jobsight.cli.jobs_exporter import parser, settings_of
+    from jobsight.cli.compat.jobs_exporter import parser, settings_of
 
     config = tmp_path / "c.toml"
     config.write_text("")

@@ -105,7 +105,7 @@ def running(folder: Path, *, certificates: bool = False) -> Iterator[Front]:
         f"  base_path: {folder}/in\n  jobid_hash_size: 1000\n  port: {back}\n  loglevel: INFO\n"
     )
     commands = [
-        [sys.executable, "-m", "jobsight.cli.post_receiver", "--config", str(config)],
+        [sys.executable, "-m", "jobsight.cli.compat.post_receiver", "--config", str(config)],
         nginx,
     ]
     programs = []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from jobsight.cli.aggregator import main
+from jobsight.cli.compat.aggregator import main
 from jobsight.model import SECOND, Batch, JobInfo, RunReference
 from jobsight.sams.aggregator import Aggregator, Summary
 from jobsight.sams.inbox import Inbox
@@ -377,7 +377,7 @@ def test_the_command_killed_at_random_can_be_repeated(site: Site, kills: int) ->
 
 def start(site: Site) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "jobsight.cli.aggregator", "--config", str(site.config)],
+        [sys.executable, "-m", "jobsight.cli.compat.aggregator", "--config", str(site.config)],
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jobsight.agent.outputs.http import HttpOptions, HttpOutput
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 from jobsight.model import RunReference
 from jobsight.store.store import Store
 from tests.peers.aggregator import Aggregator

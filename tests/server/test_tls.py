@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.cli.remote import fetch_report
+from jobsight.cli.report import fetch_report
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.server.serve import BackgroundServer, ServerTls, open_listener

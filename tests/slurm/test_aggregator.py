@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.cli.aggregator import main
+from jobsight.cli.compat.aggregator import main
 from jobsight.model import SECOND
 from jobsight.store.store import Store
 from tests.bed import Cluster

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from jobsight.cli import main as command
-from jobsight.cli.progress import EVERY, Lines
+from jobsight.cli.output import EVERY, Lines
 from jobsight.store.store import Store
 from tests.store.contents import rows
 from tests.store.many import count, fill, summed

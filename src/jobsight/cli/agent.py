@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobsight.agent.parts import load_part
-from jobsight.cli.collector import add_options, collect, follow, make_absolute, prepare_log
+from jobsight.cli.compat.collector import add_options, collect, follow, make_absolute, prepare_log
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from jobsight.cli.aggregator import progress_line
+from jobsight.cli.compat.aggregator import progress_line
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, JobsightError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
+from jobsight.cli.output import JsonOption, add_row, new_table, print_table, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError

@@ -1,10 +1,18 @@
-"""``jobsight doctor``: what this machine gives, and what will therefore be exact."""
+"""``jobsight doctor``: what this machine gives, and what will therefore be exact.
+
+What this machine lets us measure: each source is tried, not guessed from a version.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -12,8 +20,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jobsight.agent.launch.cgroup import Hierarchies, find_hierarchies, make_cgroup
+from jobsight.agent.processes.netlink import (
+    EXEC,
+    EXIT,
+    FORK,
+    Connector,
+    EventsUnavailable,
+    Taskstats,
+)
 from jobsight.cli.typed import run_typed
-from jobsight.doctor import Check, examine, summary
+from jobsight.config import paths
+from jobsight.reports.units import format_bytes
 
 _MARKS = {"good": ("yes", "green"), "partly": ("part", "yellow"), "missing": ("no", "red")}
 #: Without these a machine is not the worse.
@@ -56,3 +74,257 @@ def _table(checks: list[Check]) -> Table:
 
 def main(arguments: Sequence[str]) -> int:
     return run_typed(doctor, "doctor", arguments)
+
+
+Verdict = Literal["good", "partly", "missing"]
+
+_SLURM_COMMANDS = ("sacct", "squeue", "sinfo", "scontrol", "sstat")
+#: Less room than this and a spool or store will soon be full.
+_LITTLE_ROOM = 2**30
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was tried."""
+
+    name: str
+    verdict: Verdict
+    #: What was found.
+    found: str
+    #: What that means for the figures.
+    therefore: str
+
+
+def examine() -> list[Check]:
+    """Try everything, in the order in which it matters."""
+    checks: list[Callable[[], Check]] = [
+        _privileges,
+        _cgroup_mounts,
+        _own_cgroup,
+        _process_events,
+        _exit_records,
+        _kernel_children,
+        _slurm,
+        _graphics,
+        _disk,
+    ]
+    return [check() for check in checks]
+
+
+def summary(checks: list[Check]) -> list[str]:
+    """What will be exact, polled or missing, for `jobsight run` and the agent on this machine."""
+    found = {check.name: check.verdict for check in checks}
+    events = found["process connector"] == "good" and found["exit records"] != "missing"
+    cgroup = found["own cgroup"]
+    return [
+        "CPU time of a job: "
+        + ("exact, from its cgroup" if cgroup != "missing" else "exact at its end, from rusage"),
+        "CPU time by executable: "
+        + (
+            "exact, from exit records; every execution counted" if events else "polled, an estimate"
+        ),
+        "memory: "
+        + (
+            "exact, from its cgroup"
+            if cgroup == "good"
+            else "polled, an estimate (sum over processes)"
+        ),
+        "I/O: "
+        + ("exact to 1 KiB a process, ended ones included" if events else "polled, an estimate"),
+        "GPU: " + ("can be read" if found["GPU"] == "good" else "missing, there is none"),
+    ]
+
+
+def _privileges() -> Check:
+    capabilities = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            capabilities = int(line.split()[1], 16)
+    if os.geteuid() == 0:
+        network = bool(capabilities >> 12 & 1)
+        return Check(
+            "privileges",
+            "good" if network else "partly",
+            "root" if network else "root without CAP_NET_ADMIN",
+            "process events can be asked for" if network else "no process events",
+        )
+    return Check(
+        "privileges",
+        "partly",
+        f"user {os.geteuid()}",
+        "the split by executable is polled; run the agent as root for exact figures",
+    )
+
+
+def _cgroup_mounts() -> Check:
+    found = find_hierarchies()
+    parts = list(_describe(found))
+    if not parts:
+        return Check("cgroups", "missing", "no hierarchy is mounted", "jobs are process trees")
+    return Check("cgroups", "good", "; ".join(parts), "jobs of Slurm can be found by their cgroup")
+
+
+def _describe(found: Hierarchies) -> Iterator[str]:
+    if found.v2_mount is not None:
+        try:
+            controllers = (found.v2_mount / "cgroup.controllers").read_text().split()
+        except OSError:
+            controllers = []
+        yield f"v2 with {', '.join(controllers) if controllers else 'no controllers'}"
+    if found.v1:
+        yield f"v1 with {', '.join(sorted(found.v1))}"
+
+
+def _own_cgroup() -> Check:
+    own = make_cgroup(f"jobsight-doctor-{os.getpid()}")
+    if own is None:
+        return Check(
+            "own cgroup",
+            "missing",
+            "may not be made",
+            "`jobsight run` follows the process tree; totals from rusage",
+        )
+    try:
+        memory = own.cgroup.memory() is not None
+        version = own.cgroup.version
+    finally:
+        own.remove()
+    return Check(
+        "own cgroup",
+        "good" if memory else "partly",
+        f"{version}, {'CPU and memory' if memory else 'CPU alone'}",
+        "`jobsight run` has exact totals" + ("" if memory else "; memory is polled"),
+    )
+
+
+def _process_events() -> Check:
+    """Start a child and see its events: in a namespace the socket opens but stays silent."""
+    try:
+        connector = Connector()
+    except EventsUnavailable as error:
+        return Check("process connector", "missing", str(error.strerror), "programs are polled")
+    try:
+        seen: set[int] = set()
+        pid = _short_child()
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline and len(seen) < 3:
+            for event in connector.drain():
+                if event.pid == pid or (event.what == FORK and event.value == pid):
+                    seen.add(event.what)
+            time.sleep(0.01)
+    finally:
+        connector.close()
+    if seen >= {FORK, EXEC, EXIT}:
+        return Check(
+            "process connector",
+            "good",
+            "fork, exec and exit of a child were told",
+            "every execution can be counted, where exit records come too",
+        )
+    return Check(
+        "process connector",
+        "missing",
+        "the socket opens but stays silent (another network or pid namespace?)",
+        "programs are polled",
+    )
+
+
+def _exit_records() -> Check:
+    try:
+        taskstats = Taskstats()
+    except EventsUnavailable as error:
+        return Check("exit records", "missing", str(error.strerror), "CPU time is polled")
+    try:
+        pid = _short_child()
+        deadline = time.monotonic() + 1.0
+        record = None
+        while time.monotonic() < deadline and record is None:
+            record = next((one for one in taskstats.drain() if one.pid == pid), None)
+            time.sleep(0.01)
+    finally:
+        taskstats.close()
+    if record is None:
+        return Check(
+            "exit records",
+            "missing",
+            "no record came (another pid namespace, or a kernel whose records cannot be read?)",
+            "CPU time by executable is polled",
+        )
+    if record.executable is None:
+        return Check(
+            "exit records",
+            "partly",
+            "a record came, without the executable's inode (an older kernel)",
+            "short programs that were never caught alive have no path",
+        )
+    return Check(
+        "exit records",
+        "good",
+        "the record of a child came, with its executable",
+        "CPU time by executable is exact",
+    )
+
+
+def _short_child() -> int:
+    child = subprocess.Popen(["/bin/true"])
+    child.wait()
+    return child.pid
+
+
+def _kernel_children() -> Check:
+    there = Path(f"/proc/self/task/{os.getpid()}/children").exists()
+    return Check(
+        "process tree",
+        "good" if there else "missing",
+        "/proc/PID/task/TID/children is there" if there else "the kernel does not list children",
+        "jobs without a cgroup can be followed" if there else "jobs need a cgroup",
+    )
+
+
+def _slurm() -> Check:
+    found = [name for name in _SLURM_COMMANDS if shutil.which(name)]
+    if not found:
+        return Check("Slurm", "missing", "no Slurm commands on PATH", "`jobsight run` makes jobs")
+    try:
+        answer = subprocess.run(
+            [found[0], "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        answer = None
+    if answer is None or answer.returncode:
+        return Check(
+            "Slurm",
+            "partly",
+            f"{', '.join(found)} are there but do not answer; is slurm.conf there?",
+            "jobs are known by their cgroups alone",
+        )
+    return Check(
+        "Slurm",
+        "good",
+        f"{answer.stdout.strip()}: {', '.join(found)}",
+        "who a job belongs to can be asked",
+    )
+
+
+def _graphics() -> Check:
+    cards = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
+    if cards:
+        return Check("GPU", "good", f"{len(cards)} NVIDIA", "GPU use can be read by NVML")
+    return Check("GPU", "missing", "none found", "no GPU figures")
+
+
+def _disk() -> Check:
+    parts = []
+    little = False
+    for title, folder in (("store", paths.data_directory()), ("spool", paths.spool_directory())):
+        there = folder
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        little = little or free < _LITTLE_ROOM
+        parts.append(f"{format_bytes(free)} free for the {title} ({folder})")
+    return Check(
+        "disk",
+        "partly" if little else "good",
+        "; ".join(parts),
+        "room is short: batches may be dropped" if little else "room enough",
+    )

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from jobsight.cli.aggregator import progress_line
+from jobsight.cli.compat.aggregator import progress_line
 from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError

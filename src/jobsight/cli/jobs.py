@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from jobsight.cli.tables import print_table, write_csv, write_json
+from jobsight.cli.output import print_table, write_csv, write_json
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError

@@ -35,7 +35,9 @@ COMMANDS = {
     "agent": Command("jobsight.cli.agent:main", "Follow the jobs of this node"),
     "jobs": Command("jobsight.cli.jobs:main", "List jobs from the store"),
     "cluster": Command("jobsight.cli.cluster:main", "Show nodes, partitions and load at a glance"),
-    "software": Command("jobsight.cli.software:main", "Report what ran, and name it by rules"),
+    "software": Command(
+        "jobsight.cli.software.commands:main", "Report what ran, and name it by rules"
+    ),
     "scrape": Command("jobsight.cli.scrape:main", "Bring what Slurm knows into the store"),
     "store": Command("jobsight.cli.store:main", "Look after the store: sizes, checks, backups"),
     "doctor": Command("jobsight.cli.doctor:main", "Say what this machine lets us measure"),

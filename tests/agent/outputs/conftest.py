@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jobsight.agent.job import JobView
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 from jobsight.model import parse_start
 
 HOSTILE = [

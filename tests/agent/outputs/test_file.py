@@ -140,7 +140,7 @@ def test_a_full_file_system(tmp_path: Path) -> None:
 import errno, subprocess
 from pathlib import Path
 from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tiny", {str(tmp_path)!r}], check=True)
 view = view_of(1, "n1")
 output = FileOutput(FileOptions(base_path={str(tmp_path)!r}, spool=""), view)
@@ -166,7 +166,7 @@ def test_kill_in_mid_write_leaves_no_half_record(tmp_path: Path) -> None:
     program = f"""
 import itertools
 from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 for number in itertools.count(1):
     view = view_of(number, "n1")
     output = FileOutput(FileOptions(base_path={str(tmp_path)!r}, spool=""), view)

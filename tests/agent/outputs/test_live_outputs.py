@@ -52,7 +52,7 @@ def test_the_file_of_a_killed_collector_goes_at_the_next_start(
     program = f"""
 import os, signal
 from jobsight.agent.outputs.textfile import TextfileOptions, TextfileOutput
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 view = view_of(7, "n1")
 options = TextfileOptions(path={str(tmp_path / "slurm_%(jobid)s.prom")!r}, metrics={{".*": "x"}})
 TextfileOutput(options, view).store(view, "s", {{"v": 1}})

@@ -11,7 +11,7 @@ from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.file import FileOptions, FileOutput
 from jobsight.agent.outputs.http import Refused
 from jobsight.agent.outputs.worker import OutputHandle, OutputPlan, OutputWorker, end_all
-from jobsight.cli.trial import view_of
+from jobsight.cli.compat.collector import view_of
 
 
 class Noting:

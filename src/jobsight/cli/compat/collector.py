@@ -1,24 +1,32 @@
 """``sams-collector.py``: one job of this node, started by a prolog, the way SAMS documents it.
 
 argparse and not typer: this runs on every compute node, where memory counts.
+
+``--test-output``: one document through every output, to see whether the settings are right.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from jobsight import __version__
+from jobsight.agent.job import Document, JobView
+from jobsight.agent.outputs.worker import OutputPlan
+from jobsight.agent.processes.process import JobUsage
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import short_host_name
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.model import JobInfo, Sighting
 from jobsight.util.service import (
     Background,
     LockFile,
@@ -28,7 +36,9 @@ from jobsight.util.service import (
 )
 
 if TYPE_CHECKING:
+    from jobsight.agent.job import Probe
     from jobsight.sams.node.settings import SamsSettings
+
 
 logger = logging.getLogger("jobsight.collector")
 
@@ -115,11 +125,11 @@ def _collect(options: argparse.Namespace, job_id: int, background: Background | 
     settings = load_sams_settings(options.config or DEFAULT_CONFIG)
     prepare_log(options, settings, job_id=str(job_id), node=node, background=background)
     if options.test_output:
-        from jobsight.cli.trial import try_outputs
+        # MOVED
 
         return try_outputs(settings.outputs, Path(options.test_output), job_id, node)
     with ExitStack() as stack:
-        folder = run_folder()
+        folder = run_directory()
         what = f"a collector for job {job_id} on {node}"
         lock = LockFile(folder / f"collector-{job_id}@{_file_name(node)}.lock", what)
         stack.callback(lock.close)
@@ -139,7 +149,7 @@ def follow(
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
     outputs = [worker.job for worker in workers]
-    cluster, folder = short_host_name(), run_folder()
+    cluster, folder = short_host_name(), run_directory()
     engine: Agent | JobCollector
     if job_id is None:
         engine = Agent(
@@ -171,7 +181,7 @@ def follow(
     return 0 if written else 1
 
 
-def run_folder() -> Path:
+def run_directory() -> Path:
     """Where the node's agent answers, and where our lock lies."""
     return paths.private_directory(Path(load_settings().agent.run_folder))
 
@@ -233,3 +243,49 @@ def parse_job_id(text: str) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def view_of(job_id: int, node: str) -> JobView:
+    """A job that is only a name."""
+    cluster = short_host_name()
+    return JobView(
+        sighting=Sighting(cluster, job_id, node, "", time.time_ns()),
+        info=JobInfo(cluster=cluster, job_id=job_id, source="test"),
+        # There is nothing to measure, and outputs only ask who the job is.
+        probe=cast("Probe", None),
+        usage=JobUsage(),
+    )
+
+
+def read_document(file: Path) -> dict[str, Document]:
+    try:
+        document = json.loads(file.read_bytes())
+    except OSError as error:
+        raise JobsightError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise JobsightError(f"{file}: is no JSON: {error}") from None
+    if not isinstance(document, dict) or not all(isinstance(v, dict) for v in document.values()):
+        raise JobsightError(f"{file}: right: one object per sampler, as in a record of a job")
+    return document
+
+
+def try_outputs(plans: Sequence[OutputPlan], file: Path, job_id: int, node: str) -> int:
+    """Store and write once, without threads and retries, and say how each output did."""
+    documents = read_document(file)
+    view = view_of(job_id, node)
+    failed = 0
+    for plan in plans:
+        try:
+            output = plan.factory(view)
+            try:
+                for sampler, document in documents.items():
+                    output.store(view, sampler, document)
+                output.write(view, documents)
+            finally:
+                output.close()
+        except Exception as error:
+            failed += 1
+            print(f"{plan.name}: failed: {type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            print(f"{plan.name}: done")
+    return 1 if failed else 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jobsight.cli.seed_command import common_parser, default_config, run_command
+from jobsight.cli.compat.common import common_parser, default_config, run_command
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import ReceiverSettings, load_receiver
 

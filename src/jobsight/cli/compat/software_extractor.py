@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from jobsight.cli.seed_command import common_parser, run_on_store
+from jobsight.cli.compat.common import common_parser, run_on_store
 from jobsight.sams.settings import ExtractorSettings, load_extractor
 from jobsight.util.service import LockFile
 

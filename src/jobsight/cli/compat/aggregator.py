@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from jobsight.cli.seed_command import common_parser, default_config, run_on_store
+from jobsight.cli.compat.common import common_parser, default_config, run_on_store
 from jobsight.sams.inbox import Inbox
 from jobsight.sams.reader import Fallback, Reader
 from jobsight.sams.reader_process import NEW_OBJECTS, ReaderProcess

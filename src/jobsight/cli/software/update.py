@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobsight.cli.progress import shown_progress
-from jobsight.cli.software_report import hours
-from jobsight.cli.tables import JsonOption, add_row, new_table, print_table, write_json
+from jobsight.cli.output import (
+    JsonOption,
+    add_row,
+    new_table,
+    print_table,
+    shown_progress,
+    write_json,
+)
+from jobsight.cli.software.report import hours
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError

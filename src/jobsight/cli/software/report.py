@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobsight.cli.jobs import parse_since
-from jobsight.cli.tables import (
+from jobsight.cli.output import (
     CsvOption,
     JsonOption,
     add_row,

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jobsight.cli.aggregator import progress_line
-from jobsight.cli.seed_command import common_parser, run_on_store, warn
+from jobsight.cli.compat.aggregator import progress_line
+from jobsight.cli.compat.common import common_parser, run_on_store, warn
 from jobsight.sams.settings import UpdaterSettings, load_updater
 from jobsight.text import path_bytes
 

@@ -17,16 +17,16 @@ from jobsight.util.service import start_logging
 logger = logging.getLogger("jobsight.sams")
 
 
-class SeedSettings(Protocol):
+class CompatSettings(Protocol):
     log: LogSettings
     warnings: list[str]
 
 
-class StoreSettings(SeedSettings, Protocol):
+class StoreSettings(CompatSettings, Protocol):
     store: str
 
 
-_Settings = TypeVar("_Settings", bound=SeedSettings)
+_Settings = TypeVar("_Settings", bound=CompatSettings)
 _StoreSettings = TypeVar("_StoreSettings", bound=StoreSettings)
 
 

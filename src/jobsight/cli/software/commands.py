@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobsight.cli.software_report import SinceOption, first_day, hours, report
-from jobsight.cli.software_update import name_text, update
-from jobsight.cli.tables import (
+from jobsight.cli.output import (
     CsvOption,
     JsonOption,
     add_row,
@@ -19,6 +17,8 @@ from jobsight.cli.tables import (
     write_csv,
     write_json,
 )
+from jobsight.cli.software.report import SinceOption, first_day, hours, report
+from jobsight.cli.software.update import name_text, update
 from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_group
 from jobsight.config.load import load_settings
 from jobsight.reports.units import UNKNOWN, format_count, format_time

@@ -1,12 +1,17 @@
-"""Rows for people and programs: a table, CSV, JSON or a Parquet file."""
+"""Rows for people and programs: a table, CSV, JSON or a Parquet file.
+
+How far long work has come: a bar on a terminal, a line now and then elsewhere.
+"""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
 
 import msgspec
 import typer
@@ -16,6 +21,7 @@ from jobsight.text import readable_text
 
 if TYPE_CHECKING:
     from rich.table import Table
+
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="As CSV")]
@@ -92,3 +98,50 @@ def write_parquet(
         write_durably(file, sink.getvalue().to_pybytes())
     except OSError as error:
         raise JobsightError(f"{file} cannot be written: {error.strerror}") from None
+
+
+#: Seconds between two lines, where no terminal shows a bar.
+EVERY = 10.0
+
+
+class Lines:
+    """One line when a piece of work is done, and one every few seconds until then."""
+
+    def __init__(self, file: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._clock = clock
+        self._said = clock()
+        self._ended = ""
+
+    def __call__(self, what: str, done: int, whole: int) -> None:
+        ended = bool(whole) and done >= whole and self._ended != what
+        if not ended and self._clock() - self._said < EVERY:
+            return
+        self._said = self._clock()
+        self._ended = what if ended else self._ended
+        of = f" of {whole:,}" if whole else ""
+        print(f"{what}: {done:,}{of}", file=self._file, flush=True)
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Something to call with what is done, how much of it, and how much there is (0: unknown)."""
+    if not sys.stderr.isatty():
+        yield Lines(sys.stderr)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(separator=" of "))
+    with Progress(
+        *columns, TimeElapsedColumn(), Remaining(), console=Console(stderr=True), transient=True
+    ) as bars:
+        tasks = {}
+
+        def show(what: str, done: int, whole: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=None)
+            bars.update(tasks[what], completed=done, total=whole or None)
+
+        yield show
