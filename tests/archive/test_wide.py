@@ -18,7 +18,7 @@ from jobsight.archive.schema import (
     wide_table,
 )
 from jobsight.store.series.curves import SeriesBlock
-from tests.store.test_chunks import curves, same
+from tests.store.series.test_codec import curves, same
 
 
 @settings(max_examples=150, deadline=None)

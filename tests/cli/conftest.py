@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.jobs import BURNERS, Home, build_burner
 from tests.agent.left_behind import nothing_left_behind
+from tests.agent.workloads import BURNERS, Home, build_burner
 
 __all__ = ["nothing_left_behind"]
 

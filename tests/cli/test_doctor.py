@@ -11,7 +11,7 @@ import pytest
 
 from jobsight.cli import doctor
 from jobsight.cli.doctor import Check, summary
-from tests.agent.jobs import JOBSIGHT
+from tests.agent.workloads import JOBSIGHT
 
 CLI = [*JOBSIGHT, "doctor"]
 

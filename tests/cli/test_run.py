@@ -20,8 +20,8 @@ import pytest
 
 from jobsight.config.settings import Settings
 from jobsight.server.serve import BackgroundServer
-from tests.agent.jobs import JOBSIGHT, Home, attributed, row
 from tests.agent.left_behind import USER_PREFIX
+from tests.agent.workloads import JOBSIGHT, Home, attributed, row
 from tests.alone import alone_with
 from tests.waiting import wait_until
 

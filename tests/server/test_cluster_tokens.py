@@ -20,7 +20,7 @@ from jobsight.transport import wire
 from jobsight.transport.delivery import Answer, HttpTarget
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
-from tests.server.test_access import ROUTES
+from tests.server.test_auth import ROUTES
 from tests.waiting import wait_until
 
 

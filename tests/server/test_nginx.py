@@ -18,7 +18,7 @@ from jobsight.transport.wire import encode
 from tests.ports import free_port
 from tests.sams.front import PROJECT, adapted, nginx_for, wait_for
 from tests.server.batches import batch
-from tests.server.papers import Papers
+from tests.server.certificates import Papers
 
 SHIPPED = PROJECT / "deploy" / "nginx" / "jobsight.conf"
 

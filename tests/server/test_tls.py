@@ -21,7 +21,7 @@ from jobsight.transport.delivery import Answer, HttpTarget, server_target
 from jobsight.transport.tls import ClientTls
 from jobsight.transport.wire import encode
 from tests.server.batches import batch
-from tests.server.papers import Papers
+from tests.server.certificates import Papers
 from tests.waiting import wait_until
 
 

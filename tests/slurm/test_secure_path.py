@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.bed import Cluster
-from tests.server.papers import Papers
+from tests.server.certificates import Papers
 from tests.slurm.jobs import ALICE, Gate, burn, script
 from tests.slurm.site import Site
 from tests.waiting import wait_until

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.errors import ConfigError
-from jobsight.software import rules
 from jobsight.software.regex import Pattern, PatternError
 from jobsight.software.rule_file import MAX_TEXT, fill_run
 from jobsight.software.rules import RuleSet, SoftwareName, run_expectations
@@ -323,7 +322,7 @@ def test_where_re2_gives_up_the_rules_are_asked_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_up: str
 ) -> None:
     if gives_up == "while compiling":
-        monkeypatch.setattr(rules, "MEMORY", 60_000)
+        monkeypatch.setattr("jobsight.software.rules.MEMORY", 60_000)
     else:
         # What RE2 gives where its table grows beyond its memory: no match at all.
         monkeypatch.setattr(re2.Set, "Match", lambda self, text: [])

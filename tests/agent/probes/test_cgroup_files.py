@@ -11,7 +11,7 @@ import pytest
 from jobsight.agent.launch.cgroup import OwnCgroup, find_hierarchies, make_cgroup
 from jobsight.agent.probes.cgroup_files import CgroupGone, CgroupV1, CgroupV2, CpuReading
 
-DATA = Path(__file__).parent.parent / "data" / "cgroup"
+DATA = Path(__file__).parents[2] / "data" / "cgroup"
 JOB_V2 = "system.slice/node1_slurmstepd.scope/job_2"
 JOB_V1 = "memory/slurm_node1/uid_20001/job_57"
 

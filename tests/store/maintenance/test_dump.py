@@ -25,7 +25,7 @@ from tests.store.many import NOW, count, fill, summed
 from tests.store.sample import EXACT, START, batch, find, info, part, sighting, step, totals, use
 from tests.store.test_faults import writer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_a_real_prometheus_scrapes_the_server(tmp_path: Path) -> None:
         with Store.open(settings.store.location) as store:
             counted = count_cluster("c1", NODES, JOBS)
             Snapshot(store, "c1").keep("gauges", [("all", counted)])
-        text = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
+        text = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text()
         shipped = text.partition("```yaml\n")[2].partition("```")[0]
         for old, new in (
             ("/etc/prometheus/jobsight-token", str(server.token_file)),

@@ -15,7 +15,7 @@ from jobsight.scheduler.adapters.sacct import choose_columns, jobs_from_rows
 from jobsight.scheduler.records import AdaptError, JobRecord, SourceError
 from tests.scheduler import shapes
 
-DATA = Path(__file__).parents[1] / "data" / "slurm"
+DATA = Path(__file__).parents[2] / "data" / "slurm"
 HOSTILE = 'x Account=victim UserId=root(0) %(user)s "\n|\x01'
 
 

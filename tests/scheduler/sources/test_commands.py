@@ -19,7 +19,7 @@ from jobsight.scheduler.state import read_state
 from jobsight.store.store import Store
 from tests.waiting import wait_until
 
-DATA = Path(__file__).parents[1] / "data" / "slurm"
+DATA = Path(__file__).parents[2] / "data" / "slurm"
 START = 1_790_000_000 * SECOND
 
 

@@ -15,8 +15,8 @@ from jobsight.store.store import Store
 from jobsight.transport.delivery import Answer, Delivery, DeliveryThread, EmbeddedTarget, HttpTarget
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import decode
-from tests.agent.test_spool import batch, sequences
 from tests.server.batches import batch as whole_batch
+from tests.transport.test_spool import batch, sequences
 from tests.waiting import wait_until
 
 TOKEN = "a-token-of-the-delivery-tests"

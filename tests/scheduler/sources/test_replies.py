@@ -12,7 +12,7 @@ from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.replies import Layout, Replies, read_chunks, read_rows
 from jobsight.scheduler.sources.text import TextSource
 from tests.scheduler import shapes
-from tests.scheduler.test_sources import JOB, STEP, Tools
+from tests.scheduler.sources.test_sources import JOB, STEP, Tools
 
 
 def kept(folder: Path, days: float = 1, limit: int = 2**20) -> Replies:

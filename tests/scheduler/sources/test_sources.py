@@ -26,7 +26,7 @@ from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
 from tests.scheduler import shapes
 
-DATA = Path(__file__).parents[1] / "data" / "slurm"
+DATA = Path(__file__).parents[2] / "data" / "slurm"
 JOB = {
     "JobIDRaw": "12", "JobID": "10_3", "Cluster": "hpc", "State": "CANCELLED by 0",
     "Submit": "1794720900", "Start": "1794720981", "End": "1794721281", "ElapsedRaw": "300",

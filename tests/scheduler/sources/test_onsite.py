@@ -18,8 +18,8 @@ from jobsight.scheduler.sources import onsite_script
 from jobsight.scheduler.sources.base import open_source
 from jobsight.scheduler.sources.onsite import OnsiteSource
 from jobsight.scheduler.sources.text import TextSource
-from tests.scheduler.test_node_query import ROW
-from tests.scheduler.test_sources import JOB, STEP, Tools
+from tests.scheduler.adapters.test_squeue import ROW
+from tests.scheduler.sources.test_sources import JOB, STEP, Tools
 
 NODE = {"NodeList": "cn1", "PartitionName": "main", "StateComplete": "mixed", "CPUs": "2",
         "CPUsState": "1/1/0/2", "Memory": "4096", "Reason": "x=y\nz"}  # fmt: skip

@@ -16,7 +16,7 @@ from jobsight.scheduler.records import SourceError
 from jobsight.scheduler.sources.commands import stream_command
 from jobsight.scheduler.sources.pyslurm import PySlurmSource
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 MOMENT = 1794714700
 
 #: A module that answers as PySlurm 22.5.3 did, in the older way, the newer way, or both.

@@ -252,7 +252,7 @@ def test_putting_and_delivering_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", range(3))
 def test_killed_in_the_middle_of_a_put(tmp_path: Path, again: int) -> None:
     script = (
-        "import sys; from pathlib import Path; from tests.agent.test_spool import batch;"
+        "import sys; from pathlib import Path; from tests.transport.test_spool import batch;"
         "from jobsight.transport.spool import Spool; spool = Spool(Path(sys.argv[1]));"
         "print('ready', flush=True)\n"
         "while True: spool.put(batch(50_000))"
@@ -295,7 +295,7 @@ def test_a_full_disk_drops_and_counts_and_the_next_room_is_used(tmp_path: Path) 
     script = f"""
 import os, sys
 from pathlib import Path
-from tests.agent.test_spool import batch, sequences
+from tests.transport.test_spool import batch, sequences
 from jobsight.transport.spool import Spool
 folder = Path({str(tmp_path)!r})
 spool = Spool(folder / "spool")

@@ -19,7 +19,7 @@ from jobsight.agent.processes.executables import (
     same_file,
     script_of,
 )
-from tests.agent.jobs import Home
+from tests.agent.workloads import Home
 
 CASES = [
     ("python3.11", "run.py --password secret", "run.py"),

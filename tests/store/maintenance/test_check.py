@@ -280,14 +280,14 @@ def test_kills_in_the_middle_of_pruning(store: Store, location: str) -> None:
     command = [sys.executable, "-c", _PRUNE, location]
     for _ in range(2):
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+            command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
         ) as process:
             assert process.stdout is not None
             for _ in range(choose.randrange(1, 7)):
                 assert process.stdout.readline() == b"rest\n"
             process.kill()
         assert_sound(store)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[3])
     assert_sound(store)
     assert store.count_runs() == 90
     assert count(store, "chunks") == 60
