@@ -1,10 +1,19 @@
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from jobsight.model import SECOND, Run, RunReference, format_start, parse_start
+from jobsight.model import (
+    SECOND,
+    JobInfo,
+    Run,
+    RunReference,
+    format_start,
+    merge_job_info,
+    parse_start,
+)
 
 START = 1_794_717_192 * SECOND
 
@@ -81,3 +90,48 @@ def test_the_text_form_is_to_the_second() -> None:
     run = Run("alpha", 12, START + 999_999_999)
     assert str(run) == "alpha:12:20261115T043312Z"
     assert parse_start("20261115T043312Z") == START
+
+
+_INFOS = some.builds(
+    JobInfo,
+    cluster=some.sampled_from(["alpha", "beta"]),
+    job_id=some.integers(1, 3),
+    source=some.sampled_from(["prolog", "slurm", "cgroup"]),
+    name=some.none() | some.sampled_from(["", "first", "second"]),
+    uid=some.none() | some.integers(0, 2),
+    cpus=some.none() | some.integers(0, 2),
+    nodes=some.none() | some.sampled_from([(), ("n1",), ("n1", "n2")]),
+    tres=some.none() | some.just({"cpu": 1}) | some.just({}),
+    start=some.none() | some.integers(0, 2),
+    end=some.none() | some.integers(0, 2),
+    exit_code=some.none() | some.integers(0, 1),
+)
+
+
+@given(_INFOS, _INFOS)
+def test_merge_keeps_every_known_value(known: JobInfo, other: JobInfo) -> None:
+    before = msgspec.structs.astuple(known), msgspec.structs.astuple(other)
+    filled = merge_job_info(known, other, "fill")
+    overwritten = merge_job_info(known, other, "overwrite")
+    for name in JobInfo.__struct_fields__:
+        values = [getattr(known, name), getattr(other, name)]
+        preferred = [value for value in values if value is not None]
+        assert getattr(filled, name) == (preferred[0] if preferred else None)
+        assert getattr(overwritten, name) == (preferred[-1] if preferred else None)
+    assert (msgspec.structs.astuple(known), msgspec.structs.astuple(other)) == before
+
+
+@given(_INFOS, _INFOS, _INFOS)
+def test_the_two_merge_policies_mirror_each_other(a: JobInfo, b: JobInfo, c: JobInfo) -> None:
+    assert merge_job_info(a, b, "fill") == merge_job_info(b, a, "overwrite")
+    assert merge_job_info(a, a, "fill") == a
+    left = merge_job_info(merge_job_info(a, b, "overwrite"), c, "overwrite")
+    right = merge_job_info(a, merge_job_info(b, c, "overwrite"), "overwrite")
+    assert left == right
+
+
+def test_a_merge_does_not_take_zero_or_empty_for_unknown() -> None:
+    known = JobInfo(cluster="alpha", job_id=1, source="slurm", uid=0, name="", exit_code=0)
+    other = JobInfo(cluster="alpha", job_id=1, source="prolog", uid=7, name="x", exit_code=1)
+    merged = merge_job_info(known, other, "fill")
+    assert (merged.uid, merged.name, merged.exit_code, merged.source) == (0, "", 0, "slurm")

@@ -134,6 +134,27 @@ class JobInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     exit_signal: int | None = None
 
 
+#: How :func:`merge_job_info` treats a field that both records know.
+MergePolicy: TypeAlias = Literal["fill", "overwrite"]
+
+
+def merge_job_info(known: JobInfo, other: JobInfo, policy: MergePolicy) -> JobInfo:
+    """Merge two records of one run into a new one; a value that is None never replaces another.
+
+    With the policy "fill" the result has the fields of ``known``, completed by ``other`` where
+    they are None. With "overwrite" it has the fields of ``other``, completed by ``known``. The
+    fields that are never None (cluster, job id and source) therefore come from ``known`` with
+    "fill" and from ``other`` with "overwrite".
+    """
+    first, second = (known, other) if policy == "fill" else (other, known)
+    values = {
+        name: getattr(second, name)
+        for name in JobInfo.__struct_fields__
+        if getattr(first, name) is None
+    }
+    return msgspec.structs.replace(first, **values)
+
+
 class Coverage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How much of the job a figure stands for, and why not more."""
 

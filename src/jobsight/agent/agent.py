@@ -25,13 +25,13 @@ from jobsight.agent.control import Control, Reply, Request
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob, JobView, Output
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup, inodes_of
 from jobsight.agent.jobs.first_seen import FirstSeen, same_directories
-from jobsight.agent.jobs.identity import Identity, PendingJobInfo, info_from_cgroup, merge_info
+from jobsight.agent.jobs.identity import Identity, PendingJobInfo, info_from_cgroup
 from jobsight.agent.probes.cgroup import SlurmProbe
 from jobsight.agent.probes.cgroup_files import CgroupGone
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.procfs import Descriptors
 from jobsight.agent.sampling import SampledJob, SamplerPlan
-from jobsight.model import JobInfo, Sighting
+from jobsight.model import JobInfo, Sighting, merge_job_info
 from jobsight.transport.spool import Spool
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Agent:
         """Somebody (a prolog, the scheduler) says who a job is."""
         followed = [job for job in self._jobs.values() if job.view.info.job_id == info.job_id]
         for job in followed:
-            merge_info(job.view.info, info)
+            job.view.info = merge_job_info(job.view.info, info, "overwrite")
         if not followed:
             # A prolog comes before the cgroup, and before the job's first process.
             self._told.keep_info(info)

@@ -24,7 +24,7 @@ import msgspec
 
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
-from jobsight.model import SECOND, JobInfo, RunReference
+from jobsight.model import SECOND, JobInfo, RunReference, merge_job_info
 from jobsight.scheduler.adapters.policy import ReservationInfo, mark_reserved
 from jobsight.scheduler.cluster_metrics import count_cluster
 from jobsight.scheduler.fields import ENDED
@@ -343,22 +343,17 @@ def combine_infos(accounting: JobInfo, controller: JobInfo) -> JobInfo:
     The controller has the name as the user wrote it, the restart count and the exit code of
     failed jobs, which the accounting's JSON of some releases lacks; and it is ahead in time.
     """
-    values = {
-        name: getattr(controller, name)
-        for name in JobInfo.__struct_fields__
-        if getattr(accounting, name) is None
-    }
+    merged = merge_job_info(accounting, controller, "fill")
     if controller.name is not None:
-        values["name"] = controller.name
+        merged.name = controller.name
     if controller.state in ENDED and accounting.end is None:
-        for name in ("state", "end", "exit_code", "exit_signal"):
-            values[name] = getattr(controller, name)
+        merged.state, merged.end = controller.state, controller.end
+        merged.exit_code, merged.exit_signal = controller.exit_code, controller.exit_signal
     elif accounting.exit_code is not None or accounting.exit_signal is not None:
         # Code and signal are one statement: of a job at its time limit the two sides make
         # different ones.
-        values.pop("exit_code", None)
-        values.pop("exit_signal", None)
-    return msgspec.structs.replace(accounting, **values)
+        merged.exit_code, merged.exit_signal = accounting.exit_code, accounting.exit_signal
+    return merged
 
 
 #: Seconds that a server waits at its end for a round that is under way.

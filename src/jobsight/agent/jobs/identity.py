@@ -65,14 +65,6 @@ def info_from_cgroup(cluster: str, job_id: int, place: JobCgroup) -> JobInfo:
     )
 
 
-def merge_info(known: JobInfo, said: JobInfo) -> None:
-    """Take over what was not known; nothing is forgotten."""
-    for name in said.__struct_fields__:
-        value = getattr(said, name)
-        if value is not None:
-            setattr(known, name, value)
-
-
 def info_from_prolog(environment: Mapping[str, str], cluster: str, job_id: int) -> JobInfo | None:
     """What the prolog was told about this job; None where it was told nothing."""
     if environment.get("SLURM_JOB_ID") != str(job_id):

@@ -25,7 +25,15 @@ from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.errors import JobsightError
-from jobsight.model import Coverage, ExecutableUse, JobInfo, JobPart, JobTotals, StepUse
+from jobsight.model import (
+    Coverage,
+    ExecutableUse,
+    JobInfo,
+    JobPart,
+    JobTotals,
+    StepUse,
+    merge_job_info,
+)
 
 if TYPE_CHECKING:
     from jobsight.model import JobInfo
@@ -256,10 +264,7 @@ def _informed(
 
     def informed(view: JobView) -> Output:
         if info is not None:
-            for name in info.__struct_fields__:
-                value = getattr(info, name)
-                if value is not None:
-                    setattr(view.info, name, value)
+            view.info = merge_job_info(view.info, info, "overwrite")
         return make(view)
 
     return informed

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from jobsight.model import SECOND, JobInfo, Sighting
+from jobsight.model import SECOND, JobInfo, Sighting, merge_job_info
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
 
@@ -422,18 +422,10 @@ def is_waiting_run(row: RunRow, info: JobInfo) -> bool:
 
 
 def merge_run_info(stored: JobInfo, arriving: JobInfo) -> JobInfo:
-    """What is known after a record arrives: only known values overwrite."""
+    """Merge a record that arrives into what is stored of its run."""
+    # A late record of a run that has ended completes it, but does not make it run again.
     late = stored.end is not None and arriving.end is None
-    changes = {}
-    for name in JobInfo.__struct_fields__:
-        value = getattr(arriving, name)
-        if value is None:
-            continue
-        # A late record of a run that has ended may add to it, but not make it run again.
-        if late and getattr(stored, name) is not None:
-            continue
-        changes[name] = value
-    return msgspec.structs.replace(stored, **changes)
+    return merge_job_info(stored, arriving, "fill" if late else "overwrite")
 
 
 def _contradict(info: JobInfo, other: JobInfo | Sighting) -> bool:
