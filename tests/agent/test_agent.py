@@ -76,11 +76,11 @@ def test_an_agent_that_comes_in_the_middle_of_a_job(node: SlurmNode) -> None:
 _AGENT = """
 import sys
 from pathlib import Path
-from jobsight.agent.agent import NodeAgent
-from jobsight.agent.jobs.cgroup_watcher import Finder
+from jobsight.agent.agent import Agent
+from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
 from jobsight.transport.spool import Spool
-agent = NodeAgent(cluster="test", node="n1", spool=Spool(Path(sys.argv[1])),
-    finder=Finder(v1_roots=[sys.argv[3]]), run_folder=Path(sys.argv[2]),
+agent = Agent(cluster="test", node="n1", spool=Spool(Path(sys.argv[1])),
+    finder=CgroupWatcher(v1_roots=[sys.argv[3]]), run_folder=Path(sys.argv[2]),
     intervals=((None, 0.1),), flush_interval=0.1)
 agent.run()
 """

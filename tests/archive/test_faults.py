@@ -81,12 +81,12 @@ def test_a_full_disk(sqlite: Store, place: Storage, tmp_path: Path) -> None:
     script = f"""
 import subprocess
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80k", "tiny", {str(folder)!r}], check=True)
-from jobsight.archive.storage import ArchiveError, open_place
+from jobsight.archive.storage import ArchiveError, open_storage
 from jobsight.config.settings import ArchiveSettings
 from jobsight.archive.writer import write_archive
-from jobsight.store import Store
+from jobsight.store.store import Store
 from pathlib import Path
-place = open_place(ArchiveSettings(location={str(folder)!r}))
+place = open_storage(ArchiveSettings(location={str(folder)!r}))
 with Store.open({str(tmp_path / "store.db")!r}) as store:
     try:
         write_archive(store, place, {LATER})

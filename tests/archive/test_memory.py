@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = f"""
 import resource, sys
 from jobsight.archive import writer
-from jobsight.archive.storage import open_place
+from jobsight.archive.storage import open_storage
 from jobsight.config.settings import ArchiveSettings
-from jobsight.store import Store
+from jobsight.store.store import Store
 writer.PART_RUNS = 2000
 with Store.open(sys.argv[1]) as store:
-    place = open_place(ArchiveSettings(location=sys.argv[2]))
+    place = open_storage(ArchiveSettings(location=sys.argv[2]))
     print(writer.write_archive(store, place, {NOW}).runs)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

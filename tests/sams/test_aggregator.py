@@ -312,7 +312,7 @@ _DYING = """
 import os, sys
 from tests.sams.documents import Site
 from tests.sams.test_aggregator import aggregate
-from jobsight.store import Store
+from jobsight.store.store import Store
 from pathlib import Path
 left = int(sys.argv[2])
 def counted(function):

@@ -189,7 +189,7 @@ class TestWorker:
 UPDATER = """
 import sys
 from jobsight.software.worker import update
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.software.rule_sets import BETTER, PLAIN
 with Store.open(sys.argv[1]) as store:
     print("ready", flush=True)

@@ -25,7 +25,7 @@ from tests.store.sample import batch, find, info, part, seconds, series, sightin
 #: Writes one sample per batch and says so once it is stored.
 WRITER = """
 import sys
-from jobsight.store import Store
+from jobsight.store.store import Store
 from tests.store.sample import batch, part, series, step
 first, last, spool = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 with Store.open(sys.argv[1]) as store:
@@ -220,7 +220,7 @@ def test_read_only_files_and_folders(tmp_path: Path) -> None:
     attempt = """
 import os, sys
 from jobsight.errors import StoreError
-from jobsight.store import Store
+from jobsight.store.store import Store
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

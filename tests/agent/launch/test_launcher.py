@@ -50,8 +50,8 @@ def test_abandoned_it_never_starts(tmp_path: Path) -> None:
 
 def test_when_the_launcher_dies_it_never_starts(tmp_path: Path) -> None:
     script = (
-        "import os; from jobsight.agent.launch.child import Command\n"
-        f"made = Command(['/bin/touch', {str(tmp_path / 'started')!r}], environment={{}}, "
+        "import os; from jobsight.agent.launch.child import ChildProcess\n"
+        f"made = ChildProcess(['/bin/touch', {str(tmp_path / 'started')!r}], environment={{}}, "
         "before=lambda: None, signal_mask=set())\n"
         "print(made.pid, flush=True); os._exit(0)"
     )

@@ -188,7 +188,7 @@ _FEEDER = """
 import os, signal, sys
 from jobsight.scheduler.sinks.feeder import feed
 from jobsight.scheduler.sinks.mongodb import MongoSink
-from jobsight.store import Store
+from jobsight.store.store import Store
 location, url, database, *dying = sys.argv[1:]
 class Feeder(MongoSink):
     def jobs(self, group):

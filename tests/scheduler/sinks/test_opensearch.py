@@ -174,7 +174,7 @@ _FEEDER = """
 import os, signal, sys
 from jobsight.scheduler.sinks.feeder import feed
 from jobsight.scheduler.sinks.opensearch import OpenSearchSink
-from jobsight.store import Store
+from jobsight.store.store import Store
 class Feeder(OpenSearchSink):
     def _bulk(self, lines, expected):
         if super()._bulk(lines, expected):

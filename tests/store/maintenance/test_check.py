@@ -263,12 +263,13 @@ def test_a_store_that_is_written_to_is_sound(store: Store, location: str) -> Non
 _PRUNE = """
 import sys
 from jobsight.config.settings import KeepSettings
-from jobsight.store import Store, pruning
+from jobsight.store.maintenance import retention
+from jobsight.store.store import Store
 from tests.store.many import NOW
-pruning.NODES_AT_ONCE = pruning.THINNED_AT_ONCE = 5
+retention.NODES_AT_ONCE = retention.THINNED_AT_ONCE = 5
 keep = KeepSettings(series=10, thinned=30, executables=30, runs=60)
 with Store.open(sys.argv[1]) as store:
-    pruning.prune(store.database, keep, NOW, rest=lambda seconds: print("rest", flush=True))
+    retention.prune(store.database, keep, NOW, rest=lambda seconds: print("rest", flush=True))
 """
 
 

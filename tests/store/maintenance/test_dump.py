@@ -279,7 +279,7 @@ def test_a_backup_while_a_server_writes(location: str, tmp_path: Path, empty: st
 
 _WORK = {
     "restore": "from jobsight.store.maintenance.dump import restore; restore(to, Path(of), show)",
-    "move": "from jobsight.store.maintenance.dump import move; move(of, to, show)",
+    "move": "from jobsight.store.maintenance.dump import copy_store; copy_store(of, to, show)",
 }
 _PROCESS = """
 import sys

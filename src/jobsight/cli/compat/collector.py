@@ -241,10 +241,6 @@ def parse_job_id(text: str) -> int:
     return int(text)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def view_of(job_id: int, node: str) -> JobView:
     """A job that is only a name."""
     cluster = short_host_name()
@@ -289,3 +285,7 @@ def try_outputs(plans: Sequence[OutputPlan], file: Path, job_id: int, node: str)
         else:
             print(f"{plan.name}: done")
     return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
