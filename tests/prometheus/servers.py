@@ -139,6 +139,12 @@ class VictoriaMetrics(Process):
         ]
 
 
+def with_flush(server: VictoriaMetrics) -> None:
+    """What was written becomes visible at once."""
+    with urllib.request.urlopen(f"{server.url}/internal/force_flush", timeout=10):
+        pass
+
+
 def wait_for(
     condition: Callable[[], Any], seconds: float, log: Callable[[], str] | None = None
 ) -> Any:

@@ -15,9 +15,9 @@ from jobsight.server.serve import BackgroundServer
 from jobsight.transport import wire
 from jobsight.transport.spool import Spool
 from tests.agent.slurm_trees import SlurmNode, available, following
+from tests.prometheus.batches import NOW, batch
 from tests.prometheus.readers import fetch, one, samples
-from tests.prometheus.servers import Prometheus, VictoriaMetrics
-from tests.prometheus.test_remote_write import NOW, batch, with_flush
+from tests.prometheus.servers import Prometheus, VictoriaMetrics, with_flush
 from tests.waiting import wait_until
 
 

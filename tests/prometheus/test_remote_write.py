@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 import threading
-import time
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.config.settings import RemoteWriteSettings
-from jobsight.model import MISSING, SECOND, Batch, JobInfo, JobPart, JobTotals, Series, Sighting
+from jobsight.model import SECOND, Batch, JobPart, Series, Sighting
 from jobsight.prometheus import names
 from jobsight.prometheus.remote_write import (
     STALE,
@@ -29,41 +27,10 @@ from jobsight.prometheus.remote_write import (
     series,
     snappy,
 )
-from jobsight.transport.delivery import Delivery
 from jobsight.transport.spool import Spool
-from jobsight.transport.wire import encode
-from tests.prometheus.servers import Prometheus, VictoriaMetrics
+from tests.prometheus.batches import NOW, batch, deliver
+from tests.prometheus.servers import Prometheus, VictoriaMetrics, with_flush
 from tests.prometheus.wire_format import parse, unpack
-
-NOW = time.time_ns() // SECOND * SECOND
-
-
-def batch(number: int = 1, *, final: bool = False, job: int = 42, rows: int = 3) -> Batch:
-    """Some seconds of a job, each batch behind the one before."""
-    begin = NOW + number * rows * SECOND
-    times = array("q", [begin + place * SECOND for place in range(rows)])
-    columns = {
-        "cpu.time": array("q", [(number * rows + place) * SECOND for place in range(rows)]),
-        "memory.used": array("q", [MISSING, *([2**20] * (rows - 1))]),
-        "gpu.1.power": array("q", [250_000_000] * rows),
-        "site.own": array("q", [1] * rows),
-    }
-    last = begin + (rows - 1) * SECOND
-    totals = JobTotals(time=last + SECOND // 2, cpu_source="test", cpu_time=99 * SECOND)
-    return Batch(
-        cluster="c", node="n1", spool="5" * 32, sequence=number, written=begin, monotonic=1,
-        agent="test",
-        jobs=[JobInfo(cluster="c", job_id=job, source="test", user="ann\n", cpus=4)],
-        parts=[
-            JobPart(
-                sighting=Sighting("c", job, "n1", "boot", NOW),
-                epoch="e",
-                series=None if final else Series(times, columns),
-                totals=totals,
-                final=final,
-            )
-        ],
-    )  # fmt: skip
 
 
 def read(message: bytes) -> dict[str, list[tuple[float, int]]]:
@@ -157,14 +124,6 @@ def test_any_sample_and_label_can_be_read_back(samples: list[tuple[float, int]],
     assert found.values == samples
 
 
-def deliver(folder: Path, url: str, batches: list[Batch], **settings: object) -> Delivery:
-    spool = Spool(folder / "spool", power_loss=False)
-    for one in batches:
-        spool.keep(encode(one))
-    made = RemoteWriteSettings(url=url, **settings)  # type: ignore[arg-type]
-    return Delivery(spool, RemoteWriteTarget("agent.remote_write", made))
-
-
 @pytest.mark.parametrize("kind", ["prometheus", "victoria"])
 def test_a_real_receiver_has_every_sample(tmp_path: Path, kind: str) -> None:
     server: Prometheus | VictoriaMetrics
@@ -197,14 +156,6 @@ def test_a_real_receiver_has_every_sample(tmp_path: Path, kind: str) -> None:
         delivery.spool.close()
     finally:
         server.stop()
-
-
-def with_flush(server: VictoriaMetrics) -> None:
-    """What was written becomes visible at once."""
-    import urllib.request
-
-    with urllib.request.urlopen(f"{server.url}/internal/force_flush", timeout=10):
-        pass
 
 
 @contextmanager

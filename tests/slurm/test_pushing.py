@@ -15,8 +15,8 @@ from tests.prometheus.servers import (
     VictoriaMetrics,
     scraping,
     wait_for,
+    with_flush,
 )
-from tests.prometheus.test_remote_write import with_flush
 from tests.slurm.jobs import ALICE, Gate, burn, script
 from tests.slurm.site import Site
 from tests.slurm.test_prometheus import close

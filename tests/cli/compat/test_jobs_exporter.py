@@ -15,23 +15,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from jobsight.cli.compat.jobs_exporter import main, parse_timer, read_blacklist
 from jobsight.errors import ConfigError
+from tests.agent.exporter.settings import SETTINGS
 from tests.agent.slurm_trees import SlurmNode, available
 from tests.ports import free_port
 from tests.prometheus.readers import Samples, fetch, samples, values
 from tests.prometheus.servers import promtool
 from tests.waiting import wait_until
-
-SETTINGS = """
-cluster = "c"
-[agent]
-node = "n1"
-run_folder = "{folder}/run"
-cgroup_roots = ['{root}']
-ask_slurm = false
-samplers = []
-[agent.metrics]
-keep_ended = 5.0
-"""
 
 
 def test_a_blacklist_names_users(tmp_path: Path) -> None:

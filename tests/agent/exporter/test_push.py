@@ -19,12 +19,12 @@ from jobsight.agent.job import Sampler
 from jobsight.config.settings import AgentSettings, MetricsSettings, PushSettings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
+from tests.agent.exporter.settings import SETTINGS
 from tests.agent.samplers.jobs import Clock, Job
 from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.ports import free_port
 from tests.prometheus.readers import one, samples, values
 from tests.prometheus.servers import Pushgateway, wait_for
-from tests.prometheus.test_jobs_exporter import SETTINGS
 from tests.waiting import wait_until
 
 

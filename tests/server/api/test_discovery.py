@@ -20,11 +20,10 @@ from jobsight.server.api.health import target_groups
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.store import Store
 from jobsight.transport import wire
+from tests.prometheus.batches import batch
 from tests.prometheus.servers import Prometheus, wait_for
-from tests.prometheus.test_dashboards import DEPLOY
-from tests.prometheus.test_remote_write import batch
-from tests.store.conftest import location as location
-from tests.store.conftest import postgresql_server as postgresql_server
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "prometheus"
 
 
 def test_agents_by_cluster_and_silence(location: str) -> None:

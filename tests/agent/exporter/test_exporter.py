@@ -24,7 +24,7 @@ from jobsight.prometheus import names
 from tests.agent.samplers.jobs import MIB, Clock, Job
 from tests.prometheus.readers import one, samples, values
 
-V2 = Path(__file__).parents[1] / "data" / "cgroup" / "v2"
+V2 = Path(__file__).parents[2] / "data" / "cgroup" / "v2"
 
 
 @pytest.fixture

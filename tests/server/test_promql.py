@@ -22,8 +22,8 @@ from jobsight.server.serve import BackgroundServer
 from jobsight.store.read.external import RunSpan
 from jobsight.store.store import Store
 from jobsight.transport.http import Web
-from tests.prometheus.servers import Prometheus, VictoriaMetrics
-from tests.prometheus.test_remote_write import NOW, batch, deliver, with_flush
+from tests.prometheus.batches import NOW, batch, deliver
+from tests.prometheus.servers import Prometheus, VictoriaMetrics, with_flush
 
 RUN = RunSpan("c", 42, NOW, NOW + 12 * SECOND)
 

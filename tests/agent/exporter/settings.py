@@ -1,0 +1,13 @@
+"""Settings of an exporter whose jobs are shaped like Slurm's."""
+
+SETTINGS = """
+cluster = "c"
+[agent]
+node = "n1"
+run_folder = "{folder}/run"
+cgroup_roots = ['{root}']
+ask_slurm = false
+samplers = []
+[agent.metrics]
+keep_ended = 5.0
+"""
