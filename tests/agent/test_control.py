@@ -190,7 +190,7 @@ def test_a_second_agent_is_refused_and_a_dead_ones_socket_is_not_in_the_way(
     left.bind(str(tmp_path / SOCKET))
     left.close()
     first, collector = control()
-    with pytest.raises(JobsightError, match="runs already"):
+    with pytest.raises(JobsightError, match="is already running"):
         control()
     first.close()
     collector.close()

@@ -14,7 +14,7 @@ import msgspec
 from jobsight.archive import part, restore, storage, writer  # noqa: F401
 from jobsight.config.settings import ArchiveSettings
 from jobsight.store.store import Store
-from jobsight.util.service import AlreadyRunning
+from jobsight.util.locks import AlreadyRunning
 from tests.archive.months import NOVEMBER
 
 #: What is stepped through: before each of these calls, and after.

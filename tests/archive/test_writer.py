@@ -18,7 +18,7 @@ from jobsight.archive.writer import archive_lock, write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
 from jobsight.store.store import Store
-from jobsight.util.service import AlreadyRunning
+from jobsight.util.locks import AlreadyRunning
 from tests.archive import months
 from tests.archive.months import FINISHED, HOUR, LATER, NOVEMBER, OCTOBER
 from tests.store.many import count
@@ -184,7 +184,7 @@ def test_large_parts_are_closed_early(
 
 
 def test_two_archivers_do_not_meet(filled: Store, place: Storage) -> None:
-    with archive_lock(filled.database), pytest.raises(AlreadyRunning, match="runs already"):
+    with archive_lock(filled.database), pytest.raises(AlreadyRunning, match="is already running"):
         write_archive(filled, place, LATER)
     assert write_archive(filled, place, LATER).runs == 6
 

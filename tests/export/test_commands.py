@@ -9,7 +9,7 @@ import pytest
 
 from jobsight.cli.compat import aggregator, software_extractor, software_updater
 from jobsight.store.store import Store
-from jobsight.util.service import LockFile
+from jobsight.util.locks import LockFile
 from tests.export.documents import read_all
 from tests.sams.documents import Site, document
 

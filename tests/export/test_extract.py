@@ -9,13 +9,13 @@ import pytest
 
 from jobsight.config.settings import ExportSettings
 from jobsight.errors import JobsightError, StoreError
+from jobsight.export import extract
 from jobsight.export.extract import ExportState, Extracted, Extractor, say_again
 from jobsight.export.records import ReportedRun, Reporting
 from jobsight.model import SECOND, JobInfo
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.worker import update
 from jobsight.store.store import Store
-from jobsight.util import durable
 from tests.export.documents import NAMESPACE, read_all, read_file
 from tests.software.rule_sets import BETTER, NONE, PLAIN
 from tests.store.sample import START, batch, info, part, sighting, totals, use
@@ -157,9 +157,9 @@ def test_whoever_is_killed_loses_and_doubles_nothing(
         run(store, job, ALPHA)
     update(store, PLAIN)
     targets = {
-        "before the file": (durable, "prepare"),
+        "before the file": (extract, "prepare_file"),
         "before the note": (ExportState, "advance"),
-        "before the name": (durable, "publish"),
+        "before the name": (extract, "publish_file"),
     }
     owner, name = targets[where]
     original = getattr(owner, name)
@@ -200,14 +200,14 @@ def test_another_process_that_exports_is_noticed(
 ) -> None:
     run(store, 1, ALPHA)
     update(store, PLAIN)
-    original = durable.prepare
+    original = extract.prepare_file
 
     def prepare(file: Path, data: bytes) -> None:
-        monkeypatch.setattr(durable, "prepare", original)
+        monkeypatch.setattr(extract, "prepare_file", original)
         export(store, tmp_path / "other", None)
         original(file, data)
 
-    monkeypatch.setattr(durable, "prepare", prepare)
+    monkeypatch.setattr(extract, "prepare_file", prepare)
     with pytest.raises(StoreError, match="by another process meanwhile"):
         export(store, tmp_path, None)
     assert ids(tmp_path) == []
@@ -217,7 +217,7 @@ def test_another_process_that_exports_is_noticed(
 def test_a_foreign_file_is_never_overwritten(store: Store, tmp_path: Path) -> None:
     run(store, 1, ALPHA)
     (tmp_path / "all-00000001.xml").write_text("precious")
-    with pytest.raises(JobsightError, match="is there already, but not from this store"):
+    with pytest.raises(JobsightError, match="does not belong to this store"):
         export(store, tmp_path)
     assert (tmp_path / "all-00000001.xml").read_text() == "precious"
 

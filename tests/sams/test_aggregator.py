@@ -281,14 +281,14 @@ def test_files_wait_while_slurm_is_away(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_second_aggregator_is_refused(site: Site, capsys: Any) -> None:
-    from jobsight.util.service import LockFile
+    from jobsight.util.locks import LockFile
 
     lock = LockFile(Inbox(site.loader()).lock, "it")
     try:
         assert main(["--config", str(site.config)]) == 1
     finally:
         lock.close()
-    assert "runs already" in capsys.readouterr().err
+    assert "is already running" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_two_started_at_once_book_everything_once(site: Site) -> None:
     codes = [process.returncode for process in both]
     assert 0 in codes
     for code, text in zip(codes, said, strict=True):
-        assert (code, "runs already" in text) in ((0, False), (1, True)), text
+        assert (code, "is already running" in text) in ((0, False), (1, True)), text
     _complete(site, expected)
 
 

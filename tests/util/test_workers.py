@@ -1,34 +1,117 @@
+from __future__ import annotations
+
 import logging
 import threading
 
 import pytest
 
 from jobsight.errors import JobsightError
-from jobsight.util.workers import repeating
+from jobsight.util.backoff import Backoff
+from jobsight.util.workers import INTERNAL_ERROR, PeriodicWorker, in_background
 
 logger = logging.getLogger("jobsight.tests")
 
 
-def test_errors_and_faults_do_not_end_the_work(caplog: pytest.LogCaptureFixture) -> None:
+def names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_errors_and_bugs_do_not_end_the_work(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     rounds: list[threading.Event] = []
     done = threading.Event()
 
     def work(stopped: threading.Event) -> None:
         rounds.append(stopped)
-        if len(rounds) == 1:
-            raise JobsightError("no room")
-        if len(rounds) == 2:
-            raise KeyError("a fault")
+        if len(rounds) in (1, 2):
+            raise JobsightError("no space")
+        if len(rounds) == 3:
+            raise KeyError("a bug")
         done.set()
         stopped.wait()
 
-    with repeating("test", work, 0.001, logger, "the work waits"):
+    worker = PeriodicWorker("test", work, 0.001, logger=logger, failure="the work failed")
+    with worker:
         assert done.wait(30)
-        assert any(thread.name == "jobsight-test" for thread in threading.enumerate())
-    assert not any(thread.name == "jobsight-test" for thread in threading.enumerate())
-    assert len(rounds) == 3
-    said = [(record.levelname, record.message) for record in caplog.records]
-    assert said == [
-        ("WARNING", "the work waits: no room"),
-        ("ERROR", "the work waits: a fault of jobsight"),
+        assert "jobsight-test" in names()
+    assert "jobsight-test" not in names()
+    assert len(rounds) == 4
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "the work failed: no space"),
+        ("ERROR", "the work failed: internal error"),
+        ("INFO", "test: recovered"),
     ]
+
+
+def test_the_reason_is_that_of_the_last_call() -> None:
+    errors: list[Exception] = [JobsightError("no space"), KeyError("x")]
+
+    def work(stopped: threading.Event) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    worker = PeriodicWorker("test", work, 1, logger=logger, failure="the work failed")
+    assert not worker.run_once()
+    assert worker.reason == "no space"
+    assert not worker.run_once()
+    assert worker.reason == INTERNAL_ERROR
+    assert worker.run_once()
+    assert worker.reason == ""
+
+
+def test_a_wake_up_shortens_the_interval() -> None:
+    rounds = threading.Semaphore(0)
+    worker = PeriodicWorker(
+        "test", lambda stopped: rounds.release(), 3600, logger=logger, failure="failed"
+    )
+    with worker:
+        assert rounds.acquire(timeout=30)
+        worker.wake()
+        assert rounds.acquire(timeout=30)
+
+
+def test_a_backoff_delays_the_next_attempt() -> None:
+    attempts = threading.Semaphore(0)
+
+    def work(stopped: threading.Event) -> None:
+        attempts.release()
+        raise JobsightError("unreachable")
+
+    backoff = Backoff(0.001, 0.002)
+    worker = PeriodicWorker("test", work, 3600, logger=logger, failure="failed", backoff=backoff)
+    with worker:
+        for _ in range(3):
+            assert attempts.acquire(timeout=30)
+    assert backoff.failures >= 2
+
+
+def test_a_worker_that_was_not_started_can_be_stopped() -> None:
+    PeriodicWorker("test", lambda stopped: None, 1, logger=logger, failure="failed").stop()
+
+
+def test_a_stop_during_the_first_delay_ends_the_thread() -> None:
+    calls: list[int] = []
+    worker = PeriodicWorker(
+        "test",
+        lambda stopped: calls.append(1),
+        1,
+        logger=logger,
+        failure="failed",
+        first_delay=3600,
+    )
+    with worker:
+        pass
+    assert "jobsight-test" not in names()
+    assert calls == []
+
+
+def test_background_work_ends_with_the_block() -> None:
+    ended = threading.Event()
+
+    def work(stopped: threading.Event) -> None:
+        stopped.wait()
+        ended.set()
+
+    with in_background("test", work):
+        assert not ended.is_set()
+    assert ended.is_set()

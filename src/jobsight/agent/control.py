@@ -21,7 +21,7 @@ from jobsight.agent.collector import Collector
 from jobsight.errors import JobsightError
 from jobsight.model import Batch, JobInfo
 from jobsight.transport.wire import decode, encode
-from jobsight.util.service import LockFile
+from jobsight.util.locks import LockFile
 
 SOCKET: Final = "agent.sock"
 _LENGTH: Final = struct.Struct("!I")

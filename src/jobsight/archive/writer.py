@@ -19,7 +19,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,8 +54,8 @@ from jobsight.store.series.curves import MAX_VALUES, SeriesBlock, join
 from jobsight.store.store import Store
 from jobsight.store.write.runs import info_from_columns
 from jobsight.text import readable_path
-from jobsight.util.service import AlreadyRunning, LockFile
-from jobsight.util.workers import repeating
+from jobsight.util.locks import AlreadyRunning, LockFile
+from jobsight.util.workers import PeriodicWorker
 
 #: Runs of one part at most: they are marked in one transaction.
 PART_RUNS = 10_000
@@ -512,7 +512,7 @@ def archive_lock(database: Database) -> Iterator[None]:
     with database.engine.connect() as connection:
         taken = text(f"SELECT pg_try_advisory_lock({_NUMBER}, 0)")
         if not connection.scalar(taken):
-            raise AlreadyRunning(f"{what} runs already")
+            raise AlreadyRunning(f"{what} is already running")
         connection.commit()
         try:
             yield
@@ -530,14 +530,16 @@ class Stopped(Exception):
     """The server ends; what was being written is dropped, and comes next time."""
 
 
-def archiving(store: Store, settings: ArchiveSettings) -> AbstractContextManager[None]:
+def archiving(store: Store, settings: ArchiveSettings) -> PeriodicWorker:
     """Archive beside what the block does, every ``archive.every`` seconds."""
 
     def work(stopped: threading.Event) -> None:
         with suppress(Stopped):
             archive_once(store, settings, stopped)
 
-    return repeating("archive", work, settings.every, logger, "the archive waits")
+    return PeriodicWorker(
+        "archive", work, settings.every, logger=logger, failure="the archive is not written"
+    )
 
 
 def archive_once(store: Store, settings: ArchiveSettings, stopped: threading.Event) -> None:

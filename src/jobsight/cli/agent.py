@@ -20,9 +20,9 @@ from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.util.locks import LockFile
 from jobsight.util.service import (
     Background,
-    LockFile,
     go_to_background,
     start_logging,
     stopping_on_signals,

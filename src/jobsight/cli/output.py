@@ -84,7 +84,7 @@ def write_parquet(
     import pyarrow
     import pyarrow.parquet
 
-    from jobsight.util.durable import write_durably
+    from jobsight.util.durable import write_atomically
 
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
     known = {field.name: field.type for field in msgspec.structs.fields(kind)}
@@ -95,7 +95,7 @@ def write_parquet(
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), sink, compression="zstd")
     try:
-        write_durably(file, sink.getvalue().to_pybytes())
+        write_atomically(file, sink.getvalue().to_pybytes(), mode=0o666)
     except OSError as error:
         raise JobsightError(f"{file} cannot be written: {error.strerror}") from None
 

@@ -25,17 +25,21 @@ import msgspec
 from sqlalchemy import Row, text
 
 from jobsight.config.settings import ExportSettings
-from jobsight.errors import ConfigError, StoreError
+from jobsight.errors import ConfigError, JobsightError, StoreError
 from jobsight.export.records import ReportedRun, Reporting, UsageRecord, to_xml
 from jobsight.software.preview import software_names
 from jobsight.store.database import Database
 from jobsight.store.rollups.rollups import decode_contribution
 from jobsight.store.store import Store
 from jobsight.store.write.scheduler import Checkpoint, read_checkpoint, set_checkpoint
-from jobsight.util import durable
+from jobsight.util.durable import sync_directory, temporary_name, write_temporary
 
 #: Runs that are looked at before the position is noted, where none of them has news.
 _AT_ONCE = 10_000
+
+
+class ExportError(JobsightError):
+    """A file of the export cannot be written."""
 
 
 class Extracted(msgspec.Struct):
@@ -86,7 +90,7 @@ class Extractor:
             position = after
             if position.unpublished:
                 done.files.append(Path(position.unpublished))
-                durable.publish(done.files[-1])
+                publish_file(done.files[-1])
             done.records += len(records)
             progress(done.records)
         # The last file has its name, and revisions of other clusters need not be met again.
@@ -99,8 +103,8 @@ class Extractor:
         """Name the file that a process which was killed could not name any more."""
         position = self._state.position()
         if position.unpublished:
-            durable.publish(Path(position.unpublished))
-        durable.hidden(self._file(position.sequence + 1)).unlink(missing_ok=True)
+            publish_file(Path(position.unpublished))
+        temporary_name(self._file(position.sequence + 1)).unlink(missing_ok=True)
         return position
 
     def _file(self, sequence: int) -> Path:
@@ -137,7 +141,7 @@ class Extractor:
 
     def _write(self, records: list[UsageRecord], after: Position, now: float) -> Position:
         file = self._file(after.sequence + 1)
-        durable.prepare(file, to_xml(records, now))
+        prepare_file(file, to_xml(records, now))
         return Position(after.sequence + 1, after.revision, str(file))
 
     def _reporting(self) -> Reporting:
@@ -301,3 +305,27 @@ def _candidate(row: Row[Any]) -> Candidate:
     )
     said = None if row.digest is None else bytes(row.digest)
     return Candidate(row.run_id, row.revision, bool(row.is_open), run, said)
+
+
+def prepare_file(file: Path, data: bytes) -> None:
+    """Write a file durably under its temporary name."""
+    if file.exists():
+        raise ExportError(
+            f"{file} exists and does not belong to this store; expected another output_path"
+        )
+    try:
+        write_temporary(temporary_name(file), data, mode=0o666)
+        sync_directory(file.parent)
+    except OSError as error:
+        raise ExportError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def publish_file(file: Path) -> None:
+    """Give a prepared file its name, unless an earlier process did so."""
+    try:
+        temporary_name(file).rename(file)
+        sync_directory(file.parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ExportError(f"{file} cannot be written: {error.strerror}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jobsight.config.settings import SoftwareSettings
@@ -14,7 +13,7 @@ from jobsight.software.naming import adopt_rules, digest_in_use, name_all_new, r
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import Round, sum_up_all
 from jobsight.store.store import Store
-from jobsight.util.workers import repeating
+from jobsight.util.workers import PeriodicWorker
 
 logger = logging.getLogger("jobsight.software")
 
@@ -96,13 +95,13 @@ def _state(file: str) -> tuple[str, int, int, int] | None:
     return file, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def updating(store: Store, settings: SoftwareSettings) -> AbstractContextManager[None]:
+def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
     """Work beside what the block does, every ``software.every`` seconds."""
     worker = Worker(store, settings)
-    return repeating(
+    return PeriodicWorker(
         "software",
         lambda stopped: worker.once(stopped.is_set),
         settings.every,
-        logger,
-        "names and sums wait",
+        logger=logger,
+        failure="software names and rollups are not updated",
     )

@@ -1,6 +1,7 @@
-"""A file put in its place whole or not at all, and still there after a power failure.
+"""Atomic and durable files: a reader sees the old content or the new, also after a power failure.
 
-Files that come to be whole: written under a hidden name, and shown by giving them their own.
+:func:`write_atomically` replaces a file. A file that must not replace another is written with
+:func:`write_temporary` and gets its name with :func:`place_new`.
 """
 
 from __future__ import annotations
@@ -10,60 +11,59 @@ import os
 from pathlib import Path
 from typing import Final
 
-from jobsight.errors import JobsightError
-
-#: File systems without hard links say one of these.
+#: Errors of link(2) on file systems without hard links.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+#: Errors of fsync(2) on network file systems that cannot sync a directory.
+_NO_DIRECTORY_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP})
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Create or replace a file. The umask applies to the mode.
+
+    With ``sync`` the file and its name are on disk when the function returns. Without, a power
+    failure may lose the file, but a reader still never sees a part of it.
+    """
+    temporary = temporary_name(path)
+    write_temporary(temporary, data, mode=mode, sync=sync)
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_directory(path.parent)
 
 
 def temporary_name(path: Path, owner: str = "") -> Path:
-    """The name of a file that is not finished. It ends in .new, so that no reader that looks for
-    ``*.json`` or ``*.prom`` takes it for one that is."""
+    """The name of an incomplete file, in the same directory. It begins with a dot and ends in
+    ``.new``, so that a reader of ``*.json`` or ``*.prom`` skips it."""
     return path.with_name(f".{path.name[:180]}{owner and '.' + owner[:40]}.new")
 
 
-def write_temporary(temporary: Path, data: bytes, mode: int) -> None:
-    """Write a new file and force it to disk; what a crash left under the name goes first."""
+def write_temporary(temporary: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Write a new file, after removing what a crash left under its name."""
     temporary.unlink(missing_ok=True)
-    # O_EXCL: in a folder that others can write, a planted link is not followed.
+    # O_EXCL: a symbolic link planted in a directory that others can write is not followed.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, mode)
     try:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            rest = memoryview(data)
+            while rest:
+                # A disk that is almost full accepts a part and refuses the next.
+                rest = rest[os.write(descriptor, rest) :]
+            if sync:
+                os.fsync(descriptor)
         finally:
-            # Some file systems say only here that there was no room.
+            # Some file systems report a full disk only here.
             os.close(descriptor)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems cannot; the file itself is on disk.
-        if error.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write or replace a file."""
-    temporary = temporary_name(path)
-    write_temporary(temporary, data, mode)
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
 def place_new(temporary: Path, path: Path) -> bool:
-    """Give a finished file its name unless there is one already; False when there is."""
+    """Rename a complete file unless the name exists; False if it does. The caller syncs."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -79,58 +79,25 @@ def place_new(temporary: Path, path: Path) -> bool:
     return True
 
 
-def make_directories(folder: Path) -> None:
-    """Make a folder and those above it, each of them kept."""
-    if folder.is_dir():
-        return
-    make_directories(folder.parent)
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return
-    sync_directory(folder.parent)
-
-
-class ExportError(JobsightError):
-    """A file of the export cannot be written."""
-
-
-def hidden(file: Path) -> Path:
-    """The name of a file until it is complete."""
-    return file.with_name(f".{file.name}.new")
-
-
-def prepare(file: Path, data: bytes) -> None:
-    """Write a file durably under its hidden name."""
-    if file.exists():
-        raise ExportError(
-            f"{file} is there already, but not from this store; right: another output_path"
-        )
-    try:
-        with open(hidden(file), "wb") as new:
-            new.write(data)
-            new.flush()
-            os.fsync(new.fileno())
-        _sync(file.parent)
-    except OSError as error:
-        hidden(file).unlink(missing_ok=True)
-        raise ExportError(f"{file} cannot be written: {error.strerror}") from None
-
-
-def publish(file: Path) -> None:
-    """Show a file. One that has no hidden name any more was shown before."""
-    try:
-        os.rename(hidden(file), file)
-        _sync(file.parent)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ExportError(f"{file} cannot be written: {error.strerror}") from None
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_directory(directory: Path) -> None:
+    """Force the names in a directory to disk: a new file is durable only after that."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:
+            raise
     finally:
         os.close(descriptor)
+
+
+def make_directories(directory: Path, mode: int = 0o777) -> None:
+    """Create a directory and its missing parents durably."""
+    if directory.is_dir():
+        return
+    make_directories(directory.parent, mode)
+    try:
+        directory.mkdir(mode)
+    except FileExistsError:
+        return
+    sync_directory(directory.parent)

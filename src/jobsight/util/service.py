@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import signal
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -18,10 +16,6 @@ from jobsight.errors import JobsightError
 
 #: All of them mean the same: the job is over, write down what there is.
 STOPPING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-
-
-class AlreadyRunning(JobsightError):
-    """Somebody else holds the lock."""
 
 
 class Background:
@@ -84,45 +78,6 @@ def _close_descriptors(keep: int) -> None:
     for descriptor in opened:
         if descriptor != keep:
             os.closerange(descriptor, descriptor + 1)
-
-
-class LockFile:
-    """A file with our pid that is locked as long as we live, whatever way we die."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        self.path = path
-        while True:
-            self._descriptor = self._locked(path, what)
-            # The one before us may have removed the name between the opening and the lock.
-            try:
-                if os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
-                    break
-            except FileNotFoundError:
-                pass
-            os.close(self._descriptor)
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
-
-    @staticmethod
-    def _locked(path: Path, what: str) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            descriptor = os.open(path, flags, 0o644)
-        except OSError as error:
-            raise JobsightError(f"{path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
-            raise AlreadyRunning(
-                f"{what} runs already" + (f" as process {holder}" if holder.isdigit() else "")
-            ) from None
-        return descriptor
-
-    def close(self) -> None:
-        self.path.unlink(missing_ok=True)
-        os.close(self._descriptor)
 
 
 @contextmanager

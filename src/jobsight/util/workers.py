@@ -1,21 +1,120 @@
-"""Work in the background of a server: in a thread, again and again, until the server ends."""
+"""Background threads that start and stop with a block of code."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from types import TracebackType
 
 from jobsight.errors import JobsightError
+from jobsight.util.backoff import Backoff
+from jobsight.util.log_once import LogOnce
 
-#: Seconds that a server waits at its end for what is under way.
-_LAST_WAIT = 5.0
+#: Seconds that stop() waits for the work in progress.
+STOP_TIMEOUT = 5.0
+#: The reason after an exception that is not a JobsightError.
+INTERNAL_ERROR = "internal error, see the log"
+
+
+class PeriodicWorker:
+    """Calls ``work`` in a thread, ``interval`` seconds after its last return, until stopped.
+
+    A failure ends neither the thread nor the program. A :class:`JobsightError` is logged once
+    until its text changes, with ``failure`` ("the archive is not written") before it; any other
+    exception is a bug and logged with its traceback each time. With a :class:`Backoff` the delay
+    grows while the work fails. ``work`` gets an event that is set when it should return early.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[threading.Event], object],
+        interval: float,
+        *,
+        logger: logging.Logger,
+        failure: str,
+        first_delay: float = 0.0,
+        backoff: Backoff | None = None,
+        stop_timeout: float = STOP_TIMEOUT,
+    ) -> None:
+        self.name = name
+        #: Why the last call failed; empty after a success.
+        self.reason = ""
+        self.stopped = threading.Event()
+        self._work = work
+        self._interval = interval
+        self._logger = logger
+        self._failure = failure
+        self._first_delay = first_delay
+        self._backoff = backoff
+        self._stop_timeout = stop_timeout
+        self._log = LogOnce(logger)
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"jobsight-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Work now instead of at the end of the interval; a backoff is not shortened."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Stop after the call in progress, and wait for it up to the stop timeout."""
+        self.stopped.set()
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(self._stop_timeout)
+
+    def __enter__(self) -> PeriodicWorker:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def run_once(self) -> bool:
+        """One call of the work, with its failure handled; True if it succeeded."""
+        try:
+            self._work(self.stopped)
+        except JobsightError as error:
+            self.reason = str(error)
+            self._log.report(self.name, f"{self._failure}: {error}")
+            return False
+        except Exception:
+            self.reason = INTERNAL_ERROR
+            self._logger.exception("%s: internal error", self._failure)
+            return False
+        self.reason = ""
+        self._log.resolve(self.name, f"{self.name}: recovered")
+        return True
+
+    def _run(self) -> None:
+        self.stopped.wait(self._first_delay)
+        while True:
+            # In this order: a stop between the two lines is not missed.
+            self._woken.clear()
+            if self.stopped.is_set():
+                return
+            succeeded = self.run_once()
+            if self._backoff is None or succeeded:
+                if self._backoff is not None:
+                    self._backoff.reset()
+                self._woken.wait(self._interval)
+            else:
+                self.stopped.wait(self._backoff.fail())
 
 
 @contextmanager
 def in_background(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Work beside what the block does; when that ends, the event is set."""
+    """Run ``work`` in a thread during the block. At the end of the block its event is set."""
     stopped = threading.Event()
     thread = threading.Thread(target=work, args=(stopped,), name=f"jobsight-{name}", daemon=True)
     thread.start()
@@ -23,27 +122,4 @@ def in_background(name: str, work: Callable[[threading.Event], None]) -> Iterato
         yield
     finally:
         stopped.set()
-        thread.join(_LAST_WAIT)
-
-
-def repeating(
-    name: str,
-    work: Callable[[threading.Event], object],
-    every: float,
-    logger: logging.Logger,
-    waits: str,
-) -> AbstractContextManager[None]:
-    """Work beside a block every so many seconds. ``waits`` says what an error puts off."""
-
-    def repeat(stopped: threading.Event) -> None:
-        while not stopped.is_set():
-            try:
-                work(stopped)
-            except JobsightError as error:
-                logger.warning("%s: %s", waits, error)
-            except Exception:
-                # A fault of ours must end neither the work nor the server.
-                logger.exception("%s: a fault of jobsight", waits)
-            stopped.wait(every)
-
-    return in_background(name, repeat)
+        thread.join(STOP_TIMEOUT)

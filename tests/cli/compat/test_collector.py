@@ -171,7 +171,7 @@ def test_a_second_start_says_so_and_leaves_the_first_alone(
         assert second.returncode == 1
         assert second.stderr == (
             f"sams-collector: a collector for job {job.job_id} on {job.node} "
-            f"runs already as process {pid}\n"
+            f"is already running as process {pid}\n"
         )
     assert process(tmp_path) == pid
     os.kill(pid, signal.SIGHUP)

@@ -68,7 +68,7 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
             check=False,
         )
         assert second.returncode == 1
-        assert f"runs already as process {agent.pid}" in second.stderr
+        assert f"is already running as process {agent.pid}" in second.stderr
         # One ends by itself, the other with the agent.
         jobs[0].remove()
         ended = tmp_path / "data" / f"{jobs[0].job_id}.{jobs[0].node}.json"

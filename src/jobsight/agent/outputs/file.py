@@ -90,7 +90,7 @@ class FileOutput:
         with writing_as(self.options.write_as_uid):
             make_directories(first.parent)
             temporary = temporary_name(first, safe_part(address.node))
-            write_temporary(temporary, body, 0o666)
+            write_temporary(temporary, body, mode=0o666)
             placed = _place_beside(temporary, first, address)
             sync_directory(placed.parent)
         return placed

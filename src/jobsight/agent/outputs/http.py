@@ -36,7 +36,7 @@ from jobsight.agent.outputs.record import (
 )
 from jobsight.config import paths
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.util.durable import write_durably
+from jobsight.util.durable import write_atomically
 
 #: These say something about the settings or the moment, not about the record.
 _LATER: Final = frozenset({401, 403, 407, 408, 425, 429})
@@ -280,7 +280,7 @@ class HttpSpool:
         self._make_room(len(data))
         # The first number orders by age; the last part keeps two runs of one job apart.
         name = f"{time.time_ns():020d}-{address.job_id}-{uuid.uuid4().hex[:8]}{_SUFFIX}"
-        write_durably(self.folder / name, data, mode=0o600)
+        write_atomically(self.folder / name, data, mode=0o600)
         return name
 
     def _make_room(self, size: int) -> None:

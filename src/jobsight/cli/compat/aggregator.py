@@ -14,8 +14,8 @@ from jobsight.sams.inbox import Inbox
 from jobsight.sams.reader import Fallback, Reader
 from jobsight.sams.reader_process import NEW_OBJECTS, ReaderProcess
 from jobsight.sams.settings import AggregatorSettings, LoaderSettings, load_aggregator
+from jobsight.util.locks import LockFile
 from jobsight.util.memory import collect_rarely
-from jobsight.util.service import LockFile
 
 logger = logging.getLogger("jobsight.sams")
 

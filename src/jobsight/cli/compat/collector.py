@@ -27,9 +27,9 @@ from jobsight.config.load import load_settings
 from jobsight.config.settings import short_host_name
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import JobInfo, Sighting
+from jobsight.util.locks import LockFile
 from jobsight.util.service import (
     Background,
-    LockFile,
     go_to_background,
     start_logging,
     stopping_on_signals,

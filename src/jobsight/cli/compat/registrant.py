@@ -12,7 +12,8 @@ from typing import Final
 from jobsight import __version__
 from jobsight.errors import JobsightError
 from jobsight.export.registrant import RegistrantSettings, load_registrant
-from jobsight.util.service import LockFile, start_logging
+from jobsight.util.locks import LockFile
+from jobsight.util.service import start_logging
 
 logger = logging.getLogger("jobsight.export")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from jobsight.cli.compat.common import common_parser, run_on_store
 from jobsight.sams.settings import ExtractorSettings, load_extractor
-from jobsight.util.service import LockFile
+from jobsight.util.locks import LockFile
 
 logger = logging.getLogger("jobsight.export")
 
