@@ -91,6 +91,12 @@ def test_a_directory_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
         assert (tmp_path / "none").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(JobsightError, match="cannot be written"):
+        LockFile(tmp_path / "file" / "lock", "the agent", make_directory=True)
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_bytes(b"precious")
     (tmp_path / "lock").symlink_to(tmp_path / "victim")

@@ -78,14 +78,17 @@ def is_locked(path: Path) -> bool:
 
 def _acquire(path: Path, owner: str, mode: int, make_directory: bool) -> int:
     while True:
-        if make_directory:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            descriptor = _lock(path, owner, mode)
-        except FileNotFoundError:
             if make_directory:
-                continue
-            raise
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = _lock(path, owner, mode)
+        except (FileExistsError, FileNotFoundError):
+            # Another process removed the directory between two of these calls: try again.
+            # A file in place of the directory is an error.
+            in_the_way = os.path.lexists(path.parent) and not path.parent.is_dir()
+            if not make_directory or in_the_way:
+                raise
+            continue
         try:
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
