@@ -153,7 +153,7 @@ def test_away_refused_or_busy_is_one_line(store: Store, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="does not answer"):
         feed(store, sink)
     sink.close()
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         OpenSearchSink("localhost:9200")
     with pytest.raises(ConfigError, match=r"needs sinks\.opensearch\.password_file"):
         OpenSearchSink(address, user="anna")

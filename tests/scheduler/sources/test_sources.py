@@ -231,7 +231,7 @@ def test_a_slurmrestd_that_refuses_or_is_away(tmp_path: Path) -> None:
         RestSource("hpc", url, timeout=60).probe()
     with pytest.raises(SourceError, match=r"nothing does not answer: No such file"):
         RestSource("hpc", f"unix:{tmp_path}/nothing", timeout=60).probe()
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         RestSource("hpc", "ftp://x")
 
 

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import msgspec
 
 from jobsight.errors import ConfigError
@@ -23,6 +22,7 @@ from jobsight.model import SECOND
 from jobsight.scheduler.fields import gpus_of
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
+from jobsight.transport.client import Address, HttpClient, HttpError, tls_context
 
 #: Documents in one request; some services refuse more than some ten megabytes.
 _AT_ONCE = 500
@@ -45,19 +45,17 @@ class OpenSearchSink:
         ca_file: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"sinks.opensearch.url: {url!r} is no address; right would be https://host:9200"
-            )
+        address = Address.parse("sinks.opensearch.url", url, expected="https://host:9200")
         self._prefix = prefix
         self._prepared = False
         #: Documents that the service will never take, with its words.
         self.refused: dict[str, str] = {}
-        self._client = httpx.Client(
-            base_url=url,
-            auth=_credentials(user, password_file),
-            verify=ca_file if ca_file else True,
+        self._client = HttpClient(
+            address,
             timeout=timeout,
+            tls=tls_context(ca_file),
+            credentials=_credentials(user, password_file),
+            use_environment=True,
         )
 
     def prepare(self) -> None:
@@ -163,18 +161,17 @@ class OpenSearchSink:
         kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
         try:
             reply = self._client.request(method, path, content=data, headers={"Content-Type": kind})
-            document = reply.json() if reply.content else {}
-        except (httpx.HTTPError, ValueError) as error:
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise SinkError(f"OpenSearch does not answer: {said[:200]}") from None
-        if reply.status_code in (401, 403):
+            document = msgspec.json.decode(reply.body) if reply.body else {}
+        except (HttpError, msgspec.DecodeError) as error:
+            raise SinkError(f"OpenSearch does not answer: {error}") from None
+        if reply.status in (401, 403):
             raise SinkError(
-                f"OpenSearch refuses {path} with {reply.status_code}: the user or the password "
+                f"OpenSearch refuses {path} with {reply.status}: the user or the password "
                 "(sinks.opensearch.user, sinks.opensearch.password_file) is not accepted"
             )
-        if reply.status_code >= 400:
+        if reply.status >= 400:
             said = _reason(document.get("error") if isinstance(document, dict) else None)
-            raise SinkError(f"OpenSearch refuses {path} with {reply.status_code}: {said}")
+            raise SinkError(f"OpenSearch refuses {path} with {reply.status}: {said}")
         return document
 
 

@@ -1,23 +1,19 @@
-"""slurmrestd: a unix socket or TCP, with or without a token; v0.0.36 on, the newest it has.
+"""Source ``rest``: slurmrestd over TCP, TLS or a Unix socket, from v0.0.36 on.
 
-A little HTTP over TCP or a unix socket, with the standard library.
+The newest version that slurmrestd describes in its OpenAPI document is used. Lists of jobs are
+read while they arrive; all other replies are read completely, up to a maximum size.
 """
 
 from __future__ import annotations
 
-import functools
-import http.client
 import os
 import re
-import socket
-import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Final
+from urllib.parse import urlencode
 
-from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.scheduler.adapters.json import (
     adapt_jobs,
@@ -35,10 +31,17 @@ from jobsight.scheduler.adapters.policy import (
 )
 from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, SourceError, join_jobs
 from jobsight.scheduler.sources.replies import Replies
+from jobsight.transport.client import Address, HttpClient, HttpError, StreamedReply
 
 _VERSION = re.compile(r"/(slurm|slurmdb)/v0\.0\.(\d{1,4})/jobs/?", re.ASCII)
-#: Asked in turn where slurmrestd does not describe itself.
-_GUESSES = range(48, 35, -1)
+#: Tried in turn if slurmrestd does not describe itself.
+_KNOWN_VERSIONS: Final = range(48, 35, -1)
+#: In bytes; 100,000 nodes or associations fit.
+_MAX_REPLY_SIZE: Final = 512 * 2**20
+
+
+class UnavailableError(SourceError):
+    """slurmrestd does not answer or refuses the credentials, so no other path is tried."""
 
 
 class RestSource:
@@ -58,18 +61,22 @@ class RestSource:
         replies: Replies | None = None,
     ) -> None:
         self._cluster = cluster
-        self._address = Address.parse(url)
+        address = Address.parse(
+            "scheduler.rest.url",
+            url,
+            expected="unix:/run/slurmrestd.socket or http://host:6820",
+            unix=True,
+        )
+        self._client = HttpClient(address, timeout=timeout, keep_alive=False)
         self._user = user
         self._token_file = token_file
-        self._timeout = timeout
         self._replies = replies
         self._versions: dict[str, int] | None = None
         self._duplicates = False
 
     def probe(self) -> str:
         versions = self._discover()
-        document = self._ask("slurm", "ping")
-        release = release_of(document) or "of an unnamed release"
+        release = release_of(self._query("slurm", "ping")) or "of an unnamed release"
         return (
             f"slurmrestd answers, Slurm {release}, v0.0.{versions['slurm']} and "
             f"dbv0.0.{versions['slurmdb']}"
@@ -85,52 +92,54 @@ class RestSource:
         }
         self._discover()
         if self._duplicates:
-            # Else newer interfaces give only the last run of a requeued job.
+            # Without it, newer versions return only the last run of a requeued job.
             window["show_duplicates"] = "true"
         return self._jobs("slurmdb", ["jobs"], window)
 
     def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
-        """One request for each: the list of jobs takes no ids in the older interfaces."""
+        """One request per job: the list of jobs has no filter for ids in older versions."""
         return self._jobs("slurmdb", [f"job/{int(job_id)}" for job_id in job_ids])
 
-    def _jobs(self, part: str, names: Sequence[str], query: dict[str, str] | None = None) -> Jobs:
-        return join_jobs(self._reply(part, name, query or {}) for name in names)
-
-    def _reply(self, part: str, name: str, query: dict[str, str]) -> Jobs:
-        target = self._target(part, name, query)
-        reply = self._open(target)
-        if reply.status >= 400:
-            return adapt_jobs(self._document(target, reply), self._cluster, "slurmrestd")
-        chunks: Iterable[bytes] = reply.body
-        if self._replies is not None:
-            chunks = self._replies.keep(f"{part}-jobs", chunks)
-        return stream_jobs(
-            chunks, f"slurmrestd {_shown_reply(target)}", self._cluster, "slurmrestd"
-        )
-
     def nodes(self) -> Nodes:
-        return adapt_nodes(self._ask("slurm", "nodes"), self._cluster)
+        return adapt_nodes(self._query("slurm", "nodes"), self._cluster)
 
     def partitions(self) -> Partitions:
-        return adapt_partitions(self._ask("slurm", "partitions"), self._cluster)
+        return adapt_partitions(self._query("slurm", "partitions"), self._cluster)
 
     def policy(self) -> Policy:
-        found = Policy()
+        policy = Policy()
         for part, key, read in (
             ("slurm", "reservations", read_reservations),
             ("slurmdb", "qos", read_qos),
             ("slurmdb", "associations", read_associations),
         ):
-            document = self._ask(part, key)
-            held = document if isinstance(document, dict) else {}
+            document = self._query(part, key)
+            members = document if isinstance(document, dict) else {}
             # 22.05 and older write "QOS".
-            entries = held.get(key, held.get(key.upper()))
+            entries = members.get(key, members.get(key.upper()))
             if not isinstance(entries, list):
                 raise AdaptError(f"slurmrestd's reply about {key} has no list of them")
-            setattr(found, key, read(entries, self._cluster, found.problems))
-        return found
+            setattr(policy, key, read(entries, self._cluster, policy.problems))
+        return policy
 
-    def _ask(self, part: str, what: str) -> Any:
+    def _jobs(self, part: str, names: Sequence[str], query: dict[str, str] | None = None) -> Jobs:
+        return join_jobs(self._job_reply(part, name, query or {}) for name in names)
+
+    def _job_reply(self, part: str, name: str, query: dict[str, str]) -> Jobs:
+        target = self._target(part, name, query)
+        reply = self._open(target)
+        if reply.status >= 400:
+            return adapt_jobs(self._document(target, reply), self._cluster, "slurmrestd")
+        chunks: Iterable[bytes] = self._chunks(reply)
+        if self._replies is not None:
+            chunks = self._replies.keep(f"{part}-jobs", chunks)
+        return stream_jobs(chunks, f"slurmrestd {_path(target)}", self._cluster, "slurmrestd")
+
+    def _chunks(self, reply: StreamedReply) -> Iterator[bytes]:
+        with self._explained():
+            yield from reply
+
+    def _query(self, part: str, what: str) -> Any:
         return self._get(self._target(part, what, {}))
 
     def _target(self, part: str, what: str, query: dict[str, str]) -> str:
@@ -140,222 +149,111 @@ class RestSource:
     def _get(self, target: str) -> Any:
         return self._document(target, self._open(target))
 
-    def _open(self, target: str) -> Reply:
-        reply = get(self._address, target, self._headers(), self._timeout)
+    def _open(self, target: str) -> StreamedReply:
+        with self._explained():
+            reply = self._client.stream("GET", target, headers=self._headers())
         if reply.status in (401, 403):
-            reply.body.close()
-            raise SourceError(
-                f"slurmrestd refuses {_shown_reply(target)} with {reply.status}: the user or the "
+            reply.close()
+            raise UnavailableError(
+                f"slurmrestd refuses {_path(target)} with {reply.status}: the user or the "
                 "token (scheduler.rest.user, scheduler.rest.token_file) is not accepted"
             )
         return reply
 
-    def _document(self, target: str, reply: Reply) -> Any:
-        shown = _shown_reply(target)
-        body = b"".join(reply.body)
+    def _document(self, target: str, reply: StreamedReply) -> Any:
+        with self._explained():
+            body = reply.read(_MAX_REPLY_SIZE)
         try:
-            document = decode_json(body, f"slurmrestd {shown}")
+            document = decode_json(body, f"slurmrestd {_path(target)}")
         except AdaptError:
             if reply.status >= 400:
-                said = " ".join(body[:200].decode("utf-8", "replace").split())
-                raise SourceError(f"slurmrestd {shown}: {reply.status}: {said}") from None
+                text = " ".join(body[:200].decode("utf-8", "replace").split())
+                raise SourceError(f"slurmrestd {_path(target)}: {reply.status}: {text}") from None
             raise
         errors = document.get("errors") if isinstance(document, dict) else None
         if reply.status >= 400 and not errors:
-            raise SourceError(f"slurmrestd {shown}: answered with status {reply.status}")
+            raise SourceError(f"slurmrestd {_path(target)}: answered with status {reply.status}")
         return document
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except HttpError as error:
+            raise UnavailableError(
+                f"slurmrestd at {self._client.address.shown} does not answer: {error}"
+            ) from None
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json"}
         token = os.environ.get("SLURM_JWT", "")
         if self._token_file:
             try:
-                # Read anew each time: tokens are short-lived and put there by somebody else.
+                # Read for each request: tokens are short-lived and renewed by another program.
                 token = Path(self._token_file).read_text(encoding="ascii").strip()
             except (OSError, UnicodeDecodeError):
                 raise SourceError(f"the token file {self._token_file} cannot be read") from None
-            # What `scontrol token` prints may stand there as it is.
+            # The output of `scontrol token` is accepted unchanged.
             token = token.removeprefix("SLURM_JWT=")
         if token:
             if not token.isprintable():
-                raise SourceError("the token of slurmrestd is more than one line")
+                raise SourceError("the token for slurmrestd has more than one line")
             headers["X-SLURM-USER-TOKEN"] = token
         if self._user:
             headers["X-SLURM-USER-NAME"] = self._user
         return headers
 
     def _discover(self) -> dict[str, int]:
-        """The newest version of both parts, from what slurmrestd says of itself or by trying."""
+        """The newest version of both parts: as described by slurmrestd, or found by trying."""
         if self._versions is None:
-            found = self._described()
-            if set(found) != {"slurm", "slurmdb"}:
-                found = self._tried()
-            self._versions = found
+            versions = self._described_versions()
+            if set(versions) != {"slurm", "slurmdb"}:
+                versions = self._tried_versions()
+            self._versions = versions
         return self._versions
 
-    def _described(self) -> dict[str, int]:
+    def _described_versions(self) -> dict[str, int]:
         for target in ("/openapi/v3", "/openapi"):
             try:
                 document = self._get(target)
-            except (AdaptError, SourceError) as error:
-                if "does not answer" in str(error) or "refuses" in str(error):
-                    raise
+            except UnavailableError:
+                raise
+            except (AdaptError, SourceError):
                 continue
             paths = document.get("paths") if isinstance(document, dict) else None
-            found: dict[str, int] = {}
+            versions: dict[str, int] = {}
             for path in paths or ():
                 match = _VERSION.fullmatch(path)
                 if match:
-                    found[match[1]] = max(found.get(match[1], 0), int(match[2]))
-            if found:
-                newest = f"/slurmdb/v0.0.{found.get('slurmdb')}/jobs"
+                    versions[match[1]] = max(versions.get(match[1], 0), int(match[2]))
+            if versions:
+                newest = f"/slurmdb/v0.0.{versions.get('slurmdb')}/jobs"
                 self._duplicates = any(
                     "show_duplicates" in _parameters(paths, path) for path in (newest, f"{newest}/")
                 )
-                return found
+                return versions
         return {}
 
-    def _tried(self) -> dict[str, int]:
-        for version in _GUESSES:
+    def _tried_versions(self) -> dict[str, int]:
+        for version in _KNOWN_VERSIONS:
             try:
                 self._get(f"/slurm/v0.0.{version}/ping")
-            except (AdaptError, SourceError) as error:
-                if "does not answer" in str(error) or "refuses" in str(error):
-                    raise
+            except UnavailableError:
+                raise
+            except (AdaptError, SourceError):
                 continue
             return {"slurm": version, "slurmdb": version}
-        raise AdaptError("slurmrestd speaks none of v0.0.36 to v0.0.48")
+        raise AdaptError("slurmrestd supports none of v0.0.36 to v0.0.48")
 
 
-def _shown_reply(target: str) -> str:
+def _path(target: str) -> str:
+    """For messages: without the query."""
     return target.partition("?")[0]
 
 
 def _parameters(paths: Any, path: str) -> set[str]:
-    """The names of what a path takes in its query."""
+    """The query parameters of a path."""
     try:
         return {parameter["name"] for parameter in paths[path]["get"]["parameters"]}
     except (KeyError, TypeError):
         return set()
-
-
-_CHUNK = 1 << 18
-
-Said = Callable[[], AbstractContextManager[None]]
-
-
-class Body:
-    """What a reply holds, while it comes; the connection is closed at its end."""
-
-    def __init__(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, said: Said
-    ) -> None:
-        self._connection = connection
-        self._response = response
-        self._said = said
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            while True:
-                with self._said():
-                    chunk = self._response.read(_CHUNK)
-                if not chunk:
-                    return
-                yield chunk
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        self._response.close()
-        self._connection.close()
-
-
-class Reply(NamedTuple):
-    status: int
-    body: Body
-
-
-class Address(NamedTuple):
-    """Where slurmrestd listens: ``unix:/run/slurmrestd.socket``, ``http://host:6820``."""
-
-    scheme: str
-    host: str
-    port: int | None
-    path: str
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        if text.startswith(("unix:", "/")):
-            path = text.removeprefix("unix://").removeprefix("unix:")
-            if path.startswith("/"):
-                return cls("unix", "localhost", None, path)
-        parts = urlsplit(text)
-        try:
-            if parts.scheme in ("http", "https") and parts.hostname:
-                return cls(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/"))
-        except ValueError:
-            pass
-        raise ConfigError(
-            f"scheduler.rest.url: {text!r} is no address; right would be "
-            "unix:/run/slurmrestd.socket or http://host:6820"
-        )
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(self._path)
-        except BaseException:
-            self.sock.close()
-            raise
-
-
-def get(address: Address, target: str, headers: Mapping[str, str], timeout: float) -> Reply:
-    """One GET; :class:`SourceError` where no reply comes, or where it breaks off."""
-    connection = _connection(address, timeout)
-    prefix = "" if address.scheme == "unix" else address.path
-    said = functools.partial(_explained, address, timeout)
-    try:
-        with said():
-            connection.request("GET", prefix + target, headers=dict(headers))
-            response = connection.getresponse()
-    except BaseException:
-        connection.close()
-        raise
-    return Reply(response.status, Body(connection, response, said))
-
-
-@contextmanager
-def _explained(address: Address, timeout: float) -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise SourceError(f"slurmrestd gave no answer within {timeout:g} s") from None
-    except (OSError, http.client.HTTPException, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise SourceError(
-            f"slurmrestd at {_shown_error(address)} does not answer: {reason}"
-        ) from None
-
-
-def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:
-    if address.scheme == "unix":
-        return _UnixConnection(address.path, timeout)
-    if address.scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(
-            address.host, address.port, timeout=timeout, context=context
-        )
-    return http.client.HTTPConnection(address.host, address.port, timeout=timeout)
-
-
-def _shown_error(address: Address) -> str:
-    if address.scheme == "unix":
-        return address.path
-    return f"{address.host}:{address.port}" if address.port else address.host
