@@ -68,7 +68,7 @@ sams.output.File:
 @contextmanager
 def in_cpuset(job: SlurmJob) -> Iterator[list[str]]:
     """Words that move what follows them into the job's cpuset, which SAMS looks for."""
-    folder = job.folder("cpuset", "step_0")
+    folder = job.directory("cpuset", "step_0")
     folder.mkdir(parents=True)
     try:
         for place in (*reversed(folder.parents), folder):

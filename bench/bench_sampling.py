@@ -14,7 +14,7 @@ from typing import NamedTuple
 from bench.figures import Figures
 from bench.peer_venv import peers
 from bench.processes import HERE, Sleepers, compile_program, sleepers
-from jobsight.agent.probes.cgroup import STRANGERS_EVERY, CgroupProbe
+from jobsight.agent.probes.cgroup import ROUNDS_PER_LISTING, CgroupProbe
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.tracker import ProcessTracker
 
@@ -46,13 +46,13 @@ def our_rounds(probe: CgroupProbe, processes: Sleepers | None, rounds: int) -> i
     for _ in range(rounds):
         # A whole cycle of rounds, since some things are not done in every one.
         used = 0
-        for _ in range(STRANGERS_EVERY):
+        for _ in range(ROUNDS_PER_LISTING):
             if processes is not None:
                 processes.work()
             start = time.process_time_ns()
             probe.sample()
             used += time.process_time_ns() - start
-        costs.append(used // STRANGERS_EVERY)
+        costs.append(used // ROUNDS_PER_LISTING)
     return min(costs)
 
 

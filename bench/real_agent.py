@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bench import peer_venv
 from bench.peer_venv import PROJECT
-from jobsight.agent.control import Request, ask
+from jobsight.agent.control import Request, send_request
 from tests.agent.slurm_trees import SlurmNode, available
 from tests.waiting import wait_until
 
@@ -68,7 +68,7 @@ class RealAgent:
             raise
 
     def status(self) -> dict[str, object] | None:
-        reply = ask(self.folder / "run", Request("status"))
+        reply = send_request(self.folder / "run", Request("status"))
         return reply.status if reply is not None else None
 
     def follows(self, jobs: int, processes: int = 0) -> bool:

@@ -18,12 +18,12 @@ USER_PREFIX = "sighttest"
 
 def processes(mark: str) -> list[str]:
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        if int(folder.name) == os.getpid():
+    for directory in Path("/proc").glob("[0-9]*"):
+        if int(directory.name) == os.getpid():
             continue
         try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(f"{folder.name} {(folder / 'cmdline').read_bytes()!r}")
+            if f"{MARK}={mark}".encode() in (directory / "environ").read_bytes().split(b"\0"):
+                found.append(f"{directory.name} {(directory / 'cmdline').read_bytes()!r}")
         except OSError:
             continue
     return found
@@ -33,11 +33,11 @@ def cgroups() -> list[str]:
     """Those of our naming whose launcher is gone; of others a test may still be running."""
     hierarchies = find_hierarchies()
     places = {*hierarchies.v1.values(), *([hierarchies.v2] if hierarchies.v2 else [])}
-    folders = [folder for place in places for folder in place.glob("jobsight-*")]
+    directories = [directory for place in places for directory in place.glob("jobsight-*")]
     return [
-        str(folder)
-        for folder in folders
-        if not os.path.exists(f"/proc/{folder.name.rpartition('-')[2]}")
+        str(directory)
+        for directory in directories
+        if not os.path.exists(f"/proc/{directory.name.rpartition('-')[2]}")
     ]
 
 
@@ -68,7 +68,7 @@ def zombies() -> list[str]:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     if MARK in os.environ:
-        # Several folders of tests use this fixture. The first looks, when all others are done:
+        # Several directories of tests use this fixture. The first looks, when all others are done:
         # servers that live as long as the session were started meanwhile.
         yield
         return

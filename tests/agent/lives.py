@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from jobsight.agent.processes.executables import ExecutableNames, Name
+from jobsight.agent.processes.executables import ExecutableName, ExecutableNames
 from jobsight.agent.processes.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.processes.procfs import Scheduled
@@ -21,9 +21,9 @@ class Links(ExecutableNames):
         super().__init__(proc=b"/no/such/proc")
         self.links: dict[int, bytes] = {}
 
-    def by_link(self, pid: int) -> Name | None:
+    def by_link(self, pid: int) -> ExecutableName | None:
         path = self.links.get(pid)
-        return Name(path, known=True) if path is not None else None
+        return ExecutableName(path, known=True) if path is not None else None
 
 
 class Alive:
@@ -59,7 +59,7 @@ class Kernel:
         usage = JobUsage()
         self.names.links[pid] = path
         process = self.tracker.adopt(Alive(pid), usage)  # type: ignore[arg-type]
-        process.stretches[0].start = self.now
+        process.segments[0].start = self.now
         return usage
 
     def pass_time(self, milliseconds: float = 1) -> int:

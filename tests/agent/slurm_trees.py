@@ -140,7 +140,7 @@ class SlurmJob:
         self.uid = uid
         self.daemons: list[subprocess.Popen[bytes]] = []
 
-    def folder(self, controller: str, *below: str) -> Path:
+    def directory(self, controller: str, *below: str) -> Path:
         place = MOUNT / controller / self.node.root / f"uid_{self.uid}" / f"job_{self.job_id}"
         return place.joinpath(*below)
 
@@ -153,8 +153,8 @@ class SlurmJob:
         **named: Any,
     ) -> subprocess.Popen[bytes]:
         """Start a step; its folders stay behind where ``keep`` says so."""
-        entered = ":".join(str(self.folder(name, f"step_{step}")) for name in DAEMON_IN)
-        inside = ":".join(str(self.folder(name, f"step_{step}")) for name in TASKS_IN)
+        entered = ":".join(str(self.directory(name, f"step_{step}")) for name in DAEMON_IN)
+        inside = ":".join(str(self.directory(name, f"step_{step}")) for name in TASKS_IN)
         daemon = subprocess.Popen(
             [
                 f"slurmstepd: [{self.job_id}.{step}]",
@@ -172,7 +172,7 @@ class SlurmJob:
 
     def cpu_time(self) -> int:
         """The kernel's counter of the job, in nanoseconds."""
-        return int((self.folder("cpuacct") / "cpuacct.usage").read_text())
+        return int((self.directory("cpuacct") / "cpuacct.usage").read_text())
 
     def used(self) -> int:
         """The same for a job that is about to begin."""
@@ -183,7 +183,7 @@ class SlurmJob:
 
     def signal(self, step: str, number: signal.Signals) -> list[int]:
         """Send a signal to the tasks of a step; gives those that got it."""
-        files = self.folder("cpuacct", f"step_{step}").glob("task_*/cgroup.procs")
+        files = self.directory("cpuacct", f"step_{step}").glob("task_*/cgroup.procs")
         pids = [int(pid) for file in files for pid in file.read_text().split()]
         for pid in pids:
             os.kill(pid, number)
@@ -191,7 +191,7 @@ class SlurmJob:
 
     def processes(self) -> list[int]:
         found: list[int] = []
-        for place, _, _ in os.walk(self.folder("memory")):
+        for place, _, _ in os.walk(self.directory("memory")):
             try:
                 found += map(int, Path(place, "cgroup.procs").read_text().split())
             except OSError:
@@ -217,7 +217,7 @@ class SlurmJob:
                 if pipe is not None:
                     pipe.close()
         for controller in {*DAEMON_IN, *TASKS_IN, "pids", "cpuset"}:
-            remove_tree(self.folder(controller))
+            remove_tree(self.directory(controller))
 
 
 def remove_tree(folder: Path) -> None:
@@ -274,7 +274,7 @@ class RunningAgent:
             "intervals": ((None, 0.2),),
             "spool": self.kept,
         }
-        self.agent = Agent(cluster="test", node="n1", finder=finder, **(options | named))
+        self.agent = Agent(cluster="test", node="n1", watcher=finder, **(options | named))
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:

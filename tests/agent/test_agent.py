@@ -51,9 +51,9 @@ def test_a_new_job_is_noticed_by_its_folder_and_without_listing_proc(
     monkeypatch.setattr(os, "listdir", note(real_list))
     monkeypatch.setattr(os, "scandir", note(real_scan))
     with following(node.finder()) as running:
-        # Nobody looks by the clock where the kernel tells of new folders.
+        # Nobody looks by the clock where the kernel tells of new directories.
         wait_until(lambda: running.agent.collector.rounds or listed)
-        assert not running.agent.finder.blind
+        assert not running.agent.watcher.blind
         node.job(5).step("sleep", "60")
         wait_until(lambda: running.agent.jobs)
         wait_until(lambda: running.agent.jobs[0].view.usage.members)
@@ -80,7 +80,7 @@ from jobsight.agent.agent import Agent
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
 from jobsight.transport.spool import Spool
 agent = Agent(cluster="test", node="n1", spool=Spool(Path(sys.argv[1])),
-    finder=CgroupWatcher(v1_roots=[sys.argv[3]]), run_folder=Path(sys.argv[2]),
+    watcher=CgroupWatcher(v1_roots=[sys.argv[3]]), run_directory=Path(sys.argv[2]),
     intervals=((None, 0.1),), flush_interval=0.1)
 agent.run()
 """
@@ -177,7 +177,7 @@ def test_a_job_that_leaves_one_hierarchy_before_the_others_is_one_job(node: Slur
         job.step(built("processor"), "200000").wait()
         counter = running.last(job).totals.cpu_time
         for controller in ("memory", "freezer", "cpuacct"):
-            remove_tree(job.folder(controller))
+            remove_tree(job.directory(controller))
             time.sleep(0.1)
         (final,) = wait_until(lambda: running.kept.finals(4))
         time.sleep(0.3)
@@ -216,7 +216,7 @@ def test_one_job_alone_and_its_grace_period(node: SlurmNode) -> None:
 def test_an_agent_that_begins_looks_a_second_time(
     node: SlurmNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job's folders may all be there, and its first process come just after the first look."""
+    """The cgroups may exist at the first listing while the first process enters just after it."""
     finder = node.finder()
     looks: list[object] = []
     real = finder.jobs
@@ -245,7 +245,7 @@ def test_a_prolog_opens_the_sockets_before_the_job_comes(
         agent, told = running.agent, threading.Event()
 
         def tell(source: str) -> None:
-            agent.tell(JobInfo(cluster="c", job_id=7, source=source))
+            agent.announce(JobInfo(cluster="c", job_id=7, source=source))
             told.set()
 
         agent.collector.at(0, partial(tell, "epilog"))

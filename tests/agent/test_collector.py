@@ -37,7 +37,7 @@ class Job:
         self.next_sample = 0
         self._collector, self._sources, self._kernel = collector, sources, kernel
 
-    def settle(self) -> None:
+    def read_final_counters(self) -> None:
         self.settled += 1
 
     def sample(self, now: int, monotonic: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.collector import Collector
-from jobsight.agent.control import SOCKET, Control, Follower, Reply, Request, ask
+from jobsight.agent.control import SOCKET, Control, Reply, Request, Subscription, send_request
 from jobsight.errors import JobsightError
 from jobsight.model import JobInfo
 from tests.agent.slurm_trees import (
@@ -24,11 +24,11 @@ needs_cgroups = pytest.mark.skipif(
 )
 
 
-def connect(folder: Path) -> socket.socket:
+def connect(directory: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(60)
     try:
-        connection.connect(str(folder / SOCKET))
+        connection.connect(str(directory / SOCKET))
     except OSError:
         connection.close()
         raise
@@ -38,16 +38,16 @@ def connect(folder: Path) -> socket.socket:
 @pytest.mark.root
 @needs_cgroups
 def test_status_and_what_a_prolog_says(node: SlurmNode, tmp_path: Path) -> None:
-    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+    with following(node.finder(), run_directory=tmp_path, listen=True) as running:
         mode = stat.S_IMODE((tmp_path / SOCKET).stat().st_mode)
         assert mode == 0o600
-        reply = ask(tmp_path, Request("status"), timeout=60)
+        reply = send_request(tmp_path, Request("status"), timeout=60)
         assert reply is not None
         assert reply.status is not None
         assert (reply.status["jobs"], reply.status["events"]) == (0, False)
         # The prolog comes before the job.
         info = JobInfo(cluster="test", job_id=7, source="prolog", account="p1", name="a job")
-        told = ask(tmp_path, Request("job", info=info, gpus=["0", "1"]), timeout=60)
+        told = send_request(tmp_path, Request("job", info=info, gpus=["0", "1"]), timeout=60)
         assert told == Reply(True)
         job = node.job(7)
         job.step("sleep", "60")
@@ -55,28 +55,28 @@ def test_status_and_what_a_prolog_says(node: SlurmNode, tmp_path: Path) -> None:
         view = running.agent.jobs[0].view
         assert (view.info.account, view.gpus) == ("p1", ("0", "1"))
         # And one that comes late is heard, too.
-        ask(tmp_path, Request("job", info=info, gpus=["2"]), timeout=60)
+        send_request(tmp_path, Request("job", info=info, gpus=["2"]), timeout=60)
         wait_until(lambda: view.gpus == ("2",))
-        reply = ask(tmp_path, Request("status"), timeout=60)
+        reply = send_request(tmp_path, Request("status"), timeout=60)
         assert reply is not None
         assert reply.status is not None
         assert (reply.status["jobs"], reply.status["faults"]) == (1, {})
     assert not (tmp_path / SOCKET).exists()
-    assert ask(tmp_path, Request("status"), timeout=60) is None
+    assert send_request(tmp_path, Request("status"), timeout=60) is None
 
 
 @pytest.mark.root
 @needs_cgroups
 def test_two_followers_get_the_same_as_the_spool(node: SlurmNode, tmp_path: Path) -> None:
-    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+    with following(node.finder(), run_directory=tmp_path, listen=True) as running:
         with pytest.raises(JobsightError, match="job 9 is not followed"):
-            Follower(tmp_path, 9)
+            Subscription(tmp_path, 9)
         job = node.job(9)
         other = node.job(10)
         other.step("sleep", "60")
         job.step("sleep", "60")
         wait_until(lambda: len(running.agent.jobs) == 2)
-        followers = [Follower(tmp_path, 9), Follower(tmp_path, 9)]
+        followers = [Subscription(tmp_path, 9), Subscription(tmp_path, 9)]
         job.step(built("processor"), "200000", step="1").wait()
         job.end()
         (final,) = wait_until(lambda: running.kept.finals(9))
@@ -109,7 +109,7 @@ def test_two_followers_get_the_same_as_the_spool(node: SlurmNode, tmp_path: Path
     ],
 )
 def test_a_wrong_question_is_answered(node: SlurmNode, tmp_path: Path, sent: bytes) -> None:
-    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+    with following(node.finder(), run_directory=tmp_path, listen=True) as running:
         with connect(tmp_path) as connection:
             connection.sendall(sent)
             reply = json.loads(connection.makefile("rb").readline())
@@ -124,16 +124,16 @@ def test_a_wrong_question_is_answered(node: SlurmNode, tmp_path: Path, sent: byt
 @pytest.mark.root
 @needs_cgroups
 def test_a_question_without_end_is_hung_up_on(node: SlurmNode, tmp_path: Path) -> None:
-    with following(node.finder(), run_folder=tmp_path, listen=True):
+    with following(node.finder(), run_directory=tmp_path, listen=True):
         with connect(tmp_path) as connection, pytest.raises(OSError, match="pipe"):
             connection.sendall(b"x" * 10_000_000)
-        assert ask(tmp_path, Request("status"), timeout=60) is not None
+        assert send_request(tmp_path, Request("status"), timeout=60) is not None
 
 
 @pytest.mark.root
 @needs_cgroups
 def test_a_client_that_never_reads_delays_nobody(node: SlurmNode, tmp_path: Path) -> None:
-    with following(node.finder(), run_folder=tmp_path, listen=True) as running:
+    with following(node.finder(), run_directory=tmp_path, listen=True) as running:
         with connect(tmp_path) as slow:
             slow.setblocking(False)
             sent = 0
@@ -143,7 +143,7 @@ def test_a_client_that_never_reads_delays_nobody(node: SlurmNode, tmp_path: Path
                     sent += 1
             except BlockingIOError:
                 pass
-            assert ask(tmp_path, Request("status"), timeout=60) is not None
+            assert send_request(tmp_path, Request("status"), timeout=60) is not None
             # What it is owed comes when it reads at last, without another question.
             slow.setblocking(True)
             slow.settimeout(60)
@@ -152,12 +152,12 @@ def test_a_client_that_never_reads_delays_nobody(node: SlurmNode, tmp_path: Path
         assert running.error is None
 
 
-def patiently(folder: Path) -> socket.socket:
+def patiently(directory: Path) -> socket.socket:
     """Connect, again where too many wait to be let in."""
 
     def attempt() -> socket.socket | None:
         try:
-            return connect(folder)
+            return connect(directory)
         except BlockingIOError:
             return None
 
@@ -168,11 +168,11 @@ def patiently(folder: Path) -> socket.socket:
 @pytest.mark.root
 @needs_cgroups
 def test_more_clients_than_are_served(node: SlurmNode, tmp_path: Path) -> None:
-    with following(node.finder(), run_folder=tmp_path, listen=True):
+    with following(node.finder(), run_directory=tmp_path, listen=True):
         clients = [patiently(tmp_path) for _ in range(100)]
         for client in clients:
             client.close()
-        wait_until(lambda: ask(tmp_path, Request("status"), timeout=60))
+        wait_until(lambda: send_request(tmp_path, Request("status"), timeout=60))
 
 
 def test_a_second_agent_is_refused_and_a_dead_ones_socket_is_not_in_the_way(

@@ -55,7 +55,7 @@ def test_two_thousand_programs_of_3_ms(node: SlurmNode, kind: str) -> None:
 @pytest.mark.parametrize(
     "programs",
     # All 2,000 take a minute and a half of two CPUs.
-    [60, pytest.param(2000, marks=[pytest.mark.long, pytest.mark.timeout(600)])],
+    [60, pytest.param(2000, peaks=[pytest.mark.long, pytest.mark.timeout(600)])],
 )
 def test_programs_of_50_ms(node: SlurmNode, programs: int) -> None:
     program = built("processor")
@@ -73,7 +73,7 @@ def test_programs_of_50_ms(node: SlurmNode, programs: int) -> None:
 
 
 def test_jobs_of_a_few_moments_are_told_whole(node: SlurmNode) -> None:
-    """The folders are made, used and removed within some 40 ms, by Slurm's own order."""
+    """The directories are made, used and removed within some 40 ms, by Slurm's own order."""
     with following(node.finder()) as running:
         # From the second job on the sockets are open.
         for number in range(1, 21):
@@ -190,9 +190,9 @@ def test_a_fork_bomb_is_survived(node: SlurmNode) -> None:
     pids = find_hierarchies().v1.get("pids")
     if pids is None:
         pytest.skip("needs the pids hierarchy")
-    folder = pids / f"jobsight-bomb-{os.getpid()}"
-    folder.mkdir()
-    (folder / "pids.max").write_text("3000")
+    directory = pids / f"jobsight-bomb-{os.getpid()}"
+    directory.mkdir()
+    (directory / "pids.max").write_text("3000")
     bomb = (
         "import os, sys, time\n"
         "open(sys.argv[1] + '/cgroup.procs', 'w').write('0')\n"
@@ -222,7 +222,7 @@ def test_a_fork_bomb_is_survived(node: SlurmNode) -> None:
             job = node.job(1)
             quiet = node.job(2)
             quiet.step(built("processor"), "500000").wait()
-            step = job.step("/usr/bin/python3", "-c", bomb, str(folder))
+            step = job.step("/usr/bin/python3", "-c", bomb, str(directory))
             most = 0
             while step.poll() is None:
                 most = max(most, descriptors())
@@ -239,7 +239,7 @@ def test_a_fork_bomb_is_survived(node: SlurmNode) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         Descriptors.limit = 1 << 30
-        wait_until(lambda: _removed(folder))
+        wait_until(lambda: _removed(directory))
 
 
 def descriptors() -> int:
@@ -247,9 +247,9 @@ def descriptors() -> int:
     return sum(os.path.lexists(f"/proc/self/fd/{number}") for number in range(2000))
 
 
-def _removed(folder: Path) -> bool:
+def _removed(directory: Path) -> bool:
     try:
-        folder.rmdir()
+        directory.rmdir()
     except OSError:
         return False
     return True

@@ -4,8 +4,8 @@ Figures about the agent itself.
 
 When the kernel's process events are listened to: while there are jobs, and a little around them.
 
-A job's first processes are at work as soon as its folders are there, so a prolog's word opens the
-sockets before. A node without jobs would pay for nothing.
+A job's first processes start as soon as its cgroups exist, so an announcement by a prolog opens
+the sockets earlier. A node without jobs keeps them closed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jobsight.agent")
 
 Intervals = tuple[tuple[int | None, float], ...]
-#: A step's folder is made before its processes are moved in; the second look finds them.
+#: A step's directory is made before its processes are moved in; the second look finds them.
 _SECOND_LOOK: Final = 200_000_000
 #: Descriptors for everything but the live processes: cgroups, sockets, files.
 _RESERVE: Final = 4096
@@ -60,14 +60,14 @@ class Agent:
         outputs: Sequence[Callable[[JobView], Output]] = (),
         job_id: int | None = None,
         grace_period: float | None = None,
-        only_node: bool = False,
+        only_this_node: bool = False,
         ignore_uids: Iterable[int] = (),
         intervals: Intervals = DEFAULT_INTERVALS,
         flush_interval: float = 10.0,
-        finder: CgroupWatcher | None = None,
-        run_folder: Path | None = None,
+        watcher: CgroupWatcher | None = None,
+        run_directory: Path | None = None,
         after_flush: Callable[[], None] | None = None,
-        who: Callable[[], list[JobInfo]] | None = None,
+        query_jobs: Callable[[], list[JobInfo]] | None = None,
         listen: bool = False,
     ) -> None:
         _raise_descriptor_limit()
@@ -78,31 +78,31 @@ class Agent:
             flush_interval=flush_interval,
             after_flush=after_flush,
         )
-        self.finder = finder or CgroupWatcher()
+        self.watcher = watcher or CgroupWatcher()
         self.job_id = job_id
         self.grace_period = grace_period
         self.node = node
-        self._only_node = only_node
+        self._only_this_node = only_this_node
         self._samplers = samplers
         self._outputs = outputs
         self._ignored = frozenset(ignore_uids)
         self._intervals = intervals
         self._boot_id = boot_id()
-        self._births = FirstSeen(run_folder, boot_id=self._boot_id)
+        self._births = FirstSeen(run_directory, boot_id=self._boot_id)
         self._jobs: dict[str, SampledJob] = {}
         self._told = PendingJobInfo()
         self._answers: queue.SimpleQueue[list[JobInfo]] = queue.SimpleQueue()
-        self._identity = Identity(who, self._answered) if who is not None else None
+        self._identity = Identity(query_jobs, self._answered) if query_jobs is not None else None
         self._control: Control | None = None
-        if listen and run_folder is not None:
-            self._control = Control(run_folder, self.collector, self._answer)
+        if listen and run_directory is not None:
+            self._control = Control(run_directory, self.collector, self._answer)
             self.collector.on_batch = self._control.publish
         self._window = EventWindow(self.collector, lambda: bool(self._jobs))
         self._look_planned = False
         #: The last look was not a whole one.
         self._look_due = False
         self._last_seen = time.monotonic()
-        self.collector.watch(self.finder.fileno(), self._folders_changed)
+        self.collector.watch(self.watcher.fileno(), self._folders_changed)
         self.collector.every(1.0, self._tick)
         self.collector.on_gone = self._gone
 
@@ -122,7 +122,7 @@ class Agent:
     def stop(self) -> None:
         self.collector.stop()
 
-    def tell(self, info: JobInfo) -> None:
+    def announce(self, info: JobInfo) -> None:
         """Somebody (a prolog, the scheduler) says who a job is."""
         followed = [job for job in self._jobs.values() if job.view.info.job_id == info.job_id]
         for job in followed:
@@ -132,7 +132,7 @@ class Agent:
             self._told.keep_info(info)
             if info.source == "prolog":
                 self._window.expect()
-        self.collector.tell(info)
+        self.collector.add_info(info)
 
     def _answered(self, infos: list[JobInfo]) -> None:
         """From the thread that asked Slurm."""
@@ -144,7 +144,7 @@ class Agent:
         while not self._answers.empty():
             for info in self._answers.get():
                 if info.job_id in here:
-                    self.tell(info)
+                    self.announce(info)
 
     def _answer(self, request: Request) -> Reply:
         """What the socket on the node is told."""
@@ -155,7 +155,7 @@ class Agent:
                 return Reply(False, "a job needs its info")
             if request.gpus is not None:
                 self._tell_gpus(request.info.job_id, tuple(request.gpus))
-            self.tell(request.info)
+            self.announce(request.info)
             return Reply(True)
         if not any(job.view.sighting.job_id == request.job_id for job in self._jobs.values()):
             return Reply(False, f"job {request.job_id} is not followed on this node")
@@ -178,7 +178,7 @@ class Agent:
         return list(self._jobs.values())
 
     def _folders_changed(self) -> None:
-        if not self.finder.changed():
+        if not self.watcher.changed():
             return
         # A job's first processes are at work already: whatever they do from now on is told.
         self._window.open()
@@ -197,14 +197,14 @@ class Agent:
     def _look(self) -> None:
         """Compare what there is with what is followed."""
         try:
-            found = self.finder.jobs()
+            found = self.watcher.jobs()
         except OSError as error:
             # No descriptor left, or no permission: nothing is taken for gone, and we look again.
             self.collector.faults.note("looking for jobs", error)
             self._look_due = True
             return
         # A SLUID without its job id: slurmstepd is not there yet.
-        self._look_due = self.finder.blind or any(place.job_id is None for place in found)
+        self._look_due = self.watcher.blind or any(place.job_id is None for place in found)
         places = {place.key: place for place in found if self._wanted(place)}
         for key, job in list(self._jobs.items()):
             place = places.get(key)
@@ -225,12 +225,12 @@ class Agent:
             return False
         if self.job_id is not None and place.job_id != self.job_id:
             return False
-        return not self._only_node or place.node in (None, self.node)
+        return not self._only_this_node or place.node in (None, self.node)
 
     def _begin(self, place: JobCgroup) -> None:
         assert place.job_id is not None
         events = self.collector.events is not None
-        counters = SlurmCounters(place.folders)
+        counters = SlurmCounters(place.directories)
         probe = SlurmProbe(
             counters,
             self.collector.tracker,
@@ -251,7 +251,7 @@ class Agent:
         )
         if new:
             probe.count_from_birth()
-        self.collector.tell(info)
+        self.collector.add_info(info)
         followed = FollowedJob(sighting, probe, self.collector.epoch, self._intervals)
         view = JobView(
             sighting=sighting,
@@ -285,7 +285,7 @@ class Agent:
         except CgroupGone:
             self._finish_if_gone(key)
         except Exception as error:
-            self.collector.faults.note("a job's folders", error)
+            self.collector.faults.note("a job's directories", error)
             self._look_due = True
 
     def _gone(self, followed: FollowedJob) -> None:
@@ -297,7 +297,7 @@ class Agent:
     def _finish_if_gone(self, key: str) -> None:
         """Slurm removes a job from one hierarchy after the other; with the last it is over."""
         job = self._jobs.get(key)
-        if job is None or same_directories(job.place.inodes, inodes_of(job.place.folders)):
+        if job is None or same_directories(job.place.inodes, inodes_of(job.place.directories)):
             self._look_due = True
             return
         self._finish(key)
@@ -341,7 +341,7 @@ class Agent:
         if self._identity is not None:
             self._identity.end()
         self.collector.close()
-        self.finder.close()
+        self.watcher.close()
 
 
 def _raise_descriptor_limit() -> None:
@@ -400,7 +400,7 @@ class EventWindow:
         self._planned = False
 
     def open(self) -> None:
-        """A job is here, or its first folders are."""
+        """A job is here, or its first directories are."""
         self._collector.open_events()
         self._stay(LINGER)
 

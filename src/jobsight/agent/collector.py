@@ -159,7 +159,7 @@ class Collector:
         job.overruns_before = self.overruns
         self.jobs.append(job)
 
-    def tell(self, info: JobInfo) -> None:
+    def add_info(self, info: JobInfo) -> None:
         """Send what is known about a job along with the next batch."""
         # It is filled in further while the batch waits for the disk.
         self._infos.append(msgspec.structs.replace(info))
@@ -220,7 +220,7 @@ class Collector:
             self._at_once -= 1
             self.drain()
         else:
-            # Everything else, such as the folders of a new job, is still noticed at once.
+            # Everything else, such as the directories of a new job, is still noticed at once.
             self._joined_until = until
             self._poll.modify(connector, 0)
 
@@ -239,7 +239,7 @@ class Collector:
         self._unsettled = False
         for job in self.jobs:
             try:
-                job.probe.settle()
+                job.probe.read_final_counters()
             except Exception as error:
                 self.faults.note("a job's last reading", error)
 

@@ -79,15 +79,15 @@ class Control:
     """The listening side, driven by the collector's loop."""
 
     def __init__(
-        self, folder: Path, collector: Collector, answer: Callable[[Request], Reply]
+        self, directory: Path, collector: Collector, answer: Callable[[Request], Reply]
     ) -> None:
-        self.path = folder / SOCKET
+        self.path = directory / SOCKET
         self._collector = collector
         self._answer = answer
         self._clients: dict[int, _Client] = {}
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A lock and not a look: two that start at once would both find nobody.
-        self._lock = LockFile(folder / "agent.lock", f"an agent at {self.path}")
+        self._lock = LockFile(directory / "agent.lock", f"an agent at {self.path}")
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
@@ -197,27 +197,27 @@ class Control:
         self._lock.close()
 
 
-def ask(folder: Path, request: Request, timeout: float = 2.0) -> Reply | None:
+def send_request(directory: Path, request: Request, timeout: float = 2.0) -> Reply | None:
     """Ask the node's agent something; None where there is none or it does not answer in time."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
-            connection.connect(str(folder / SOCKET))
+            connection.connect(str(directory / SOCKET))
             connection.sendall(msgspec.json.encode(request) + b"\n")
             return msgspec.json.decode(connection.makefile("rb").readline(), type=Reply)
         except (OSError, msgspec.MsgspecError):
             return None
 
 
-class Follower:
+class Subscription:
     """The client's side of ``follow``."""
 
-    def __init__(self, folder: Path, job_id: int) -> None:
+    def __init__(self, directory: Path, job_id: int) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.connection.settimeout(2.0)
         self._stream = self.connection.makefile("rb")
         try:
-            self.connection.connect(str(folder / SOCKET))
+            self.connection.connect(str(directory / SOCKET))
             self.connection.sendall(msgspec.json.encode(Request("follow", job_id)) + b"\n")
             reply = msgspec.json.decode(self._stream.readline(), type=Reply)
             if not reply.ok:

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from jobsight.agent.probes.cgroup import Row
-from jobsight.agent.probes.cgroup_files import CpuReading, MemoryMarks, MemoryReading
+from jobsight.agent.probes.cgroup_files import CpuReading, MemoryPeaks, MemoryReading
 from jobsight.agent.processes.process import JobUsage
 from jobsight.model import (
     MISSING,
@@ -28,12 +27,15 @@ from jobsight.model import (
     StepUse,
 )
 
+#: One sample: metric name (see jobsight.metrics) -> value.
+Row = dict[str, int]
+
 
 class Probe(Protocol):
-    """Measures one job. A cgroup, a tree of processes or a recorded folder may stand behind it."""
+    """Measures one job: by its cgroup, its process tree, or a recorded directory."""
 
     def sample(self) -> Row: ...
-    def settle(self) -> None: ...
+    def read_final_counters(self) -> None: ...
     def steps(self) -> list[StepUse]: ...
     def executables(self) -> list[ExecutableUse]: ...
     def totals(self) -> JobTotals: ...
@@ -122,13 +124,13 @@ class Counters(Protocol):
     @property
     def version(self) -> str: ...
     @property
-    def folders(self) -> dict[str, Path]:
-        """The job's folder by controller on v1; ``unified`` on v2."""
+    def directories(self) -> dict[str, Path]:
+        """The job's directory by controller on v1; ``unified`` on v2."""
         ...
 
     def cpu(self) -> CpuReading | None: ...
     def memory(self) -> MemoryReading | None: ...
-    def marks(self) -> MemoryMarks: ...
+    def memory_peaks(self) -> MemoryPeaks: ...
     def processes(self) -> list[int]: ...
     def close(self) -> None: ...
 
@@ -150,7 +152,7 @@ class JobView(msgspec.Struct, kw_only=True):
     #: The engine's own last row.
     row: Row = msgspec.field(default_factory=dict)
     #: When the CPU counter in it was read, on the monotonic clock; None where nobody says.
-    row_read: int | None = None
+    row_read_at: int | None = None
 
 
 Document = dict[str, Any]

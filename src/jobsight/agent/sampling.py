@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from jobsight.agent.job import Document, FollowedJob, JobView, Output, Probe, Sampler
+from jobsight.agent.job import Document, FollowedJob, JobView, Output, Probe, Row, Sampler
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.outputs.worker import OutputHandle
-from jobsight.agent.probes.cgroup import Row
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import Coverage
 
@@ -68,7 +67,7 @@ class SampledJob:
 
     def columns(self, row: Row) -> None:
         """Add the samplers' curves to a row of the engine's."""
-        self.view.row, self.view.row_read = row, self.probe.read_at
+        self.view.row, self.view.row_read_at = row, self.probe.read_at
         for sampler, _ in self._samplers:
             try:
                 row.update(sampler.columns(self.view))

@@ -113,8 +113,8 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 node=node,
                 spool=spool,
                 samplers=exporting.plans(sampler_plans(settings.agent.samplers)),
-                only_node=settings.agent.only_this_node,
-                finder=finder_of(settings),
+                only_this_node=settings.agent.only_this_node,
+                watcher=finder_of(settings),
                 ignore_uids=settings.agent.ignore_uids,
                 intervals=(
                     (60, sampling.first_minute),
@@ -122,9 +122,9 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                     (None, sampling.later),
                 ),
                 flush_interval=settings.agent.send_every,
-                run_folder=paths.private_directory(Path(settings.agent.run_folder)),
+                run_directory=paths.private_directory(Path(settings.agent.run_folder)),
                 after_flush=_both(trim, after_flush),
-                who=question_of(settings, node),
+                query_jobs=question_of(settings, node),
                 listen=True,
             )
             agent.collector.tracker.names.scripts = settings.agent.name_scripts

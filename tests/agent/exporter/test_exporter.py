@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.exporter.exporter import Exporter, Lines
-from jobsight.agent.job import JobView, Sampler
-from jobsight.agent.probes.cgroup import Row, SlurmProbe
+from jobsight.agent.job import JobView, Row, Sampler
+from jobsight.agent.probes.cgroup import SlurmProbe
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.tracker import ProcessTracker

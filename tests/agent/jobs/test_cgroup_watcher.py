@@ -1,4 +1,4 @@
-"""Jobs found by their folders: trees as Slurm makes them, on v1 and v2, and folders that vanish."""
+"""Jobs found by their cgroups: trees as Slurm makes them, on v1 and v2, some of which vanish."""
 
 import errno
 import os
@@ -13,17 +13,17 @@ from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
 SLUID = "S0ABCDEFGHJK1M"
 
 
-def make(root: Path, *folders: str) -> None:
-    for folder in folders:
-        (root / folder).mkdir(parents=True, exist_ok=True)
+def make(root: Path, *directories: str) -> None:
+    for directory in directories:
+        (root / directory).mkdir(parents=True, exist_ok=True)
 
 
 def v1(root: Path, job: str, controllers: tuple[str, ...] = ("cpuacct", "memory")) -> None:
     make(root, *(f"{name}/{job}" for name in controllers))
 
 
-def v2(root: Path, *folders: str) -> None:
-    make(root, "system.slice", *folders)
+def v2(root: Path, *directories: str) -> None:
+    make(root, "system.slice", *directories)
     (root / "cgroup.controllers").write_text("cpu memory\n")
 
 
@@ -35,13 +35,13 @@ def found(root: Path, **named: object) -> list[JobCgroup]:
         finder.close()
 
 
-@pytest.mark.parametrize(("folder", "node"), [("slurm", None), ("slurm_n1", "n1")])
-def test_jobs_of_v1(tmp_path: Path, folder: str, node: str | None) -> None:
-    v1(tmp_path, f"{folder}/uid_1001/job_57/step_0/task_0")
+@pytest.mark.parametrize(("directory", "node"), [("slurm", None), ("slurm_n1", "n1")])
+def test_jobs_of_v1(tmp_path: Path, directory: str, node: str | None) -> None:
+    v1(tmp_path, f"{directory}/uid_1001/job_57/step_0/task_0")
     v1(tmp_path, "user.slice/uid_1001/job_58")
     (place,) = found(tmp_path)
     assert (place.job_id, place.uid, place.node, place.sluid) == (57, 1001, node, None)
-    assert place.key == f"{folder}/uid_1001/job_57"
+    assert place.key == f"{directory}/uid_1001/job_57"
     assert set(place.inodes) == {"cpuacct", "memory"}
 
 
@@ -57,7 +57,7 @@ def test_a_job_in_one_hierarchy_alone(tmp_path: Path, controller: str) -> None:
 def test_jobs_of_v2(tmp_path: Path, scope: str, node: str | None) -> None:
     v2(tmp_path, f"system.slice/{scope}/job_9/step_batch/user/task_0", f"system.slice/{scope}/x")
     (place,) = found(tmp_path)
-    assert (place.job_id, place.node, list(place.folders)) == (9, node, ["unified"])
+    assert (place.job_id, place.node, list(place.directories)) == (9, node, ["unified"])
 
 
 def test_several_slurmd_on_one_machine(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_proc_is_never_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_folders_that_vanish_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    """Each read of a folder fails once, as if it had gone just before."""
+    """Each read of a directory fails once, as if it had gone just before."""
     if version == "v1":
         v1(tmp_path, "slurm/uid_0/job_1/step_0/task_0", ("cpuacct", "memory", "freezer"))
     else:

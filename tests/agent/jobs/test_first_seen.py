@@ -8,8 +8,8 @@ from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.jobs.first_seen import FirstSeen, same_directories
 
 
-def place(folder: Path, key: str = "slurm/uid_0/job_1", **inodes: int) -> JobCgroup:
-    return JobCgroup(key, folder, inodes or {"cpuacct": 7}, 1, None, None, 0, {})
+def place(directory: Path, key: str = "slurm/uid_0/job_1", **inodes: int) -> JobCgroup:
+    return JobCgroup(key, directory, inodes or {"cpuacct": 7}, 1, None, None, 0, {})
 
 
 def test_a_birth_survives_a_restart_of_the_agent(tmp_path: Path) -> None:

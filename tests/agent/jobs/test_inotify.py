@@ -12,7 +12,7 @@ from tests.agent.slurm_trees import MOUNT
 
 
 @pytest.fixture(params=["disk", "cgroup"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "disk":
         yield tmp_path
         return
@@ -34,44 +34,44 @@ def inotify() -> Iterator[Inotify]:
         yield found
 
 
-def test_a_folder_of_the_same_name_is_watched_again(folder: Path, inotify: Inotify) -> None:
-    """As a user's folder, which Slurm removes with the last job and makes with the next."""
-    user = folder / "uid_1"
-    inotify.watch(folder)
+def test_a_folder_of_the_same_name_is_watched_again(directory: Path, inotify: Inotify) -> None:
+    """As a user's directory, which Slurm removes with the last job and makes with the next."""
+    user = directory / "uid_1"
+    inotify.watch(directory)
     for number in range(3):
         user.mkdir()
-        assert DirectoryEvent(CREATED, folder, "uid_1") in inotify.read()
+        assert DirectoryEvent(CREATED, directory, "uid_1") in inotify.read()
         inotify.watch(user)
         (user / f"job_{number}").mkdir()
         assert DirectoryEvent(CREATED, user, f"job_{number}") in inotify.read()
         (user / f"job_{number}").rmdir()
         user.rmdir()
-        assert DirectoryEvent(DELETED, folder, "uid_1") in inotify.read()
+        assert DirectoryEvent(DELETED, directory, "uid_1") in inotify.read()
 
 
-def test_made_anew_before_anybody_has_looked(folder: Path, inotify: Inotify) -> None:
-    user = folder / "uid_1"
+def test_made_anew_before_anybody_has_looked(directory: Path, inotify: Inotify) -> None:
+    user = directory / "uid_1"
     user.mkdir()
-    inotify.watch(folder)
+    inotify.watch(directory)
     inotify.watch(user)
     user.rmdir()
     user.mkdir()
     # The watch of the first one is still thought to be there.
     inotify.watch(user)
-    kinds = [event.kind for event in inotify.read() if event.folder == folder]
+    kinds = [event.kind for event in inotify.read() if event.directory == directory]
     assert kinds == [DELETED, CREATED]
     inotify.watch(user)
     (user / "job_1").mkdir()
     assert list(inotify.read()) == [DirectoryEvent(CREATED, user, "job_1")]
 
 
-def test_no_watch_is_left_of_what_is_gone(folder: Path, inotify: Inotify) -> None:
+def test_no_watch_is_left_of_what_is_gone(directory: Path, inotify: Inotify) -> None:
     """The kernel gives only so many, and a node sees many jobs."""
-    inotify.watch(folder)
+    inotify.watch(directory)
     for number in range(20):
-        (folder / f"job_{number}").mkdir()
-        inotify.watch(folder / f"job_{number}")
-        (folder / f"job_{number}").rmdir()
+        (directory / f"job_{number}").mkdir()
+        inotify.watch(directory / f"job_{number}")
+        (directory / f"job_{number}").rmdir()
         list(inotify.read())
     # Of a watch that has ended, the last word comes with the next reading.
     list(inotify.read())

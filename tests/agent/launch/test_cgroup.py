@@ -61,21 +61,21 @@ def test_where_nothing_may_be_made_there_is_none_and_nothing_is_left(tmp_path: P
 def test_made_and_removed() -> None:
     own = make_cgroup(NAME)
     assert own is not None
-    assert set(folders_named(NAME)) == set(own.folders.values())
+    assert set(folders_named(NAME)) == set(own.directories.values())
     own.remove()
     assert folders_named(NAME) == []
 
 
 @pytest.mark.root
 def test_cgroups_that_the_job_made_below_are_removed_too(own: OwnCgroup) -> None:
-    for folder in own.folders.values():
-        (folder / "inner" / "deeper").mkdir(parents=True)
+    for directory in own.directories.values():
+        (directory / "inner" / "deeper").mkdir(parents=True)
 
 
 @pytest.mark.root
 def test_a_limit_is_the_kernel_s(own: OwnCgroup) -> None:
     assert own.limit_memory(64 * 2**20)
-    assert own.cgroup.marks().limit == 64 * 2**20
+    assert own.cgroup.memory_peaks().limit == 64 * 2**20
 
 
 @pytest.mark.root
@@ -127,8 +127,8 @@ def test_what_a_killed_launcher_left_is_swept() -> None:
     made = make_cgroup(f"jobsight-7-{ended_pid()}")
     assert made is not None
     made.cgroup.close()
-    assert set(sweep(older_than=0)) >= set(made.folders.values())
-    assert not any(folder.exists() for folder in made.folders.values())
+    assert set(sweep(older_than=0)) >= set(made.directories.values())
+    assert not any(directory.exists() for directory in made.directories.values())
 
 
 @pytest.mark.root
@@ -143,8 +143,8 @@ def test_everything_else_is_left_alone(why: str) -> None:
         child = subprocess.Popen(["/bin/sleep", "60"], preexec_fn=made.enter)
     try:
         removed = sweep(older_than=3600 if why == "young" else 0)
-        assert not set(removed) & set(made.folders.values())
-        assert all(folder.exists() for folder in made.folders.values())
+        assert not set(removed) & set(made.directories.values())
+        assert all(directory.exists() for directory in made.directories.values())
     finally:
         if child is not None:
             child.kill()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.probes.cgroup import CgroupProbe
-from jobsight.agent.probes.cgroup_files import NO_MARKS, CgroupGone, CpuReading, MemoryMarks
+from jobsight.agent.probes.cgroup_files import NO_PEAKS, CgroupGone, CpuReading, MemoryPeaks
 from jobsight.agent.processes.procfs import NOTHING, TICK, InputOutput
 from jobsight.model import SECOND
 from tests.agent.lives import Alive, Kernel, record
@@ -19,7 +19,7 @@ class Counter:
     def __init__(self) -> None:
         self.used: float | None = 0.0
         self.pids: list[int] = []
-        self.peaks = NO_MARKS
+        self.peaks = NO_PEAKS
 
     def cpu(self) -> CpuReading:
         if self.used is None:
@@ -30,7 +30,7 @@ class Counter:
     def memory(self) -> None:
         return None
 
-    def marks(self) -> MemoryMarks:
+    def memory_peaks(self) -> MemoryPeaks:
         return self.peaks
 
     def processes(self) -> list[int]:
@@ -149,9 +149,9 @@ def test_a_folder_that_goes_in_the_middle_of_a_round_takes_no_peak_with_it(
 ) -> None:
     """CPU time could still be read, then the memory files were gone."""
     probe.usage.members[100].live = Readable(100, 1.0)  # type: ignore[assignment]
-    counter.peaks = MemoryMarks(peak=7 << 20, limit=64 << 20, swap_peak=None, oom_kills=1)
+    counter.peaks = MemoryPeaks(peak=7 << 20, limit=64 << 20, swap_peak=None, oom_kills=1)
     probe.sample()
-    counter.peaks = NO_MARKS
+    counter.peaks = NO_PEAKS
     probe.sample()
     probe.close()
     found = probe.totals()

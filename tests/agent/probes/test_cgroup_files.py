@@ -28,19 +28,19 @@ def laid_out(values: Path, root: Path) -> None:
 @pytest.fixture
 def v2(tmp_path: Path) -> Path:
     laid_out(DATA / "v2" / "values.txt", tmp_path)
-    folder = tmp_path / JOB_V2
-    shutil.copy(DATA / "v2" / "memory.stat", folder)
-    return folder
+    directory = tmp_path / JOB_V2
+    shutil.copy(DATA / "v2" / "memory.stat", directory)
+    return directory
 
 
 @pytest.fixture
 def v1(tmp_path: Path) -> Path:
     laid_out(DATA / "v1" / "memory-values.txt", tmp_path)
-    folder = tmp_path / JOB_V1
-    (folder / "memory.stat").write_text(
+    directory = tmp_path / JOB_V1
+    (directory / "memory.stat").write_text(
         "cache 1\nrss 2\nshmem 3\ntotal_cache 5000000\ntotal_rss 2000000\ntotal_shmem 1000000\n"
     )
-    return folder
+    return directory
 
 
 def test_the_cpu_time_of_a_recorded_v2_job(v2: Path) -> None:
@@ -55,11 +55,11 @@ def test_the_cpu_time_of_a_recorded_v2_job(v2: Path) -> None:
 
 def test_the_memory_of_a_recorded_v2_job(v2: Path) -> None:
     cgroup = CgroupV2(v2)
-    memory, marks = cgroup.memory(), cgroup.marks()
+    memory, peaks = cgroup.memory(), cgroup.memory_peaks()
     assert memory is not None
     assert (memory.current, memory.anonymous, memory.file) == (66174976, 55156736, 4096)
     assert memory.used == 66174976 - 4096
-    assert (marks.peak, marks.limit, marks.swap_peak, marks.oom_kills) == (
+    assert (peaks.peak, peaks.limit, peaks.swap_peak, peaks.oom_kills) == (
         66699264,
         524288000,
         None,
@@ -70,14 +70,14 @@ def test_the_memory_of_a_recorded_v2_job(v2: Path) -> None:
 
 def test_a_v2_step_without_a_limit(v2: Path) -> None:
     cgroup = CgroupV2(v2 / "step_0")
-    assert cgroup.marks().limit is None
+    assert cgroup.memory_peaks().limit is None
     cgroup.close()
 
 
 def test_an_older_kernel_keeps_no_peak(v2: Path) -> None:
     (v2 / "memory.peak").unlink()
     cgroup = CgroupV2(v2)
-    assert cgroup.marks().peak is None
+    assert cgroup.memory_peaks().peak is None
     cgroup.close()
 
 
@@ -86,7 +86,7 @@ def test_a_v2_cgroup_without_the_memory_controller(tmp_path: Path) -> None:
     cgroup = CgroupV2(tmp_path)
     assert cgroup.cpu() == CpuReading(5000, 2500, 2500)
     assert cgroup.memory() is None
-    assert cgroup.marks() == (None, None, None, None)
+    assert cgroup.memory_peaks() == (None, None, None, None)
     cgroup.close()
 
 
@@ -107,10 +107,10 @@ def test_shared_memory_counts_as_used_on_both_versions(v1: Path, v2: Path) -> No
 def test_the_marks_of_a_recorded_v1_job(v1: Path) -> None:
     cgroup = CgroupV1(None, v1)
     assert cgroup.cpu() is None
-    assert cgroup.marks() == (9523200, 314572800, None, 0)
+    assert cgroup.memory_peaks() == (9523200, 314572800, None, 0)
     cgroup.close()
     task = CgroupV1(None, v1 / "step_0" / "task_0")
-    assert task.marks().limit is None
+    assert task.memory_peaks().limit is None
     task.close()
 
 
@@ -131,7 +131,7 @@ def test_a_removed_folder_is_gone(v2: Path) -> None:
     assert cgroup.processes() == []
 
 
-def test_a_job_needs_a_folder() -> None:
+def test_a_job_needs_a_directory() -> None:
     with pytest.raises(ValueError, match="at least one hierarchy"):
         CgroupV1(None, None)
 
@@ -184,7 +184,7 @@ def test_the_counter_of_a_real_cgroup(own: OwnCgroup) -> None:
     assert before.time == 0
     # What was used before entering is not the cgroup's.
     assert after.time == pytest.approx((usage.ru_utime + usage.ru_stime) * 1e9, rel=0.2)
-    peak = own.cgroup.marks().peak
+    peak = own.cgroup.memory_peaks().peak
     assert peak is None or peak >= 32 * 2**20
 
 
@@ -200,7 +200,7 @@ def test_processes_are_listed_and_gone(own: OwnCgroup) -> None:
 @pytest.mark.root
 def test_kept_descriptors_of_a_removed_cgroup_say_so(own: OwnCgroup) -> None:
     assert own.cgroup.cpu() is not None
-    for folder in own.folders.values():
-        folder.rmdir()
+    for directory in own.directories.values():
+        directory.rmdir()
     with pytest.raises(CgroupGone):
         own.cgroup.cpu()

@@ -17,17 +17,17 @@ from jobsight.agent.processes.tracker import ProcessTracker
 CPUS = 128
 
 
-def write(folder: Path, **files: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+def write(directory: Path, **files: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text)
-    return folder
+        (directory / name.replace("__", ".")).write_text(text)
+    return directory
 
 
-def cpuacct(folder: Path, used: int) -> None:
+def cpuacct(directory: Path, used: int) -> None:
     """As on a node of 128 cores, with the lists per CPU."""
     write(
-        folder,
+        directory,
         cpuacct__usage=f"{used}\n",
         cpuacct__stat=f"user {used // 20_000_000}\nsystem {used // 20_000_000}\n",
         cpuacct__usage_percpu=" ".join([str(used // CPUS)] * CPUS) + "\n",
@@ -35,9 +35,9 @@ def cpuacct(folder: Path, used: int) -> None:
     )
 
 
-def memory(folder: Path, used: int, peak: int) -> None:
+def memory(directory: Path, used: int, peak: int) -> None:
     write(
-        folder,
+        directory,
         memory__usage_in_bytes=f"{used}\n",
         memory__max_usage_in_bytes=f"{peak}\n",
         memory__limit_in_bytes=f"{2**63 - 4096}\n",
@@ -47,7 +47,7 @@ def memory(folder: Path, used: int, peak: int) -> None:
     )
 
 
-def unified(folder: Path, used: int, used_memory: int | None = None) -> None:
+def unified(directory: Path, used: int, used_memory: int | None = None) -> None:
     files = {
         "cpu__stat": f"usage_usec {used // 1000}\nuser_usec {used // 1000}\nsystem_usec 0\n"
         "nr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
@@ -62,20 +62,20 @@ def unified(folder: Path, used: int, used_memory: int | None = None) -> None:
             "memory__events": "low 0\nhigh 0\nmax 0\noom 1\noom_kill 1\n",
             "memory__stat": f"anon {used_memory}\nfile 0\nshmem 0\n",
         }
-    write(folder, **files)
+    write(directory, **files)
 
 
 @pytest.fixture
 def v1(tmp_path: Path) -> dict[str, Path]:
-    folders = {name: tmp_path / name / "slurm/uid_5/job_1" for name in ("cpuacct", "memory")}
-    cpuacct(folders["cpuacct"], 1_000_000_000)
-    memory(folders["memory"], 4096, 8192)
+    directories = {name: tmp_path / name / "slurm/uid_5/job_1" for name in ("cpuacct", "memory")}
+    cpuacct(directories["cpuacct"], 1_000_000_000)
+    memory(directories["memory"], 4096, 8192)
     for step, whole, tasks in (("batch", 600, (500,)), ("0", 400, (200, 150))):
-        cpuacct(folders["cpuacct"] / f"step_{step}", whole * 1_000_000)
-        memory(folders["memory"] / f"step_{step}", 2048, 4096)
+        cpuacct(directories["cpuacct"] / f"step_{step}", whole * 1_000_000)
+        memory(directories["memory"] / f"step_{step}", 2048, 4096)
         for number, used in enumerate(tasks):
-            cpuacct(folders["cpuacct"] / f"step_{step}" / f"task_{number}", used * 1_000_000)
-    return folders
+            cpuacct(directories["cpuacct"] / f"step_{step}" / f"task_{number}", used * 1_000_000)
+    return directories
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_steps_and_tasks_of_v1(v1: dict[str, Path]) -> None:
     assert used == {"batch": (1, 500_000_000, 100_000_000), "0": (2, 350_000_000, 50_000_000)}
     # The daemons' share is not the user's.
     assert (cpu.time, counters.overhead) == (850_000_000, 150_000_000)
-    assert counters.marks().peak == 8192
+    assert counters.memory_peaks().peak == 8192
     assert {step.memory_peak for step in counters.steps()} == {4096}
     counters.close()
 
@@ -110,7 +110,7 @@ def test_steps_of_v2(v2: dict[str, Path]) -> None:
     assert (step.cpu_time, step.cpu_overhead) == (900_000_000, 100_000_000)
     assert (step.memory_peak, step.oom_kills) == (1 << 20, 1)
     assert (cpu.time, counters.overhead) == (900_000_000, 100_000_000)
-    assert (counters.marks().peak, counters.marks().limit) == (1 << 21, None)
+    assert (counters.memory_peaks().peak, counters.memory_peaks().limit) == (1 << 21, None)
     counters.close()
 
 
@@ -147,8 +147,8 @@ def test_a_task_that_goes_before_its_step_keeps_its_use(
 def test_an_ended_step_keeps_its_last_reading(v1: dict[str, Path]) -> None:
     counters = SlurmCounters(v1)
     counters.cpu()
-    for folder in v1.values():
-        shutil.rmtree(folder / "step_0")
+    for directory in v1.values():
+        shutil.rmtree(directory / "step_0")
     counters.refresh()
     cpu = counters.cpu()
     assert cpu is not None
@@ -167,7 +167,7 @@ def test_every_read_may_fail(
 ) -> None:
     """A figure that could not be read is failed or missing, never zero, and nothing is raised
     but the word that the cgroup is gone."""
-    folders = request.getfixturevalue(version)
+    directories = request.getfixturevalue(version)
     fault = {"at": 0, "calls": 0}
 
     def wrapped(real: object) -> object:
@@ -183,7 +183,9 @@ def test_every_read_may_fail(
         monkeypatch.setattr(os, name, wrapped(getattr(os, name)))
     for position in range(1, 60):
         fault.update(at=0, calls=0)
-        probe = SlurmProbe(SlurmCounters(folders), ProcessTracker(ExecutableNames()), events=True)
+        probe = SlurmProbe(
+            SlurmCounters(directories), ProcessTracker(ExecutableNames()), events=True
+        )
         fault["at"] = position
         with contextlib.suppress(CgroupGone):
             assert probe.sample()["cpu.time"] != 0
@@ -198,12 +200,12 @@ def test_every_read_may_fail(
             break
 
 
-def vanish(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def vanish(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Reads through kept descriptors fail as those of a removed cgroup do."""
     real = CgroupFiles.read
 
     def read(self: CgroupFiles, name: str, size: int = 4096) -> bytes:
-        if self.folder == folder:
+        if self.directory == directory:
             self.close()
         return real(self, name, size)
 
@@ -211,12 +213,12 @@ def vanish(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def test_a_task_that_goes_first_leaves_its_time_to_the_user(tmp_path: Path) -> None:
-    """Slurm removes the folder of a task before that of its step; slurmstepd gets none of it."""
+    """Slurm removes the directory of a task before that of its step; slurmstepd gets none of it."""
     step = tmp_path / "cpuacct" / "step_0"
     task = step / "task_0"
     task.mkdir(parents=True)
-    for folder, used in ((step, 1_000), (task, 990)):
-        (folder / "cpuacct.usage").write_text(f"{used}\n")
+    for directory, used in ((step, 1_000), (task, 990)):
+        (directory / "cpuacct.usage").write_text(f"{used}\n")
     cgroup = StepCgroup("0", {"cpuacct": step}, SlurmCounters.V1)
     cgroup.refresh({"cpuacct": step})
     cgroup.read()

@@ -1,4 +1,4 @@
-"""A live process read through kept descriptors: real ones, and recorded folders for the rest."""
+"""A live process read through open descriptors: real ones, and recorded directories."""
 
 import os
 import resource
@@ -27,14 +27,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     child.wait()
 
 
-def recorded(folder: Path, pid: int, stat: str, io: str | None = None) -> OpenProcess:
-    place = folder / str(pid)
+def recorded(directory: Path, pid: int, stat: str, io: str | None = None) -> OpenProcess:
+    place = directory / str(pid)
     (place / "task" / str(pid)).mkdir(parents=True)
     (place / "stat").write_text(stat)
     if io is not None:
         (place / "io").write_text(io)
         (place / "task" / str(pid) / "io").write_text(io)
-    return OpenProcess(os.fsencode(folder), pid)
+    return OpenProcess(os.fsencode(directory), pid)
 
 
 def stat_line(command: str, state: str = "S", start: int = 77) -> str:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.agent.processes.executables import (
+    ExecutableName,
     ExecutableNames,
-    Name,
     is_interpreter,
     same_file,
     script_of,
@@ -117,7 +117,7 @@ def test_real_interpreters_are_named_with_their_scripts(tmp_path: Path) -> None:
         assert bare is not None
         assert b"//" not in bare.path
         found = names.by_link(pid)
-        assert found == Name(bare.path + b"//" + bytes(script), known=True)
+        assert found == ExecutableName(bare.path + b"//" + bytes(script), known=True)
         assert same_file(found, bare)
         # What is learned for records of others is the file alone.
         assert set(names._by_inode.values()) == {bare.path}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from jobsight.agent.processes.netlink import ExitRecord, ProcessEvent
-from jobsight.agent.processes.process import JobUsage, Process, Stretch
+from jobsight.agent.processes.process import JobUsage, Process, Segment
 from jobsight.agent.processes.procfs import InputOutput
 from jobsight.agent.processes.tracker import LINGER
 from tests.agent.lives import MILLISECOND, Alive, Kernel, figures, record
@@ -176,9 +176,9 @@ def test_an_exec_chain_is_split_where_the_use_is_known(kernel: Kernel) -> None:
 @pytest.mark.parametrize(("waited", "before"), [(0, 56), (160, 72)])
 def test_a_late_look_takes_off_what_it_ran_since(waited: int, before: int) -> None:
     """24 ms after the exec: all of them, or a third where it had got no more before."""
-    process = Process(7, JobUsage(), Stretch(None, 0, executed=True))
+    process = Process(7, JobUsage(), Segment(None, 0, executed=True))
     process.live = Alive(7, 80 * MILLISECOND, waited * MILLISECOND)  # type: ignore[assignment]
-    second = Stretch(None, 100 * MILLISECOND, executed=True)
+    second = Segment(None, 100 * MILLISECOND, executed=True)
     second.named_at = 124 * MILLISECOND
     process.split(second, b"/no/such/proc")
     assert second.used == before * MILLISECOND
@@ -189,7 +189,7 @@ def test_an_exec_chain_is_split_by_time_where_it_was_gone(kernel: Kernel) -> Non
     kernel.names.links[7] = TRUE
     kernel.tell(kernel.fork(100, 7), kernel.execute(7, after=0))
     kernel.now = time.monotonic_ns()
-    usage.members[7].stretches[-1].start = kernel.now
+    usage.members[7].segments[-1].start = kernel.now
     kernel.names.links[7] = OTHER
     kernel.tell(kernel.execute(7, after=30))
     kernel.tell(kernel.exit(7, after=10), record(7, 80))
@@ -266,7 +266,7 @@ def test_a_number_given_again_after_a_lost_exit(kernel: Kernel) -> None:
     usage = kernel.job()
     kernel.names.links[7] = TRUE
     kernel.tell(kernel.fork(100, 7), kernel.execute(7))
-    usage.members[7].vitals_cpu = 4
+    usage.members[7].polled_cpu = 4
     kernel.names.links[7] = OTHER
     kernel.tell(kernel.fork(100, 7), kernel.execute(7))
     kernel.tell(kernel.exit(7), record(7, 6))
@@ -298,7 +298,7 @@ def test_a_lost_record_is_counted_and_the_last_look_is_booked(kernel: Kernel) ->
     usage = kernel.job()
     kernel.tell(kernel.fork(100, 7))
     process = usage.members[7]
-    process.vitals_cpu, process.vitals_io = 40, InputOutput(1, 2, 3, 4, 5, 6)
+    process.polled_cpu, process.polled_io = 40, InputOutput(1, 2, 3, 4, 5, 6)
     kernel.tell(kernel.exit(7, status=256))
     assert usage.records_lost == 1
     row = use_of(usage, SHELL)
@@ -309,8 +309,8 @@ def test_what_a_process_used_before_the_agent_came_is_not_booked(kernel: Kernel)
     usage = kernel.job()
     process = usage.members[100]
     process.base_cpu, process.base_io = 30, InputOutput(1, 1, 1, 1, 100, 200)
-    process.vitals_cpu = 30
-    process.vitals_io = process.base_io
+    process.polled_cpu = 30
+    process.polled_io = process.base_io
     assert figures(usage)[SHELL] == (0, 1, 0)
     kernel.tell(kernel.exit(100), record(100, 50, read_bytes=150, written_bytes=200))
     row = use_of(usage, SHELL)
@@ -360,7 +360,7 @@ def test_the_descriptors_of_an_ended_process_are_closed(kernel: Kernel) -> None:
 def test_processes_of_no_job_leave_nothing_behind(kernel: Kernel) -> None:
     kernel.tell(kernel.fork(1, 7), kernel.execute(7), kernel.exit(7), record(7))
     assert kernel.tracker.processes == {}
-    assert len(kernel.tracker._held) == 0
+    assert len(kernel.tracker._pending_records) == 0
 
 
 def test_records_whose_exit_was_lost_are_bounded(
@@ -369,7 +369,7 @@ def test_records_whose_exit_was_lost_are_bounded(
     monkeypatch.setattr("jobsight.agent.processes.tracker.LIMIT", 100)
     for pid in range(1000):
         kernel.tell(record(pid + 1000))
-    assert len(kernel.tracker._held) <= 100
+    assert len(kernel.tracker._pending_records) <= 100
 
 
 def test_programs_without_end_share_a_row(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +455,7 @@ def test_everything_is_booked_once_and_on_its_own_job(
     usages = {root: kernel.job(root) for root in (100, 200)}
     for process in kernel.tracker.processes.values():
         # The history was told on another clock; both jobs were there before it.
-        process.stretches[0].start = -(10**18)
+        process.segments[0].start = -(10**18)
     for pid in linked:
         kernel.names.links[pid] = OTHER
     events: list[ProcessEvent] = []
@@ -482,10 +482,10 @@ def test_everything_is_booked_once_and_on_its_own_job(
         assert sum(row.cpu_time for row in rows) == cpu
         assert usage.executions == executions
         pending = sum(
-            stretch.executed and not stretch.counted
+            segment.executed and not segment.counted
             for process in usage.members.values()
-            for stretch in process.stretches
+            for segment in process.segments
         )
         assert sum(row.executions for row in rows) + pending == executions
         assert usage.records_lost == 0
-    assert len(kernel.tracker._held) == 0
+    assert len(kernel.tracker._pending_records) == 0

@@ -7,8 +7,8 @@ from typing import Any
 
 from jobsight.agent.job import Counters, JobView
 from jobsight.agent.probes.cgroup_files import CgroupV1, CgroupV2
-from jobsight.agent.processes.executables import Name
-from jobsight.agent.processes.process import JobUsage, Process, Stretch
+from jobsight.agent.processes.executables import ExecutableName
+from jobsight.agent.processes.process import JobUsage, Process, Segment
 from jobsight.agent.samplers.node import Node
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, Sighting
 
@@ -93,7 +93,9 @@ class Job:
         )
 
     def process(self, pid: int, path: bytes = b"/usr/bin/app", threads: int = 1) -> Process:
-        process = Process(pid, self.view.usage, Stretch(Name(path, True), 0, executed=True))
+        process = Process(
+            pid, self.view.usage, Segment(ExecutableName(path, True), 0, executed=True)
+        )
         process.threads = threads
         self.view.usage.members[pid] = process
         return process
@@ -103,7 +105,7 @@ class Job:
         write(self.root / "cgroup", files if files is not None else V1)
         folders = {name: self.root / "cgroup" / name for name in ("cpuacct", "memory")}
         counters = CgroupV1(**folders)
-        counters.folders["cpuset"] = self.root / "cgroup" / "cpuset"
+        counters.directories["cpuset"] = self.root / "cgroup" / "cpuset"
         self.view.counters = counters
         return counters
 

@@ -91,7 +91,7 @@ def machine(root: Path, version: str) -> Job:
         job.on_v2()
     for pid in (11, 12):
         process = job.process(pid, threads=pid - 10)
-        process.vitals_cpu = SECOND
+        process.polled_cpu = SECOND
         write(root / "proc", {f"{pid}/stat": stat_line(pid, 100, 1)})
         write(root / "proc", {f"{pid}/task/{pid}/stat": stat_line(pid, 100, 1)})
         write(root / "proc", {f"{pid}/cgroup": "0::/s\n"})
@@ -182,7 +182,7 @@ def test_nothing_is_left_open(name: str, tmp_path: Path) -> None:
     job = machine(tmp_path / "machine", "v1")
     assert job.view.counters is not None
     job.view.counters.memory()
-    job.view.counters.marks()
+    job.view.counters.memory_peaks()
     before = set(os.listdir("/proc/self/fd"))
     module = SAMPLERS[name].split(":")[0]
     short = next(

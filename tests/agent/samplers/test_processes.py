@@ -41,8 +41,8 @@ def test_cores_in_use_are_by_the_time_between_the_readings_of_the_counter(job: J
     start = job.clock.now
     for second, delay in ((0, 0.5), (1, 0.0), (2, 0.9)):
         job.view.row = {"cpu.time": 2 * second * SECOND}
-        job.view.row_read = start + second * SECOND
-        job.clock.now = job.view.row_read + round(delay * SECOND)
+        job.view.row_read_at = start + second * SECOND
+        job.clock.now = job.view.row_read_at + round(delay * SECOND)
         cores.columns(job.view)
         assert cores.in_use == (None if second == 0 else 2.0)
     cores.close()
@@ -73,13 +73,13 @@ def test_v2_estimates_by_where_threads_were_seen_and_keeps_the_sum(job: Job) -> 
     job.on_v2({**V2, "cpuset.cpus.effective": "0-3\n"})
     cores = Cores(node=job.node, every=1)
     one, two = job.process(1), job.process(2, threads=2)
-    job.process(3).vitals_cpu = 7
+    job.process(3).polled_cpu = 7
     job.view.row = {"cpu.time": 10 * SECOND}
     assert cores.columns(job.view) == {f"cores.{n}.time": 0 for n in range(4)}
     write(job.root / "proc", {"1/stat": stat_line(1, 100, 3)})
     write(job.root / "proc", {"2/task/2/stat": stat_line(2, 300, 0, "a) b (")})
     write(job.root / "proc", {"2/task/9/stat": stat_line(9, 100, 1)})
-    one.vitals_cpu, two.vitals_cpu = 100 * TICK, 400 * TICK
+    one.polled_cpu, two.polled_cpu = 100 * TICK, 400 * TICK
     job.view.row = {"cpu.time": 20 * SECOND}
     row = cores.columns(job.view)
     # 1 s on core 3, 3 s and 1 s of the other, and 5 s nobody saw in the same proportion.
@@ -101,7 +101,7 @@ def test_the_estimate_is_bounded(job: Job) -> None:
     job.on_v2()
     cores = Cores(node=job.node, every=1, max_reads=3)
     for pid in range(1, 11):
-        job.process(pid).vitals_cpu = TICK
+        job.process(pid).polled_cpu = TICK
         write(job.root / "proc", {f"{pid}/stat": stat_line(pid, 1, 0)})
     job.view.row = {"cpu.time": 0}
     with mock.patch(

@@ -81,7 +81,7 @@ def test_the_last_word_is_there_after_the_cgroup_is_gone(
     sampler.document(job.view)
     assert job.view.counters is not None
     gone = CgroupGone(19, "the cgroup is gone", "/x")
-    for name in ("memory", "marks"):
+    for name in ("memory", "memory_peaks"):
         monkeypatch.setattr(job.view.counters, name, mock.Mock(side_effect=gone))
     shutil.rmtree(job.root / "cgroup")
     job.clock.go(30)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.control import Request, ask
+from jobsight.agent.control import Request, send_request
 from tests.peers.job_tree import JobTree
 from tests.waiting import wait_until
 
@@ -160,7 +160,9 @@ location = "{tmp_path}/store.db"
     assert (started.returncode, started.stderr) == (0, "")
     pid = int((tmp_path / "pid").read_text())
     folder = Path(os.environ["JOBSIGHT_AGENT__RUN_FOLDER"])
-    wait_until(lambda: (found := ask(folder, Request("status"))) and (found.status or {})["jobs"])
+    wait_until(
+        lambda: (found := send_request(folder, Request("status"))) and (found.status or {})["jobs"]
+    )
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
     assert list((tmp_path / "spool").glob("*.batch"))

@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from jobsight import __version__
 from jobsight.agent.exporter.job_series import JobSeries
-from jobsight.agent.job import Document, JobView, Sampler
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row, Sampler
 from jobsight.agent.processes.procfs import PAGE
 from jobsight.agent.samplers.base import JobSampler
 from jobsight.agent.samplers.cpu import Cores

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
-from jobsight.agent.job import JobView, Sampler
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import JobView, Row, Sampler
 from jobsight.agent.samplers.cpu import Cores
 from jobsight.agent.samplers.files import Files
 from jobsight.agent.samplers.gpu.devices import parse_gpu_list

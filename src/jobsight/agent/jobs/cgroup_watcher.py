@@ -1,8 +1,8 @@
 """Finds the jobs of Slurm on this node by their cgroups, and notices at once when one comes.
 
-Nothing is polled: the kernel tells through inotify when a folder is made or removed.
+Nothing is polled: the kernel tells through inotify when a directory is made or removed.
 
-Tells when folders come and go, so that nobody has to look.
+Tells when directories come and go, so that nobody has to look.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _DISCOVERY: Final = ("cpuacct", "memory", "freezer", "cpuset")
 
 
 class JobCgroup(NamedTuple):
-    """A job's folders on this node."""
+    """A job's directories on this node."""
 
     #: The same in every hierarchy.
     key: str
-    folder: Path
+    directory: Path
     #: By controller, for those that are there; they tell a job from an earlier one of its name.
     inodes: dict[str, int]
     #: None for a SLUID whose job id is not known yet.
     job_id: int | None
     sluid: str | None
-    #: The node's name in the folder, where several slurmd share a machine.
+    #: The node's name in the directory, where several slurmd share a machine.
     node: str | None
     uid: int | None
-    folders: dict[str, Path]
+    directories: dict[str, Path]
 
 
 class CgroupWatcher:
@@ -68,7 +68,7 @@ class CgroupWatcher:
 
     @property
     def blind(self) -> bool:
-        """Whether the kernel does not tell of every folder."""
+        """Whether the kernel does not tell of every directory."""
         return self._inotify.refused
 
     def fileno(self) -> int:
@@ -80,10 +80,10 @@ class CgroupWatcher:
         return bool(ours)
 
     def _is_ours(self, event: DirectoryEvent) -> bool:
-        """Beside Slurm's folders come and go those of services, which are nothing to us."""
-        if event.kind == OVERFLOWED or event.folder not in self._outer:
+        """Beside Slurm's directories come and go those of services, which are nothing to us."""
+        if event.kind == OVERFLOWED or event.directory not in self._outer:
             return True
-        if event.name == "system.slice" or event.folder == self.mount:
+        if event.name == "system.slice" or event.directory == self.mount:
             return True
         patterns = [*self._v1_roots, *self._scopes]
         return _match(patterns, event.name) is not None
@@ -98,12 +98,12 @@ class CgroupWatcher:
         self._owners = {key: owner for key, owner in self._owners.items() if key in keys}
         return found
 
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """The folders in a folder, which is watched before it is read so that none is missed."""
+    def _entries(self, directory: Path) -> list[os.DirEntry[str]]:
+        """The subdirectories; watched before they are listed, so that none is missed."""
         try:
-            if not self._inotify.watch(folder):
+            if not self._inotify.watch(directory):
                 return []
-            with os.scandir(folder) as entries:
+            with os.scandir(directory) as entries:
                 return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
@@ -121,8 +121,8 @@ class CgroupWatcher:
                     continue
                 for job in self._entries(Path(entry.path)):
                     key = f"{entry.name}/{job.name}"
-                    folders = {"unified": Path(job.path)}
-                    yield from self._job(job, key, node["node"], None, folders)
+                    directories = {"unified": Path(job.path)}
+                    yield from self._job(job, key, node["node"], None, directories)
 
     def _find_v1(self) -> Iterator[JobCgroup]:
         seen: set[str] = set()
@@ -140,8 +140,8 @@ class CgroupWatcher:
                         if key in seen:
                             continue
                         seen.add(key)
-                        folders = {other: self.mount / other / key for other in V1_CONTROLLERS}
-                        yield from self._job(job, key, node["node"], int(uid["uid"]), folders)
+                        directories = {other: self.mount / other / key for other in V1_CONTROLLERS}
+                        yield from self._job(job, key, node["node"], int(uid["uid"]), directories)
 
     def _job(
         self,
@@ -149,34 +149,34 @@ class CgroupWatcher:
         key: str,
         node: str | None,
         uid: int | None,
-        folders: dict[str, Path],
+        directories: dict[str, Path],
     ) -> Iterator[JobCgroup]:
         match = _JOB.fullmatch(entry.name)
         if match is None:
             return
-        self._watch_steps(folders)
+        self._watch_steps(directories)
         number = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
-        inodes = inodes_of(folders)
+        inodes = inodes_of(directories)
         sluid = match["sluid"].upper() if match["sluid"] else None
         if uid is None:
             uid = self._owner(key, inodes, Path(entry.path))
         if inodes:
-            yield JobCgroup(key, Path(entry.path), inodes, number, sluid, node, uid, folders)
+            yield JobCgroup(key, Path(entry.path), inodes, number, sluid, node, uid, directories)
 
-    def _watch_steps(self, folders: dict[str, Path]) -> None:
+    def _watch_steps(self, directories: dict[str, Path]) -> None:
         for controller in ("unified", "cpuacct", "memory"):
-            if controller in folders:
-                for step in self._entries(folders[controller]):
+            if controller in directories:
+                for step in self._entries(directories[controller]):
                     if step.name.startswith("step_"):
                         self._inotify.watch(Path(step.path))
 
-    def _owner(self, key: str, inodes: dict[str, int], folder: Path) -> int | None:
-        """The user of a v2 job, whose folder does not say it: its tasks' uid, as the kernel has
+    def _owner(self, key: str, inodes: dict[str, int], directory: Path) -> int | None:
+        """The user of a v2 job, whose directory does not say it: its tasks' uid, as the kernel has
         it. A program may run as root for others, so root is not believed."""
         before = self._owners.get(key)
         if before is not None and before[0] == inodes:
             return before[1]
-        for pid in _processes(folder, "user"):
+        for pid in _processes(directory, "user"):
             try:
                 uid = (self._proc / pid).stat().st_uid
             except OSError:
@@ -186,9 +186,9 @@ class CgroupWatcher:
                 return uid
         return None
 
-    def _id_from_title(self, folder: Path) -> int | None:
-        """A SLUID folder does not say the job's id; the title of its slurmstepd does."""
-        for pid in _processes(folder, "slurm"):
+    def _id_from_title(self, directory: Path) -> int | None:
+        """A SLUID directory does not say the job's id; the title of its slurmstepd does."""
+        for pid in _processes(directory, "slurm"):
             try:
                 title = (self._proc / pid / "cmdline").read_bytes()
             except OSError:
@@ -203,7 +203,7 @@ class CgroupWatcher:
 
 
 def _processes(job: Path, below: str) -> Iterator[str]:
-    """The process ids in that part of every step; a folder may go at any moment."""
+    """The process ids in that part of every step; a directory may go at any moment."""
     for place, _, names in os.walk(job):
         parts = Path(place).relative_to(job).parts
         if parts[1:2] == (below,) and "cgroup.procs" in names:
@@ -213,11 +213,11 @@ def _processes(job: Path, below: str) -> Iterator[str]:
                 continue
 
 
-def inodes_of(folders: dict[str, Path]) -> dict[str, int]:
+def inodes_of(directories: dict[str, Path]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for controller, folder in folders.items():
+    for controller, directory in directories.items():
         try:
-            found[controller] = folder.stat().st_ino
+            found[controller] = directory.stat().st_ino
         except OSError:
             continue
     return found
@@ -244,15 +244,15 @@ _EVENT: Final = struct.Struct("=iIII")
 
 class DirectoryEvent(NamedTuple):
     kind: int
-    folder: Path
+    directory: Path
     name: str
 
 
 class Inotify:
-    """Watches folders for folders that are made and removed in them.
+    """Watches directories for directories that are made and removed in them.
 
-    Of a cgroup's end only its parent's watch tells: the kernel neither says that the folder itself
-    is gone nor ends its watch, which would then stand in the way of the next folder of that name.
+    Only the watch of its parent reports the removal of a cgroup. The kernel neither sends
+    DELETE_SELF for it nor ends its watch, and a stale watch would hide its successor.
     """
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ class Inotify:
         if self._descriptor < 0:
             number = ctypes.get_errno()
             raise OSError(number, f"inotify: {os.strerror(number)}")
-        self._folders: dict[int, Path] = {}
+        self._directories: dict[int, Path] = {}
         self._watches: dict[Path, int] = {}
         #: The kernel gave no watch for want of room: somebody has to look from time to time.
         self.refused = False
@@ -269,13 +269,13 @@ class Inotify:
     def fileno(self) -> int:
         return int(self._descriptor)
 
-    def watch(self, folder: Path) -> bool:
-        """Start watching; False when the folder is gone."""
-        if folder in self._watches:
+    def watch(self, directory: Path) -> bool:
+        """Start watching; False when the directory is gone."""
+        if directory in self._watches:
             return True
         mask = CREATED | DELETED | DELETED_SELF | _FOLDERS_ONLY
         watch = self._library.inotify_add_watch(
-            self._descriptor, os.fsencode(folder), ctypes.c_uint32(mask)
+            self._descriptor, os.fsencode(directory), ctypes.c_uint32(mask)
         )
         if watch < 0:
             number = ctypes.get_errno()
@@ -284,9 +284,9 @@ class Inotify:
             if number in (errno.ENOSPC, errno.ENOMEM):
                 self.refused = True
                 return True
-            raise OSError(number, os.strerror(number), str(folder))
-        self._folders[watch] = folder
-        self._watches[folder] = watch
+            raise OSError(number, os.strerror(number), str(directory))
+        self._directories[watch] = directory
+        self._watches[directory] = watch
         return True
 
     def __len__(self) -> int:
@@ -306,26 +306,26 @@ class Inotify:
                 name = data[start : start + length].rstrip(b"\0")
                 position = start + length
                 if mask & OVERFLOWED:
-                    # Among what was lost may be the end of a folder: all are asked for again.
-                    for folder in list(self._watches):
-                        self._forget(folder)
+                    # Among what was lost may be the end of a directory: all are asked for again.
+                    for directory in list(self._watches):
+                        self._forget(directory)
                     # Their last words may be lost as well.
-                    self._folders.clear()
+                    self._directories.clear()
                     yield DirectoryEvent(OVERFLOWED, Path(), "")
                 elif mask & _IGNORED:
-                    self._folders.pop(watch, None)
-                elif watch in self._folders:
+                    self._directories.pop(watch, None)
+                elif watch in self._directories:
                     kind = mask & (CREATED | DELETED | DELETED_SELF)
-                    event = DirectoryEvent(kind, self._folders[watch], os.fsdecode(name))
+                    event = DirectoryEvent(kind, self._directories[watch], os.fsdecode(name))
                     if kind == DELETED:
-                        self._forget(event.folder / event.name)
+                        self._forget(event.directory / event.name)
                     elif kind == DELETED_SELF:
-                        self._forget(event.folder)
+                        self._forget(event.directory)
                     yield event
 
-    def _forget(self, folder: Path) -> None:
-        """End the watch of a folder that is gone; the kernel answers with a last word of it."""
-        watch = self._watches.pop(folder, None)
+    def _forget(self, directory: Path) -> None:
+        """End the watch of a directory that is gone; the kernel answers with a last word of it."""
+        watch = self._watches.pop(directory, None)
         if watch is not None:
             self._library.inotify_rm_watch(self._descriptor, watch)
 

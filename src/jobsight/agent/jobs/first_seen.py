@@ -1,6 +1,6 @@
 """When each job was first seen on this node, remembered over a restart of the agent.
 
-The kernel does not keep the birth of a cgroup: its folder's times are those of the first look.
+The kernel does not keep the birth of a cgroup: its directory's times are those of the first look.
 The inode number, though, is given only once between two boots.
 """
 
@@ -34,9 +34,9 @@ class _Remembering(msgspec.Struct):
 class FirstSeen:
     """Birth by a job's place, in a file that does not survive a reboot."""
 
-    def __init__(self, folder: Path | None, proc: bytes = b"/proc", boot_id: str = "") -> None:
+    def __init__(self, directory: Path | None, proc: bytes = b"/proc", boot_id: str = "") -> None:
         self._boot_id = boot_id
-        self._file = folder / _FILE if folder is not None else None
+        self._file = directory / _FILE if directory is not None else None
         self._proc = proc
         self._known: dict[str, _Remembered] = {}
         if self._file is not None:
@@ -58,7 +58,7 @@ class FirstSeen:
         """The birth of a job: as remembered, else the start of its oldest process."""
         if self.known(place):
             return self._known[place.key].birth
-        birth = min([_changed(place.folder), *self._starts(processes)])
+        birth = min([_changed(place.directory), *self._starts(processes)])
         self._known[place.key] = _Remembered(birth, dict(place.inodes))
         self._save()
         return birth
@@ -97,7 +97,7 @@ class FirstSeen:
             temporary.write_bytes(msgspec.json.encode(_Remembering(self._boot_id, self._known)))
             os.replace(temporary, self._file)
         except OSError:
-            # A full or read-only run folder must not stop the measuring.
+            # A full or read-only run directory must not stop the measuring.
             pass
 
 
@@ -107,8 +107,8 @@ def same_directories(before: dict[str, int], now: dict[str, int]) -> bool:
     return bool(shared) and all(before[name] == now[name] for name in shared)
 
 
-def _changed(folder: Path) -> int:
+def _changed(directory: Path) -> int:
     try:
-        return folder.stat().st_ctime_ns
+        return directory.stat().st_ctime_ns
     except OSError:
         return time.time_ns()

@@ -19,12 +19,12 @@ from typing import Final
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.model import SECOND, JobInfo
 
-#: A prolog may tell of jobs whose folders never come.
+#: A prolog may tell of jobs whose directories never come.
 _LIMIT: Final = 1_000
 
 
 class PendingJobInfo:
-    """What prologs said before the job's folders came; the oldest is forgotten first."""
+    """What prologs said before the job's directories came; the oldest is forgotten first."""
 
     def __init__(self) -> None:
         self._infos: dict[int, JobInfo] = {}

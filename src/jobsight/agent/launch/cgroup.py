@@ -19,9 +19,9 @@ _OWN_NAME: Final = re.compile(r"jobsight-[a-z0-9]+-(\d+)")
 class Hierarchies(NamedTuple):
     """Where the cgroup hierarchies are mounted, and where this process stands in each."""
 
-    #: Controller -> folder of this process in its v1 hierarchy.
+    #: Controller -> directory of this process in its v1 hierarchy.
     v1: dict[str, Path]
-    #: Mount point of v2 and the folder of this process in it.
+    #: Mount point of v2 and the directory of this process in it.
     v2_mount: Path | None
     v2: Path | None
 
@@ -55,16 +55,16 @@ def find_hierarchies(
 
 
 class OwnCgroup:
-    """The folders of one job that we made, to be entered by its first process and removed."""
+    """The directories of one job that we made, to be entered by its first process and removed."""
 
-    def __init__(self, folders: dict[str, Path], cgroup: CgroupReader) -> None:
-        self.folders = folders
+    def __init__(self, directories: dict[str, Path], cgroup: CgroupReader) -> None:
+        self.directories = directories
         self.cgroup = cgroup
 
     def enter(self) -> None:
         """Move the calling process in; called in the child right before the exec."""
-        for folder in self.folders.values():
-            with open(folder / "cgroup.procs", "wb", 0) as file:
+        for directory in self.directories.values():
+            with open(directory / "cgroup.procs", "wb", 0) as file:
                 file.write(b"0")
 
     def limit_memory(self, size: int) -> bool:
@@ -73,13 +73,13 @@ class OwnCgroup:
             ("memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")),
             ("unified", ("memory.max", "memory.swap.max")),
         ):
-            folder = self.folders.get(controller)
-            if folder is None or not (folder / names[0]).exists():
+            directory = self.directories.get(controller)
+            if directory is None or not (directory / names[0]).exists():
                 continue
-            (folder / names[0]).write_text(str(size))
-            if (folder / names[1]).exists():
+            (directory / names[0]).write_text(str(size))
+            if (directory / names[1]).exists():
                 # Without this the job would swap instead of meeting its limit.
-                (folder / names[1]).write_text("0" if controller == "unified" else str(size))
+                (directory / names[1]).write_text("0" if controller == "unified" else str(size))
             return True
         return False
 
@@ -106,14 +106,14 @@ class OwnCgroup:
 
     def remove(self) -> None:
         self.cgroup.close()
-        for folder in self.folders.values():
-            _remove_tree(folder, patience=1.0)
+        for directory in self.directories.values():
+            _remove_tree(directory, patience=1.0)
 
 
-def _remove_tree(folder: Path, patience: float = 0.0) -> bool:
+def _remove_tree(directory: Path, patience: float = 0.0) -> bool:
     """Remove a cgroup and those below it; the kernel refuses where a process stands in one."""
     deadline = time.monotonic() + patience
-    for place in sorted((place for place, _, _ in os.walk(folder)), reverse=True):
+    for place in sorted((place for place, _, _ in os.walk(directory)), reverse=True):
         while True:
             try:
                 os.rmdir(place)
@@ -138,14 +138,14 @@ def sweep(hierarchies: Hierarchies | None = None, older_than: float = 60.0) -> l
         places.add(place)
         place = place.parent if place != found.v2_mount else None
     removed: list[Path] = []
-    for folder in (folder for place in places for folder in place.glob("jobsight-*-*")):
-        match = _OWN_NAME.fullmatch(folder.name)
+    for directory in (directory for place in places for directory in place.glob("jobsight-*-*")):
+        match = _OWN_NAME.fullmatch(directory.name)
         try:
-            old = time.time() - folder.stat().st_ctime >= older_than
+            old = time.time() - directory.stat().st_ctime >= older_than
         except OSError:
             continue
-        if match and old and not _is_alive(int(match[1])) and _remove_tree(folder):
-            removed.append(folder)
+        if match and old and not _is_alive(int(match[1])) and _remove_tree(directory):
+            removed.append(directory)
     return removed
 
 
@@ -154,7 +154,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def make_cgroup(name: str, hierarchies: Hierarchies | None = None) -> OwnCgroup | None:
-    """Make the folders of a job: v2 where it has the memory controller, else v1, else None."""
+    """Make the directories of a job: v2 where it has the memory controller, else v1, else None."""
     found = hierarchies or find_hierarchies()
     return _make_v2(name, found) or _make_v1(name, found)
 
@@ -168,11 +168,11 @@ def _make_v2(name: str, found: Hierarchies) -> OwnCgroup | None:
             if place == found.v2_mount and "memory" not in controllers:
                 enabled.write_text("+memory")
                 controllers = enabled.read_text().split()
-            # A folder that holds processes hands no controller down, so we go up to one that does.
+            # A cgroup with processes delegates no controllers; an ancestor may.
             if "memory" in controllers:
-                folder = place / name
-                folder.mkdir()
-                return OwnCgroup({"unified": folder}, CgroupV2(folder))
+                directory = place / name
+                directory.mkdir()
+                return OwnCgroup({"unified": directory}, CgroupV2(directory))
         except OSError:
             pass
         if place == found.v2_mount:
@@ -187,14 +187,14 @@ def _make_v1(name: str, found: Hierarchies) -> OwnCgroup | None:
         place = found.v1.get(controller)
         if place is None:
             continue
-        folder = place / name
+        directory = place / name
         try:
-            folder.mkdir()
+            directory.mkdir()
         except OSError:
             continue
-        made[controller] = folder
+        made[controller] = directory
     if "cpuacct" not in made:
-        for folder in made.values():
-            folder.rmdir()
+        for directory in made.values():
+            directory.rmdir()
         return None
     return OwnCgroup(made, CgroupV1(made.get("cpuacct"), made.get("memory")))

@@ -96,7 +96,7 @@ def _explain(name: str, number: int) -> CommandError:
     if number == 2:
         return CommandError(f"{name}: no such file", 127)
     if number == 13 and path.is_dir():
-        return CommandError(f"{name}: is a folder, not a command", 126)
+        return CommandError(f"{name}: is a directory, not a command", 126)
     if number == 13:
         return CommandError(f"{name}: not executable; chmod +x would make it so", 126)
     if number == 8:

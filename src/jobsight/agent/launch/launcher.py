@@ -42,7 +42,7 @@ _HANDED_ON: Final = (
 _WATCHED: Final = {*_HANDED_ON, signal.SIGCHLD}
 #: Where a thread of some library took the signal of the command's end, it is found after this.
 _LOOK_EVERY: Final = 1.0
-#: The terminal sends a signal to the whole group; the kernel marks it so.
+#: The terminal sends a signal to the whole group; the kernel peaks it so.
 _FROM_KERNEL: Final = 0x80
 #: Polling the tree is the only way to see short programs without privileges, so it is dense.
 _TREE_INTERVALS: Final = ((60, 0.1), (3600, 1.0), (None, 10.0))
@@ -124,7 +124,7 @@ class Launcher:
         except BaseException:
             command.abandon()
             raise
-        self.collector.tell(self._info(start))
+        self.collector.add_info(self._info(start))
         thread = threading.Thread(target=self.collector.run, name="collector", daemon=True)
         try:
             command.start()
@@ -284,7 +284,7 @@ class Launcher:
             self._tree.finish()
         else:
             self.collector.sample(job)
-        self.collector.tell(
+        self.collector.add_info(
             JobInfo(
                 cluster=outcome.run.cluster,
                 job_id=outcome.run.job_id,
@@ -302,7 +302,7 @@ class Launcher:
         status = self._status or 0
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-        kills = self._own.cgroup.marks().oom_kills if self._own is not None else 0
+        kills = self._own.cgroup.memory_peaks().oom_kills if self._own is not None else 0
         if number is None and not code:
             state = "COMPLETED"
         elif kills:

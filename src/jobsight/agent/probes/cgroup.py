@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from jobsight.agent.probes.cgroup_files import NO_MARKS, CgroupGone, CpuReading, MemoryReading
+from jobsight.agent.probes.cgroup_files import NO_PEAKS, CgroupGone, CpuReading, MemoryReading
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.process import JobUsage, Process
 from jobsight.agent.processes.procfs import NOTHING, TICK, Gone, InputOutput, OpenProcess
@@ -19,16 +19,13 @@ from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.model import MISSING, Coverage, ExecutableUse, JobTotals, StepUse
 
 if TYPE_CHECKING:
-    from jobsight.agent.job import Counters
-
-
-Row = dict[str, int]
+    from jobsight.agent.job import Counters, Row
 
 #: A process that is no longer in the cgroup and whose exit event has not come by then is lost.
 MISSING_LIMIT: Final = 1_000_000_000
 
 #: With events, the list of the cgroup is only a second look for processes that were moved in.
-STRANGERS_EVERY: Final = 20
+ROUNDS_PER_LISTING: Final = 20
 
 #: With so many processes each one's I/O is read in every other round; its record completes it.
 MANY: Final = 64
@@ -60,7 +57,7 @@ class CgroupProbe:
         self._epoch_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK
         self._cpu: CpuReading | None = None
         self.read_at: int | None = None
-        self._marks = NO_MARKS
+        self._peaks = NO_PEAKS
         self._used_peak: int | None = None
         self._swap_peak: int | None = None
         self._io, self._io_hidden = NOTHING, False
@@ -68,7 +65,7 @@ class CgroupProbe:
         self._losses = tracker.losses
         #: The counters cannot be read any more.
         self._gone = self._closed = False
-        #: A process was not in its folder any more at the last look, and its end was not told.
+        #: A process was not in its directory any more at the last look, and its end was not told.
         self._doubtful = False
         #: Counter and processes' own account, read at one moment.
         self._together = (0, 0)
@@ -81,7 +78,7 @@ class CgroupProbe:
         # Whatever was in the counter is in the processes' own account then, or this round is not
         # one to go on from: what comes later would count twice.
         self.tracker.catch_up()
-        if not self.events or self._doubtful or self._round % STRANGERS_EVERY == 1:
+        if not self.events or self._doubtful or self._round % ROUNDS_PER_LISTING == 1:
             self._adopt_strangers()
         if len(self.usage.members) < MANY or self._round % CLOCKS_EVERY == 1:
             self._read_clocks()
@@ -97,7 +94,7 @@ class CgroupProbe:
         """No agent has followed the job before: what its processes have used so far is ours."""
         self._epoch_ticks = 0
 
-    def settle(self) -> None:
+    def read_final_counters(self) -> None:
         """A step has lost its last process, or a large one has ended: read the counters now,
         because Slurm removes them within milliseconds of a job's end."""
         if self.events and self.tracker.losses != self._losses:
@@ -142,10 +139,10 @@ class CgroupProbe:
         row["cpu.time"], row["cpu.user"], row["cpu.system"] = cpu or (MISSING, MISSING, MISSING)
         try:
             memory = self.cgroup.memory()
-            # A folder that has just gone says nothing; what it said before stays.
-            marks = self.cgroup.marks()
-            self._marks = self._marks if marks == NO_MARKS else marks
-            self.usage.memory_peak = self._marks.peak or 0
+            # A directory that has just gone says nothing; what it said before stays.
+            peaks = self.cgroup.memory_peaks()
+            self._peaks = self._peaks if peaks == NO_PEAKS else peaks
+            self.usage.memory_peak = self._peaks.peak or 0
         except CgroupGone:
             raise
         except OSError as error:
@@ -189,16 +186,16 @@ class CgroupProbe:
         """Read one live process."""
         live = process.live or process.open_live(self._proc)
         user, system, threads, resident = live.vitals()
-        if user + system > process.vitals_cpu:
-            process.vitals_cpu = user + system
-        process.vitals_user = user
+        if user + system > process.polled_cpu:
+            process.polled_cpu = user + system
+        process.polled_user = user
         process.threads = threads
-        if resident > process.vitals_peak:
-            process.vitals_peak = resident
-        if with_io or process.vitals_io is NOTHING:
+        if resident > process.polled_peak:
+            process.polled_peak = resident
+        if with_io or process.polled_io is NOTHING:
             io = live.input_output(threads, process.io, had_children=process.had_children)
             self._io_hidden |= io is None
-            process.vitals_io = io or process.vitals_io
+            process.polled_io = io or process.polled_io
         if not self.events:
             self.tracker.look_for_exec(process)
 
@@ -248,7 +245,7 @@ class CgroupProbe:
                 self._look(process)
                 if self.events:
                     process.read_clock(self._proc)
-                process.base_cpu, process.base_io = process.vitals_cpu, process.vitals_io
+                process.base_cpu, process.base_io = process.polled_cpu, process.polled_io
         except Gone:
             self.tracker.adopt_ended(pid, usage, step, daemon_at)
 
@@ -277,7 +274,7 @@ class CgroupProbe:
     def totals(self) -> JobTotals:
         if not self._closed:
             self.read_counters()
-        cpu, marks = self._completed_cpu(), self._marks
+        cpu, peaks = self._completed_cpu(), self._peaks
         io: tuple[int | None, ...] = (None,) * 6 if self._io_hidden else self._io
         return JobTotals(
             time=time.time_ns(),
@@ -285,11 +282,11 @@ class CgroupProbe:
             cpu_time=cpu.time if cpu else None,
             cpu_user=cpu.user if cpu else None,
             cpu_system=cpu.system if cpu else None,
-            memory_peak=marks.peak,
+            memory_peak=peaks.peak,
             memory_used_peak=self._used_peak,
-            memory_limit=marks.limit,
-            swap_peak=marks.swap_peak if marks.swap_peak is not None else self._swap_peak,
-            oom_kills=marks.oom_kills,
+            memory_limit=peaks.limit,
+            swap_peak=peaks.swap_peak if peaks.swap_peak is not None else self._swap_peak,
+            oom_kills=peaks.oom_kills,
             read_characters=io[0],
             written_characters=io[1],
             read_calls=io[2],

@@ -31,7 +31,7 @@ class MemoryReading(NamedTuple):
         return max(0, self.current - self.file)
 
 
-class MemoryMarks(NamedTuple):
+class MemoryPeaks(NamedTuple):
     peak: int | None
     limit: int | None
     swap_peak: int | None
@@ -43,22 +43,22 @@ class CgroupGone(OSError):
 
 
 class CgroupFiles:
-    """Kept descriptors of the files of one folder."""
+    """Kept descriptors of the files of one directory."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._descriptors: dict[str, int] = {}
 
     def read(self, name: str, size: int = 4096) -> bytes:
         descriptor = self._descriptors.get(name)
         try:
             if descriptor is None:
-                descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
                 self._descriptors[name] = descriptor
             return os.pread(descriptor, size, 0)
         except OSError as error:
-            if error.errno == errno.ENODEV or not self.folder.exists():
-                raise CgroupGone(errno.ENODEV, "the cgroup is gone", str(self.folder)) from None
+            if error.errno == errno.ENODEV or not self.directory.exists():
+                raise CgroupGone(errno.ENODEV, "the cgroup is gone", str(self.directory)) from None
             raise
 
     def number(self, name: str) -> int | None:
@@ -81,21 +81,21 @@ class CgroupFiles:
 
 
 def cpu_v1(files: CgroupFiles) -> CpuReading:
-    """The CPU counters of a folder of the cpuacct hierarchy and all below it."""
+    """The CPU counters of a directory of the cpuacct hierarchy and all below it."""
     total = int(files.read("cpuacct.usage", 64))
     split = files.table("cpuacct.stat")
     return _scaled(total, split.get(b"user", 0), split.get(b"system", 0))
 
 
 def cpu_v2(files: CgroupFiles) -> CpuReading:
-    """The CPU counters of a folder of the unified hierarchy and all below it."""
+    """The CPU counters of a directory of the unified hierarchy and all below it."""
     table = files.table("cpu.stat")
     total = table.get(b"usage_usec", 0) * 1000
     return _scaled(total, table.get(b"user_usec", 0), table.get(b"system_usec", 0))
 
 
 def memory_v1(files: CgroupFiles) -> MemoryReading:
-    """The memory counters of a folder of the memory hierarchy and all below it."""
+    """The memory counters of a directory of the memory hierarchy and all below it."""
     current = files.number("memory.usage_in_bytes") or 0
     table = files.table("memory.stat")
     shared = table.get(b"total_shmem", 0)
@@ -109,7 +109,7 @@ def memory_v1(files: CgroupFiles) -> MemoryReading:
 
 
 def memory_v2(files: CgroupFiles) -> MemoryReading:
-    """The memory counters of a folder of the unified hierarchy and all below it."""
+    """The memory counters of a directory of the unified hierarchy and all below it."""
     current = files.number("memory.current") or 0
     table = files.table("memory.stat")
     shared = table.get(b"shmem", 0)
@@ -122,12 +122,12 @@ def memory_v2(files: CgroupFiles) -> MemoryReading:
     )
 
 
-def marks_v1(files: CgroupFiles) -> MemoryMarks:
+def peaks_v1(files: CgroupFiles) -> MemoryPeaks:
     try:
         kills = files.table("memory.oom_control").get(b"oom_kill")
     except FileNotFoundError:
         kills = None
-    return MemoryMarks(
+    return MemoryPeaks(
         files.number("memory.max_usage_in_bytes"),
         files.number("memory.limit_in_bytes"),
         None,
@@ -135,8 +135,8 @@ def marks_v1(files: CgroupFiles) -> MemoryMarks:
     )
 
 
-def marks_v2(files: CgroupFiles) -> MemoryMarks:
-    return MemoryMarks(
+def peaks_v2(files: CgroupFiles) -> MemoryPeaks:
+    return MemoryPeaks(
         files.number("memory.peak"),
         files.number("memory.max"),
         files.number("memory.swap.peak"),
@@ -152,11 +152,11 @@ def _scaled(total: int, user: int, system: int) -> CpuReading:
     return CpuReading(total, exact_user, total - exact_user)
 
 
-NO_MARKS: Final = MemoryMarks(None, None, None, None)
+NO_PEAKS: Final = MemoryPeaks(None, None, None, None)
 
 
 class CgroupV1:
-    """One job's folders in the v1 hierarchies; a controller that is not there is None."""
+    """One job's directories in the v1 hierarchies; a controller that is not there is None."""
 
     version: Final = "cgroup v1"
 
@@ -164,10 +164,12 @@ class CgroupV1:
         self._cpuacct = CgroupFiles(cpuacct) if cpuacct else None
         self._memory = CgroupFiles(memory) if memory else None
         named = (("cpuacct", cpuacct), ("memory", memory))
-        self.folders: dict[str, Path] = {name: folder for name, folder in named if folder}
-        if not self.folders:
-            raise ValueError("a job needs a folder in at least one hierarchy")
-        self._process_folder = next(iter(self.folders.values()))
+        self.directories: dict[str, Path] = {
+            name: directory for name, directory in named if directory
+        }
+        if not self.directories:
+            raise ValueError("a job needs a directory in at least one hierarchy")
+        self._process_directory = next(iter(self.directories.values()))
 
     def cpu(self) -> CpuReading | None:
         return cpu_v1(self._cpuacct) if self._cpuacct is not None else None
@@ -175,11 +177,11 @@ class CgroupV1:
     def memory(self) -> MemoryReading | None:
         return memory_v1(self._memory) if self._memory is not None else None
 
-    def marks(self) -> MemoryMarks:
-        return marks_v1(self._memory) if self._memory is not None else NO_MARKS
+    def memory_peaks(self) -> MemoryPeaks:
+        return peaks_v1(self._memory) if self._memory is not None else NO_PEAKS
 
     def processes(self) -> list[int]:
-        return processes_below(self._process_folder)
+        return processes_below(self._process_directory)
 
     def close(self) -> None:
         for files in (self._cpuacct, self._memory):
@@ -188,14 +190,14 @@ class CgroupV1:
 
 
 class CgroupV2:
-    """One job's folder in the unified hierarchy. CPU counters are there without a controller."""
+    """One job's directory in the unified hierarchy. CPU counters are there without a controller."""
 
     version: Final = "cgroup v2"
 
-    def __init__(self, folder: Path) -> None:
-        self._files = CgroupFiles(folder)
-        self.folders: dict[str, Path] = {"unified": folder}
-        self._has_memory = (folder / "memory.current").exists()
+    def __init__(self, directory: Path) -> None:
+        self._files = CgroupFiles(directory)
+        self.directories: dict[str, Path] = {"unified": directory}
+        self._has_memory = (directory / "memory.current").exists()
 
     def cpu(self) -> CpuReading | None:
         return cpu_v2(self._files)
@@ -203,11 +205,11 @@ class CgroupV2:
     def memory(self) -> MemoryReading | None:
         return memory_v2(self._files) if self._has_memory else None
 
-    def marks(self) -> MemoryMarks:
-        return marks_v2(self._files) if self._has_memory else NO_MARKS
+    def memory_peaks(self) -> MemoryPeaks:
+        return peaks_v2(self._files) if self._has_memory else NO_PEAKS
 
     def processes(self) -> list[int]:
-        return processes_below(self._files.folder)
+        return processes_below(self._files.directory)
 
     def close(self) -> None:
         self._files.close()
@@ -216,10 +218,10 @@ class CgroupV2:
 CgroupReader = CgroupV1 | CgroupV2
 
 
-def processes_below(folder: Path) -> list[int]:
+def processes_below(directory: Path) -> list[int]:
     """The process ids of a cgroup and all below it."""
     found: list[int] = []
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(directory):
         if "cgroup.procs" in names:
             try:
                 with open(os.path.join(place, "cgroup.procs"), "rb", 0) as file:

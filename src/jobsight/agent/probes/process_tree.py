@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 import resource
 import time
+from typing import TYPE_CHECKING
 
-from jobsight.agent.probes.cgroup import IO_METRICS, Row
+from jobsight.agent.probes.cgroup import IO_METRICS
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.process import JobUsage, Process
 from jobsight.agent.processes.procfs import NOTHING, Gone, InputOutput, OpenProcess, add
 from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobTotals, StepUse
+
+if TYPE_CHECKING:
+    from jobsight.agent.job import Row
 
 BLOCK = 512
 REASON = "split by polling; process events need root"
@@ -50,9 +54,9 @@ class ProcessTreeProbe:
                 vitals = process.live.vitals() if process.live else None
                 if vitals is None or process.live is None:
                     continue
-                process.vitals_cpu = vitals.cpu_user + vitals.cpu_system
-                process.vitals_user = vitals.cpu_user
-                process.vitals_peak = max(process.vitals_peak, vitals.resident)
+                process.polled_cpu = vitals.cpu_user + vitals.cpu_system
+                process.polled_user = vitals.cpu_user
+                process.polled_peak = max(process.polled_peak, vitals.resident)
                 self.tracker.look_for_exec(process)
                 waited_user, waited_system = process.live.waited_for()
                 user += vitals.cpu_user + waited_user
@@ -90,11 +94,11 @@ class ProcessTreeProbe:
         return found
 
     def _children(self, pid: int) -> list[int]:
-        folder = b"%s/%d/task" % (self._proc, pid)
+        directory = b"%s/%d/task" % (self._proc, pid)
         children: list[int] = []
         try:
-            for thread in os.listdir(folder):
-                with open(b"%s/%s/children" % (folder, thread), "rb", 0) as file:
+            for thread in os.listdir(directory):
+                with open(b"%s/%s/children" % (directory, thread), "rb", 0) as file:
                     children += map(int, file.read().split())
         except OSError:
             return children
@@ -128,7 +132,7 @@ class ProcessTreeProbe:
         self._ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._cpu = self._waited_for()
 
-    def settle(self) -> None:
+    def read_final_counters(self) -> None:
         """There are no counters that could be removed."""
 
     def steps(self) -> list[StepUse]:

@@ -1,6 +1,6 @@
 """All cgroups that Slurm made for one job on a node: steps and tasks kept apart and summed.
 
-Slurm removes them as steps end and before the epilog runs. What the folder of the job counts
+Slurm removes them as steps end and before the epilog runs. What the directory of the job counts
 outlives its steps; what a step counted is kept from its last reading.
 """
 
@@ -13,34 +13,34 @@ from pathlib import Path
 from typing import Final
 
 from jobsight.agent.probes.cgroup_files import (
-    NO_MARKS,
+    NO_PEAKS,
     CgroupFiles,
     CgroupGone,
     CpuReading,
-    MemoryMarks,
+    MemoryPeaks,
     MemoryReading,
     cpu_v1,
     cpu_v2,
-    marks_v1,
-    marks_v2,
     memory_v1,
     memory_v2,
+    peaks_v1,
+    peaks_v2,
     processes_below,
 )
 from jobsight.model import StepUse
 
 V1_CONTROLLERS: Final = ("cpuacct", "memory", "cpuset", "freezer", "devices")
 _WHOLE_STEP: Final = ("freezer", "memory", "cpuset", "cpuacct")
-#: The process that Slurm's own daemon is, where it shares a folder with the user's.
+#: The process that Slurm's own daemon is, where it shares a directory with the user's.
 DAEMON: Final = b"slurmstepd"
 
 
 class StepCgroup:
-    """The folders of one step."""
+    """The directories of one step."""
 
-    def __init__(self, name: str, folders: dict[str, Path], version: str) -> None:
+    def __init__(self, name: str, directories: dict[str, Path], version: str) -> None:
         self.use = StepUse(step=name, first_seen=time.time_ns())
-        self.folders = folders
+        self.directories = directories
         self._v2 = version == SlurmCounters.V2
         self._files: dict[str, CgroupFiles] = {}
         self._tasks: dict[Path, CgroupFiles] = {}
@@ -51,17 +51,17 @@ class StepCgroup:
 
     def _open(self, controller: str, below: str = "") -> CgroupFiles | None:
         files = self._files.get(controller)
-        if files is None and controller in self.folders:
-            files = self._files[controller] = CgroupFiles(self.folders[controller] / below)
+        if files is None and controller in self.directories:
+            files = self._files[controller] = CgroupFiles(self.directories[controller] / below)
         return files
 
-    def refresh(self, folders: dict[str, Path]) -> None:
+    def refresh(self, directories: dict[str, Path]) -> None:
         """Look for tasks, and for hierarchies in which the step has appeared since."""
-        self.folders.update(folders)
-        tasks = [] if self._v2 else _folders(self.folders.get("cpuacct"), "task_")
-        for folder in tasks:
-            if folder not in self._tasks:
-                self._tasks[folder] = CgroupFiles(folder)
+        self.directories.update(directories)
+        tasks = [] if self._v2 else _directories(self.directories.get("cpuacct"), "task_")
+        for directory in tasks:
+            if directory not in self._tasks:
+                self._tasks[directory] = CgroupFiles(directory)
         self.use.tasks = max(self.use.tasks, len(tasks))
 
     def read(self) -> None:
@@ -75,15 +75,15 @@ class StepCgroup:
                 self._read_v1()
             self.use.last_seen = time.time_ns()
         except CgroupGone:
-            # On v2 the folders of a new step are made one after the other.
-            if not any(folder.exists() for folder in self.folders.values()):
+            # On v2 the directories of a new step are made one after the other.
+            if not any(directory.exists() for directory in self.directories.values()):
                 self.end()
 
     def _read_v1(self) -> None:
         cpuacct, memory = self._open("cpuacct"), self._open("memory")
         if memory is not None:
-            marks = marks_v1(memory)
-            self.use.memory_peak, self.use.oom_kills = marks.peak, marks.oom_kills
+            peaks = peaks_v1(memory)
+            self.use.memory_peak, self.use.oom_kills = peaks.peak, peaks.oom_kills
         if cpuacct is None:
             return
         whole = int(cpuacct.read("cpuacct.usage", 64))
@@ -91,14 +91,14 @@ class StepCgroup:
             self.use.cpu_time, self.use.cpu_overhead = whole, 0
             return
         complete = bool(self._tasks)
-        for folder, files in list(self._tasks.items()):
+        for directory, files in list(self._tasks.items()):
             try:
-                self._task_cpu[folder] = int(files.read("cpuacct.usage", 64))
+                self._task_cpu[directory] = int(files.read("cpuacct.usage", 64))
             except CgroupGone:
                 complete = False
                 files.close()
-                if not folder.exists():
-                    del self._tasks[folder]
+                if not directory.exists():
+                    del self._tasks[directory]
         tasks = sum(self._task_cpu.values())
         if complete and len(self._tasks) == len(self._task_cpu):
             self.use.cpu_overhead = max(0, whole - tasks)
@@ -111,34 +111,36 @@ class StepCgroup:
             return
         used = cpu_v2(user)
         self.use.cpu_time, self.cpu_user = used.time, used.user
-        daemon = self._files.setdefault("daemon", CgroupFiles(self.folders["unified"] / "slurm"))
+        daemon = self._files.setdefault(
+            "daemon", CgroupFiles(self.directories["unified"] / "slurm")
+        )
         try:
             self.use.cpu_overhead = cpu_v2(daemon).time
         except FileNotFoundError:
             pass
-        if (user.folder / "memory.current").exists():
-            marks = marks_v2(user)
-            self.use.memory_peak, self.use.oom_kills = marks.peak, marks.oom_kills
+        if (user.directory / "memory.current").exists():
+            peaks = peaks_v2(user)
+            self.use.memory_peak, self.use.oom_kills = peaks.peak, peaks.oom_kills
 
     def user_processes(self) -> list[int]:
         if self._v2:
-            return processes_below(self.folders["unified"] / "user")
+            return processes_below(self.directories["unified"] / "user")
         for controller in ("cpuacct", "memory"):
-            tasks = _folders(self.folders.get(controller), "task_")
+            tasks = _directories(self.directories.get(controller), "task_")
             if tasks:
-                return [pid for folder in tasks for pid in processes_below(folder)]
+                return [pid for directory in tasks for pid in processes_below(directory)]
         return [pid for pid in self._all() if not _is_daemon(pid)]
 
     def daemons(self) -> list[int]:
         if self._v2:
-            return processes_below(self.folders["unified"] / "slurm")
+            return processes_below(self.directories["unified"] / "slurm")
         return [pid for pid in self._all() if _is_daemon(pid)]
 
     def _all(self) -> list[int]:
         """Everything in the step. slurmstepd stays out of the cpuacct hierarchy."""
         for controller in _WHOLE_STEP:
-            if controller in self.folders:
-                return processes_below(self.folders[controller])
+            if controller in self.directories:
+                return processes_below(self.directories[controller])
         return []
 
     def end(self) -> None:
@@ -158,10 +160,10 @@ class SlurmCounters:
     V1: Final = "cgroup v1"
     V2: Final = "cgroup v2"
 
-    def __init__(self, folders: dict[str, Path]) -> None:
+    def __init__(self, directories: dict[str, Path]) -> None:
         #: By controller on v1, "unified" on v2; hierarchies may appear later.
-        self.folders = folders
-        self.version = self.V2 if "unified" in folders else self.V1
+        self.directories = directories
+        self.version = self.V2 if "unified" in directories else self.V1
         self.overhead: int | None = None
         self._files: dict[str, CgroupFiles] = {}
         self._steps: dict[str, StepCgroup] = {}
@@ -171,16 +173,16 @@ class SlurmCounters:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look for steps and tasks; called when a folder has come or gone."""
+        """Look for steps and tasks; called when a directory has come or gone."""
         found: dict[str, dict[str, Path]] = {}
-        for controller, folder in self.folders.items():
-            for place in _folders(folder, "step_"):
+        for controller, directory in self.directories.items():
+            for place in _directories(directory, "step_"):
                 found.setdefault(place.name.removeprefix("step_"), {})[controller] = place
-        for name, folders in found.items():
+        for name, directories in found.items():
             step = self._steps.get(name)
             if step is None:
-                step = self._steps[name] = StepCgroup(name, folders, self.version)
-            step.refresh(folders)
+                step = self._steps[name] = StepCgroup(name, directories, self.version)
+            step.refresh(directories)
         for name in [name for name in self._steps if name not in found]:
             step = self._steps.pop(name)
             step.end()
@@ -189,9 +191,9 @@ class SlurmCounters:
 
     def _open(self, controller: str) -> CgroupFiles | None:
         files = self._files.get(controller)
-        folder = self.folders.get(controller)
-        if files is None and folder is not None and folder.exists():
-            files = self._files[controller] = CgroupFiles(folder)
+        directory = self.directories.get(controller)
+        if files is None and directory is not None and directory.exists():
+            files = self._files[controller] = CgroupFiles(directory)
         return files
 
     def cpu(self) -> CpuReading | None:
@@ -221,17 +223,17 @@ class SlurmCounters:
             return None
         return memory_v2(files) if self.version == self.V2 else memory_v1(files)
 
-    def marks(self) -> MemoryMarks:
+    def memory_peaks(self) -> MemoryPeaks:
         files = self._memory_files()
         if files is None:
-            return NO_MARKS
-        return marks_v2(files) if self.version == self.V2 else marks_v1(files)
+            return NO_PEAKS
+        return peaks_v2(files) if self.version == self.V2 else peaks_v1(files)
 
     def _memory_files(self) -> CgroupFiles | None:
         if self.version == self.V1:
             return self._open("memory")
         files = self._open("unified")
-        if files is not None and (files.folder / "memory.current").exists():
+        if files is not None and (files.directory / "memory.current").exists():
             return files
         return None
 
@@ -256,11 +258,11 @@ class SlurmCounters:
         self._files.clear()
 
 
-def _folders(folder: Path | None, prefix: str) -> list[Path]:
-    if folder is None:
+def _directories(directory: Path | None, prefix: str) -> list[Path]:
+    if directory is None:
         return []
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             return [Path(entry.path) for entry in entries if entry.name.startswith(prefix)]
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-#: Where a command that was never caught alive is looked for, besides the folders already seen.
+#: Where a command that was never caught alive is looked for, besides the directories already seen.
 STANDARD_DIRECTORIES: Final = (
     b"/usr/bin",
     b"/bin",
@@ -30,11 +30,11 @@ STANDARD_DIRECTORIES: Final = (
 _DELETED: Final = b" (deleted)"
 #: The kernel cuts a command's name here.
 _COMMAND_LENGTH: Final = 15
-#: A search asks the file system once per folder, so only the latest are remembered.
+#: A search asks the file system once per directory, so only the latest are remembered.
 _FOLDERS_LIMIT: Final = 64
 
 
-class Name(NamedTuple):
+class ExecutableName(NamedTuple):
     path: bytes
     known: bool
     #: Where only the command's name is known: the file that a later look may still name.
@@ -42,10 +42,10 @@ class Name(NamedTuple):
 
 
 #: A program that its own exec of the next one replaced before anybody could look.
-UNKNOWN: Final = Name(b"replaced at once", known=False)
+UNKNOWN: Final = ExecutableName(b"replaced at once", known=False)
 
 
-def same_file(one: Name, other: Name | None) -> bool:
+def same_file(one: ExecutableName, other: ExecutableName | None) -> bool:
     """Whether two names are of one executable, whatever script it runs."""
     return other is not None and file_of(one.path) == file_of(other.path)
 
@@ -66,14 +66,14 @@ class ExecutableNames:
 
     def __init__(self, proc: bytes = b"/proc", limit: int = 50_000) -> None:
         self.proc = proc
-        #: Name what interpreters run, too; see jobsight.agent.processes.executables.
+        #: ExecutableName what interpreters run, too; see jobsight.agent.processes.executables.
         self.scripts = False
         self._limit = limit
         self._by_inode: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._known_paths: dict[bytes, tuple[int, int]] = {}
-        self._folders: OrderedDict[bytes, None] = OrderedDict()
+        self._directories: OrderedDict[bytes, None] = OrderedDict()
 
-    def by_link(self, pid: int) -> Name | None:
+    def by_link(self, pid: int) -> ExecutableName | None:
         """Read the link of a live process; None when it is gone or has no file."""
         link = b"%s/%d/exe" % (self.proc, pid)
         try:
@@ -87,7 +87,7 @@ class ExecutableNames:
                 path = self._with_script(pid, path, link)
         except OSError:
             return None
-        return Name(path, known=True)
+        return ExecutableName(path, known=True)
 
     def _with_script(self, pid: int, path: bytes, link: bytes) -> bytes:
         before = os.readlink(link)
@@ -102,12 +102,12 @@ class ExecutableNames:
     def _learn(self, inode: tuple[int, int], path: bytes) -> None:
         self._by_inode[inode] = path
         self._known_paths[path] = inode
-        folder = os.path.dirname(path)
-        if folder not in STANDARD_DIRECTORIES:
-            self._folders[folder] = None
-            self._folders.move_to_end(folder)
-            if len(self._folders) > _FOLDERS_LIMIT:
-                self._folders.popitem(last=False)
+        directory = os.path.dirname(path)
+        if directory not in STANDARD_DIRECTORIES:
+            self._directories[directory] = None
+            self._directories.move_to_end(directory)
+            if len(self._directories) > _FOLDERS_LIMIT:
+                self._directories.popitem(last=False)
         if len(self._by_inode) > self._limit:
             _, forgotten = self._by_inode.popitem(last=False)
             self._known_paths.pop(forgotten, None)
@@ -120,7 +120,7 @@ class ExecutableNames:
             return
         self._learn((kernel_device(found.st_dev), found.st_ino), os.path.realpath(path))
 
-    def learn(self, executable: tuple[int, int] | None, name: Name) -> None:
+    def learn(self, executable: tuple[int, int] | None, name: ExecutableName) -> None:
         """Take the inode of an exit record for a process whose link was read: on some file
         systems (overlay, btrfs) it is not the one that stat gives."""
         if executable is not None and name.known and executable not in self._by_inode:
@@ -130,15 +130,15 @@ class ExecutableNames:
         """The path of a file that was met before."""
         return self._by_inode.get(executable)
 
-    def by_record(self, executable: tuple[int, int] | None, command: bytes) -> Name:
+    def by_record(self, executable: tuple[int, int] | None, command: bytes) -> ExecutableName:
         """Name an ended process from its exit record."""
         if executable is not None:
             path = self._by_inode.get(executable)
             if path is None:
                 path = self._search(executable, command)
             if path is not None:
-                return Name(path, known=True)
-        return Name(command, known=False, executable=executable)
+                return ExecutableName(path, known=True)
+        return ExecutableName(command, known=False, executable=executable)
 
     def _search(self, executable: tuple[int, int], command: bytes) -> bytes | None:
         """Find the file by its name, and believe it only if device and inode are the record's."""
@@ -156,16 +156,16 @@ class ExecutableNames:
         return None
 
     def _candidates(self, command: bytes) -> list[bytes]:
-        folders = [*reversed(self._folders), *STANDARD_DIRECTORIES]
+        directories = [*reversed(self._directories), *STANDARD_DIRECTORIES]
         if len(command) < _COMMAND_LENGTH:
-            return [os.path.join(folder, command) for folder in folders]
+            return [os.path.join(directory, command) for directory in directories]
         found: list[bytes] = []
-        for folder in folders:
+        for directory in directories:
             try:
-                names = os.listdir(folder)
+                names = os.listdir(directory)
             except OSError:
                 continue
-            found += [os.path.join(folder, name) for name in names if name.startswith(command)]
+            found += [os.path.join(directory, name) for name in names if name.startswith(command)]
         return found
 
 

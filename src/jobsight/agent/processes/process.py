@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from jobsight.agent.probes.cgroup_files import CpuReading
-from jobsight.agent.processes.executables import UNKNOWN, Name
+from jobsight.agent.processes.executables import UNKNOWN, ExecutableName
 from jobsight.agent.processes.netlink import ExitRecord
 from jobsight.agent.processes.procfs import (
     NOTHING,
@@ -27,19 +27,19 @@ from jobsight.agent.processes.procfs import (
 from jobsight.model import ExecutableUse
 
 
-class Stretch:
+class Segment:
     """One executable in one process, from exec (or fork) to exec (or end)."""
 
     __slots__ = ("counted", "executed", "io", "name", "named_at", "start", "used")
 
-    def __init__(self, name: Name | None, start: int, *, executed: bool) -> None:
+    def __init__(self, name: ExecutableName | None, start: int, *, executed: bool) -> None:
         self.name = name
         self.start = start
         self.executed = executed
         #: The process stands in the count of ``name``.
         self.counted = False
         self.named_at = 0
-        #: CPU time of the process at the start of the stretch; None until it can be told.
+        #: CPU time of the process at the start of the segment; None until it can be told.
         self.used: int | None = None
         self.io: InputOutput | None = None
 
@@ -60,24 +60,24 @@ class Process:
         "live",
         "missing_since",
         "peak",
+        "polled_cpu",
+        "polled_io",
+        "polled_peak",
+        "polled_user",
+        "segments",
         "step",
-        "stretches",
         "system",
         "tgid",
         "threads",
         "usage",
         "user",
-        "vitals_cpu",
-        "vitals_io",
-        "vitals_peak",
-        "vitals_user",
     )
 
-    def __init__(self, tgid: int, usage: JobUsage, first: Stretch, step: str = "") -> None:
+    def __init__(self, tgid: int, usage: JobUsage, first: Segment, step: str = "") -> None:
         self.tgid = tgid
         self.step = step
         self.usage = usage
-        self.stretches = [first]
+        self.segments = [first]
         first.used = 0
         first.io = NOTHING
         # Sums over the threads that have ended.
@@ -99,14 +99,14 @@ class Process:
         self.missing_since: int | None = None
         self.threads = 1
         #: By its clock, to the nanosecond, or by a later look in whole ticks: the higher of them.
-        self.vitals_cpu = 0
-        self.vitals_user = 0
-        self.vitals_io: InputOutput = NOTHING
-        self.vitals_peak = 0
+        self.polled_cpu = 0
+        self.polled_user = 0
+        self.polled_io: InputOutput = NOTHING
+        self.polled_peak = 0
 
     @property
-    def name(self) -> Name | None:
-        return self.stretches[-1].name
+    def name(self) -> ExecutableName | None:
+        return self.segments[-1].name
 
     def open_live(self, proc: bytes) -> OpenProcess:
         """Its descriptors, opened at the first look; may be too late."""
@@ -116,7 +116,7 @@ class Process:
 
     def read_clock(self, proc: bytes) -> None:
         """What it has used to the nanosecond; a look cuts user and system time to whole ticks."""
-        self.vitals_cpu = max(self.vitals_cpu, self.open_live(proc).clock())
+        self.polled_cpu = max(self.polled_cpu, self.open_live(proc).clock())
 
     def add_thread(self, record: ExitRecord) -> None:
         """One of its threads has ended."""
@@ -136,26 +136,26 @@ class Process:
             ),
         )
 
-    def split(self, stretch: Stretch, proc: bytes) -> None:
+    def split(self, segment: Segment, proc: bytes) -> None:
         """Find out what the process had used at the exec; it ran on for a moment since."""
-        # Most have not met a sampling round yet; their folder can be read all the same.
+        # Most have not met a sampling round yet; their directory can be read all the same.
         live = self.live
         looked = live.scheduled() if live else scheduled_of(b"%s/%d" % (proc, self.tgid))
         if looked is None:
             return
-        since = max(0, stretch.named_at - stretch.start)
+        since = max(0, segment.named_at - segment.start)
         # On a full machine it had to wait since, too; as often as before.
         ran = since * looked.ran // (looked.ran + looked.waited or 1)
         used = self.cpu + max(0, looked.ran - ran)
-        stretch.used = max(used, self.vitals_cpu) - self.base_cpu
-        stretch.io = subtract(self.vitals_io, self.base_io)
+        segment.used = max(used, self.polled_cpu) - self.base_cpu
+        segment.io = subtract(self.polled_io, self.base_io)
 
     def hand_over(self) -> None:
         """A daemon's child that was taken for the daemon executes the user's program."""
         self.usage.leave(self)
         self.usage = self.usage.children
         self.usage.join(self)
-        self.stretches[-1].counted = False
+        self.segments[-1].counted = False
         self.expected = True
 
     def book(self, ended: int, cpu: int, io: InputOutput, *, exact: bool) -> None:
@@ -165,56 +165,54 @@ class Process:
         user_share = self.user / ticks if ticks else 0.5
         cpu = max(0, cpu - self.base_cpu)
         io = subtract(io, self.base_io) if self.base_io is not NOTHING else io
-        for stretch, part, part_io, interpolated in _parts(self, ended, cpu, io):
-            if stretch.name is None:
-                stretch.name = UNKNOWN
-            count(self.usage, stretch)
+        for segment, part, part_io, interpolated in _parts(self, ended, cpu, io):
+            if segment.name is None:
+                segment.name = UNKNOWN
+            count(self.usage, segment)
             self.usage.step_cpu[self.step] += part
             self.usage.book(
-                stretch.name,
+                segment.name,
                 now=now,
                 cpu_time=part,
                 user_share=user_share,
                 io=part_io,
                 # The high-water mark is that of the last program's memory.
-                peak_memory=max(self.peak, self.vitals_peak)
-                if stretch is self.stretches[-1]
-                else 0,
+                peak_memory=max(self.peak, self.polled_peak) if segment is self.segments[-1] else 0,
                 estimated=part if interpolated or not exact else 0,
             )
         if self.failed and self.name is not None:
             self.usage.of(self.name).failures += 1
 
 
-def count(usage: JobUsage, stretch: Stretch, sign: int = 1) -> None:
+def count(usage: JobUsage, segment: Segment, sign: int = 1) -> None:
     """Count the process, once, among those that ran this executable; or take it back."""
-    if stretch.name is None or stretch.counted is (sign > 0):
+    if segment.name is None or segment.counted is (sign > 0):
         return
-    stretch.counted = sign > 0
+    segment.counted = sign > 0
     usage.count(
-        stretch.name, time.time_ns(), executions=sign if stretch.executed else 0, processes=sign
+        segment.name, time.time_ns(), executions=sign if segment.executed else 0, processes=sign
     )
 
 
 def _parts(
     process: Process, ended: int, cpu: int, io: InputOutput
-) -> Iterator[tuple[Stretch, int, InputOutput, bool]]:
+) -> Iterator[tuple[Segment, int, InputOutput, bool]]:
     """Cut the use of a process at its execs; where no look gave the use, by the time between."""
-    stretches = process.stretches
-    if len(stretches) == 1:
-        only = stretches[0]
+    segments = process.segments
+    if len(segments) == 1:
+        only = segments[0]
         yield only, cpu, io, False
         return
-    points = [stretch.used for stretch in stretches] + [cpu]
-    times = [stretch.start for stretch in stretches] + [ended]
+    points = [segment.used for segment in segments] + [cpu]
+    times = [segment.start for segment in segments] + [ended]
     filled = _interpolate(times, points)
-    io_points = [stretch.io for stretch in stretches] + [io]
+    io_points = [segment.io for segment in segments] + [io]
     before = NOTHING
-    for index, stretch in enumerate(stretches):
+    for index, segment in enumerate(segments):
         part = filled[index + 1] - filled[index]
         after = io_points[index + 1] or before
         interpolated = points[index] is None or points[index + 1] is None
-        yield stretch, part, subtract(after, before), interpolated
+        yield segment, part, subtract(after, before), interpolated
         before = after
 
 
@@ -239,7 +237,7 @@ def _interpolate(times: list[int], points: list[int | None]) -> list[int]:
 
 #: So many programs a job are told apart; what comes after them shares one row.
 EXECUTABLES_LIMIT: Final = 10_000
-OTHERS: Final = Name(b"other programs", known=False)
+OTHERS: Final = ExecutableName(b"other programs", known=False)
 
 
 class JobUsage:
@@ -248,7 +246,7 @@ class JobUsage:
     def __init__(self, children: JobUsage | None = None) -> None:
         #: Where children are booked: those of Slurm's daemon are the user's, not the daemon's.
         self.children = children or self
-        self.executables: dict[Name, ExecutableUse] = {}
+        self.executables: dict[ExecutableName, ExecutableUse] = {}
         #: The live processes by their id.
         self.members: dict[int, Process] = {}
         self.ended_io: InputOutput = NOTHING
@@ -287,7 +285,7 @@ class JobUsage:
 
     def cpu_seen(self) -> int:
         """What the processes have used by their own account, ended and live."""
-        live = sum(process.vitals_cpu - process.base_cpu for process in self.members.values())
+        live = sum(process.polled_cpu - process.base_cpu for process in self.members.values())
         return self.ended_cpu + live
 
     def read_clocks(self, proc: bytes) -> bool:
@@ -302,7 +300,7 @@ class JobUsage:
 
     def io_seen(self) -> InputOutput:
         """The same for their I/O, less what was there before us."""
-        live = [process.vitals_io for process in self.members.values()]
+        live = [process.polled_io for process in self.members.values()]
         sums = [sum(column) for column in zip(self.ended_io, *live, strict=True)]
         for process in self.members.values():
             if process.base_io is not NOTHING:
@@ -315,7 +313,7 @@ class JobUsage:
         user = sum(row.cpu_user for row in rows)
         return CpuReading(sum(row.cpu_time for row in rows), user, sum(r.cpu_system for r in rows))
 
-    def of(self, name: Name) -> ExecutableUse:
+    def of(self, name: ExecutableName) -> ExecutableUse:
         use = self.executables.get(name)
         if use is None and len(self.executables) >= EXECUTABLES_LIMIT:
             # A job that makes programs without end must not take the node's memory with it.
@@ -326,7 +324,7 @@ class JobUsage:
             self.executables[name] = use
         return use
 
-    def rename(self, old: Name, new: Name) -> None:
+    def rename(self, old: ExecutableName, new: ExecutableName) -> None:
         """A look at another process told what file an unnamed one ran."""
         use = self.executables.pop(old, None)
         if use is None:
@@ -335,11 +333,11 @@ class JobUsage:
         _add(whole, use)
         if (old.path, old.known) in self._sent:
             # What was sent under the old name is taken back by sending it empty.
-            self.of(Name(old.path, old.known))
+            self.of(ExecutableName(old.path, old.known))
 
     def book(
         self,
-        name: Name,
+        name: ExecutableName,
         *,
         now: int,
         cpu_time: int,
@@ -363,7 +361,9 @@ class JobUsage:
         self._seen(use, now)
         self.ended_io = add(self.ended_io, io)
 
-    def count(self, name: Name, now: int, *, executions: int = 0, processes: int = 0) -> None:
+    def count(
+        self, name: ExecutableName, now: int, *, executions: int = 0, processes: int = 0
+    ) -> None:
         """Add executions and processes of this executable."""
         use = self.of(name)
         use.executions += executions
@@ -389,17 +389,17 @@ class JobUsage:
             row = rows.get(process.name[:2]) if process.name is not None else None
             if row is None:
                 continue
-            last = process.stretches[-1]
-            cpu = max(0, process.vitals_cpu - process.base_cpu - (last.used or 0))
-            user = min(cpu, process.vitals_user)
+            last = process.segments[-1]
+            cpu = max(0, process.polled_cpu - process.base_cpu - (last.used or 0))
+            user = min(cpu, process.polled_user)
             row.cpu_time += cpu
             row.cpu_user += user
             row.cpu_system += cpu - user
             row.cpu_estimated += cpu if estimated else 0
-            io = subtract(subtract(process.vitals_io, process.base_io), last.io or NOTHING)
+            io = subtract(subtract(process.polled_io, process.base_io), last.io or NOTHING)
             row.read_bytes += max(0, io.read_bytes)
             row.written_bytes += max(0, io.written_bytes)
-            row.peak_memory = max(row.peak_memory, process.vitals_peak)
+            row.peak_memory = max(row.peak_memory, process.polled_peak)
         # A row that was emptied again (a fork counted, then an exec) is only sent if it was before.
         told = {key: row for key, row in rows.items() if key in self._sent or _is_any(row)}
         self._sent |= told.keys()

@@ -94,7 +94,7 @@ class OpenProcess:
     """The open descriptors of one process."""
 
     __slots__ = (
-        "_folder",
+        "_directory",
         "_io",
         "_io_data",
         "_io_parsed",
@@ -108,7 +108,7 @@ class OpenProcess:
 
     def __init__(self, proc: bytes, pid: int) -> None:
         self.pid = pid
-        self._folder = b"%s/%d" % (proc, pid)
+        self._directory = b"%s/%d" % (proc, pid)
         self._io = -1
         self._whole = False
         # A process that did nothing says the same bytes again, which need no parsing.
@@ -119,7 +119,7 @@ class OpenProcess:
         if Descriptors.opened >= Descriptors.limit:
             raise Gone
         try:
-            self._stat = os.open(self._folder + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
+            self._stat = os.open(self._directory + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone from None
         except OSError as error:
@@ -202,7 +202,7 @@ class OpenProcess:
 
     def scheduled(self) -> Scheduled | None:
         """What its first thread got of the CPUs; None when it is gone."""
-        return scheduled_of(self._folder)
+        return scheduled_of(self._directory)
 
     def input_output(
         self, threads: int, ended: InputOutput, *, had_children: bool
@@ -240,13 +240,13 @@ class OpenProcess:
             os.close(self._io)
             self._io = -1
         name = b"/io" if whole else b"/task/%d/io" % self.pid
-        self._io = os.open(self._folder + name, os.O_RDONLY | os.O_CLOEXEC)
+        self._io = os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
         self._whole = whole
 
     def _sum_of_threads(self, total: InputOutput) -> InputOutput:
-        for thread in os.listdir(self._folder + b"/task"):
+        for thread in os.listdir(self._directory + b"/task"):
             try:
-                with open(b"%s/task/%s/io" % (self._folder, thread), "rb", 0) as file:
+                with open(b"%s/task/%s/io" % (self._directory, thread), "rb", 0) as file:
                     total = add(total, _parse_io(file.read(512)))
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -261,10 +261,10 @@ class OpenProcess:
         self._stat = self._io = -1
 
 
-def scheduled_of(folder: bytes) -> Scheduled | None:
-    """What the first thread of a process got of the CPUs, by its folder in /proc."""
+def scheduled_of(directory: bytes) -> Scheduled | None:
+    """What the first thread of a process got of the CPUs, by its directory in /proc."""
     try:
-        with open(folder + b"/schedstat", "rb", 0) as file:
+        with open(directory + b"/schedstat", "rb", 0) as file:
             ran, waited, _ = file.read(64).split(b" ", 2)
             return Scheduled(int(ran), int(waited))
     except (OSError, ValueError):

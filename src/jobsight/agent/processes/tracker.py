@@ -11,7 +11,7 @@ Rows of files that nobody could name yet, renamed once a look at any run of them
 
 What processes of no job have done in the last moments.
 
-A job's first processes are at work before its folders can be looked into. When one of them is
+A job's first processes are at work before its directories can be looked into. When one of them is
 found there, its life so far and that of its children is told from here.
 """
 
@@ -23,9 +23,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from jobsight.agent.processes.executables import ExecutableNames, Name, same_file
+from jobsight.agent.processes.executables import ExecutableName, ExecutableNames, same_file
 from jobsight.agent.processes.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
-from jobsight.agent.processes.process import JobUsage, Process, Stretch, count
+from jobsight.agent.processes.process import JobUsage, Process, Segment, count
 from jobsight.agent.processes.procfs import NOTHING, InputOutput, OpenProcess, subtract
 
 #: What a program did in its first moments between fork and exec counts for the program it
@@ -50,14 +50,14 @@ class ProcessTracker:
         self.processes: dict[int, Process] = {}
         #: Takes in all that the kernel has told by now.
         self.catch_up: Callable[[], None] = _nothing
-        self.strangers = UntrackedProcesses()
+        self.untracked = UntrackedProcesses()
         #: How often events were lost, after which it must be looked who is there.
         self.losses = 0
-        self._held = PendingExitRecords()
-        self._late = UnresolvedExecutables(names)
+        self._pending_records = PendingExitRecords()
+        self._unresolved = UnresolvedExecutables(names)
         self._ending: dict[int, Process] = {}
         #: By exec event of the present drain: the link, and when it was read.
-        self._links: dict[ProcessEvent, tuple[Name | None, int]] = {}
+        self._links: dict[ProcessEvent, tuple[ExecutableName | None, int]] = {}
 
     def adopt(
         self,
@@ -78,33 +78,33 @@ class ProcessTracker:
             started = daemon_at or time.monotonic_ns()
             name = self.names.by_link(live.pid)
             executed = new and daemon_at is None and name != self.names.by_link(live.parent())
-            stretch = Stretch(name, started, executed=executed)
-            stretch.named_at = time.monotonic_ns()
-            process = self._follow(Process(live.pid, usage, stretch, step))
+            segment = Segment(name, started, executed=executed)
+            segment.named_at = time.monotonic_ns()
+            process = self._follow(Process(live.pid, usage, segment, step))
             process.adopted = True
             usage.executions += executed
-            count(usage, stretch)
+            count(usage, segment)
         process.live = live
-        self._tell(self.strangers.take(live.pid))
+        self._tell(self.untracked.take(live.pid))
         return process
 
     def adopt_ended(
         self, pid: int, usage: JobUsage, step: str, daemon_at: int | None = None
     ) -> None:
-        """Book a process that was seen in a job's folder and has ended since, if its life is
+        """Book a process that was seen in a job's directory and has ended since, if its life is
         remembered."""
-        if pid in self.processes or self.strangers.birth(pid) is None:
+        if pid in self.processes or self.untracked.birth(pid) is None:
             return
         if daemon_at is None:
             self._recall(pid, usage, step)
         else:
-            stretch = Stretch(None, daemon_at, executed=False)
-            self._follow(Process(pid, usage, stretch, step)).adopted = True
-        self._tell(self.strangers.take(pid, ended=True))
+            segment = Segment(None, daemon_at, executed=False)
+            self._follow(Process(pid, usage, segment, step)).adopted = True
+        self._tell(self.untracked.take(pid, ended=True))
 
     def _recall(self, pid: int, usage: JobUsage, step: str) -> Process | None:
         """Begin a process at its fork; None where that is not remembered."""
-        birth = self.strangers.birth(pid)
+        birth = self.untracked.birth(pid)
         if birth is None:
             return None
         mother = self.processes.get(birth.tgid)
@@ -112,10 +112,10 @@ class ProcessTracker:
         name = None
         if not expected and usage.children is usage:
             name = mother.name if mother is not None else self.names.by_link(birth.tgid)
-        stretch = Stretch(name, birth.time, executed=False)
-        process = self._follow(Process(pid, usage, stretch, step))
+        segment = Segment(name, birth.time, executed=False)
+        process = self._follow(Process(pid, usage, segment, step))
         process.expected = expected
-        count(usage, stretch)
+        count(usage, segment)
         return process
 
     def _tell(self, life: list[Remembered]) -> None:
@@ -134,7 +134,7 @@ class ProcessTracker:
     def expect(self, live: OpenProcess, usage: JobUsage) -> Process:
         """Follow a process that waits to execute a job's command: it is nothing before that."""
         process = self._follow(
-            Process(live.pid, usage, Stretch(None, time.monotonic_ns(), executed=False))
+            Process(live.pid, usage, Segment(None, time.monotonic_ns(), executed=False))
         )
         process.live = live
         process.expected = True
@@ -150,7 +150,7 @@ class ProcessTracker:
         events = list(events)
         self._read_links(events)
         for record in records:
-            self._held.hold(record)
+            self._pending_records.add(record)
         for event in events:
             if event.what == FORK:
                 self._fork(event)
@@ -160,7 +160,7 @@ class ProcessTracker:
                 self._exit(event)
         if self._ending:
             self._end_lingering(time.monotonic_ns() - LINGER)
-        self._late.settle()
+        self._unresolved.resolve()
 
     def _read_links(self, events: list[ProcessEvent]) -> None:
         """Read the links of those that may still live, the newest first: a program of a
@@ -190,14 +190,14 @@ class ProcessTracker:
         child = event.value
         known = self.processes.get(child)
         if known is not None:
-            if known.stretches[0].start + (CLOCK_TOLERANCE if known.adopted else 0) >= event.time:
+            if known.segments[0].start + (CLOCK_TOLERANCE if known.adopted else 0) >= event.time:
                 # A sampling round met it in the cgroup before its event was taken in.
                 return
             # The number was given away again, so the end of its former owner was lost.
             self.lose(child)
         parent = self.processes.get(event.tgid)
         if parent is None:
-            self.strangers.note(event)
+            self.untracked.note(event)
             return
         usage = parent.usage.children
         if len(self.processes) >= PROCESSES_LIMIT:
@@ -206,14 +206,14 @@ class ProcessTracker:
             return
         # A daemon's child is nothing of the job's before it executes a program.
         expected = usage is not parent.usage
-        stretch = Stretch(None if expected else parent.name, event.time, executed=False)
-        self._follow(Process(child, usage, stretch, parent.step)).expected = expected
-        count(usage, stretch)
+        segment = Segment(None if expected else parent.name, event.time, executed=False)
+        self._follow(Process(child, usage, segment, parent.step)).expected = expected
+        count(usage, segment)
 
     def _exec(self, event: ProcessEvent) -> None:
         process = self.processes.get(event.tgid)
         if process is None:
-            self.strangers.note(event)
+            self.untracked.note(event)
             return
         if process.adopted and self._was_met_after(process, event):
             return
@@ -224,47 +224,47 @@ class ProcessTracker:
             # Another thread called exec, which ends the first one and takes its place.
             process.ended, process.failed = None, False
             del self._ending[process.tgid]
-        previous = process.stretches[-1]
+        previous = process.segments[-1]
         if previous.executed and previous.named_at >= event.time:
             # Its link was read after it had been replaced: that name is the next program's.
             count(process.usage, previous, -1)
             previous.name = None
         # One that was not looked at has ended or been replaced, and its record will name it.
         name, looked = self._links.pop(event, (None, time.monotonic_ns()))
-        stretch = Stretch(name, event.time, executed=True)
-        stretch.named_at = looked
+        segment = Segment(name, event.time, executed=True)
+        segment.named_at = looked
         if process.expected:
             process.expected = False
-            process.split(stretch, self.names.proc)
-            process.base_cpu = stretch.used or 0
-            stretch.used, stretch.io = 0, NOTHING
-            process.stretches[-1] = stretch
+            process.split(segment, self.names.proc)
+            process.base_cpu = segment.used or 0
+            segment.used, segment.io = 0, NOTHING
+            process.segments[-1] = segment
         elif event.time - previous.start >= SPLIT_FLOOR or previous.executed:
-            process.split(stretch, self.names.proc)
-            process.stretches.append(stretch)
+            process.split(segment, self.names.proc)
+            process.segments.append(segment)
         else:
             count(process.usage, previous, -1)
-            stretch.used, stretch.io = previous.used, previous.io
-            process.stretches[-1] = stretch
-        count(process.usage, stretch)
+            segment.used, segment.io = previous.used, previous.io
+            process.segments[-1] = segment
+        count(process.usage, segment)
 
     def _was_met_after(self, process: Process, event: ProcessEvent) -> bool:
         """Whether a process was met after this exec, and counted then. The kernel tells of an
         exec a moment after the link has changed."""
-        first = process.stretches[0]
+        first = process.segments[0]
         if event.time < first.start:
             return True
         name, _ = self._links.get(event, (None, 0))
         close = first.executed and event.time < first.named_at + CLOCK_TOLERANCE
-        return close and len(process.stretches) == 1 and name in (None, first.name)
+        return close and len(process.segments) == 1 and name in (None, first.name)
 
     def _exit(self, event: ProcessEvent) -> None:
-        self._end_thread(event, self._held.take(event.pid))
+        self._end_thread(event, self._pending_records.pop(event.pid))
 
     def _end_thread(self, event: ProcessEvent, record: ExitRecord | None) -> None:
         process = self.processes.get(event.tgid)
         if process is None:
-            self.strangers.note(event, record)
+            self.untracked.note(event, record)
             return
         if record is not None:
             process.add_thread(record)
@@ -288,7 +288,7 @@ class ProcessTracker:
         """Book an ended process on what it ran."""
         self._name_by_record(process, record, ended)
         # A record rounds bytes and calls down to multiples of 1,024; a look does not.
-        io = InputOutput(*map(max, process.io, process.vitals_io))
+        io = InputOutput(*map(max, process.io, process.polled_io))
         process.usage.rounded += 1
         if process.peak > max(NOTABLE_MEMORY, process.usage.memory_peak // 4):
             process.usage.peak_in_doubt = True
@@ -297,7 +297,7 @@ class ProcessTracker:
 
     def _name_by_record(self, process: Process, record: ExitRecord, ended: int) -> None:
         """The link names a process as long as it was read in time, else its record does."""
-        last = process.stretches[-1]
+        last = process.segments[-1]
         if last.name is not None:
             if not last.executed:
                 return
@@ -312,18 +312,18 @@ class ProcessTracker:
             count(process.usage, last, -1)
             last.name = found
         if not found.known and found.executable is not None:
-            self._late.remember(process.usage, found, found.executable)
+            self._unresolved.remember(process.usage, found, found.executable)
 
     def look_for_exec(self, process: Process) -> None:
         """Without events a change of the link is the only sign that a program was replaced."""
         name = self.names.by_link(process.tgid)
         if name is None or same_file(name, process.name):
             return
-        stretch = Stretch(name, time.monotonic_ns(), executed=True)
-        stretch.used = process.vitals_cpu - process.base_cpu
-        stretch.io = subtract(process.vitals_io, process.base_io)
-        process.stretches.append(stretch)
-        count(process.usage, stretch)
+        segment = Segment(name, time.monotonic_ns(), executed=True)
+        segment.used = process.polled_cpu - process.base_cpu
+        segment.io = subtract(process.polled_io, process.base_io)
+        process.segments.append(segment)
+        count(process.usage, segment)
 
     def lose(self, tgid: int) -> None:
         """Book a process whose end was not told with what the last look at it gave."""
@@ -336,8 +336,8 @@ class ProcessTracker:
         process.usage.records_lost += 1
         process.book(
             time.monotonic_ns(),
-            max(process.vitals_cpu, process.cpu),
-            process.vitals_io,
+            max(process.polled_cpu, process.cpu),
+            process.polled_io,
             exact=False,
         )
         self._forget(process, 0)
@@ -370,7 +370,7 @@ class PendingExitRecords:
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, record: ExitRecord) -> None:
+    def add(self, record: ExitRecord) -> None:
         waiting = self._waiting.get(record.pid)
         if waiting is None:
             waiting = self._waiting[record.pid] = deque()
@@ -381,7 +381,7 @@ class PendingExitRecords:
             self._waiting.clear()
             self._count = 0
 
-    def take(self, tid: int) -> ExitRecord | None:
+    def pop(self, tid: int) -> ExitRecord | None:
         waiting = self._waiting.get(tid)
         if waiting is None:
             return None
@@ -400,9 +400,11 @@ class UnresolvedExecutables:
 
     def __init__(self, names: ExecutableNames) -> None:
         self._names = names
-        self._waiting: dict[tuple[int, int], list[tuple[weakref.ref[JobUsage], Name]]] = {}
+        self._waiting: dict[
+            tuple[int, int], list[tuple[weakref.ref[JobUsage], ExecutableName]]
+        ] = {}
 
-    def remember(self, usage: JobUsage, name: Name, executable: tuple[int, int]) -> None:
+    def remember(self, usage: JobUsage, name: ExecutableName, executable: tuple[int, int]) -> None:
         """A row is about to be booked under a command's name alone."""
         if name in usage.executables:
             return
@@ -410,7 +412,7 @@ class UnresolvedExecutables:
         if len(self._waiting) > _UNRESOLVED_LIMIT:
             del self._waiting[next(iter(self._waiting))]
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Rename what can be named by now."""
         for executable in list(self._waiting):
             path = self._names.of_inode(executable)
@@ -419,10 +421,10 @@ class UnresolvedExecutables:
             for book, name in self._waiting.pop(executable):
                 usage = book()
                 if usage is not None:
-                    usage.rename(name, Name(path, known=True))
+                    usage.rename(name, ExecutableName(path, known=True))
 
 
-#: How long a process may be at work before the agent finds it in a job's folder.
+#: How long a process may be at work before the agent finds it in a job's directory.
 MEMORY: Final = 2_000_000_000
 _UNTRACKED_LIMIT: Final = 20_000
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.node import Node, this_node
 from jobsight.agent.samplers.readings import Errors
 from jobsight.errors import ConfigError

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
-from jobsight.agent.probes.cgroup_files import CgroupFiles, MemoryMarks, MemoryReading
+from jobsight.agent.job import Document, JobView, Row
+from jobsight.agent.probes.cgroup_files import CgroupFiles, MemoryPeaks, MemoryReading
 from jobsight.agent.samplers.base import JobSampler, averaged
 from jobsight.agent.samplers.cpu import CoreList
 from jobsight.agent.samplers.node import Node
@@ -48,7 +47,7 @@ class SlurmCGroup(JobSampler):
         self._gauges = {name: Gauge() for name in _FIELDS}
         self._cores = CoreList()
         self._core_count: int | None = None
-        self._marks = MemoryMarks(None, None, None, None)
+        self._marks = MemoryPeaks(None, None, None, None)
         self._kernel: CgroupFiles | None = None
 
     def columns(self, view: JobView) -> Row:
@@ -66,9 +65,9 @@ class SlurmCGroup(JobSampler):
         known = {"memory.limit": self._marks.limit, "memory.peak": self._marks.peak}
         return {name: value for name, value in row.items() if known.get(name, 0) is not None}
 
-    def _read_marks(self, view: JobView) -> MemoryMarks | None:
+    def _read_marks(self, view: JobView) -> MemoryPeaks | None:
         try:
-            marks = view.counters.marks() if view.counters else None
+            marks = view.counters.memory_peaks() if view.counters else None
         except (OSError, ValueError) as error:
             self.errors.note("memory marks", error)
             return None
@@ -76,17 +75,17 @@ class SlurmCGroup(JobSampler):
             old = self._marks
             # A mark that was known stays known when a later reading leaves it out.
             kept = (new if new is not None else was for new, was in zip(marks, old, strict=True))
-            self._marks = MemoryMarks(*kept)
+            self._marks = MemoryPeaks(*kept)
         return marks
 
     def _kernel_memory(self, view: JobView) -> int | None:
         """Pages of the kernel that are charged to the job."""
-        folders = view.counters.folders if view.counters else {}
+        folders = view.counters.directories if view.counters else {}
         folder = folders.get("memory") or folders.get("unified")
         if folder is None:
             return None
         try:
-            if self._kernel is None or self._kernel.folder != folder:
+            if self._kernel is None or self._kernel.directory != folder:
                 self._close_kernel()
                 self._kernel = CgroupFiles(folder)
             if "memory" in folders:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.probes.cgroup_files import CgroupFiles
 from jobsight.agent.processes.process import Process
 from jobsight.agent.samplers.base import JobSampler, number
@@ -91,12 +90,12 @@ class Cores(JobSampler):
                 self.cores = self._list.read(view) or self.cores
             except (OSError, ValueError) as error:
                 self.errors.note("cpuset", error)
-        folder = view.counters.folders.get("cpuacct") if view.counters else None
+        folder = view.counters.directories.get("cpuacct") if view.counters else None
         if folder is None:
             return self._estimate(view)
         self.exact = True
         try:
-            if self._files is None or self._files.folder != folder:
+            if self._files is None or self._files.directory != folder:
                 self._close_files()
                 self._files = CgroupFiles(folder)
             # 20 digits and a blank for each of up to some 3,000 cores.
@@ -118,7 +117,7 @@ class Cores(JobSampler):
             return
         self._row = view.row
         # Looking at thousands of processes since then may have taken long, and not always as long.
-        now = self.node.clock() if view.row_read is None else view.row_read
+        now = self.node.clock() if view.row_read_at is None else view.row_read_at
         if self._last is not None:
             then, before = self._last
             if now <= then:
@@ -162,13 +161,13 @@ class Cores(JobSampler):
         start = self._turn % len(pids) if pids else 0
         for place, pid in enumerate(pids[start:] + pids[:start]):
             process = members[pid]
-            used = process.vitals_cpu - self._processes.get(pid, process.base_cpu)
+            used = process.polled_cpu - self._processes.get(pid, process.base_cpu)
             if used <= 0:
                 continue
             if reads >= self._max_reads:
                 self._turn = start + place
                 break
-            self._processes[pid] = process.vitals_cpu
+            self._processes[pid] = process.polled_cpu
             reads += self._add_process(process, used, found)
         self._processes = {pid: cpu for pid, cpu in self._processes.items() if pid in members}
         self._threads = {key: cpu for key, cpu in self._threads.items() if key[0] in members}
@@ -258,11 +257,11 @@ class CoreList:
         """None where the job has no cpuset; errors of the reading are the caller's."""
         if view.counters is None:
             return None
-        folders = view.counters.folders
+        folders = view.counters.directories
         folder = folders.get("cpuset") or folders.get("unified")
         if folder is None:
             return None
-        if self._files is None or self._files.folder != folder:
+        if self._files is None or self._files.directory != folder:
             self.close()
             self._files = CgroupFiles(folder)
         for name in _NAMES:

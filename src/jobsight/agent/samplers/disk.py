@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers import readings
 from jobsight.agent.samplers.base import JobSampler, item, texts
 from jobsight.agent.samplers.node import Node, Reading

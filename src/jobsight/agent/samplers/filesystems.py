@@ -11,8 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers import readings
 from jobsight.agent.samplers.base import JobSampler, averaged, item, seconds, texts
 from jobsight.agent.samplers.node import Node

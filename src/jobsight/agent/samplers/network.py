@@ -7,8 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.base import JobSampler, item, texts
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Counter

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.probes.cgroup_files import CgroupFiles
 from jobsight.agent.samplers.base import JobSampler, number
 from jobsight.agent.samplers.node import Node
@@ -168,7 +167,7 @@ class Pressure(JobSampler):
         return found
 
     def _find_groups(self, view: JobView) -> None:
-        folder = view.counters.folders.get("unified") if view.counters else None
+        folder = view.counters.directories.get("unified") if view.counters else None
         if folder is not None:
             if folder not in self._groups and not _is_gone(folder):
                 self._groups[folder] = CgroupFiles(folder)

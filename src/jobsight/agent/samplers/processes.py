@@ -9,8 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.base import JobSampler, averaged, number
 from jobsight.agent.samplers.node import Node
 from jobsight.errors import ConfigError

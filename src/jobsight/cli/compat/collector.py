@@ -158,7 +158,7 @@ def follow(
             spool=None,
             samplers=settings.samplers,
             outputs=outputs,
-            run_folder=folder,
+            run_directory=folder,
             listen=True,
         )
     else:

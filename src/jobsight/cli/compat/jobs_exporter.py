@@ -97,12 +97,12 @@ def _run(options: argparse.Namespace) -> int:
         node=settings.agent.node,
         spool=None,
         samplers=exporting.plans(sampler_plans(settings.agent.samplers)),
-        only_node=settings.agent.only_this_node,
-        finder=finder_of(settings),
+        only_this_node=settings.agent.only_this_node,
+        watcher=finder_of(settings),
         ignore_uids=settings.agent.ignore_uids,
         intervals=((None, timer),),
-        run_folder=paths.private_directory(Path(settings.agent.run_folder) / "exporter"),
-        who=question_of(settings, settings.agent.node),
+        run_directory=paths.private_directory(Path(settings.agent.run_folder) / "exporter"),
+        query_jobs=question_of(settings, settings.agent.node),
     )
     agent.collector.every(60.0, trim)
     with stopping_on_signals(agent.stop):

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from jobsight.agent.agent import Agent
-from jobsight.agent.control import Follower, Request, ask
-from jobsight.agent.job import FollowedJob, JobView, Output
+from jobsight.agent.control import Request, Subscription, send_request
+from jobsight.agent.job import FollowedJob, JobView, Output, Row
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
-from jobsight.agent.probes.cgroup import Row
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.sampling import SampledJob, SamplerPlan
@@ -56,7 +55,7 @@ class AttachedProbe:
     def sample(self) -> Row:
         return {}
 
-    def settle(self) -> None:
+    def read_final_counters(self) -> None:
         """Nothing is read here."""
 
     def steps(self) -> list[StepUse]:
@@ -85,7 +84,7 @@ class AttachedCollector:
 
     def __init__(
         self,
-        follower: Follower,
+        follower: Subscription,
         *,
         cluster: str,
         job_id: int,
@@ -142,7 +141,7 @@ class AttachedCollector:
             info=info,
             probe=self._probe,
             usage=JobUsage(),
-            counters=SlurmCounters(place.folders),
+            counters=SlurmCounters(place.directories),
         )
         followed = FollowedJob(part.sighting, self._probe, part.epoch)
         return SampledJob(place, followed, view, self._probe, self._samplers, self._outputs)
@@ -200,16 +199,16 @@ class JobCollector:
             self._measure()
 
     def _agent_answers(self) -> bool:
-        return ask(self._folder, Request("status")) is not None
+        return send_request(self._folder, Request("status")) is not None
 
     def _follow(self) -> None:
         """Through the agent, as often as the job comes (it may be requeued to this node)."""
         if self._info is not None:
-            ask(self._folder, Request("job", self._job_id, self._info))
+            send_request(self._folder, Request("job", self._job_id, self._info))
         last_seen = time.monotonic()
         while not self._stop.wait(_PAUSE):
             try:
-                follower = Follower(self._folder, self._job_id)
+                follower = Subscription(self._folder, self._job_id)
             except JobsightError:
                 if time.monotonic() - last_seen > self._settings.grace_period:
                     logger.info("no process for %g s: ending", self._settings.grace_period)
@@ -241,7 +240,7 @@ class JobCollector:
             grace_period=self._settings.grace_period,
         )
         if self._info is not None:
-            agent.tell(self._info)
+            agent.announce(self._info)
         self._run(agent)
 
     def _run(self, engine: Agent | AttachedCollector) -> None:

@@ -10,8 +10,7 @@ import queue
 from collections.abc import Mapping
 from typing import Any
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.model import Coverage
 
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jobsight.agent.job import Document, JobView
-from jobsight.agent.probes.cgroup import Row
+from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.base import JobSampler, seconds, texts
 from jobsight.agent.samplers.gpu.devices import NodeGpus, parse_gpu_list
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource
