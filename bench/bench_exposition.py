@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from bench.figures import Figures
 from jobsight.agent.exporter.exporter import Exporter
 from jobsight.agent.job import JobView, Sampler
-from jobsight.agent.samplers.cpu import Cores
+from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.model import SECOND
 from tests.agent.samplers.jobs import Job
 
@@ -23,7 +23,7 @@ TURNS = 20
 GOAL = 1.0
 
 
-class Still(Cores):
+class Still(CoreTimes):
     """Says what it was told: here only the text is measured."""
 
     def columns(self, view: JobView) -> dict[str, int]:

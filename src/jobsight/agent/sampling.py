@@ -104,7 +104,7 @@ class SampledJob:
         """Readings that failed inside a sampler, each cause once."""
         errors = getattr(sampler, "errors", None)
         if isinstance(errors, Errors):
-            for sentence in errors.news():
+            for sentence in errors.unreported():
                 self.errors[f"{sampler.name}: {sentence}"] += 1
                 logger.warning("job %d: %s: %s", self.view.sighting.job_id, sampler.name, sentence)
 

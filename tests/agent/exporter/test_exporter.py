@@ -17,7 +17,7 @@ from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.agent.samplers.gpu.devices import NodeGpus
 from jobsight.agent.samplers.gpu.nvml import Nvml
 from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary
-from jobsight.agent.samplers.gpu.sampler import NvidiaSMI
+from jobsight.agent.samplers.gpu.sampler import GpuSampler
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.model import MISSING, SECOND, JobInfo, JobTotals, Sighting
 from jobsight.prometheus import names
@@ -138,13 +138,13 @@ def test_others_may_add_series(exporter: Exporter, job: Job) -> None:
 
 
 def test_samplers_of_the_settings_are_used_and_not_doubled(exporter: Exporter, job: Job) -> None:
-    from jobsight.agent.samplers.cpu import Cores
+    from jobsight.agent.samplers.cpu import CoreTimes
 
     job.on_v1()
-    made: list[Cores] = []
+    made: list[CoreTimes] = []
 
     def make(view: JobView) -> Sampler:
-        made.append(Cores(node=job.node, every=1))
+        made.append(CoreTimes(node=job.node, every=1))
         return made[-1]
 
     sampler = begin(exporter, job.view, SamplerPlan("cores", make, 60.0))
@@ -160,7 +160,7 @@ def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
     job.process(405)
     gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, "/none", 1.0))
     gpus.use(Nvml(ReplayLibrary.load(V2.parents[1] / "nvml" / "h200-busy.json"), job.node.errors))
-    made = NvidiaSMI(node=job.node)
+    made = GpuSampler(node=job.node)
     sampler = begin(exporter, job.view, SamplerPlan("gpu", lambda view: made, 60.0))
     for _ in range(8):
         job.view.row = {"cpu.time": SECOND}
@@ -184,7 +184,7 @@ def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
 
 def test_gpus_that_slurm_named_where_no_driver_answers(exporter: Exporter, job: Job) -> None:
     job.view.gpus = ("0", "10-11")
-    made = NvidiaSMI(node=job.node)
+    made = GpuSampler(node=job.node)
     sampler = begin(exporter, job.view, SamplerPlan("gpu", lambda view: made, 60.0))
     sample(sampler, job.view, cpu__time=1)
     found = values(samples(exporter.text()), "jobs_gpus_used", instance="n1", slurm_job="42")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.agent.samplers.readings import WORD, Counter, Errors, Gauge, growth
+from jobsight.agent.samplers.readings import _WORD, Counter, Errors, Gauge, growth
 from jobsight.model import SECOND
 
 
@@ -53,7 +53,7 @@ def test_an_average_lies_between_the_readings(steps: list[tuple[int, float]]) ->
 def test_growth_over_a_wrap_and_over_a_new_beginning() -> None:
     assert growth(10, 15) == 5
     assert growth(2**18 - 1, 3, 2**18) == 4
-    assert growth(WORD - 6, 4) == 10
+    assert growth(_WORD - 6, 4) == 10
     assert growth(2**40, 7) == 7
     assert growth(1000, 7) == 7
 
@@ -80,13 +80,13 @@ def test_a_counter_never_falls(values: list[int]) -> None:
 
 def test_errors_are_told_once_per_cause() -> None:
     errors = Errors()
-    errors.note("a", OSError(13, "Permission denied", "/x"))
-    errors.note("a", "again")
-    assert errors.news() == ["a: Permission denied: /x"]
-    errors.note("b", ValueError("odd"))
-    assert errors.news() == ["b: odd"]
-    assert errors.news() == []
+    errors.add("a", OSError(13, "Permission denied", "/x"))
+    errors.add("a", "again")
+    assert errors.unreported() == ["a: Permission denied: /x"]
+    errors.add("b", ValueError("odd"))
+    assert errors.unreported() == ["b: odd"]
+    assert errors.unreported() == []
     assert errors.count == 3
     for number in range(1000):
-        errors.note(str(number), "x")
+        errors.add(str(number), "x")
     assert len(errors.causes) == 64

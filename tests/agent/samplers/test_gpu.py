@@ -11,7 +11,7 @@ import pytest
 from jobsight.agent.samplers.gpu.devices import NodeGpus
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, Nvml
 from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary, plain, record
-from jobsight.agent.samplers.gpu.sampler import NvidiaSMI, main
+from jobsight.agent.samplers.gpu.sampler import GpuSampler, main
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import MISSING
 from tests.agent.samplers.jobs import Job, write
@@ -118,10 +118,10 @@ def library() -> Library:
     return Library()
 
 
-def sampler(job: Job, library: Any, **settings: Any) -> NvidiaSMI:
+def sampler(job: Job, library: Any, **settings: Any) -> GpuSampler:
     gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, "/none", 1.0))
     gpus.use(Nvml(library, job.node.errors))
-    return NvidiaSMI(node=job.node, **settings)
+    return GpuSampler(node=job.node, **settings)
 
 
 def test_a_gpu_by_its_number_used_and_idle(job: Job, library: Library) -> None:
@@ -175,7 +175,7 @@ def test_what_a_gpu_does_not_support_is_asked_once(job: Job, library: Library) -
     assert library.asked.count("nvmlDeviceGetPowerUsage") == 3
     # Only the job's own GPU was asked, and the answers of a round serve all jobs.
     assert job.node.errors.causes == {}
-    other = NvidiaSMI(node=job.node)
+    other = GpuSampler(node=job.node)
     view = job.another(7)
     view.gpus = ("5",)
     before = len(library.asked)
@@ -197,7 +197,7 @@ def test_an_instance_of_a_divided_gpu_has_memory_of_its_own_only(
     assert "idle" not in final
     by_place = job.another(7)
     by_place.gpus = ("1:0", "GPU-uuid-of-h1")
-    assert set(NvidiaSMI(node=job.node).final(by_place)) == {"1:0", "1"}
+    assert set(GpuSampler(node=job.node).final(by_place)) == {"1:0", "1"}
 
 
 def test_without_a_word_the_processes_show_it(job: Job, library: Library) -> None:
@@ -229,7 +229,7 @@ def test_a_gpu_that_is_not_there_is_a_failure(job: Job, library: Library) -> Non
     gpu = sampler(job, library)
     assert gpu.columns(job.view)["gpu.held"] == 1
     coverage = gpu.coverage(job.view)["gpu"]
-    assert (coverage.quality, coverage.reason) == ("failed", "not found on the node: GPU 12")
+    assert (coverage.quality, coverage.reason) == ("failed", "not present on the node: GPU 12")
 
 
 def test_a_gpu_that_is_lost_in_the_middle(job: Job, library: Library) -> None:
@@ -246,7 +246,7 @@ def test_a_gpu_that_is_lost_in_the_middle(job: Job, library: Library) -> None:
 
 
 def test_a_node_without_a_gpu_says_so_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, other = NvidiaSMI(node=job.node), NvidiaSMI(node=job.node)
+    gpu, other = GpuSampler(node=job.node), GpuSampler(node=job.node)
     for _ in range(5):
         assert gpu.columns(job.view) == {}
         assert gpu.document(job.view) is None
@@ -283,10 +283,10 @@ def test_nvidia_smi_takes_over(job: Job, tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
     job.view.gpus = ("0", "1")
-    gpu = NvidiaSMI(node=job.node, nvidia_smi_command=str(command))
+    gpu = GpuSampler(node=job.node, nvidia_smi_command=str(command))
     source = gpu._gpus.source
     assert source is not None
-    source._background.patience = 10  # type: ignore[attr-defined]
+    source._background.timeout = 10  # type: ignore[attr-defined]
     row = gpu.columns(job.view)
     assert row["gpu.0.power"] == 60_500_000
     assert row["gpu.0.memory_used"] == 100 * 2**20
@@ -297,7 +297,7 @@ def test_nvidia_smi_takes_over(job: Job, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["1"]["utilization_memory"] == "1"
     job.process(77)
     assert gpu._gpus.of_processes(source, job.view.usage.members) == {"1"}
-    assert "is asked instead" in job.node.errors.causes["NVML"]
+    assert "is used instead" in job.node.errors.causes["NVML"]
     command.unlink()
     job.clock.go(60)
     assert gpu.columns(job.view)["gpu.0.power"] == MISSING
@@ -378,7 +378,7 @@ def test_the_recorder_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixtur
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
     assert main(["--record", str(tmp_path / "x.json")]) == 1
-    assert "NVML does not answer" in capsys.readouterr().err
+    assert "NVML cannot be used" in capsys.readouterr().err
 
 
 def test_structures_of_c_become_plain() -> None:

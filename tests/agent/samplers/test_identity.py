@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jobsight.agent.samplers.base import Core
+from jobsight.agent.samplers.base import JobIdentity
 from jobsight.agent.samplers.processes import Software
 from jobsight.agent.samplers.slurm_info import SlurmInfo
 from jobsight.errors import ConfigError
@@ -26,7 +26,7 @@ def use(path: bytes, user: float, system: float, **more: Any) -> ExecutableUse:
 
 
 def test_core_speaks_once_and_at_the_end(job: Job) -> None:
-    core = Core(node=job.node)
+    core = JobIdentity(node=job.node)
     assert core.document(job.view) == {"jobid": 42, "node": "n1"}
     assert core.document(job.view) is None
     assert core.final(job.view) == {"jobid": 42, "node": "n1"}

@@ -62,7 +62,7 @@ def test_counters_of_32_bits_wrap_or_are_full(job: Job) -> None:
     row = network.columns(job.view)
     assert row["network.eth0.received_bytes"] == 20
     assert "network.mlx5_0:1.received_bytes" not in row
-    assert "is full" in job.node.errors.causes["network mlx5_0:1"]
+    assert "reached its maximum" in job.node.errors.causes["network mlx5_0:1"]
 
 
 def test_wide_counters_are_preferred(job: Job) -> None:

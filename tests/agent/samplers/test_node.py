@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.samplers.node import KeptFiles
-from jobsight.agent.samplers.readings import Background, run
+from jobsight.agent.samplers.node import OpenFiles
+from jobsight.agent.samplers.readings import Background, run_command
 from jobsight.model import SECOND
 from tests.agent.samplers.jobs import Job
 
@@ -37,14 +37,14 @@ def test_a_reading_that_failed_is_tried_again(job: Job) -> None:
 
 
 def test_shared_things_are_made_once_and_closed(job: Job) -> None:
-    files = job.node.shared("f", KeptFiles)
-    assert job.node.shared("f", KeptFiles) is files
+    files = job.node.shared("f", OpenFiles)
+    assert job.node.shared("f", OpenFiles) is files
     job.node.close()
-    assert job.node.shared("f", KeptFiles) is not files
+    assert job.node.shared("f", OpenFiles) is not files
 
 
 def test_kept_files_are_whole_and_bounded(tmp_path: Path) -> None:
-    files = KeptFiles(limit=2)
+    files = OpenFiles(limit=2)
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(name.encode() * 200_000)
         assert files.read(tmp_path / name) == name.encode() * 200_000
@@ -57,25 +57,25 @@ def test_kept_files_are_whole_and_bounded(tmp_path: Path) -> None:
 
 
 def test_background_gives_results_errors_and_patience() -> None:
-    work: Background[int] = Background("test", patience=60)
-    assert work.ask(lambda: 3) == 3
+    work: Background[int] = Background("test", timeout=60)
+    assert work.run(lambda: 3) == 3
     with pytest.raises(OSError, match="no"):
-        work.ask(lambda: (_ for _ in ()).throw(OSError("no")))
+        work.run(lambda: (_ for _ in ()).throw(OSError("no")))
     gate = threading.Event()
-    assert work.ask(lambda: gate.wait(100) and 4, patience=0.01) is None
+    assert work.run(lambda: gate.wait(100) and 4, timeout=0.01) is None
     # While one hangs nothing else is begun and nobody waits.
-    assert work.ask(lambda: 5) is None
+    assert work.run(lambda: 5) is None
     assert work.busy
     gate.set()
-    assert work.ask(lambda: 6, patience=60) == 4
-    assert work.ask(lambda: 6) == 6
+    assert work.run(lambda: 6, timeout=60) == 4
+    assert work.run(lambda: 6) == 6
 
 
 def test_a_command_is_stopped_and_its_failure_told() -> None:
-    assert run(["/bin/echo", "a b"], 60) == "a b\n"
-    with pytest.raises(OSError, match=r"gave no answer in 0\.1 s"):
-        run(["/bin/sleep", "60"], 0.1)
-    with pytest.raises(OSError, match="ended with 1"):
-        run(["/bin/false"], 60)
+    assert run_command(["/bin/echo", "a b"], 60) == "a b\n"
+    with pytest.raises(OSError, match=r"did not finish in 0\.1 s"):
+        run_command(["/bin/sleep", "60"], 0.1)
+    with pytest.raises(OSError, match="exited with status 1"):
+        run_command(["/bin/false"], 60)
     with pytest.raises(FileNotFoundError):
-        run(["/no/such/command"], 60)
+        run_command(["/no/such/command"], 60)

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from jobsight.agent.exporter.job_series import petricore_figures
-from jobsight.agent.samplers.cpu import Cores
+from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.files import Files
 from jobsight.agent.samplers.processes import Threads
 from jobsight.errors import ConfigError
@@ -19,7 +19,7 @@ TICK = 10_000_000
 
 def test_v1_counts_by_core_exactly(job: Job) -> None:
     job.on_v1()
-    cores = Cores(node=job.node)
+    cores = CoreTimes(node=job.node)
     job.view.row = {"cpu.time": 5 * SECOND}
     assert cores.columns(job.view) == {"cores.0.time": 10**9, "cores.1.time": 4 * 10**9}
     assert cores.coverage(job.view)["cores"].quality == "exact"
@@ -37,7 +37,7 @@ def test_v1_counts_by_core_exactly(job: Job) -> None:
 def test_cores_in_use_are_by_the_time_between_the_readings_of_the_counter(job: Job) -> None:
     """Whatever else is looked at in between may take long in one round and not in the other."""
     job.on_v1()
-    cores = Cores(node=job.node)
+    cores = CoreTimes(node=job.node)
     start = job.clock.now
     for second, delay in ((0, 0.5), (1, 0.0), (2, 0.9)):
         job.view.row = {"cpu.time": 2 * second * SECOND}
@@ -50,7 +50,7 @@ def test_cores_in_use_are_by_the_time_between_the_readings_of_the_counter(job: J
 
 def test_a_job_without_a_cpuset_shows_the_cores_it_ran_on(job: Job) -> None:
     job.on_v1({name: text for name, text in V1.items() if "cpuset" not in name})
-    assert set(Cores(node=job.node).columns(job.view)) == {
+    assert set(CoreTimes(node=job.node).columns(job.view)) == {
         "cores.0.time",
         "cores.1.time",
         "cores.3.time",
@@ -65,13 +65,13 @@ def test_a_node_of_128_cores(job: Job) -> None:
             "cpuacct/cpuacct.usage_percpu": " ".join(str(10**18 + core) for core in range(128)),
         }
     )
-    row = Cores(node=job.node).columns(job.view)
+    row = CoreTimes(node=job.node).columns(job.view)
     assert row == {f"cores.{core}.time": 10**18 + core for core in range(64, 128)}
 
 
 def test_v2_estimates_by_where_threads_were_seen_and_keeps_the_sum(job: Job) -> None:
     job.on_v2({**V2, "cpuset.cpus.effective": "0-3\n"})
-    cores = Cores(node=job.node, every=1)
+    cores = CoreTimes(node=job.node, every=1)
     one, two = job.process(1), job.process(2, threads=2)
     job.process(3).polled_cpu = 7
     job.view.row = {"cpu.time": 10 * SECOND}
@@ -99,7 +99,7 @@ def test_v2_estimates_by_where_threads_were_seen_and_keeps_the_sum(job: Job) -> 
 
 def test_the_estimate_is_bounded(job: Job) -> None:
     job.on_v2()
-    cores = Cores(node=job.node, every=1, max_reads=3)
+    cores = CoreTimes(node=job.node, every=1, max_reads=3)
     for pid in range(1, 11):
         job.process(pid).polled_cpu = TICK
         write(job.root / "proc", {f"{pid}/stat": stat_line(pid, 1, 0)})
@@ -165,7 +165,7 @@ def test_looking_at_links_is_bounded_and_goes_on(job: Job) -> None:
         files.columns(job.view)
     assert readlink.call_count <= 4 + 2
     assert files.open_now == 12
-    assert "scaled" in files.coverage(job.view)["files"].reason
+    assert "extrapolated" in files.coverage(job.view)["files"].reason
 
 
 def test_open_files_that_may_not_be_seen(job: Job) -> None:
@@ -219,7 +219,7 @@ def test_every_figure_of_the_seed(job: Job) -> None:
     job.process(1, b"/bin/app", 3)
     link(job, 1, "/scratch/f", "/home/a")
     samplers = [
-        Cores(node=job.node),
+        CoreTimes(node=job.node),
         Files(node=job.node, every=1, links_every=1),
         Threads(node=job.node),
     ]

@@ -16,11 +16,11 @@ from jobsight.agent.probes.cgroup_files import CgroupGone, CgroupV2
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.agent.samplers.cgroup_memory import SlurmCGroup
-from jobsight.agent.samplers.cpu import Cores
+from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.disk import IOStats
 from jobsight.agent.samplers.energy import Energy
 from jobsight.agent.samplers.files import Files
-from jobsight.agent.samplers.gpu.sampler import NvidiaSMI
+from jobsight.agent.samplers.gpu.sampler import GpuSampler
 from jobsight.agent.samplers.network import Network
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.pressure import Pressure
@@ -112,7 +112,7 @@ def test_a_real_job(running: Running, own: OwnCgroup, tmp_path: Path) -> None:
     view = running.view
     samplers = {
         "cgroup": SlurmCGroup(node=node),
-        "cores": Cores(node=node, every=1),
+        "cores": CoreTimes(node=node, every=1),
         "files": Files(
             node=node, every=1, links_every=1, scratch_prefixes=[str(tmp_path / "scratch")]
         ),
@@ -122,7 +122,7 @@ def test_a_real_job(running: Running, own: OwnCgroup, tmp_path: Path) -> None:
         "network": Network(node=node, interfaces=["*"]),
         "device": IOStats(node=node, iostat_devs=["*"]),
         "energy": Energy(node=node),
-        "gpu": NvidiaSMI(node=node),
+        "gpu": GpuSampler(node=node),
     }
     for sampler in samplers.values():
         sampler.columns(view)
@@ -138,7 +138,7 @@ def test_a_real_job(running: Running, own: OwnCgroup, tmp_path: Path) -> None:
     assert int(memory["memory_used"]) > 60_000_000
     assert int(memory["memory_max_usage"]) >= int(memory["memory_used"])
     cores = samplers["cores"]
-    assert isinstance(cores, Cores)
+    assert isinstance(cores, CoreTimes)
     total = sum(rows["cores"].values())
     if cores.exact:
         cpu = own.cgroup.cpu()
@@ -194,7 +194,7 @@ def test_pressure_of_a_real_v2_group(tmp_path: Path) -> None:
         running = Running(own, tmp_path / "file")
         try:
             node = Node(freshness=0.0)
-            sampler, cores = Pressure(node=node), Cores(node=node, every=1)
+            sampler, cores = Pressure(node=node), CoreTimes(node=node, every=1)
             sampler.columns(running.view)
             cores.columns(running.view)
             running.wait_for(b"turned\n")

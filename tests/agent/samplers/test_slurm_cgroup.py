@@ -115,5 +115,5 @@ def test_odd_contents_are_failures_of_one_figure(job: Job) -> None:
 
 
 def test_what_is_averaged_must_be_known() -> None:
-    with pytest.raises(ConfigError, match="memory_use'; known are memory_usage"):
+    with pytest.raises(ConfigError, match="memory_use'; expected memory_usage"):
         SlurmCGroup(metrics_to_average=["memory_use"])

@@ -9,7 +9,7 @@ import pytest
 from jobsight.agent.samplers import filesystems
 from jobsight.agent.samplers.disk import IOStats
 from jobsight.agent.samplers.filesystems import FSStats, Space, ZFSStats
-from jobsight.agent.samplers.readings import PATIENCE
+from jobsight.agent.samplers.readings import RESULT_TIMEOUT
 from jobsight.errors import ConfigError
 from tests.agent.samplers.jobs import Job, write
 
@@ -61,7 +61,7 @@ def test_a_file_server_that_is_away_does_not_stop_the_loop(
     gate = threading.Event()
     monkeypatch.setattr(filesystems, "measure", lambda path: gate.wait(100) and Space(1, 1, 1))
     sampler = FSStats(node=job.node, mount_points=["/x"])
-    sampler._background.patience = PATIENCE
+    sampler._background.timeout = RESULT_TIMEOUT
     assert sampler.columns(job.view) == {}
     assert sampler.columns(job.view) == {}
     assert sampler.errors.causes == {"mount_points": "a file system does not answer"}
@@ -76,8 +76,8 @@ def test_a_file_server_that_is_away_does_not_stop_the_loop(
         ({}, "mount_points is missing"),
         ({"mount_points": []}, "mount_points is missing"),
         ({"mount_points": "/scratch"}, "must be a list of texts"),
-        ({"mount_points": ["%(job)s"]}, r"only %\(jobid\)s and %\(node\)s"),
-        ({"mount_points": ["100%"]}, "a percent sign is written %%"),
+        ({"mount_points": ["%(job)s"]}, r"other than %\(jobid\)s and %\(node\)s"),
+        ({"mount_points": ["100%"]}, "%% for a percent sign"),
         ({"mount_points": ["/x"], "sampler_interval": "a"}, "must be a number of seconds"),
     ],
 )
@@ -103,7 +103,7 @@ def test_volumes(job: Job, tmp_path: Path) -> None:
     )
     (tmp_path / "zfs.out").write_text("tank/42\t1000\t3000\ntank/other\t1\t1\n")
     sampler = ZFSStats(node=job.node, volumes=["tank/%(jobid)s"], zfs_command=zfs)
-    sampler._background.patience = 5
+    sampler._background.timeout = 5
     entry = {"used": 1000, "free": 3000, "size": 4000, "used_average": 1000.0}
     assert sampler.document(job.view) == {"tank/42": entry}
     # A command is not run again at once.
@@ -117,7 +117,7 @@ def test_volumes(job: Job, tmp_path: Path) -> None:
     job.clock.go(60)
     (tmp_path / "zfs.out").write_text("")
     assert sampler.document(job.view) is None
-    assert "ended with 1: bad" in sampler.errors.causes[zfs]
+    assert "exited with status 1: bad" in sampler.errors.causes[zfs]
     assert sampler.final(job.view)["tank/42"]["used_max"] == 3000
 
 

@@ -22,10 +22,10 @@ from jobsight.agent.exporter.job_series import JobSeries
 from jobsight.agent.job import Document, JobView, Row, Sampler
 from jobsight.agent.processes.procfs import PAGE
 from jobsight.agent.samplers.base import JobSampler
-from jobsight.agent.samplers.cpu import Cores
+from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.files import SCRATCH, Files
 from jobsight.agent.samplers.gpu.nvml import GpuReading
-from jobsight.agent.samplers.gpu.sampler import NvidiaSMI
+from jobsight.agent.samplers.gpu.sampler import GpuSampler
 from jobsight.agent.samplers.processes import Threads
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.model import SECOND
@@ -99,7 +99,7 @@ class Exporter:
     def _hidden(self, there: Sequence[Sampler]) -> list[Sampler]:
         """What petricore's names need besides the engine's row and the samplers of the settings."""
         needed: dict[type[Sampler], Callable[[], Sampler]] = {
-            Cores: Cores,
+            CoreTimes: CoreTimes,
             Files: lambda: Files(scratch_prefixes=self._scratch, links_every=_LINKS_EVERY),
             Threads: Threads,
         }
@@ -178,7 +178,7 @@ class _JobExporter(JobSampler):
             try:
                 row.update(sampler.columns(view))
             except Exception as error:
-                self.errors.note(sampler.name, error)
+                self.errors.add(sampler.name, error)
         self._row = row
         self._render(view)
         return {}
@@ -223,7 +223,7 @@ _FIELDS: Final = {
 
 def readings_of(samplers: Iterable[Sampler]) -> dict[str, GpuReading]:
     """The last reading of each GPU of a job."""
-    found = next((one for one in samplers if isinstance(one, NvidiaSMI)), None)
+    found = next((one for one in samplers if isinstance(one, GpuSampler)), None)
     return found.readings if found is not None else {}
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from jobsight.agent.job import JobView, Row, Sampler
-from jobsight.agent.samplers.cpu import Cores
+from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.files import Files
 from jobsight.agent.samplers.gpu.devices import parse_gpu_list
 from jobsight.agent.samplers.gpu.nvml import GpuReading
-from jobsight.agent.samplers.gpu.sampler import NvidiaSMI
+from jobsight.agent.samplers.gpu.sampler import GpuSampler
 from jobsight.agent.samplers.processes import Threads
 from jobsight.model import MISSING, SECOND
 from jobsight.prometheus import names
@@ -186,7 +186,7 @@ def petricore_figures(view: JobView, samplers: Iterable[Sampler]) -> dict[str, A
         value = view.row.get(metric, MISSING)
         if value != MISSING:
             found[name] = value if divisor == 1 else value / divisor
-    cores = _one(there, Cores)
+    cores = _one(there, CoreTimes)
     if cores is not None:
         _add_cores(found, cores)
     threads = _one(there, Threads)
@@ -201,7 +201,7 @@ def petricore_figures(view: JobView, samplers: Iterable[Sampler]) -> dict[str, A
             found["jobs_opened_files"] = opened
         if files.scratch_used is not None:
             found["jobs_uses_scratch"] = int(files.scratch_used)
-    gpus = _one(there, NvidiaSMI)
+    gpus = _one(there, GpuSampler)
     if gpus is not None:
         # Without a driver to ask there is still what Slurm or the prolog said.
         said = parse_gpu_list(",".join(view.gpus or ()))
@@ -209,7 +209,7 @@ def petricore_figures(view: JobView, samplers: Iterable[Sampler]) -> dict[str, A
     return found
 
 
-def _add_cores(found: dict[str, Any], cores: Cores) -> None:
+def _add_cores(found: dict[str, Any], cores: CoreTimes) -> None:
     times = cores.times
     if times:
         found["jobs_cpu_time_core"] = {str(core): time / SECOND for core, time in times.items()}

@@ -1,7 +1,9 @@
-"""The samplers: short name -> import string; the seeds' names lead to the same classes.
+"""The samplers: each measures one kind of resource for each job.
 
-A sampler is one class in one file. It takes its settings as keyword arguments, and ``node`` for
-a machine other than this one.
+Start with ``base.py`` (the base class) and ``readings.py`` (counters and gauges), then read any
+sampler, such as ``network.py``; ``node.py`` has the readings that all jobs of a node share. The
+table below maps short names, and the names of SAMS, to classes. A sampler's settings are the
+keyword arguments of its class.
 """
 
 from __future__ import annotations
@@ -10,24 +12,24 @@ from typing import Final
 
 SAMPLERS: Final[dict[str, str]] = {
     "cgroup": "jobsight.agent.samplers.cgroup_memory:SlurmCGroup",
-    "core": "jobsight.agent.samplers.base:Core",
-    "cores": "jobsight.agent.samplers.cpu:Cores",
+    "core": "jobsight.agent.samplers.base:JobIdentity",
+    "cores": "jobsight.agent.samplers.cpu:CoreTimes",
     "device": "jobsight.agent.samplers.disk:IOStats",
     "energy": "jobsight.agent.samplers.energy:Energy",
     "files": "jobsight.agent.samplers.files:Files",
     "filesystem": "jobsight.agent.samplers.filesystems:FSStats",
-    "gpu": "jobsight.agent.samplers.gpu.sampler:NvidiaSMI",
+    "gpu": "jobsight.agent.samplers.gpu.sampler:GpuSampler",
     "info": "jobsight.agent.samplers.slurm_info:SlurmInfo",
     "network": "jobsight.agent.samplers.network:Network",
     "pressure": "jobsight.agent.samplers.pressure:Pressure",
     "software": "jobsight.agent.samplers.processes:Software",
     "threads": "jobsight.agent.samplers.processes:Threads",
     "zfs": "jobsight.agent.samplers.filesystems:ZFSStats",
-    # The seeds' names.
-    "sams.sampler.Core": "jobsight.agent.samplers.base:Core",
+    # SAMS's names.
+    "sams.sampler.Core": "jobsight.agent.samplers.base:JobIdentity",
     "sams.sampler.FSStats": "jobsight.agent.samplers.filesystems:FSStats",
     "sams.sampler.IOStats": "jobsight.agent.samplers.disk:IOStats",
-    "sams.sampler.NvidiaSMI": "jobsight.agent.samplers.gpu.sampler:NvidiaSMI",
+    "sams.sampler.NvidiaSMI": "jobsight.agent.samplers.gpu.sampler:GpuSampler",
     "sams.sampler.Pressure": "jobsight.agent.samplers.pressure:Pressure",
     "sams.sampler.SlurmCGroup": "jobsight.agent.samplers.cgroup_memory:SlurmCGroup",
     "sams.sampler.SlurmCGroup2": "jobsight.agent.samplers.cgroup_memory:SlurmCGroup2",

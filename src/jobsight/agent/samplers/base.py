@@ -1,7 +1,4 @@
-"""What samplers have in common: interval, node, errors, and empty answers.
-
-sams.sampler.Core: which job, on which node.
-"""
+"""The base class of all samplers, checks of their settings, and SAMS's Core sampler."""
 
 from __future__ import annotations
 
@@ -15,94 +12,94 @@ from jobsight.errors import ConfigError
 from jobsight.model import Coverage
 from jobsight.text import readable_path
 
-#: The longest name of a metric that the store takes is 128 bytes.
-_ITEM_LIMIT = 100
+#: The store accepts metric names of up to 128 bytes.
+_MAX_ITEM_NAME = 100
 
 
 class JobSampler:
-    """A sampler that says nothing; each real one says more."""
+    """A sampler that measures nothing. Subclasses override what they provide."""
 
     name = ""
 
     def __init__(self, *, sampler_interval: float = 60.0, node: Node | None = None) -> None:
-        self.interval = seconds(self.name, "sampler_interval", sampler_interval)
+        self.interval = duration(self.name, "sampler_interval", sampler_interval)
         self.node = node or this_node()
         self.errors = Errors()
 
     def columns(self, view: JobView) -> Row:
-        """Metrics for the curves, now."""
+        """Metrics for the job's time series, now."""
         return {}
 
     def document(self, view: JobView) -> Document | None:
-        """What the seed's sampler of this name would have said now."""
+        """The current document, in the format of the SAMS sampler of the same name."""
         return None
 
     def final(self, view: JobView) -> Document:
-        """The last word: last values, maxima and averages."""
+        """The document at the end of the job: last values, maxima and averages."""
         return {}
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
-        """How sure the figures are, by their group."""
+        """The quality of the figures, by group."""
         return {}
 
     def close(self) -> None:
-        """Let go of what is kept open."""
+        """Release descriptors."""
 
 
-def item(name: str | bytes) -> str | None:
-    """The name of a thing as it stands inside the name of a metric; None where it is too long."""
+class JobIdentity(JobSampler):
+    """sams.sampler.Core: job id and node, once at the start and again at the end."""
+
+    name = "sams.sampler.Core"
+    _reported = False
+
+    def document(self, view: JobView) -> Document | None:
+        if self._reported:
+            return None
+        self._reported = True
+        return self.final(view)
+
+    def final(self, view: JobView) -> Document:
+        return {"jobid": view.sighting.job_id, "node": view.sighting.node}
+
+
+def item_name(name: str | bytes) -> str | None:
+    """The name of a device or mount point as part of a metric name; None if it is too long."""
     raw = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name
     text = readable_path(raw)
-    return text if 0 < len(text.encode()) <= _ITEM_LIMIT else None
+    return text if 0 < len(text.encode()) <= _MAX_ITEM_NAME else None
 
 
-def texts(where: str, key: str, value: object, *, needed: bool = False) -> tuple[str, ...]:
-    """A setting that is a list of texts."""
-    given = value if value is not None else ()
-    if not isinstance(given, (list, tuple)) or not all(isinstance(o, str) and o for o in given):
+def text_list(where: str, key: str, value: object, *, required: bool = False) -> tuple[str, ...]:
+    """Check a setting that is a list of strings."""
+    items = value if value is not None else ()
+    if not isinstance(items, (list, tuple)) or not all(isinstance(o, str) and o for o in items):
         raise ConfigError(f"{where}: {key} must be a list of texts, not {value!r}")
-    if needed and not given:
-        raise ConfigError(f"{where}: {key} is missing; right would be a list with at least one")
-    return tuple(given)
+    if required and not items:
+        raise ConfigError(f"{where}: {key} is missing; expected a list with at least one entry")
+    return tuple(items)
 
 
-def seconds(where: str, key: str, value: object) -> float:
-    """A setting that is a time; 0 is a value like any other."""
+def duration(where: str, key: str, value: object) -> float:
+    """Check a setting that is a number of seconds; 0 is allowed."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not fits or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
         raise ConfigError(f"{where}: {key} must be a number of seconds, not {value!r}")
     return float(value)  # type: ignore[arg-type]
 
 
-def number(where: str, key: str, value: object, *, least: int = 1) -> int:
-    """A setting that is a whole number."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{where}: {key} must be a whole number from {least} on, not {value!r}")
+def positive_integer(where: str, key: str, value: object) -> int:
+    """Check a setting that is a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{where}: {key} must be a whole number from 1 on, not {value!r}")
     return value
 
 
-def averaged(where: str, value: object, known: Sequence[str]) -> tuple[str, ...]:
-    """The setting ``metrics_to_average``: names of this sampler's figures."""
-    names = texts(where, "metrics_to_average", value)
+def averaged_metrics(where: str, value: object, known: Sequence[str]) -> tuple[str, ...]:
+    """Check the setting ``metrics_to_average``."""
+    names = text_list(where, "metrics_to_average", value)
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"{where}: metrics_to_average names {name!r}; known are {', '.join(known)}"
+                f"{where}: metrics_to_average has {name!r}; expected {', '.join(known)}"
             )
     return names
-
-
-class Core(JobSampler):
-    """Says its two words once, and again at the end."""
-
-    name = "sams.sampler.Core"
-    _said = False
-
-    def document(self, view: JobView) -> Document | None:
-        if self._said:
-            return None
-        self._said = True
-        return self.final(view)
-
-    def final(self, view: JobView) -> Document:
-        return {"jobid": view.sighting.job_id, "node": view.sighting.node}

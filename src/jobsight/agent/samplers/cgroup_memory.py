@@ -1,7 +1,7 @@
-"""sams.sampler.SlurmCGroup and SlurmCGroup2: the memory and cores of the job's cgroup.
+"""sams.sampler.SlurmCGroup and SlurmCGroup2: memory and cores of the job's cgroup.
 
-Both names say the same on both versions of cgroups: usage is what is charged, the limit is the
-limit that kills, the maximum is the kernel's high-water mark, swap is swap.
+Both names work with both cgroup versions and mean the same: usage is what is charged, the limit
+is the hard limit, the maximum is the kernel's high-water mark.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.probes.cgroup_files import CgroupFiles, MemoryPeaks, MemoryReading
-from jobsight.agent.samplers.base import JobSampler, averaged
+from jobsight.agent.probes.cgroup_files import MemoryPeaks, MemoryReading
+from jobsight.agent.samplers.base import JobSampler, averaged_metrics
 from jobsight.agent.samplers.cpu import CoreList
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.samplers.readings import Gauge
+from jobsight.agent.samplers.readings import CurrentCgroup, Gauge
 from jobsight.model import MISSING, Coverage
 
 _FIELDS: Final = (
@@ -28,7 +28,7 @@ _FIELDS: Final = (
 
 
 class SlurmCGroup(JobSampler):
-    """Memory by kind, with limit, peak and the kernel's kills."""
+    """Memory by kind, with limit, peak and OOM kills."""
 
     name = "sams.sampler.SlurmCGroup"
 
@@ -41,90 +41,82 @@ class SlurmCGroup(JobSampler):
         node: Node | None = None,
     ) -> None:
         super().__init__(sampler_interval=sampler_interval, node=node)
-        # ``cgroup_base`` stands in the files of sites; the engine has found the folders already.
+        # Accepted because files of SAMS have it; the engine knows the directories.
         del cgroup_base
-        self._averages = averaged(self.name, metrics_to_average, _FIELDS)
+        self._averages = averaged_metrics(self.name, metrics_to_average, _FIELDS)
         self._gauges = {name: Gauge() for name in _FIELDS}
         self._cores = CoreList()
         self._core_count: int | None = None
-        self._marks = MemoryPeaks(None, None, None, None)
-        self._kernel: CgroupFiles | None = None
+        self._peaks = MemoryPeaks(None, None, None, None)
+        self._memory = CurrentCgroup()
 
     def columns(self, view: JobView) -> Row:
         if view.counters is None:
             return {}
-        marks = self._read_marks(view)
+        peaks = self._read_peaks(view)
         kernel = self._kernel_memory(view)
         row: Row = {
-            "memory.limit": _or_missing(marks.limit if marks else None),
-            "memory.peak": _or_missing(marks.peak if marks else None),
-            "memory.oom_kills": _or_missing(marks.oom_kills if marks else None),
+            "memory.limit": _or_missing(peaks.limit if peaks else None),
+            "memory.peak": _or_missing(peaks.peak if peaks else None),
+            "memory.oom_kills": _or_missing(peaks.oom_kills if peaks else None),
             "memory.kernel": _or_missing(kernel),
         }
-        # Without a limit, or on a kernel without the file, there is no curve at all.
-        known = {"memory.limit": self._marks.limit, "memory.peak": self._marks.peak}
-        return {name: value for name, value in row.items() if known.get(name, 0) is not None}
+        # Without a limit, or on a kernel without the file, there is no time series at all.
+        optional = {"memory.limit": self._peaks.limit, "memory.peak": self._peaks.peak}
+        return {name: value for name, value in row.items() if optional.get(name, 0) is not None}
 
-    def _read_marks(self, view: JobView) -> MemoryPeaks | None:
+    def _read_peaks(self, view: JobView) -> MemoryPeaks | None:
         try:
-            marks = view.counters.memory_peaks() if view.counters else None
+            peaks = view.counters.memory_peaks() if view.counters else None
         except (OSError, ValueError) as error:
-            self.errors.note("memory marks", error)
+            self.errors.add("memory peaks", error)
             return None
-        if marks is not None:
-            old = self._marks
-            # A mark that was known stays known when a later reading leaves it out.
-            kept = (new if new is not None else was for new, was in zip(marks, old, strict=True))
-            self._marks = MemoryPeaks(*kept)
-        return marks
+        if peaks is not None:
+            # A value that was known stays known when a later reading lacks it.
+            pairs = zip(peaks, self._peaks, strict=True)
+            self._peaks = MemoryPeaks(*(old if new is None else new for new, old in pairs))
+        return peaks
 
     def _kernel_memory(self, view: JobView) -> int | None:
-        """Pages of the kernel that are charged to the job."""
-        folders = view.counters.directories if view.counters else {}
-        folder = folders.get("memory") or folders.get("unified")
-        if folder is None:
+        """Kernel memory that is charged to the job."""
+        directories = view.counters.directories if view.counters else {}
+        directory = directories.get("memory") or directories.get("unified")
+        if directory is None:
             return None
         try:
-            if self._kernel is None or self._kernel.directory != folder:
-                self._close_kernel()
-                self._kernel = CgroupFiles(folder)
-            if "memory" in folders:
-                return self._kernel.number("memory.kmem.usage_in_bytes")
-            return self._kernel.table("memory.stat").get(b"kernel")
+            files = self._memory.files(directory)
+            if "memory" in directories:
+                return files.number("memory.kmem.usage_in_bytes")
+            return files.table("memory.stat").get(b"kernel")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self.errors.note("kernel memory", error)
+            self.errors.add("kernel memory", error)
             return None
 
-    def _close_kernel(self) -> None:
-        if self._kernel is not None:
-            self._kernel.close()
-            self._kernel = None
-
     def document(self, view: JobView) -> Document | None:
-        return self._document() if self._look(view) else None
+        return self._document() if self._update(view) else None
 
-    def _look(self, view: JobView) -> bool:
-        """Take one reading in; False where it failed."""
+    def _update(self, view: JobView) -> bool:
+        """Add one reading; False if it failed."""
         if view.counters is None:
             return False
-        self._look_at_cores(view)
-        self._read_marks(view)
+        self._update_cores(view)
+        self._read_peaks(view)
         try:
             memory = view.counters.memory()
         except (OSError, ValueError) as error:
-            self.errors.note("memory", error)
+            self.errors.add("memory", error)
             return False
         if memory is not None:
             self._add(memory)
         return memory is not None or self._core_count is not None
 
-    def _look_at_cores(self, view: JobView) -> None:
+    def _update_cores(self, view: JobView) -> None:
         try:
             cores = self._cores.read(view)
         except (OSError, ValueError) as error:
-            self.errors.note("cores", error)
+            self.errors.add("cores", error)
             return
         if cores is not None:
             self._core_count = len(cores)
@@ -142,50 +134,50 @@ class SlurmCGroup(JobSampler):
             self._gauges[name].add(now, value)
 
     def _document(self) -> Document:
-        found: Document = {}
+        document: Document = {}
         if self._core_count is not None:
-            found["cpus"] = self._core_count
-        peak = self._marks.peak
+            document["cpus"] = self._core_count
+        peak = self._peaks.peak
         if peak is None:
-            # Kernels before 5.19 keep no mark on v2; the highest reading is the next best.
+            # Kernels before 5.19 have no high-water mark on v2; use the highest reading instead.
             highest = self._gauges["memory_usage"].maximum
             peak = int(highest) if highest is not None else None
         values = {name: gauge.last for name, gauge in self._gauges.items()}
         values |= {
-            "memory_limit": self._marks.limit,
+            "memory_limit": self._peaks.limit,
             "memory_max_usage": peak,
-            "memory_oom_kills": self._marks.oom_kills,
+            "memory_oom_kills": self._peaks.oom_kills,
         }
-        found |= {name: str(int(value)) for name, value in values.items() if value is not None}
+        document |= {name: str(int(value)) for name, value in values.items() if value is not None}
         for name in self._averages:
             average = self._gauges[name].average
             if average is not None:
-                found[f"{name}_average"] = average
-        return found
+                document[f"{name}_average"] = average
+        return document
 
     def final(self, view: JobView) -> Document:
-        self._look(view)
-        found = self._document()
+        self._update(view)
+        document = self._document()
         for name in ("memory_used", "memory_swap"):
             highest = self._gauges[name].maximum
             if highest is not None:
-                found[f"{name}_max"] = str(int(highest))
-        return found
+                document[f"{name}_max"] = str(int(highest))
+        return document
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
-        """The engine speaks for the group "memory"; only the substitute of the peak is ours."""
-        if self._marks.peak is None and self._gauges["memory_usage"].maximum is not None:
-            reason = "this kernel keeps no high-water mark; the highest sample stands for it"
+        """Only for a substituted peak; the engine reports the group "memory"."""
+        if self._peaks.peak is None and self._gauges["memory_usage"].maximum is not None:
+            reason = "this kernel has no high-water mark; the highest sample is used instead"
             return {"memory peak": Coverage(quality="estimate", reason=reason)}
         return {}
 
     def close(self) -> None:
         self._cores.close()
-        self._close_kernel()
+        self._memory.close()
 
 
 class SlurmCGroup2(SlurmCGroup):
-    """The same under the name that sites on cgroup v2 have in their files."""
+    """The same under the name that SAMS uses for cgroup v2."""
 
     name = "sams.sampler.SlurmCGroup2"
 

@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers import readings
-from jobsight.agent.samplers.base import JobSampler, number, texts
+from jobsight.agent.samplers.base import JobSampler, positive_integer, text_list
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.samplers.readings import Gauge
+from jobsight.agent.samplers.readings import Gauge, check_patterns, fill_pattern
 from jobsight.model import SECOND, Coverage
 from jobsight.util.mounts import below, parse_mountinfo, type_of
 
-_MOUNTS_FRESH: Final = 60 * SECOND
+_MOUNTS_FRESHNESS: Final = 60 * SECOND
 SCRATCH: Final = ("/scratch", "/localscratch")
 
 
 class Files(JobSampler):
-    """Descriptors by the size of each process's folder; paths by a bounded look now and then."""
+    """Counts descriptors by the size of /proc/PID/fd, and reads a bounded number of links."""
 
     name = "jobsight.files"
 
@@ -36,32 +35,32 @@ class Files(JobSampler):
         node: Node | None = None,
     ) -> None:
         super().__init__(sampler_interval=sampler_interval, node=node)
-        self._prefixes = texts(self.name, "scratch_prefixes", scratch_prefixes)
-        readings.check(self.name, "scratch_prefixes", self._prefixes)
-        self._types = texts(self.name, "scratch_types", scratch_types)
-        self._every = number(self.name, "every", every)
-        self._links_every = number(self.name, "links_every", links_every)
-        self._max_processes = number(self.name, "max_processes", max_processes)
-        self._max_links = number(self.name, "max_links", max_links)
+        self._prefixes = text_list(self.name, "scratch_prefixes", scratch_prefixes)
+        check_patterns(self.name, "scratch_prefixes", self._prefixes)
+        self._types = text_list(self.name, "scratch_types", scratch_types)
+        self._every = positive_integer(self.name, "every", every)
+        self._links_every = positive_integer(self.name, "links_every", links_every)
+        self._max_processes = positive_integer(self.name, "max_processes", max_processes)
+        self._max_links = positive_integer(self.name, "max_links", max_links)
         self._round = 0
-        self._turn = 0
+        self._start = 0
         self._open = Gauge()
-        self._hidden = False
-        self._scaled = False
-        #: Distinct paths that were open at the last look; None before the first.
+        self._denied = False
+        self._extrapolated = False
+        #: Distinct paths that were open at the last reading of links; None before the first.
         self.open_paths: int | None = None
         self._scratch_now: int | None = None
-        #: The job had a file or its working folder on scratch at any look.
+        #: Whether the job ever had a file or its working directory on scratch.
         self.scratch_used: bool | None = None
 
     @property
     def open_now(self) -> int | None:
-        """Open descriptors at the last look."""
+        """Open descriptors at the last count."""
         return None if self._open.last is None else int(self._open.last)
 
     def columns(self, view: JobView) -> Row:
-        self._look(view)
-        # Between two looks the last one stands: a curve of every n-th point would be all gaps.
+        self._update(view)
+        # Repeat the last count in between: a time series of every n-th point would be all gaps.
         row: Row = {}
         if self.open_now is not None:
             row["files.open"] = self.open_now
@@ -70,113 +69,111 @@ class Files(JobSampler):
         return row
 
     def document(self, view: JobView) -> Document | None:
-        self._look(view)
+        self._update(view)
         return self._document() or None
 
     def final(self, view: JobView) -> Document:
-        found = self._document()
+        document = self._document()
         if self._open.maximum is not None:
-            found["open_max"] = int(self._open.maximum)
-            found["open_average"] = self._open.average
-        return found
+            document["open_max"] = int(self._open.maximum)
+            document["open_average"] = self._open.average
+        return document
 
     def _document(self) -> Document:
-        found: Document = {}
-        if self.open_now is not None:
-            found["open"] = self.open_now
-        if self.open_paths is not None:
-            found["open_paths"] = self.open_paths
-        if self.scratch_used is not None:
-            found["scratch_used"] = self.scratch_used
-        return found
+        values = {
+            "open": self.open_now,
+            "open_paths": self.open_paths,
+            "scratch_used": self.scratch_used,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
-    def _look(self, view: JobView) -> None:
+    def _update(self, view: JobView) -> None:
         self._round += 1
         pids = list(view.usage.members)
         if self._every == 1 or self._round % self._every == 1:
             self._count(pids)
         if self._links_every == 1 or self._round % self._links_every == 1:
-            self._look_at_links(view, pids)
+            self._read_paths(view, pids)
 
     def _count(self, pids: list[int]) -> None:
         sized = self.node.shared("size of fd", self._kernel_gives_size)
-        total = counted = hidden = 0
+        total = counted = denied = 0
         chosen = pids[: self._max_processes]
         for pid in chosen:
-            folder = f"{self.node.proc}/{pid}/fd"
+            directory = f"{self.node.proc}/{pid}/fd"
             try:
-                total += os.stat(folder).st_size if sized else len(os.listdir(folder))
+                total += os.stat(directory).st_size if sized else len(os.listdir(directory))
                 counted += 1
             except PermissionError as error:
-                hidden += 1
-                self.errors.note("open files", error)
+                denied += 1
+                self.errors.add("open files", error)
             except OSError:
                 continue
-        self._hidden = self._hidden or hidden > 0
-        self._scaled = self._scaled or len(pids) > len(chosen)
-        if hidden and not counted:
+        self._denied = self._denied or denied > 0
+        self._extrapolated = self._extrapolated or len(pids) > len(chosen)
+        if denied and not counted:
             return
         if len(pids) > len(chosen) and counted:
             total = total * len(pids) // counted
         self._open.add(self.node.clock(), total)
 
     def _kernel_gives_size(self) -> bool:
-        """From 6.2 on the size of the folder is the number of its entries."""
-        folder = f"{self.node.proc}/self/fd"
+        """Whether the size of /proc/PID/fd is the number of its entries (Linux 6.2 and later)."""
+        directory = f"{self.node.proc}/self/fd"
         try:
-            size = os.stat(folder).st_size
-            # The list holds the descriptor that reads it.
-            return size > 0 and len(os.listdir(folder)) - size in (0, 1)
+            size = os.stat(directory).st_size
+            # The list includes the descriptor that reads it.
+            return size > 0 and len(os.listdir(directory)) - size in (0, 1)
         except OSError:
             return False
 
-    def _look_at_links(self, view: JobView, pids: list[int]) -> None:
-        """Read where descriptors lead, so many at most; the next look begins where this ended."""
-        prefixes = [os.fsencode(readings.fill(prefix, view)) for prefix in self._prefixes]
+    def _read_paths(self, view: JobView, pids: list[int]) -> None:
+        """Read a bounded number of links; the next reading starts where this one stopped."""
+        prefixes = [os.fsencode(fill_pattern(prefix, view)) for prefix in self._prefixes]
         paths: set[bytes] = set()
-        scratch: set[bytes] = set()
-        folders: set[bytes] = set()
-        left = self._max_links
-        start = self._turn % len(pids) if pids else 0
-        seen = not pids
+        working_directories: set[bytes] = set()
+        remaining = self._max_links
+        start = self._start % len(pids) if pids else 0
+        readable = not pids
         for pid in pids[start:] + pids[:start]:
-            if left <= 0:
+            if remaining <= 0:
                 break
-            self._turn += 1
-            links = self._links(pid, left)
-            left -= max(1, len(links))
-            seen = seen or bool(links)
-            for index, link in enumerate(links):
-                # The first is the working folder, which is not an open file.
-                (paths if index else folders).add(link)
-        if not seen:
+            self._start += 1
+            links = self._links(pid, remaining)
+            remaining -= max(1, len(links))
+            readable = readable or bool(links)
+            working_directories.update(links[:1])
+            paths.update(links[1:])
+        if not readable:
             return
-        for path in paths | folders:
-            if any(below(path, prefix) for prefix in prefixes) or self._on_scratch_type(path):
-                scratch.add(path)
+        scratch = {
+            path
+            for path in paths | working_directories
+            if any(below(path, prefix) for prefix in prefixes) or self._on_scratch_type(path)
+        }
         self.open_paths = len(paths)
         self._scratch_now = len(scratch & paths)
         self.scratch_used = bool(self.scratch_used) or bool(scratch)
 
     def _links(self, pid: int, limit: int) -> list[bytes]:
-        """The working folder and the open paths of one process; what is no path is left out."""
-        folder = os.fsencode(f"{self.node.proc}/{pid}")
-        found: list[bytes] = []
+        """The working directory and the open paths of a process, without pipes and sockets."""
+        directory = os.fsencode(f"{self.node.proc}/{pid}")
+        links: list[bytes] = []
         try:
-            found.append(os.readlink(folder + b"/cwd"))
-            names = os.listdir(folder + b"/fd")[:limit]
+            links.append(os.readlink(directory + b"/cwd"))
+            names = os.listdir(directory + b"/fd")[:limit]
         except OSError as error:
             if isinstance(error, PermissionError):
-                self.errors.note("open files", error)
-            return found
+                self.errors.add("open files", error)
+            return links
         for name in names:
             try:
-                path = os.readlink(folder + b"/fd/" + name)
+                path = os.readlink(directory + b"/fd/" + name)
             except OSError:
                 continue
             if path.startswith(b"/") and not path.startswith((b"/dev/", b"/proc/", b"/memfd:")):
-                found.append(path)
-        return found
+                links.append(path)
+        return links
 
     def _on_scratch_type(self, path: bytes) -> bool:
         if not self._types:
@@ -185,19 +182,20 @@ class Files(JobSampler):
             mounts = self.node.reading(
                 "mountinfo",
                 lambda: parse_mountinfo(self.node.files.read(self.node.proc / "self/mountinfo")),
-                _MOUNTS_FRESH,
+                _MOUNTS_FRESHNESS,
             ).value
         except (OSError, ValueError) as error:
-            self.errors.note("mountinfo", error)
+            self.errors.add("mountinfo", error)
             return False
         return type_of(path, mounts) in self._types
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
         if self._open.last is None:
-            if not self._hidden:
+            if not self._denied:
                 return {}
-            return {"files": Coverage(quality="missing", reason="open files may not be read")}
-        reason = "looked at every few samples"
-        if self._scaled:
-            reason += f"; scaled from {self._max_processes} processes"
+            reason = "permission to read open files was denied"
+            return {"files": Coverage(quality="missing", reason=reason)}
+        reason = "counted every few samples"
+        if self._extrapolated:
+            reason += f"; extrapolated from {self._max_processes} processes"
         return {"files": Coverage(quality="estimate", reason=reason)}

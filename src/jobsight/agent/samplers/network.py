@@ -1,4 +1,4 @@
-"""What went over the node's network while the job ran: Ethernet and InfiniBand."""
+"""Traffic on the node's network while the job ran: Ethernet and InfiniBand."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, item, texts
+from jobsight.agent.samplers.base import JobSampler, item_name, text_list
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Counter
 from jobsight.model import SECOND, Coverage
 
-#: Figure -> file below ``statistics`` of an interface.
+#: Metric -> file below ``statistics`` of an interface.
 ETHERNET: Final = {
     "received_bytes": "rx_bytes",
     "sent_bytes": "tx_bytes",
@@ -21,7 +21,7 @@ ETHERNET: Final = {
     "sent_packets": "tx_packets",
     "errors": "rx_errors",
 }
-#: Figure -> file below ``counters`` of a port. InfiniBand counts data in words of four bytes.
+#: Metric -> file below ``counters`` of a port. InfiniBand counts data in units of four bytes.
 INFINIBAND: Final = {
     "received_bytes": "port_rcv_data",
     "sent_bytes": "port_xmit_data",
@@ -30,54 +30,59 @@ INFINIBAND: Final = {
     "errors": "port_rcv_errors",
 }
 _WORD: Final = 4
-#: A counter of 32 bits that stands here has stopped; it does not wrap.
+#: A 32-bit counter of InfiniBand stops at its maximum instead of wrapping.
 _SATURATED: Final = 2**32 - 1
-_FIND_AGAIN: Final = 60 * SECOND
+_LIST_INTERVAL: Final = 60 * SECOND
 
-Figures = dict[tuple[str, str], int]
+#: By link and metric.
+Values = dict[tuple[str, str], int]
 
 
 class NodeNetwork:
-    """The counters of all links of the node, read once for all its jobs."""
+    """The counters of all links of the node, read once per round for all its jobs."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._counters: dict[tuple[str, str], Counter] = {}
 
-    def read(self) -> Figures:
-        """Totals by link and figure, growing from the first reading on."""
-        found: Figures = {}
-        links = self._node.reading("network links", lambda: list(self._links()), _FIND_AGAIN).value
-        for link, figure, path, unit in links:
+    def read(self) -> Values:
+        """The growth of each counter since the first reading."""
+        totals: Values = {}
+        links = self._node.reading(
+            "network links", lambda: list(self._links()), _LIST_INTERVAL
+        ).value
+        for link, metric, path, unit in links:
             try:
                 value = int(self._node.files.read(path))
             except (OSError, ValueError) as error:
                 if not isinstance(error, FileNotFoundError):
-                    self._node.errors.note(f"network {link}", error)
+                    self._node.errors.add(f"network {link}", error)
                 continue
             if unit == _WORD and value == _SATURATED:
-                self._node.errors.note(f"network {link}", f"the counter {path} is full")
+                self._node.errors.add(
+                    f"network {link}", f"the counter {path} has reached its maximum"
+                )
                 continue
-            counter = self._counters.setdefault((link, figure), Counter())
-            found[link, figure] = counter.update(value) * unit
-        return found
+            counter = self._counters.setdefault((link, metric), Counter())
+            totals[link, metric] = counter.update(value) * unit
+        return totals
 
     def _links(self) -> Iterator[tuple[str, str, str, int]]:
-        """Link, figure, file and bytes per count."""
+        """Link, metric, file and bytes per count."""
         root = self._node.sys / "class" / "net"
         for name in _names(str(root)):
-            for figure, file in ETHERNET.items():
-                yield name, figure, f"{root}/{name}/statistics/{file}", 1
+            for metric, file in ETHERNET.items():
+                yield name, metric, f"{root}/{name}/statistics/{file}", 1
         root = self._node.sys / "class" / "infiniband"
         for name in _names(str(root)):
             for port in _names(f"{root}/{name}/ports"):
-                folder = f"{root}/{name}/ports/{port}"
-                for figure, file in INFINIBAND.items():
-                    path = f"{folder}/counters/{file}"
-                    # Old drivers keep the counters of 64 bits apart.
-                    wide = f"{folder}/counters_ext/{file}_64"
+                directory = f"{root}/{name}/ports/{port}"
+                for metric, file in INFINIBAND.items():
+                    path = f"{directory}/counters/{file}"
+                    # Old drivers have the 64-bit counters in a directory of their own.
+                    wide = f"{directory}/counters_ext/{file}_64"
                     path = wide if os.path.exists(wide) else path
-                    yield f"{name}:{port}", figure, path, _WORD if file.endswith("data") else 1
+                    yield f"{name}:{port}", metric, path, _WORD if file.endswith("data") else 1
 
 
 class Network(JobSampler):
@@ -93,49 +98,50 @@ class Network(JobSampler):
         node: Node | None = None,
     ) -> None:
         super().__init__(sampler_interval=sampler_interval, node=node)
-        self._wanted = texts(self.name, "interfaces", interfaces)
-        self._links: dict[str, bool] = {}
-        self._base: Figures = {}
-        self._last: Figures = {}
+        self._patterns = text_list(self.name, "interfaces", interfaces)
+        self._selected: dict[str, bool] = {}
+        self._base: Values = {}
+        self._last: Values = {}
 
-    def _look(self) -> Figures:
+    def _read(self) -> Values:
         shared = self.node.shared("network", lambda: NodeNetwork(self.node))
         try:
             totals = self.node.reading("network", shared.read).value
         except (OSError, ValueError) as error:
-            self.errors.note("network", error)
+            self.errors.add("network", error)
             return {}
-        grown: Figures = {}
-        for key, total in totals.items():
-            if self._is_wanted(key[0]):
-                grown[key] = total - self._base.setdefault(key, total)
+        grown = {
+            key: total - self._base.setdefault(key, total)
+            for key, total in totals.items()
+            if self._is_selected(key[0])
+        }
         self._last |= grown
         return grown
 
-    def _is_wanted(self, link: str) -> bool:
-        """The links of the settings; without them all that are real hardware."""
-        known = self._links.get(link)
-        if known is None:
-            if self._wanted:
-                known = any(fnmatch.fnmatchcase(link, pattern) for pattern in self._wanted)
+    def _is_selected(self, link: str) -> bool:
+        """Whether the settings name the link or, without settings, whether it is hardware."""
+        selected = self._selected.get(link)
+        if selected is None:
+            if self._patterns:
+                selected = any(fnmatch.fnmatchcase(link, pattern) for pattern in self._patterns)
             else:
                 hardware = f"{self.node.sys}/class/net/{link}/device"
-                known = ":" in link or os.path.exists(hardware)
-            self._links[link] = known
-        return known
+                selected = ":" in link or os.path.exists(hardware)
+            self._selected[link] = selected
+        return selected
 
     def columns(self, view: JobView) -> Row:
         return {
-            f"network.{name}.{figure}": value
-            for (link, figure), value in self._look().items()
-            if (name := item(link)) is not None
+            f"network.{name}.{metric}": value
+            for (link, metric), value in self._read().items()
+            if (name := item_name(link)) is not None
         }
 
     def document(self, view: JobView) -> Document | None:
-        return _nested(self._look()) or None
+        return _nested(self._read()) or None
 
     def final(self, view: JobView) -> Document:
-        self._look()
+        self._read()
         return _nested(self._last)
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
@@ -145,15 +151,15 @@ class Network(JobSampler):
         return {"network": Coverage(quality="estimate", reason=reason)}
 
 
-def _nested(figures: Figures) -> Document:
-    found: Document = {}
-    for (link, figure), value in figures.items():
-        found.setdefault(link, {})[figure] = value
-    return found
+def _nested(values: Values) -> Document:
+    document: Document = {}
+    for (link, metric), value in values.items():
+        document.setdefault(link, {})[metric] = value
+    return document
 
 
-def _names(folder: str) -> list[str]:
+def _names(directory: str) -> list[str]:
     try:
-        return sorted(os.listdir(folder))
+        return sorted(os.listdir(directory))
     except OSError:
         return []

@@ -15,69 +15,22 @@ from jobsight.model import SECOND
 
 T = TypeVar("T")
 
-#: A reading of the node serves every job whose round comes within this time.
+#: A reading of the node is shared by all jobs whose round is within this time.
 FRESHNESS: Final = 0.5
-_CHUNK: Final = 65536
-#: One read of the kernel's files gives at most a page of a longer list.
-_SHORT: Final = 4096
+_READ_SIZE: Final = 65536
+#: seq_file returns at most a page per read; a shorter result is complete.
+_COMPLETE_BELOW: Final = 2048
 
 
 class Reading(NamedTuple, Generic[T]):
-    """Something that was read, and when on the monotonic clock."""
+    """A value and the monotonic time at which it was read."""
 
     time: int
     value: T
 
 
-class KeptFiles:
-    """Descriptors by path, kept open and reopened when what they stood for was replaced."""
-
-    def __init__(self, limit: int = 512) -> None:
-        self._limit = limit
-        self._descriptors: dict[str, int] = {}
-
-    def read(self, path: str | Path) -> bytes:
-        """The whole content of a file of /proc or /sys."""
-        name = str(path)
-        descriptor = self._descriptors.get(name)
-        if descriptor is not None:
-            try:
-                return _read_all(descriptor)
-            except OSError as error:
-                self.forget(name)
-                if error.errno not in (errno.ENODEV, errno.ESTALE, errno.ENOENT):
-                    raise
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        if len(self._descriptors) >= self._limit:
-            self.forget(next(iter(self._descriptors)))
-        self._descriptors[name] = descriptor
-        return _read_all(descriptor)
-
-    def forget(self, name: str) -> None:
-        descriptor = self._descriptors.pop(name, None)
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def close(self) -> None:
-        for name in list(self._descriptors):
-            self.forget(name)
-
-
-def _read_all(descriptor: int) -> bytes:
-    data = os.pread(descriptor, _CHUNK, 0)
-    if len(data) < _SHORT // 2:
-        return data
-    parts = [data]
-    place = len(data)
-    while data:
-        data = os.pread(descriptor, _CHUNK, place)
-        parts.append(data)
-        place += len(data)
-    return b"".join(parts)
-
-
 class Node:
-    """One machine. Samplers of all its jobs share one of these."""
+    """One machine, shared by the samplers of all its jobs."""
 
     def __init__(
         self,
@@ -97,8 +50,8 @@ class Node:
         self.clock = clock
         self.wall = wall
         self.freshness = round(freshness * SECOND)
-        self.files = KeptFiles()
-        #: What is wrong with the machine and not with one job.
+        self.files = OpenFiles()
+        #: Failures of the machine as opposed to one job.
         self.errors = Errors()
         self._readings: dict[Hashable, Reading[Any]] = {}
         self._shared: dict[Hashable, Any] = {}
@@ -106,26 +59,26 @@ class Node:
     def reading(
         self, key: Hashable, read: Callable[[], T], freshness: int | None = None
     ) -> Reading[T]:
-        """What ``read`` gives, read once for all jobs of a round; what it raises is not kept."""
+        """The result of ``read``, cached for all jobs of a round. Exceptions are not cached."""
         now = self.clock()
-        known: Reading[T] | None = self._readings.get(key)
+        cached: Reading[T] | None = self._readings.get(key)
         limit = self.freshness if freshness is None else freshness
-        if known is not None and 0 <= now - known.time < limit:
-            return known
-        made = Reading(now, read())
-        self._readings[key] = made
-        return made
+        if cached is not None and 0 <= now - cached.time < limit:
+            return cached
+        reading = Reading(now, read())
+        self._readings[key] = reading
+        return reading
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """One object for all jobs of the node, made when the first one asks."""
+        """One object for all jobs of the node, created on first use."""
         if key not in self._shared:
             self._shared[key] = make()
-        found: T = self._shared[key]
-        return found
+        instance: T = self._shared[key]
+        return instance
 
     def close(self) -> None:
-        for thing in self._shared.values():
-            close = getattr(thing, "close", None)
+        for instance in self._shared.values():
+            close = getattr(instance, "close", None)
             if close is not None:
                 close()
         self._shared.clear()
@@ -137,3 +90,48 @@ class Node:
 def this_node() -> Node:
     """The machine that the agent runs on."""
     return Node()
+
+
+class OpenFiles:
+    """Files of /proc and /sys that are kept open, and reopened when they were replaced."""
+
+    def __init__(self, limit: int = 512) -> None:
+        self._limit = limit
+        self._descriptors: dict[str, int] = {}
+
+    def read(self, path: str | Path) -> bytes:
+        """The complete content of a file."""
+        name = str(path)
+        descriptor = self._descriptors.get(name)
+        if descriptor is not None:
+            try:
+                return _read_all(descriptor)
+            except OSError as error:
+                self._close(name)
+                if error.errno not in (errno.ENODEV, errno.ESTALE, errno.ENOENT):
+                    raise
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        if len(self._descriptors) >= self._limit:
+            self._close(next(iter(self._descriptors)))
+        self._descriptors[name] = descriptor
+        return _read_all(descriptor)
+
+    def _close(self, name: str) -> None:
+        os.close(self._descriptors.pop(name))
+
+    def close(self) -> None:
+        for name in list(self._descriptors):
+            self._close(name)
+
+
+def _read_all(descriptor: int) -> bytes:
+    data = os.pread(descriptor, _READ_SIZE, 0)
+    if len(data) < _COMPLETE_BELOW:
+        return data
+    parts = [data]
+    offset = len(data)
+    while data:
+        data = os.pread(descriptor, _READ_SIZE, offset)
+        parts.append(data)
+        offset += len(data)
+    return b"".join(parts)

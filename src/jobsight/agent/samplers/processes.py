@@ -1,6 +1,7 @@
-"""Threads by program, from what was read of each process anyway.
+"""Threads by program, and CPU time by executable.
 
-sams.sampler.Software: CPU time by executable, from the books that process events keep.
+:class:`Threads` uses what the engine has read of each process. :class:`Software`
+(sams.sampler.Software) uses the counters by executable that are kept from process events.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, averaged, number
+from jobsight.agent.samplers.base import JobSampler, averaged_metrics, positive_integer
 from jobsight.agent.samplers.node import Node
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND, Coverage, ExecutableUse
 from jobsight.text import readable_path
 
-#: State letter -> what a person calls it; letters of all kernels that are not here are "other".
+#: State letter -> name; letters that are not listed here count as "other".
 STATES: Final = {
     b"R": "running",
     b"S": "sleeping",
@@ -27,11 +28,15 @@ STATES: Final = {
     b"Z": "ended",
     b"X": "ended",
 }
-_COLUMNS: Final = ("running", "blocked")
+_STATE_COLUMNS: Final = ("running", "blocked")
+_AVERAGES: Final = ("system", "user")
+
+#: Path -> software name; None if no rule matches or the software is to be ignored.
+Mapper = Callable[[str], str | None]
 
 
 class Threads(JobSampler):
-    """Processes and threads of each program; states of threads where the settings ask for them."""
+    """Processes and threads of each program and, on request, the states of the threads."""
 
     name = "jobsight.threads"
 
@@ -49,36 +54,37 @@ class Threads(JobSampler):
         if not isinstance(states, bool):
             raise ConfigError(f"{self.name}: states must be true or false, not {states!r}")
         self._with_states = states
-        self._every = number(self.name, "every", every)
-        self._max_programs = number(self.name, "max_programs", max_programs)
-        self._max_threads = number(self.name, "max_threads", max_threads)
+        self._every = positive_integer(self.name, "every", every)
+        self._max_programs = positive_integer(self.name, "max_programs", max_programs)
+        self._max_threads = positive_integer(self.name, "max_threads", max_threads)
         self._round = 0
-        self._highest: dict[str, dict[str, int]] = {}
+        self._maxima: dict[str, dict[str, int]] = {}
         self._states: dict[str, int] | None = None
-        self._cut = False
+        self._truncated = False
 
     def programs(self, view: JobView) -> dict[str, dict[str, int]]:
-        """Processes and threads by the program's name, those with most threads first."""
+        """Processes and threads by program name, in descending order of threads."""
         counts: dict[bytes, list[int]] = {}
         for process in list(view.usage.members.values()):
-            image = process.name
-            count = counts.setdefault(image.path if image is not None else b"not known", [0, 0])
+            executable = process.name
+            path = executable.path if executable is not None else b"not known"
+            count = counts.setdefault(path, [0, 0])
             count[0] += 1
             count[1] += process.threads
-        found: dict[str, dict[str, int]] = {}
+        programs: dict[str, dict[str, int]] = {}
         for path, (processes, threads) in counts.items():
-            entry = found.setdefault(
+            entry = programs.setdefault(
                 readable_path(os.path.basename(path) or path), {"processes": 0, "threads": 0}
             )
             entry["processes"] += processes
             entry["threads"] += threads
-        ranked = sorted(found.items(), key=lambda pair: (-pair[1]["threads"], pair[0]))
-        kept = dict(ranked[: self._max_programs])
-        for name, entry in kept.items():
-            if name in self._highest or len(self._highest) < self._max_programs:
-                old = self._highest.get(name, entry)
-                self._highest[name] = {key: max(old[key], entry[key]) for key in entry}
-        return kept
+        ranked = sorted(programs.items(), key=lambda pair: (-pair[1]["threads"], pair[0]))
+        largest = dict(ranked[: self._max_programs])
+        for name, entry in largest.items():
+            if name in self._maxima or len(self._maxima) < self._max_programs:
+                old = self._maxima.get(name, entry)
+                self._maxima[name] = {key: max(old[key], entry[key]) for key in entry}
+        return largest
 
     def columns(self, view: JobView) -> Row:
         self.programs(view)
@@ -88,24 +94,24 @@ class Threads(JobSampler):
         if self._every == 1 or self._round % self._every == 1:
             self._count_states(view)
         states = self._states
-        return {f"tasks.{name}": states[name] if states else MISSING for name in _COLUMNS}
+        return {f"tasks.{name}": states[name] if states else MISSING for name in _STATE_COLUMNS}
 
     def _count_states(self, view: JobView) -> None:
         counts = dict.fromkeys([*STATES.values(), "other"], 0)
-        left = self._max_threads
+        remaining = self._max_threads
         for process in list(view.usage.members.values()):
-            folder = f"{self.node.proc}/{process.tgid}/task"
+            directory = f"{self.node.proc}/{process.tgid}/task"
             try:
-                threads = os.listdir(folder)
+                threads = os.listdir(directory)
             except OSError:
                 continue
             for thread in threads:
-                if left <= 0:
-                    self._cut = True
+                if remaining <= 0:
+                    self._truncated = True
                     break
-                left -= 1
+                remaining -= 1
                 try:
-                    with open(f"{folder}/{thread}/stat", "rb", 0) as file:
+                    with open(f"{directory}/{thread}/stat", "rb", 0) as file:
                         data = file.read(512)
                     letter = data[data.rindex(b")") + 2 :][:1]
                 except (OSError, ValueError):
@@ -117,38 +123,32 @@ class Threads(JobSampler):
         programs = self.programs(view)
         if not programs:
             return None
-        found: Document = {"programs": programs}
+        document: Document = {"programs": programs}
         if self._with_states:
             self._count_states(view)
-            found["states"] = dict(self._states or {})
-        return found
+            document["states"] = dict(self._states or {})
+        return document
 
     def final(self, view: JobView) -> Document:
-        """The most processes and threads that each program had at one time."""
+        """The maximum of processes and threads of each program at one time."""
         self.programs(view)
-        return {"programs": {name: dict(entry) for name, entry in self._highest.items()}}
+        return {"programs": {name: dict(entry) for name, entry in self._maxima.items()}}
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
-        if not self._cut:
+        if not self._truncated:
             return {}
         reason = f"states of the first {self._max_threads} threads"
         return {"threads": Coverage(quality="estimate", reason=reason)}
 
 
-#: Path -> the name of the software; None where no rule knows it or it is to be left out.
-Mapper = Callable[[str], str | None]
-
-_AVERAGES: Final = ("system", "user")
-
-
-class _Moment(NamedTuple):
+class _CpuTime(NamedTuple):
     time: int
     user: int
     system: int
 
 
 class Software(JobSampler):
-    """The CPU time of the job in all, and of each executable."""
+    """The total CPU time of the job, and that of each executable."""
 
     name = "sams.sampler.Software"
 
@@ -161,23 +161,26 @@ class Software(JobSampler):
         node: Node | None = None,
     ) -> None:
         super().__init__(sampler_interval=sampler_interval, node=node)
-        self._averages = averaged(self.name, metrics_to_average, _AVERAGES)
+        self._averages = averaged_metrics(self.name, metrics_to_average, _AVERAGES)
         self._mapper: Mapper | None = None
         if callable(software_mapper):
             self._mapper = software_mapper
         elif isinstance(software_mapper, str):
-            # Names are given on the server from the paths; the record loses nothing without.
-            self.errors.note(
+            # The server assigns names to the paths; the record is complete without them.
+            self.errors.add(
                 "software_mapper", f"{software_mapper} is not loaded on the node; no names"
             )
         elif software_mapper is not None:
-            raise ConfigError(f"{self.name}: software_mapper {software_mapper!r} is no mapper")
-        self._first: _Moment | None = None
-        self._previous: _Moment | None = None
+            raise ConfigError(
+                f"{self.name}: software_mapper is {software_mapper!r}; expected a callable or its "
+                "name"
+            )
+        self._first: _CpuTime | None = None
+        self._previous: _CpuTime | None = None
 
     def document(self, view: JobView) -> Document | None:
         rows = view.probe.executables()
-        now = self._moment(view, rows)
+        now = self._cpu_time(view, rows)
         first = self._first = self._first or now
         current: Document = {
             "total_user": now.user / SECOND,
@@ -190,20 +193,20 @@ class Software(JobSampler):
         self._previous = now
         return {"current": current}
 
-    def _moment(self, view: JobView, rows: list[ExecutableUse]) -> _Moment:
-        """The counter where there is one: it also knows what no executable could be given."""
+    def _cpu_time(self, view: JobView, rows: list[ExecutableUse]) -> _CpuTime:
+        """The counter if there is one: it includes what is not attributed to any executable."""
         totals = view.probe.totals()
         user, system = totals.cpu_user, totals.cpu_system
         if user is None or system is None:
             user = sum(row.cpu_user for row in rows)
             system = sum(row.cpu_system for row in rows)
-        return _Moment(self.node.clock(), user, system)
+        return _CpuTime(self.node.clock(), user, system)
 
-    def _add_rates(self, current: Document, now: _Moment, first: _Moment) -> None:
-        """Cores in use since the last document, and since the first.
+    def _add_rates(self, current: Document, now: _CpuTime, first: _CpuTime) -> None:
+        """Add the cores in use since the last document, and since the first.
 
-        The average by time of a rate is the growth over the whole time, without the error of
-        joining rates by lines.
+        The time average of a rate is the growth over the total time, without the error of
+        interpolating between rates.
         """
         previous = self._previous
         if previous is None or now.time <= previous.time:
@@ -216,40 +219,40 @@ class Software(JobSampler):
                 current[f"{name}_average"] = mean
 
     def _software(self, rows: list[ExecutableUse], mapper: Mapper) -> Document:
-        found: Document = {}
+        by_software: Document = {}
         for row in rows:
             try:
                 software = mapper(readable_path(row.path)) if row.path_known else None
             except Exception as error:
-                # A mapper is a site's own code; its fault must not cost the CPU time.
-                self.errors.note("software_mapper", error)
+                # The mapper is code of the site; its failure must not lose the CPU time.
+                self.errors.add("software_mapper", error)
                 continue
             if software is not None:
-                _add(found, software, row)
-        return found
+                _add(by_software, software, row)
+        return by_software
 
     def final(self, view: JobView) -> Document:
         rows = view.probe.executables()
         execs: Document = {}
         for row in rows:
             _add(execs, readable_path(row.path), row)
-        birth = view.sighting.birth
-        start = min((row.first_seen for row in rows if row.first_seen), default=birth)
+        created = view.sighting.birth
+        start = min((row.first_seen for row in rows if row.first_seen), default=created)
         end = max((row.last_seen for row in rows), default=start)
         if view.usage.members:
-            # Something still runs, so the reading is of now.
+            # Some process still runs, so the reading is current.
             end = max(end, self.node.wall())
-        now = self._moment(view, rows)
+        now = self._cpu_time(view, rows)
         return {
             "execs": execs,
             "start_time": start // SECOND,
             "end_time": max(start, end) // SECOND,
-            # The counter beside the split shows how much no executable could be given.
+            # The difference to the sum of "execs" is what is not attributed.
             "current": {"total_user": now.user / SECOND, "total_system": now.system / SECOND},
         }
 
 
-def _add(found: dict[str, Any], name: str, row: ExecutableUse) -> None:
-    entry = found.setdefault(name, {"user": 0.0, "system": 0.0})
+def _add(entries: dict[str, Any], name: str, row: ExecutableUse) -> None:
+    entry = entries.setdefault(name, {"user": 0.0, "system": 0.0})
     entry["user"] += row.cpu_user / SECOND
     entry["system"] += row.cpu_system / SECOND

@@ -1,7 +1,7 @@
-"""sams.sampler.SlurmInfo: who the job is, as the scheduler said it.
+"""sams.sampler.SlurmInfo: account, user and resources of the job, in the fields of SAMS.
 
-Nothing here is read out of text that a user can write: the records come from structured sources,
-and this sampler only puts them into the seed's fields.
+Nothing here is parsed from text that a user can write: the values come from the scheduler's
+structured records.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.text import readable_text
 
-#: What must be known before the seed says anything.
-_NEEDED: Final = ("account", "cpus", "nodes", "starttime", "username", "uid")
+#: SAMS reports nothing until all of these are known.
+_REQUIRED: Final = ("account", "cpus", "nodes", "starttime", "username", "uid")
 
 
 class SlurmInfo(JobSampler):
-    """Says who the job is once that is known, and again when it changed."""
+    """Reports the job once its record is complete, and again after each change."""
 
     name = "sams.sampler.SlurmInfo"
 
@@ -36,19 +36,19 @@ class SlurmInfo(JobSampler):
         node: Node | None = None,
     ) -> None:
         super().__init__(sampler_interval=sampler_interval, node=node)
-        # ``scontrol`` stands in the files of sites; no command is run here.
+        # Accepted because files of SAMS have it; no command is run.
         del scontrol
         if environment is not None and not isinstance(environment, Mapping):
-            raise ConfigError(f"{self.name}: environment must be a map, such as TZ: UTC")
+            raise ConfigError(f"{self.name}: environment must be a mapping such as TZ: UTC")
         self._zone = _zone(self.name, (environment or {}).get("TZ"))
-        self._said: Document | None = None
+        self._reported: Document | None = None
 
     def document(self, view: JobView) -> Document | None:
-        found = self.final(view)
-        if found == self._said or any(name not in found for name in _NEEDED):
+        document = self.final(view)
+        if document == self._reported or any(name not in document for name in _REQUIRED):
             return None
-        self._said = found
-        return dict(found)
+        self._reported = document
+        return dict(document)
 
     def final(self, view: JobView) -> Document:
         info = view.info
@@ -61,19 +61,19 @@ class SlurmInfo(JobSampler):
             "partition": info.partition,
             "jobname": info.name,
         }
-        # Every value is a text in the seed's records, the numbers too.
-        found: Document = {
+        # In SAMS records every value is a string.
+        document: Document = {
             name: readable_text(str(value)) for name, value in values.items() if value is not None
         }
         if info.start is not None:
-            moment = datetime.fromtimestamp(info.start / SECOND, UTC).astimezone(self._zone)
-            found["starttime"] = moment.strftime("%Y-%m-%dT%H:%M:%S")
-            found["starttimestamp"] = info.start / SECOND
-        return found
+            start = datetime.fromtimestamp(info.start / SECOND, UTC).astimezone(self._zone)
+            document["starttime"] = start.strftime("%Y-%m-%dT%H:%M:%S")
+            document["starttimestamp"] = info.start / SECOND
+        return document
 
 
 def _zone(where: str, name: object) -> tzinfo | None:
-    """The zone that a TZ names; None is the zone of this machine."""
+    """The time zone of a TZ variable; None is the zone of this machine."""
     if name is None:
         return None
     text = str(name).removeprefix(":")
@@ -83,6 +83,5 @@ def _zone(where: str, name: object) -> tzinfo | None:
         return ZoneInfo(text)
     except (OSError, ValueError, LookupError):
         raise ConfigError(
-            f"{where}: environment has TZ: {name}; right would be a name such as UTC or "
-            "Europe/Stockholm"
+            f"{where}: environment has TZ: {name}; expected a name such as UTC or Europe/Stockholm"
         ) from None

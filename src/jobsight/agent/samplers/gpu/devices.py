@@ -1,7 +1,8 @@
-"""The GPUs of the node, shared by all jobs: which there are, whose they are, what they say."""
+"""The GPUs of the node, shared by all its jobs."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -13,75 +14,77 @@ from jobsight.agent.samplers.node import Node, Reading
 from jobsight.agent.samplers.readings import describe
 from jobsight.model import SECOND
 
-#: A driver may come later than the agent; GPUs may be divided anew between jobs.
-_LOOK_AGAIN: Final = 300 * SECOND
-_REFRESH: Final = 60 * SECOND
-_PROCESSES_FRESH: Final = 2 * SECOND
+logger = logging.getLogger(__name__)
+
+#: A driver may be loaded later than the agent is started.
+_OPEN_INTERVAL: Final = 300 * SECOND
+#: MIG instances may change while the agent runs.
+_REFRESH_INTERVAL: Final = 60 * SECOND
+_PROCESSES_FRESHNESS: Final = 2 * SECOND
 _RANGE: Final = re.compile(r"(\d{1,4})-(\d{1,4})")
 
 
 class NodeGpus:
-    """Opened once; without a GPU it costs a look at the clock."""
+    """Opens the source of readings once. Without a GPU each round costs one read of the clock."""
 
     def __init__(self, node: Node, command: str, timeout: float) -> None:
         self._node = node
         self._command = command
         self._timeout = timeout
         self._source: GpuSource | None = None
-        self._looked: int | None = None
-        self._refreshed = node.clock()
+        self._tried_at: int | None = None
+        self._refreshed_at = node.clock()
 
     @property
     def source(self) -> GpuSource | None:
         now = self._node.clock()
-        if self._source is None and (self._looked is None or now - self._looked >= _LOOK_AGAIN):
-            self._looked = now
+        due = self._tried_at is None or now - self._tried_at >= _OPEN_INTERVAL
+        if self._source is None and due:
+            self._tried_at = now
             self._source = self._open()
         return self._source
 
     def use(self, source: GpuSource) -> None:
-        """Take another source than this machine's own."""
+        """Use another source than this machine's."""
         self._source = source
 
     def _open(self) -> GpuSource | None:
         node = self._node
-        signs = (node.dev / "nvidiactl", node.proc / "driver" / "nvidia" / "version")
-        if not any(map(os.path.exists, signs)):
-            # Only now would anything be imported, so a node without a GPU pays no memory either.
-            node.errors.note("GPU", "this node has no NVIDIA driver; GPUs are not looked at")
+        driver_files = (node.dev / "nvidiactl", node.proc / "driver" / "nvidia" / "version")
+        if not any(map(os.path.exists, driver_files)):
+            # Nothing is imported in this case, so a node without a GPU pays no memory either.
+            node.errors.add("GPU", "this node has no NVIDIA driver; GPUs are not measured")
             return None
         try:
             import pynvml
 
-            return Nvml(pynvml, node.errors)
-        except ImportError as error:
-            node.errors.note("NVML", f"{describe(error)}; {self._command} is asked instead")
+            source = Nvml(pynvml, node.errors)
+            logger.debug("NVML is used for %d GPUs", len(source.gpus))
+            return source
         except Exception as error:
-            # The binding raises classes of its own that cannot be named without it.
-            node.errors.note("NVML", f"{describe(error)}; {self._command} is asked instead")
+            # ImportError, or an exception class of the binding, which cannot be named without it.
+            node.errors.add("NVML", f"{describe(error)}; {self._command} is used instead")
         if os.access(self._command, os.X_OK):
             return NvidiaSmi(node, self._command, self._timeout, node.errors)
-        node.errors.note("GPU", f"neither NVML nor {self._command} can be used")
+        node.errors.add("GPU", f"neither NVML nor {self._command} can be used")
         return None
 
     def read(self, source: GpuSource, gpu: Gpu) -> Reading[GpuReading]:
         return self._node.reading(("gpu", gpu.key), lambda: source.read(gpu))
 
     def of_processes(self, source: GpuSource, members: Iterable[int]) -> set[str]:
-        """The keys of the GPUs on which any of these processes computes."""
-        table = self._node.reading("gpu processes", source.processes, _PROCESSES_FRESH).value
-        found: set[str] = set()
-        if table:
-            for pid in set(members) & table.keys():
-                found |= table[pid]
-        return found
+        """The keys of the GPUs that any of these processes uses."""
+        table = self._node.reading("gpu processes", source.processes, _PROCESSES_FRESHNESS).value
+        if not table:
+            return set()
+        return set().union(*(table[pid] for pid in set(members) & table.keys()))
 
     def find(self, source: GpuSource, names: Iterable[str]) -> tuple[list[Gpu], list[str]]:
-        """The GPUs that these names mean, and the names that mean none."""
+        """The GPUs that these names refer to, and the names that refer to none."""
         gpus, unknown = _find(source.gpus, names)
         now = self._node.clock()
-        if unknown and now - self._refreshed >= _REFRESH:
-            self._refreshed = now
+        if unknown and now - self._refreshed_at >= _REFRESH_INTERVAL:
+            self._refreshed_at = now
             source.refresh()
             gpus, unknown = _find(source.gpus, names)
         return gpus, unknown
@@ -95,30 +98,30 @@ def _find(present: tuple[Gpu, ...], names: Iterable[str]) -> tuple[list[Gpu], li
     gpus: dict[str, Gpu] = {}
     unknown: list[str] = []
     for name in names:
-        found = next((gpu for gpu in present if is_called(gpu, name)), None)
-        if found is None:
+        gpu = next((gpu for gpu in present if has_name(gpu, name)), None)
+        if gpu is None:
             unknown.append(name)
         else:
-            gpus[found.key] = found
+            gpus[gpu.key] = gpu
     return list(gpus.values()), unknown
 
 
-def is_called(gpu: Gpu, name: str) -> bool:
-    """Whether a name means this GPU: device number, UUID, or the names of MIG instances."""
+def has_name(gpu: Gpu, name: str) -> bool:
+    """Whether a device number, UUID or MIG name refers to this GPU."""
     if name.isascii() and name.isdigit():
         number = gpu.minor if gpu.minor is not None else gpu.index
         return gpu.parent is None and number == int(name)
     if name.startswith("MIG-GPU-"):
-        # Drivers before 470 name an instance by its GPU and its two numbers.
+        # Drivers before 470 name an instance by its GPU and its two instance ids.
         return gpu.uuid == name
     if name.startswith(("GPU-", "MIG-")):
-        # A beginning is enough, as for CUDA_VISIBLE_DEVICES.
+        # A prefix is enough, as in CUDA_VISIBLE_DEVICES.
         return len(name) >= 8 and gpu.uuid.startswith(name)
     return gpu.key == name
 
 
 def parse_gpu_list(text: str) -> tuple[str, ...]:
-    """Read a list as Slurm writes it: ``0,10``, ``0-3``, UUIDs."""
+    """Parse a list of Slurm: ``0,10``, ``0-3``, UUIDs."""
     names: list[str] = []
     for part in text.split(","):
         part = part.strip()

@@ -1,4 +1,4 @@
-"""The nvidia-smi command, where the library cannot be loaded; it runs beside the sampling loop."""
+"""Readings from the nvidia-smi command, for nodes on which NVML cannot be loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.samplers.readings import Background, Errors, run
+from jobsight.agent.samplers.readings import Background, Errors, run_command
 from jobsight.model import SECOND
 
 #: Field of a reading -> nvidia-smi's name and the factor to our unit.
@@ -24,16 +24,16 @@ _FIELDS: Final = {
     "application_graphics": ("clocks.applications.graphics", 1),
     "application_memory": ("clocks.applications.memory", 1),
 }
-#: A name that a driver does not know makes it refuse the whole question.
+#: A driver that does not know one of the fields refuses the entire query.
 _OPTIONAL: Final = ("application_graphics", "application_memory")
-#: A run costs some 20 ms of CPU.
-_LEAST_INTERVAL: Final = 5 * SECOND
+#: Running the command costs some 20 ms of CPU time.
+_QUERY_INTERVAL: Final = 5 * SECOND
 
 Table = tuple[dict[str, tuple[Gpu, GpuReading]], dict[int, set[str]]]
 
 
 def parse_number(text: str) -> float | None:
-    """A value; ``[N/A]``, ``[Not Supported]``, ``[Unknown Error]`` and the like are None."""
+    """The number; None for ``[N/A]``, ``[Not Supported]``, ``[Unknown Error]`` and the like."""
     try:
         value = float(text)
     except ValueError:
@@ -42,8 +42,8 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_gpus(text: str, fields: tuple[str, ...]) -> dict[str, tuple[Gpu, GpuReading]]:
-    """Read lines of index, uuid, name and the fields; what is no such line is left out."""
-    found: dict[str, tuple[Gpu, GpuReading]] = {}
+    """Parse lines of index, uuid, name and the fields; other lines are skipped."""
+    gpus: dict[str, tuple[Gpu, GpuReading]] = {}
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
         if len(words) != 3 + len(fields) or not (words[0].isascii() and words[0].isdigit()):
@@ -55,24 +55,24 @@ def parse_gpus(text: str, fields: tuple[str, ...]) -> dict[str, tuple[Gpu, GpuRe
             if value is not None:
                 setattr(reading, field, round(value * _FIELDS[field][1]))
         key = str(index)
-        found[key] = (Gpu(key, index, words[1], words[2]), reading)
-    return found
+        gpus[key] = (Gpu(key, index, words[1], words[2]), reading)
+    return gpus
 
 
 def parse_processes(text: str, gpus: dict[str, tuple[Gpu, GpuReading]]) -> dict[int, set[str]]:
-    """Read lines of pid and uuid."""
+    """Parse lines of pid and uuid."""
     keys = {gpu.uuid: key for key, (gpu, _) in gpus.items()}
-    found: dict[int, set[str]] = {}
+    processes: dict[int, set[str]] = {}
     for line in text.splitlines():
         pid, _, uuid = line.partition(",")
         key = keys.get(uuid.strip())
         if key is not None and pid.strip().isdigit():
-            found.setdefault(int(pid), set()).add(key)
-    return found
+            processes.setdefault(int(pid), set()).add(key)
+    return processes
 
 
 class NvidiaSmi:
-    """The last answer of the command, asked for anew now and then."""
+    """The last output of the command, which is run again every few seconds."""
 
     def __init__(self, node: Node, command: str, timeout: float, errors: Errors) -> None:
         self._node = node
@@ -80,7 +80,7 @@ class NvidiaSmi:
         self._timeout = timeout
         self._errors = errors
         self._background: Background[Table] = Background("nvidia-smi")
-        self._asked: int | None = None
+        self._updated_at: int | None = None
         self._table: Table = ({}, {})
         self._fields = tuple(_FIELDS)
 
@@ -91,8 +91,8 @@ class NvidiaSmi:
 
     def read(self, gpu: Gpu) -> GpuReading:
         self._update()
-        found = self._table[0].get(gpu.key)
-        return found[1] if found is not None else GpuReading()
+        entry = self._table[0].get(gpu.key)
+        return entry[1] if entry is not None else GpuReading()
 
     def processes(self) -> dict[int, set[str]]:
         self._update()
@@ -100,17 +100,17 @@ class NvidiaSmi:
 
     def _update(self) -> None:
         now = self._node.clock()
-        if self._asked is not None and now - self._asked < _LEAST_INTERVAL:
+        if self._updated_at is not None and now - self._updated_at < _QUERY_INTERVAL:
             return
         try:
-            table = self._background.ask(self._run)
+            table = self._background.run(self._run)
         except (OSError, ValueError) as error:
-            # An answer that is too old is no answer.
-            self._asked, self._table = now, ({}, {})
-            self._errors.note("nvidia-smi", error)
+            # Outdated figures must not be reported as current.
+            self._updated_at, self._table = now, ({}, {})
+            self._errors.add("nvidia-smi", error)
             return
         if table is not None:
-            self._asked, self._table = now, table
+            self._updated_at, self._table = now, table
 
     def _run(self) -> Table:
         try:
@@ -121,18 +121,18 @@ class NvidiaSmi:
             self._fields = tuple(name for name in _FIELDS if name not in _OPTIONAL)
             gpus = self._query(self._fields)
         options = "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader,nounits"
-        return gpus, parse_processes(run([self._command, *options], self._timeout), gpus)
+        return gpus, parse_processes(run_command([self._command, *options], self._timeout), gpus)
 
     def _query(self, fields: tuple[str, ...]) -> dict[str, tuple[Gpu, GpuReading]]:
         names = ",".join(["index", "uuid", "name", *(_FIELDS[field][0] for field in fields)])
         options = f"--query-gpu={names}", "--format=csv,noheader,nounits"
-        gpus = parse_gpus(run([self._command, *options], self._timeout), fields)
+        gpus = parse_gpus(run_command([self._command, *options], self._timeout), fields)
         if not gpus:
-            raise OSError(f"{self._command} names no GPU")
+            raise OSError(f"{self._command} lists no GPU")
         return gpus
 
     def refresh(self) -> None:
-        """Every answer names the GPUs anew."""
+        """Each run of the command lists the GPUs."""
 
     def close(self) -> None:
-        """The thread ends with its command."""
+        """The thread exits with its command."""

@@ -1,4 +1,4 @@
-"""Answers of NVIDIA's library, written down on a machine that has a GPU and replayed elsewhere."""
+"""Recording of NVML's results on a machine with a GPU, and their replay on any other."""
 
 from __future__ import annotations
 
@@ -21,14 +21,42 @@ _CONSTANTS: Final = (
 )
 
 
+def record(library: Any, samples: int, interval: float) -> dict[str, Any]:
+    """Record every call of the sampler for a number of samples."""
+    recorder = RecordingLibrary(library)
+    errors = Errors()
+    source = Nvml(recorder, errors)
+    driver = plain(recorder.nvmlSystemGetDriverVersion())
+    for sample in range(samples):
+        if sample:
+            time.sleep(interval)
+        for gpu in source.gpus:
+            source.read(gpu)
+        source.processes()
+    source.close()
+    recording = {
+        "driver": driver,
+        "errors": errors.causes,
+        "constants": recorder.constants,
+        "calls": recorder.calls,
+    }
+    text = json.dumps(recording)
+    for number, gpu in enumerate(source.gpus):
+        # A recording does not identify the GPUs.
+        kind = gpu.uuid.partition("-")[0]
+        text = text.replace(gpu.uuid, f"{kind}-00000000-0000-0000-0000-{number:012d}")
+    anonymous: dict[str, Any] = json.loads(text)
+    return anonymous
+
+
 class RecordingLibrary:
-    """Passes every call on and writes down what came back."""
+    """Forwards every call and records its result."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self._labels: dict[int, str] = {}
-        # Handles are kept, so that no other object gets the number of one of them.
-        self._kept: list[Any] = []
+        # Handles are kept alive, so that no other object gets the id of one of them.
+        self._handles: list[Any] = []
         self.NVMLError = library.NVMLError
         self.calls: dict[str, list[Any]] = {}
         self.constants = {n: getattr(library, n) for n in _CONSTANTS if hasattr(library, n)}
@@ -39,26 +67,28 @@ class RecordingLibrary:
         function = getattr(self._library, name)
 
         def call(*arguments: Any) -> Any:
-            key = call_name(name, [self._labels.get(id(one), one) for one in arguments])
-            answers = self.calls.setdefault(key, [])
+            key = call_name(
+                name, [self._labels.get(id(argument), argument) for argument in arguments]
+            )
+            results = self.calls.setdefault(key, [])
             try:
                 result = function(*arguments)
             except self.NVMLError as error:
-                answers.append({"error": error.value, "text": str(error)})
+                results.append({"error": error.value, "text": str(error)})
                 raise
             if name in _HANDLES:
-                self._kept.append(result)
+                self._handles.append(result)
                 self._labels[id(result)] = f"gpu{len(self._labels)}"
-                answers.append({"handle": self._labels[id(result)]})
+                results.append({"handle": self._labels[id(result)]})
             else:
-                answers.append({"value": plain(result)})
+                results.append({"value": plain(result)})
             return result
 
         return call
 
 
 class ReplayLibrary:
-    """Gives the recorded answers in their order, the last one again and again."""
+    """Returns the recorded results in order, then repeats the last one."""
 
     class NVMLError(Exception):
         def __init__(self, value: int, text: str) -> None:
@@ -81,15 +111,15 @@ class ReplayLibrary:
 
         def call(*arguments: Any) -> Any:
             key = call_name(name, arguments)
-            answers = self._calls.get(key)
-            if not answers:
+            results = self._calls.get(key)
+            if not results:
                 raise self.NVMLError(3, f"not recorded: {key}")
-            place = self._next.get(key, 0)
-            self._next[key] = place + 1
-            answer = answers[min(place, len(answers) - 1)]
-            if "error" in answer:
-                raise self.NVMLError(answer["error"], answer["text"])
-            return answer["handle"] if "handle" in answer else _objects(answer["value"])
+            index = self._next.get(key, 0)
+            self._next[key] = index + 1
+            result = results[min(index, len(results) - 1)]
+            if "error" in result:
+                raise self.NVMLError(result["error"], result["text"])
+            return result["handle"] if "handle" in result else _objects(result["value"])
 
         return call
 
@@ -99,9 +129,9 @@ def call_name(function: str, arguments: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON can hold it; structures of C become objects of their fields."""
+    """A result as JSON; C structures become objects of their fields."""
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -112,35 +142,7 @@ def plain(value: Any) -> Any:
 
 def _objects(value: Any) -> Any:
     if isinstance(value, list):
-        return [_objects(one) for one in value]
+        return [_objects(item) for item in value]
     if isinstance(value, dict):
-        return SimpleNamespace(**{name: _objects(one) for name, one in value.items()})
+        return SimpleNamespace(**{name: _objects(item) for name, item in value.items()})
     return value
-
-
-def record(library: Any, samples: int, interval: float) -> dict[str, Any]:
-    """Ask everything that the sampler asks, so many times."""
-    recorder = RecordingLibrary(library)
-    errors = Errors()
-    source = Nvml(recorder, errors)
-    driver = plain(recorder.nvmlSystemGetDriverVersion())
-    for number in range(samples):
-        if number:
-            time.sleep(interval)
-        for gpu in source.gpus:
-            source.read(gpu)
-        source.processes()
-    source.close()
-    found = {
-        "driver": driver,
-        "errors": errors.causes,
-        "constants": recorder.constants,
-        "calls": recorder.calls,
-    }
-    text = json.dumps(found)
-    for number, gpu in enumerate(source.gpus):
-        # A recording shows what GPUs say, not which ones they were.
-        kind = gpu.uuid.partition("-")[0]
-        text = text.replace(gpu.uuid, f"{kind}-00000000-0000-0000-0000-{number:012d}")
-    anonymous: dict[str, Any] = json.loads(text)
-    return anonymous

@@ -1,4 +1,4 @@
-"""sams.sampler.NvidiaSMI: the GPUs of the job, used or merely held."""
+"""sams.sampler.NvidiaSMI: utilization, memory, power and clocks of the job's GPUs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, seconds, texts
+from jobsight.agent.samplers.base import JobSampler, duration, text_list
 from jobsight.agent.samplers.gpu.devices import NodeGpus, parse_gpu_list
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Gauge
 from jobsight.model import MISSING, Coverage
 
-#: Metric -> field of a reading and the factor to the metric's unit.
+#: Metric -> field of :class:`GpuReading`, and the factor to the metric's unit.
 _COLUMNS: Final = {
     "utilization": ("utilization", 1),
     "memory_utilization": ("memory_utilization", 1),
@@ -27,7 +27,7 @@ _COLUMNS: Final = {
     "temperature": ("temperature", 1),
     "clock": ("clock_sm", 1_000_000),
 }
-#: nvidia-smi's names -> field of a reading, divisor and digits of the printed value.
+#: Name in nvidia-smi -> field of :class:`GpuReading`, divisor and decimals of the printed value.
 _PRINTED: Final = {
     "power.draw": ("power", 1000, 2),
     "power.limit": ("power_limit", 1000, 2),
@@ -56,19 +56,19 @@ _METRICS: Final = (
 _AVERAGES: Final = ("power.draw", "utilization.gpu", "utilization.memory")
 
 
-class _Held:
-    """One GPU since the job got it."""
+class _JobGpu:
+    """One GPU since it was assigned to the job."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.gauges = {field: Gauge() for field in [row[0] for row in _PRINTED.values()]}
         self.reading = GpuReading()
-        self.begun: int | None = None
+        self.first_time: int | None = None
         self.time = 0
 
     def add(self, time: int, reading: GpuReading) -> None:
-        if self.begun is None:
-            self.begun = time
+        if self.first_time is None:
+            self.first_time = time
         elif time <= self.time:
             return
         self.time, self.reading = time, reading
@@ -84,8 +84,8 @@ class _Held:
         return self.gauges["utilization"].maximum == 0
 
 
-class NvidiaSMI(JobSampler):
-    """Use, memory, power, temperature and clocks of each GPU that belongs to the job."""
+class GpuSampler(JobSampler):
+    """Utilization, memory, power, temperature and clocks of each GPU that belongs to the job."""
 
     name = "sams.sampler.NvidiaSMI"
 
@@ -101,34 +101,34 @@ class NvidiaSMI(JobSampler):
         node: Node | None = None,
     ) -> None:
         super().__init__(sampler_interval=sampler_interval, node=node)
-        self._metrics = self._known(texts(self.name, "nvidia_smi_metrics", nvidia_smi_metrics))
-        self._averages = self._known(texts(self.name, "metrics_to_average", metrics_to_average))
-        limit = seconds(self.name, "timeout", timeout)
+        self._metrics = self._known(text_list(self.name, "nvidia_smi_metrics", nvidia_smi_metrics))
+        self._averages = self._known(text_list(self.name, "metrics_to_average", metrics_to_average))
+        command_timeout = duration(self.name, "timeout", timeout)
         self._gpus = self.node.shared(
-            "gpus", lambda: NodeGpus(self.node, nvidia_smi_command, limit)
+            "gpus", lambda: NodeGpus(self.node, nvidia_smi_command, command_timeout)
         )
         self._variable = gpu_index_environment
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _JobGpu] = {}
         self._estimated = False
         self._unknown: list[str] = []
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name not in _PRINTED:
-                self.errors.note(f"metric {name}", "not known here; it is left out")
+                self.errors.add(f"metric {name}", "unknown metric of nvidia-smi; it is ignored")
         return tuple(name for name in names if name in _PRINTED)
 
     @property
     def gpus(self) -> dict[str, bool]:
-        """The keys of the job's GPUs, and whether each has been used at all."""
+        """The keys of the job's GPUs, and whether each has ever been used."""
         return {key: not held.never_used for key, held in self._held.items()}
 
     @property
     def readings(self) -> dict[str, GpuReading]:
-        """What each GPU of the job said last."""
+        """The last reading of each GPU of the job."""
         return {key: held.reading for key, held in self._held.items()}
 
-    def _look(self, view: JobView) -> bool:
+    def _update(self, view: JobView) -> bool:
         source = self._gpus.source
         if source is None:
             return False
@@ -137,28 +137,30 @@ class NvidiaSMI(JobSampler):
             for held in self._held.values():
                 held.add(*self._gpus.read(source, held.gpu))
         except (OSError, ValueError) as error:
-            self.errors.note("GPU", error)
+            self.errors.add("GPU", error)
             return False
         return bool(self._held)
 
     def _assign(self, view: JobView, source: GpuSource) -> None:
-        """Who gave the job its GPUs is believed; else the processes show which it computes on."""
+        """Assign GPUs as Slurm or the prolog announced them, else those that the processes use."""
         names = view.gpus if view.gpus is not None else self._from_environment(view)
         if names is None:
             keys = self._gpus.of_processes(source, view.usage.members)
-            found = [gpu for gpu in source.gpus if gpu.key in keys]
-            self._estimated = self._estimated or bool(found)
+            gpus = [gpu for gpu in source.gpus if gpu.key in keys]
+            self._estimated = self._estimated or bool(gpus)
         else:
-            found, self._unknown = self._gpus.find(source, names)
+            gpus, self._unknown = self._gpus.find(source, names)
             self._estimated = False
             for name in self._unknown:
-                self.errors.note(f"GPU {name}", "the job was given it, the node does not have it")
-        for gpu in found:
+                self.errors.add(
+                    f"GPU {name}", "it is allocated to the job but not present on the node"
+                )
+        for gpu in gpus:
             if gpu.key not in self._held:
-                self._held[gpu.key] = _Held(gpu)
+                self._held[gpu.key] = _JobGpu(gpu)
 
     def _from_environment(self, view: JobView) -> tuple[str, ...] | None:
-        """The collector of one job inherits the prolog's variables; a daemon's are of no job."""
+        """The prolog's variables, which the collector of a single job inherits."""
         environment = self.node.environment
         if environment.get("SLURM_JOB_ID") != str(view.sighting.job_id):
             return None
@@ -166,7 +168,7 @@ class NvidiaSMI(JobSampler):
         return None if text is None else parse_gpu_list(text)
 
     def columns(self, view: JobView) -> Row:
-        if not self._look(view):
+        if not self._update(view):
             return {}
         row: Row = {
             "gpu.held": len(self._held),
@@ -186,12 +188,12 @@ class NvidiaSMI(JobSampler):
         return row
 
     def document(self, view: JobView) -> Document | None:
-        if not self._look(view):
+        if not self._update(view):
             return None
         return {key: self._entry(held) for key, held in self._held.items()}
 
-    def _entry(self, held: _Held) -> Document:
-        """Values as nvidia-smi prints them; what the GPU does not say is left out."""
+    def _entry(self, held: _JobGpu) -> Document:
+        """Values as nvidia-smi prints them; what the GPU does not provide is left out."""
         entry: Document = {}
         for name in self._metrics:
             field, divisor, digits = _PRINTED[name]
@@ -203,12 +205,12 @@ class NvidiaSMI(JobSampler):
             average = held.gauges[field].average
             if average is not None:
                 entry[f"{name.replace('.', '_')}_average"] = average / divisor
-        entry["elapsed_time"] = (held.time - (held.begun or 0)) / 1e9
+        entry["elapsed_time"] = (held.time - (held.first_time or 0)) / 1e9
         return entry
 
     def final(self, view: JobView) -> Document:
-        self._look(view)
-        found: Document = {}
+        self._update(view)
+        document: Document = {}
         for key, held in self._held.items():
             entry = self._entry(held)
             for field in ("utilization", "memory_used", "power", "temperature"):
@@ -220,12 +222,12 @@ class NvidiaSMI(JobSampler):
             if held.gauges["utilization"].last is not None:
                 entry["idle"] = held.never_used
             entry |= {"uuid": held.gpu.uuid, "name": held.gpu.name}
-            found[key] = entry
-        return found
+            document[key] = entry
+        return document
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
         if self._unknown:
-            reason = f"not found on the node: GPU {', '.join(self._unknown)}"
+            reason = f"not present on the node: GPU {', '.join(self._unknown)}"
             return {"gpu": Coverage(quality="failed", reason=reason)}
         if not self._held:
             if view.gpus:
@@ -233,36 +235,36 @@ class NvidiaSMI(JobSampler):
                 return {"gpu": Coverage(quality="missing", reason=reason)}
             return {}
         if self._estimated:
-            reason = "nobody said which GPUs the job has; those its processes computed on"
+            reason = "the allocated GPUs are not known; those that the job's processes used"
             return {"gpu": Coverage(quality="estimate", reason=reason)}
         return {"gpu": Coverage(quality="exact")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write down what the GPUs of this machine say, as a recording for tests."""
+    """Record the GPUs of this machine for tests."""
     parser = argparse.ArgumentParser(prog="python -m jobsight.agent.samplers.gpu.sampler")
     parser.add_argument("--record", metavar="FILE", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=10)
     parser.add_argument("--interval", type=float, default=0.5)
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         import pynvml
 
         from jobsight.agent.samplers.gpu.nvml_replay import record
 
-        found = record(pynvml, chosen.samples, chosen.interval)
+        recording = record(pynvml, options.samples, options.interval)
     except Exception as error:
-        print(f"NVML does not answer: {error}", file=sys.stderr)
+        print(f"NVML cannot be used: {error}", file=sys.stderr)
         return 1
     try:
         fields = "index,name,utilization.gpu,memory.used,power.draw,clocks.current.sm"
         command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
         done = subprocess.run(command, capture_output=True, timeout=30, check=False, text=True)
-        found["nvidia_smi"] = done.stdout
+        recording["nvidia_smi"] = done.stdout
     except (OSError, subprocess.SubprocessError):
-        found["nvidia_smi"] = None
-    chosen.record.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{len(found['calls'])} questions and their answers are in {chosen.record}")
+        recording["nvidia_smi"] = None
+    options.record.write_text(json.dumps(recording, indent=1) + "\n")
+    print(f"{len(recording['calls'])} calls and their results are in {options.record}")
     return 0
 
 
