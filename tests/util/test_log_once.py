@@ -60,3 +60,13 @@ def test_a_bug_has_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
+
+
+def test_causes_beyond_the_bound_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    log = LogOnce(logger, max_causes=1)
+    for number in range(10):
+        log.report(f"cause {number}", f"failed {number}")
+    assert [record.message for record in caplog.records] == [
+        "failed 0",
+        "further causes are counted but not logged",
+    ]

@@ -31,7 +31,8 @@ class LogOnce:
     ) -> bool:
         """Count the cause; True if the message was logged. With ``error`` a traceback follows."""
         if cause not in self.counts and len(self.counts) >= self._max_causes:
-            cause = OTHER
+            # Distinct messages without bound must not fill the log either.
+            cause, message, error = OTHER, "further causes are counted but not logged", None
         self.counts[cause] = self.counts.get(cause, 0) + 1
         if self.messages.get(cause) == message:
             return False
