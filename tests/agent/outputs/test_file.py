@@ -96,7 +96,7 @@ def test_the_start_goes_before_the_suffix(name: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "sentence"),
     [
-        ("%(user)s.json", r"%\(user\)s .* is not known; there are: jobid, node, start"),
+        ("%(user)s.json", r"%\(user\)s .* is not known; expected jobid, node, start"),
         ("%(jobid)", "has a % at character 1 that starts no placeholder"),
         ("../%(jobid)s", "leads out of base_path"),
         ("/etc/%(jobid)s", "leads out of base_path"),
@@ -123,7 +123,7 @@ def test_a_full_disk_is_an_error_and_the_record_is_kept(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert os.listdir(tmp_path / "data") == []
-    place = output.keep(view, DOCUMENTS)
+    place = output.save(view, DOCUMENTS)
     assert place is not None
     assert Path(place).is_file()
     # The next job's output finds room and writes what waited.

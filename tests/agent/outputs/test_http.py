@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from jobsight.agent.job import JobView
-from jobsight.agent.outputs.http import HttpOptions, HttpOutput, Refused
+from jobsight.agent.outputs.http import HttpOptions, HttpOutput
+from jobsight.agent.outputs.spool import RecordRefused
 from jobsight.agent.outputs.worker import OutputPlan, OutputWorker
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
@@ -158,8 +159,8 @@ def test_a_record_outlives_its_collector(
     options = output().options
     worker = OutputWorker(OutputPlan("http", lambda view: HttpOutput(options, view), 3, 0.01))
     worker.job(view).write(view, DOCUMENTS)
-    assert worker.end(60)
-    assert (worker.counts.written, worker.counts.kept) == (0, 1)
+    assert worker.stop(60)
+    assert (worker.counts.written, worker.counts.saved) == (0, 1)
     assert len(kept(tmp_path)) == 1
     # The next collector on this node sends it with its first sample.
     view.sighting = msgspec.structs.replace(view.sighting, job_id=1235)
@@ -172,7 +173,7 @@ def test_what_is_refused_is_put_aside(
     tmp_path: Path, receiver: Receiver, view: JobView, output: Callable[..., HttpOutput]
 ) -> None:
     receiver.answers = [422]
-    with pytest.raises(Refused, match="refused"):
+    with pytest.raises(RecordRefused, match="refused"):
         output().write(view, DOCUMENTS)
     (aside,) = kept(tmp_path, "spool/refused")
     assert "answered 422" in aside.with_suffix(".reason").read_text()
@@ -202,7 +203,7 @@ def test_the_kept_records_are_bounded(
         with pytest.raises(ConnectionError, match="does not answer"):
             each.write(view, {"s": {"n": number, "x": "x" * 20_000}})
     assert len(kept(tmp_path)) == 3
-    assert each.kept.dropped == 1
+    assert each.spool.dropped == 1
 
 
 def test_without_room_it_is_sent_all_the_same(
@@ -217,17 +218,17 @@ def test_without_room_it_is_sent_all_the_same(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"uri": "ftp://x/%(jobid)s"}, "is no address; right: https://HOST"),
-        ({"uri": "http://x:many/"}, "is no address"),
-        ({"uri": "http://[::1/"}, "is no address"),
+        ({"uri": "ftp://x/%(jobid)s"}, "is not a URL; expected https://HOST"),
+        ({"uri": "http://x:many/"}, "is not a URL"),
+        ({"uri": "http://[::1/"}, "is not a URL"),
         ({"uri": "http://x/%(jobid_hash)d"}, "needs jobid_hash_size"),
         ({"uri": "http://x/%(user)s"}, "is not known"),
-        ({"uri": "http://x", "username": "u"}, "username and password are given together"),
-        ({"uri": "https://x", "key_file": "/k"}, "key_file: needs cert_file"),
+        ({"uri": "http://x", "username": "u"}, "username and password are required together"),
+        ({"uri": "https://x", "key_file": "/k"}, "key_file requires cert_file"),
         ({"uri": "https://x", "ca_file": "/nosuch"}, "ca_file: /nosuch cannot be read"),
-        ({"uri": "http://x", "ca_file": "/dev/null"}, "need an uri that starts with https"),
-        ({"uri": "http://x", "spool": ""}, "spool: '' must begin at /"),
-        ({"uri": "http://x", "spool": "http"}, "spool: 'http' must begin at /"),
+        ({"uri": "http://x", "ca_file": "/dev/null"}, "require an uri that starts with https"),
+        ({"uri": "http://x", "spool": ""}, "spool: '' is not absolute"),
+        ({"uri": "http://x", "spool": "http"}, "spool: 'http' is not absolute"),
     ],
 )
 def test_options_are_checked_at_the_start(more: dict[str, Any], sentence: str) -> None:

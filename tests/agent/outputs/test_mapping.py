@@ -81,12 +81,12 @@ def test_words_are_dropped_and_counted(view: JobView) -> None:
 @pytest.mark.parametrize(
     ("metrics", "more", "sentence"),
     [
-        ({"(": "x"}, {}, r"metrics\.\(: is no regular expression"),
-        ({"x": "%(nosuch)s"}, {}, r"%\(nosuch\)s in .* is not known; there are: jobid, node"),
+        ({"(": "x"}, {}, r"metrics\.\(: is not a regular expression"),
+        ({"x": "%(nosuch)s"}, {}, r"%\(nosuch\)s in .* is not known; expected jobid, node"),
         ({"(?P<g>x)": "%(g)d"}, {}, None),
         ({"x": "100%"}, {}, "has a % at character 4 that starts no placeholder"),
         ({"x": "%s"}, {}, "has a % at character 1 that starts no placeholder"),
-        ({"x": "%(m)s"}, {"map": {"m": ""}}, r"map\.m: is empty; right: sampler/field"),
+        ({"x": "%(m)s"}, {"map": {"m": ""}}, r"map\.m: is empty; expected sampler/field"),
         ({"x": "%(m)s %%"}, {"map": {"m": "a/b"}}, None),
     ],
 )
@@ -107,11 +107,11 @@ def exposition(template: str, **more: Any) -> Exposition:
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        ("9x{}", "'9x' is no name of a Prometheus metric"),
+        ("9x{}", "'9x' is not the name of a Prometheus metric"),
         ('x{a="b"', "does not end with a brace"),
         ("x{a=b}", "no label can be read at 'a=b'"),
         ('x{a="b" c="d"}', "no label can be read"),
-        ('x{a="b",a="c"}', "the label a stands there twice"),
+        ('x{a="b",a="c"}', "the label a is given twice"),
     ],
 )
 def test_series_are_checked_at_the_start(template: str, sentence: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.agent.outputs.http import Refused
-from jobsight.agent.outputs.worker import OutputHandle, OutputPlan, OutputWorker, end_all
+from jobsight.agent.outputs.spool import RecordRefused
+from jobsight.agent.outputs.worker import OutputHandle, OutputPlan, OutputWorker, stop_all
 from jobsight.cli.compat.collector import view_of
 
 
@@ -61,7 +61,7 @@ def test_all_samples_are_stored_before_the_record(view: JobView) -> None:
     for number in range(50):
         job.store(view, str(number), {})
     job.write(view, {"a": {}})
-    assert one.end(60)
+    assert one.stop(60)
     assert output.calls == [*(f"store {n}" for n in range(50)), "write ['a']", "close"]
     assert (one.counts.stored, one.counts.written) == (50, 1)
 
@@ -70,16 +70,16 @@ def test_write_is_tried_again_until_it_works(view: JobView) -> None:
     output = Noting([OSError("no"), SystemExit(1)])
     one = worker(output)
     one.job(view).write(view, {})
-    assert one.end(60)
+    assert one.stop(60)
     assert output.calls == ["write []"] * 3 + ["close"]
     assert one.counts.written == 1
 
 
 def test_what_is_refused_is_not_tried_again(view: JobView) -> None:
-    output = Noting([Refused("never")])
+    output = Noting([RecordRefused("never")])
     one = worker(output)
     one.job(view).write(view, {})
-    assert one.end(60)
+    assert one.stop(60)
     assert output.calls == ["write []", "close"]
     assert one.counts.refused == 1
 
@@ -89,10 +89,10 @@ def test_the_last_failure_is_counted_and_said(
 ) -> None:
     one = worker(Noting([OSError("no\nway")] * 9))
     one.job(view).write(view, {})
-    assert not one.end(60)
+    assert not one.stop(60)
     assert one.counts.lost == 1
     assert [record.message for record in caplog.records] == [
-        "noting: job 1234: no\\x0away",
+        "noting: no\\x0away",
         "noting: job 1234: the record is lost after 3 attempts",
     ]
 
@@ -106,7 +106,7 @@ def test_a_cause_is_said_once(view: JobView, caplog: pytest.LogCaptureFixture) -
     job = one.job(view)
     for _ in range(20):
         job.store(view, "s", {})
-    one.end(60)
+    one.stop(60)
     assert one.counts.failed == 20
     assert len(caplog.records) == 1
 
@@ -119,7 +119,7 @@ def test_a_stuck_output_delays_nobody(view: JobView) -> None:
         first.store(view, str(number), {})
         second.store(view, str(number), {})
     second.write(view, {})
-    assert two.end(60)
+    assert two.stop(60)
     assert stuck.calls == []
     assert two.counts.stored == 500
     # One is in its hands, ten wait, the rest had to go, the oldest first.
@@ -127,7 +127,7 @@ def test_a_stuck_output_delays_nobody(view: JobView) -> None:
     assert one.counts.dropped in (489, 490)
     first.write(view, {})
     stuck.go.set()
-    assert one.end(60)
+    assert one.stop(60)
     assert stuck.calls[-3:] == ["store 499", "write []", "close"]
 
 
@@ -147,9 +147,9 @@ def test_the_end_is_bounded_and_saves_what_a_disk_can(
     one.job(views[0]).store(views[0], "s", {})
     assert stuck.stuck.wait(60)
     one.job(views[1]).write(views[1], {"a": {"b": 1}})
-    assert not end_all([one], 0.2)
+    assert not stop_all([one], 0.2)
     assert stuck.calls == []
-    assert one.counts.kept == 1
+    assert one.counts.saved == 1
     (kept,) = (tmp_path / "spool").glob("*.kept")
     assert kept.read_bytes().endswith(b'\n{"a":{"b":1}}')
     stuck.go.set()
@@ -164,7 +164,7 @@ def test_an_output_that_cannot_be_made_is_no_crash(
     one = OutputWorker(OutputPlan("broken", factory, 2, 0.01))
     one.job(view).store(view, "s", {})
     one.job(view).write(view, {})
-    assert not one.end(60)
+    assert not one.stop(60)
     assert (one.counts.failed, one.counts.lost) == (1, 1)
     assert caplog.records[0].levelno == logging.ERROR
 
@@ -174,10 +174,10 @@ def test_the_engine_gets_a_thread_for_any_output(view: JobView) -> None:
     thread = OutputHandle(output, view)
     thread.store("s", {})
     thread.finish({"s": {}})
-    assert thread.end(60)
+    assert thread.stop(60)
     assert output.calls == ["store s", "write ['s']", "close"]
     shared = worker(Noting())
     behind = OutputHandle(shared.job(view), view)
     behind.finish({})
     assert behind.worker is None
-    assert shared.end(60)
+    assert shared.stop(60)

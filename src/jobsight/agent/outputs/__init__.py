@@ -1,8 +1,10 @@
-"""Outputs: where the documents of a job go. Short name -> import string; the seeds' names lead to
-the same classes.
+"""The outputs: each writes the documents of a job to another system.
 
-An output is made as ``Class(options, view, name)``. Its options are a :class:`msgspec.Struct` that
-checks itself, so that a mistake in a site's file is found before the first job and not at its end.
+Start with ``worker.py``, the thread and queue behind each output, then read one output, such as
+``file.py``. ``record.py`` has the record that SAMS reads, ``spool.py`` keeps undelivered records,
+``mapping.py`` maps documents to metric names of other systems. The tables below map short names,
+and the names of SAMS, to classes. A class is called as ``Class(options, view, name)``; its
+``Options`` is a :class:`msgspec.Struct` that is checked before the first job.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ OUTPUTS: Final[dict[str, str]] = {
     "file": "jobsight.agent.outputs.file:FileOutput",
     "http": "jobsight.agent.outputs.http:HttpOutput",
     "textfile": "jobsight.agent.outputs.textfile:TextfileOutput",
-    # The seeds' names.
+    # SAMS's names.
     "sams.output.Carbon": "jobsight.agent.outputs.carbon:CarbonOutput",
     "sams.output.Collectd": "jobsight.agent.outputs.collectd:CollectdOutput",
     "sams.output.File": "jobsight.agent.outputs.file:FileOutput",

@@ -1,4 +1,4 @@
-"""``sams.output.Carbon``: values to Graphite's Carbon in its plaintext protocol."""
+"""``sams.output.Carbon``: values to Graphite's Carbon in the plaintext protocol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from jobsight.agent.job import Document, JobView
-from jobsight.agent.outputs.mapping import Mapper, MappingOptions, fill
+from jobsight.agent.outputs.mapping import Mapper, MappingOptions, Value, fill
 from jobsight.errors import ConfigError
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -21,7 +21,7 @@ Address = tuple[str, int]
 class CarbonOptions(MappingOptions, kw_only=True):
     server: str | None = None
     port: Port = 2003
-    #: Each "host:port" or "host"; without ``server`` and ``servers`` it is localhost:2003.
+    #: Each is "host:port" or "host". The default without ``server`` and ``servers`` is localhost.
     servers: list[str] | None = None
     protocol: Literal["udp", "tcp"] = "udp"
     #: Seconds to connect and to send.
@@ -32,30 +32,32 @@ class CarbonOptions(MappingOptions, kw_only=True):
         self.addresses()
 
     def addresses(self) -> list[Address]:
-        """Where to send. SAMS also sends to localhost whatever is given; here only to these."""
-        named = list(self.servers or [])
+        """The servers. Unlike SAMS, values are not sent to localhost in addition."""
+        given = list(self.servers or [])
         if self.server is not None:
-            named.append(self.server if ":" in self.server else f"{self.server}:{self.port}")
-        if not named:
-            named = [f"localhost:{self.port}"]
-        return list(dict.fromkeys(_address(text, self.port) for text in named))
+            given.append(self.server if ":" in self.server else f"{self.server}:{self.port}")
+        if not given:
+            given = [f"localhost:{self.port}"]
+        return list(dict.fromkeys(_address(text, self.port) for text in given))
 
 
 def _address(text: str, default_port: int) -> Address:
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^\s:]+))(?::(\d{1,5}))?", text.strip())
     port = int(match[3]) if match and match[3] else default_port
     if match is None or not 1 <= port <= 65535:
-        raise ConfigError(f"servers: {text!r} is no server; right: host:2003 or [address]:2003")
+        raise ConfigError(
+            f"servers: {text!r} is not a server; expected host:2003 or [address]:2003"
+        )
     return match[1] or match[2], port
 
 
 def clean_name(text: str) -> str:
-    """A value as part of a Graphite name: no blank ends the name, no slash leads elsewhere."""
+    """A value as part of a metric path, in which blanks and slashes have a meaning."""
     return re.sub(r"[^\w.:\-+=@~]", "_", text, flags=re.ASCII)
 
 
 class CarbonOutput:
-    """Sends each value to every server; one that is away does not keep it from the others."""
+    """Sends each value to every server; an unreachable server does not affect the others."""
 
     Options: ClassVar[type[msgspec.Struct]] = CarbonOptions
 
@@ -77,7 +79,7 @@ class CarbonOutput:
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         now = int(self._clock())
         lines = [
-            f"{_one_word(fill(value.template, value.fields, clean_name))} {value.number!r} {now}\n"
+            f"{_metric_path(value)} {value.number!r} {now}\n"
             for value in self.mapper.values(view, sampler, document)
         ]
         failed = []
@@ -85,20 +87,20 @@ class CarbonOutput:
             try:
                 self._send(address, lines)
             except OSError as error:
-                self._forget(address)
+                self._disconnect(address)
                 failed.append(f"{address[0]}:{address[1]}: {error.strerror or error}")
         if failed:
             raise ConnectionError("Carbon cannot be reached at " + "; ".join(failed))
 
     def _send(self, address: Address, lines: list[str]) -> None:
-        kept = address in self._sockets
+        reused = address in self._sockets
         try:
             self._transmit(self._sockets.get(address) or self._connect(address), lines)
         except OSError:
-            if not kept:
+            if not reused:
                 raise
-            # A kept connection may have been closed since; a new one decides.
-            self._forget(address)
+            # The server may have closed the old connection; try a new one.
+            self._disconnect(address)
             self._transmit(self._connect(address), lines)
 
     def _transmit(self, connection: socket.socket, lines: list[str]) -> None:
@@ -106,33 +108,34 @@ class CarbonOutput:
             connection.sendall("".join(lines).encode())
             return
         for line in lines:
-            # One value a datagram, as the seed sends them: each stays below any packet size.
+            # One value per datagram, as in SAMS, so that none exceeds the packet size.
             connection.send(line.encode())
 
     def _connect(self, address: Address) -> socket.socket:
         if self._tcp:
             connection = socket.create_connection(address, self._timeout)
         else:
-            family, kind, protocol, _, where = socket.getaddrinfo(*address, 0, socket.SOCK_DGRAM)[0]
+            candidates = socket.getaddrinfo(*address, 0, socket.SOCK_DGRAM)
+            family, kind, protocol, _, target = candidates[0]
             connection = socket.socket(family, kind, protocol)
             connection.settimeout(self._timeout)
-            connection.connect(where)
+            connection.connect(target)
         self._sockets[address] = connection
         return connection
 
-    def _forget(self, address: Address) -> None:
+    def _disconnect(self, address: Address) -> None:
         connection = self._sockets.pop(address, None)
         if connection is not None:
             connection.close()
 
     def write(self, view: JobView, documents: dict[str, Document]) -> None:
-        """Everything has been sent as it came."""
+        """All values were sent by ``store``."""
 
     def close(self) -> None:
         for address in list(self._sockets):
-            self._forget(address)
+            self._disconnect(address)
 
 
-def _one_word(name: str) -> str:
-    """The template itself may hold a blank, which would end the name."""
-    return re.sub(r"\s", "_", name)
+def _metric_path(value: Value) -> str:
+    # The template itself may contain a blank, which would end the metric path.
+    return re.sub(r"\s", "_", fill(value.template, value.fields, clean_name))

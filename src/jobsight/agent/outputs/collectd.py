@@ -13,13 +13,13 @@ import msgspec
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import Mapper, MappingOptions, fill
 
-#: An answer is one line; whoever sends more is not collectd.
-_LONGEST_ANSWER: Final = 64 * 1024
+#: A reply of collectd is one line.
+_MAX_REPLY: Final = 64 * 1024
 
 
 class CollectdOptions(MappingOptions, kw_only=True):
     socket: str = "/run/collectd.socket"
-    #: Seconds between two values, as collectd is told.
+    #: The interval of the values in seconds, as reported to collectd.
     interval: Annotated[float, msgspec.Meta(gt=0, le=86400)] = 30.0
     timeout: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
 
@@ -28,11 +28,11 @@ class CollectdOptions(MappingOptions, kw_only=True):
 
 
 class CollectdRefused(ConnectionError):
-    """collectd understood the line and did not want it."""
+    """collectd rejected a value."""
 
 
 def clean_identifier(text: str) -> str:
-    """A value inside an identifier host/plugin/type: a slash would shift the parts."""
+    """A value as part of an identifier host/plugin/type, without slashes."""
     return re.sub(r"[/\x00-\x1f\x7f\ud800-\udfff]", "_", text)
 
 
@@ -42,7 +42,7 @@ def quoted(identifier: str) -> str:
 
 
 class CollectdOutput:
-    """Speaks PUTVAL over one connection, which is made anew when collectd was restarted."""
+    """Sends PUTVAL over one connection, which is reopened after a restart of collectd."""
 
     Options: ClassVar[type[msgspec.Struct]] = CollectdOptions
 
@@ -67,23 +67,23 @@ class CollectdOutput:
             identifier = re.sub(
                 r"[\x00-\x1f\x7f]", "_", fill(value.template, value.fields, clean_identifier)
             )
-            answer = self._ask(
+            reply = self._request(
                 f"PUTVAL {quoted(identifier)} interval={self._options.interval:g} "
                 f"{now}:{value.number!r}\n"
             )
-            if not answer.startswith("0 "):
+            if not reply.startswith("0 "):
                 self.refused += 1
-                refusal = refusal or f"collectd refused {identifier}: {answer.strip()}"
+                refusal = refusal or f"collectd refused {identifier}: {reply.strip()}"
         if refusal:
             raise CollectdRefused(refusal)
 
-    def _ask(self, line: str) -> str:
-        kept = self._connection is not None
+    def _request(self, line: str) -> str:
+        reused = self._connection is not None
         try:
             return self._exchange(line)
         except OSError:
             self.close()
-            if not kept:
+            if not reused:
                 raise
         try:
             return self._exchange(line)
@@ -102,16 +102,16 @@ class CollectdOutput:
                 raise
             self._connection = connection
         self._connection.sendall(line.encode("utf-8", "replace"))
-        answer = b""
-        while not answer.endswith(b"\n") and len(answer) < _LONGEST_ANSWER:
+        reply = b""
+        while not reply.endswith(b"\n") and len(reply) < _MAX_REPLY:
             received = self._connection.recv(4096)
             if not received:
                 raise ConnectionError("collectd closed the connection")
-            answer += received
-        return answer.decode("utf-8", "replace")
+            reply += received
+        return reply.decode("utf-8", "replace")
 
     def write(self, view: JobView, documents: dict[str, Document]) -> None:
-        """Everything has been sent as it came."""
+        """All values were sent by ``store``."""
 
     def close(self) -> None:
         if self._connection is not None:

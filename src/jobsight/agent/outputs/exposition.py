@@ -1,4 +1,4 @@
-"""Series in Prometheus's text format, made from the mapping language's templates."""
+"""Series in the Prometheus text format, created from mapping templates."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _LABEL: Final = re.compile(
     r'\s*(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"(?P<value>(?:[^"\\\n]|\\.)*)"\s*(?P<next>,|$)'
 )
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_RIGHT: Final = 'right: name{label="%(name)s"}'
+_EXPECTED: Final = 'expected name{label="%(name)s"}'
 
 
 class SeriesTemplate(NamedTuple):
-    """A template taken apart, so that each label's value can be escaped by itself."""
+    """A parsed template, so that the value of each label can be escaped separately."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
 
 
 def parse_series(where: str, template: str) -> SeriesTemplate:
-    """Take ``name{label="value", ...}`` apart; the error says what is wrong."""
+    """Parse ``name{label="value", ...}``. Raises ConfigError."""
     text = template.strip()
     name, brace, rest = text.partition("{")
     name = name.strip()
     if not _NAME.fullmatch(re.sub(r"%\([^()]*\)[a-z]", "x", name)):
-        raise ConfigError(f"{where}: {name!r} is no name of a Prometheus metric; {_RIGHT}")
+        raise ConfigError(f"{where}: {name!r} is not the name of a Prometheus metric; {_EXPECTED}")
     if not brace:
         return SeriesTemplate(name, ())
     if not rest.endswith("}"):
-        raise ConfigError(f"{where}: {template!r} does not end with a brace; {_RIGHT}")
+        raise ConfigError(f"{where}: {template!r} does not end with a brace; {_EXPECTED}")
     inner, position = rest[:-1].strip(), 0
     labels: list[tuple[str, str]] = []
     while position < len(inner):
         match = _LABEL.match(inner, position)
         if match is None:
-            raise ConfigError(f"{where}: no label can be read at {inner[position:]!r}; {_RIGHT}")
+            raise ConfigError(f"{where}: no label can be read at {inner[position:]!r}; {_EXPECTED}")
         if match["name"] in dict(labels):
-            raise ConfigError(f"{where}: the label {match['name']} stands there twice")
+            raise ConfigError(f"{where}: the label {match['name']} is given twice")
         labels.append((match["name"], match["value"]))
         position = match.end()
     return SeriesTemplate(name, tuple(labels))
@@ -60,7 +60,7 @@ class ExpositionOptions(MappingOptions, kw_only=True):
 
 
 class Exposition:
-    """The newest value of every series of one job."""
+    """The latest value of every series of one job."""
 
     def __init__(self, options: MappingOptions) -> None:
         self.mapper = Mapper(options)
@@ -72,8 +72,8 @@ class Exposition:
         self._by_sampler: dict[str, list[tuple[str, str]]] = {}
 
     def update(self, view: JobView, sampler: str, document: Document) -> bool:
-        """Take in a sample; False when it changed nothing. A series that is no longer in the
-        sampler's document (a GPU, a mount point) goes."""
+        """Add a sample; False if nothing changed. Series that the document no longer has (a GPU,
+        a mount point) are removed."""
         values = self.mapper.values(view, sampler, document)
         before = self._by_sampler.pop(sampler, [])
         for name, labels in before:

@@ -1,7 +1,4 @@
-"""``sams.output.File``: the record of a job as a file, for SAMS's aggregator or ours.
-
-Files written as another user, for file systems where root is nobody (NFS root squash).
-"""
+"""``sams.output.File``: the record of a job as a file, for the aggregator of SAMS or jobsight."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ from typing import Annotated, ClassVar, Final
 import msgspec
 
 from jobsight.agent.job import Document, JobView
-from jobsight.agent.outputs.http import Address, HttpSpool, address_of
 from jobsight.agent.outputs.mapping import check_template
 from jobsight.agent.outputs.record import Record, encode_record, safe_part, with_start
+from jobsight.agent.outputs.spool import RecordKey, RecordSpool, record_key
 from jobsight.config import paths
 from jobsight.errors import ConfigError
 from jobsight.util.durable import (
@@ -30,28 +27,30 @@ from jobsight.util.durable import (
     write_temporary,
 )
 
-#: So many records of one run can lie beside each other before something is clearly wrong.
-_MOST = 1000
+#: Records of one run in one directory; more of them mean a fault.
+_MAX_RECORDS: Final = 1000
+#: setfsuid(2) fails for this uid and returns the current one.
+_INVALID_UID: Final = 0xFFFFFFFF
 
 
 class FileOptions(msgspec.Struct, kw_only=True):
     base_path: str = "/tmp"
     file_pattern: str = "%(jobid)s.%(node)s.json"
-    #: Jobs in one subfolder; 0 means no subfolders, as none does.
+    #: Jobs per subdirectory; 0 and none mean no subdirectories.
     jobid_hash_size: Annotated[int, msgspec.Meta(ge=0)] | None = None
     exclude: list[str] = msgspec.field(default_factory=list)
     write_as_uid: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 2)] | None = None
-    #: Where a record waits that could not be written; "" gives it up instead.
+    #: The directory of records that could not be written; "" discards them.
     spool: str = msgspec.field(default_factory=lambda: str(paths.spool_directory() / "file"))
 
     def __post_init__(self) -> None:
         check_template("file_pattern", self.file_pattern, {"jobid": 1, "node": "n", "start": "t"})
         if re.search(r"(^|/)\.\.(/|$)", self.file_pattern) or self.file_pattern.startswith("/"):
-            raise ConfigError("file_pattern: leads out of base_path; right: a name below it")
+            raise ConfigError("file_pattern: leads out of base_path; expected a name below it")
 
 
 class FileOutput:
-    """Writes one record when the job ends. It never writes over another run's record."""
+    """Writes one record when the job ends, and never overwrites the record of another run."""
 
     Options: ClassVar[type[msgspec.Struct]] = FileOptions
 
@@ -59,8 +58,8 @@ class FileOutput:
         self.name = name
         self.options = options
         self._record = Record(options.exclude)
-        self._kept = HttpSpool(Path(options.spool)) if options.spool else None
-        #: The file of the last record, once it is there.
+        self._spool = RecordSpool(Path(options.spool)) if options.spool else None
+        #: The file of the last record, once it is written.
         self.written: Path | None = None
 
     def store(self, view: JobView, sampler: str, document: Document) -> None:
@@ -68,34 +67,34 @@ class FileOutput:
 
     def write(self, view: JobView, documents: dict[str, Document]) -> None:
         body = encode_record(self._record.finished(documents))
-        self.written = self._place(address_of(view), body)
-        if self._kept is not None:
-            # What earlier jobs could not write has its chance now that there is room.
-            self._kept.deliver(self._place)
+        self.written = self._write_file(record_key(view), body)
+        if self._spool is not None:
+            # Records of earlier jobs, now that files can be written.
+            self._spool.deliver(self._write_file)
 
-    def keep(self, view: JobView, documents: dict[str, Document]) -> str | None:
-        """The last resort after the last attempt: the node's own disk. Gives the place."""
-        if self._kept is None:
+    def save(self, view: JobView, documents: dict[str, Document]) -> str | None:
+        """Store a record that could not be written on the node's disk; returns its path."""
+        if self._spool is None:
             return None
         body = encode_record(self._record.finished(documents))
-        return str(self._kept.folder / self._kept.put(address_of(view), body))
+        return str(self._spool.directory / self._spool.put(record_key(view), body))
 
-    def _place(self, address: Address, body: bytes) -> Path:
+    def _write_file(self, key: RecordKey, body: bytes) -> Path:
         names = {
-            "jobid": address.job_id,
-            "node": safe_part(address.node),
-            "start": address.start,
+            "jobid": key.job_id,
+            "node": safe_part(key.node),
+            "start": key.start,
         }
-        first = self._folder(address.job_id) / (self.options.file_pattern % names)
+        path = self._directory(key.job_id) / (self.options.file_pattern % names)
         with writing_as(self.options.write_as_uid):
-            make_directories(first.parent)
-            temporary = temporary_name(first, safe_part(address.node))
+            make_directories(path.parent)
+            temporary = temporary_name(path, safe_part(key.node))
             write_temporary(temporary, body, mode=0o666)
-            placed = _place_beside(temporary, first, address)
-            sync_directory(placed.parent)
-        return placed
+            written = _place_unique(temporary, path, key)
+            sync_directory(written.parent)
+        return written
 
-    def _folder(self, job_id: int) -> Path:
+    def _directory(self, job_id: int) -> Path:
         base = Path(self.options.base_path)
         size = self.options.jobid_hash_size
         return base / str(job_id // size) if size else base
@@ -104,51 +103,51 @@ class FileOutput:
         pass
 
 
-def _place_beside(temporary: Path, first: Path, address: Address) -> Path:
-    """Take the first free name. A requeued run leaves the plain name to the first run even when
-    the aggregator has taken that file away: its archive knows names only."""
-    if not address.requeued and place_new(temporary, first):
+def _place_unique(temporary: Path, first: Path, key: RecordKey) -> Path:
+    """Rename the file to the first free name.
+
+    A requeued run leaves the plain name to the first run even if the aggregator has moved that
+    file: its archive distinguishes records by name only.
+    """
+    if not key.requeued and place_new(temporary, first):
         return first
-    for number in range(1, _MOST):
-        path = first.with_name(with_start(first.name, address.start, number))
+    for number in range(1, _MAX_RECORDS):
+        path = first.with_name(with_start(first.name, key.start, number))
         if place_new(temporary, path):
             return path
     temporary.unlink(missing_ok=True)
-    raise FileExistsError(f"{first.parent} holds {_MOST} records of this run already")
-
-
-#: No user has this number; the kernel refuses it and answers with the one in force.
-_NOBODY_AT_ALL: Final = 0xFFFFFFFF
-
-
-def _set(uid: int) -> int:
-    """setfsuid(2): gives the number that was in force before, and says nothing of success."""
-    library = ctypes.CDLL(None, use_errno=True)
-    library.setfsuid.argtypes = [ctypes.c_uint32]
-    library.setfsuid.restype = ctypes.c_int
-    return int(library.setfsuid(uid)) & 0xFFFFFFFF
-
-
-def current_fsuid() -> int:
-    return _set(_NOBODY_AT_ALL)
+    raise FileExistsError(f"{first.parent} holds {_MAX_RECORDS} records of this run already")
 
 
 @contextmanager
 def writing_as(uid: int | None) -> Iterator[None]:
-    """Let this thread, and no other, create and open files as a user.
+    """Create and open files as a user in this thread only.
 
-    The call has no return code, so it is asked afterwards who the kernel takes us for.
+    This is for file systems that map root to nobody (NFS root squash). setfsuid(2) does not
+    report success, so the effective uid is checked afterwards.
     """
     if uid is None:
         yield
         return
-    before = _set(uid)
+    before = _set_fsuid(uid)
     try:
         if current_fsuid() != uid:
             raise PermissionError(errno.EPERM, f"files cannot be written as user {uid}")
         yield
     finally:
-        _set(before)
+        _set_fsuid(before)
         if current_fsuid() != before:
-            # Nothing may go on with the wrong identity.
+            # Nothing may continue with the wrong identity.
             os.abort()
+
+
+def current_fsuid() -> int:
+    return _set_fsuid(_INVALID_UID)
+
+
+def _set_fsuid(uid: int) -> int:
+    """Call setfsuid(2), which returns the previous uid."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.setfsuid.argtypes = [ctypes.c_uint32]
+    library.setfsuid.restype = ctypes.c_int
+    return int(library.setfsuid(uid)) & 0xFFFFFFFF

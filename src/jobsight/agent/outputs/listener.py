@@ -1,4 +1,4 @@
-"""``sams.listener.Prometheus``: a unix socket that gives a job's newest figures to who connects."""
+"""``sams.listener.Prometheus``: a Unix socket that serves the latest values of a job."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
 from jobsight.config import paths
 from jobsight.errors import JobsightError
 
-#: Seconds that a client may take to read; the next one waits so long at most.
-_PATIENCE: Final = 2.0
-#: The kernel's limit on the path of a unix socket, without the closing zero.
-_LONGEST: Final = 107
+#: Seconds in which a client must read the text.
+_CLIENT_TIMEOUT: Final = 2.0
+#: The kernel's limit on the path of a Unix socket, without the terminating zero.
+_MAX_PATH: Final = 107
 
 
 class ListenerError(JobsightError):
-    """The socket cannot be offered; the text says why."""
+    """The socket cannot be opened."""
 
 
 class ListenerOptions(ExpositionOptions, kw_only=True):
-    #: By default a folder of our own below the run folder, which only its owner can enter.
+    #: By default a directory below the run directory that only its owner can enter.
     socketdir: str = msgspec.field(default_factory=lambda: str(paths.run_directory() / "listeners"))
 
 
 class PrometheusListener:
-    """Each client gets the exposition text and is hung up on: no HTTP, no questions."""
+    """Sends the exposition text to each client and closes the connection, without HTTP."""
 
     Options: ClassVar[type[msgspec.Struct]] = ListenerOptions
 
@@ -43,46 +43,46 @@ class PrometheusListener:
         self.name = name
         self._exposition = Exposition(options)
         self._text = b""
-        folder = private_socket_directory(Path(options.socketdir))
-        self.path = folder / f"{name}_{view.sighting.job_id}.socket"
-        self._socket = _bound(self.path)
+        directory = private_socket_directory(Path(options.socketdir))
+        self.path = directory / f"{name}_{view.sighting.job_id}.socket"
+        self._socket = _listen(self.path)
         self._inode = self.path.stat().st_ino
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"{name} socket", daemon=True)
         self._thread.start()
 
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         if self._exposition.update(view, sampler, document):
-            # One reference is replaced by another, so the serving thread needs no lock.
+            # Replacing a reference is atomic, so the serving thread needs no lock.
             self._text = self._exposition.text().encode()
 
     def write(self, view: JobView, documents: dict[str, Document]) -> None:
         self.close()
 
     def _serve(self) -> None:
-        while not self._ended.is_set():
+        while not self._stopped.is_set():
             try:
                 client, _ = self._socket.accept()
             except OSError as error:
-                if self._ended.is_set() or error.errno in (errno.EBADF, errno.EINVAL):
+                if self._stopped.is_set() or error.errno in (errno.EBADF, errno.EINVAL):
                     return
-                # Out of descriptors, say; a pause keeps this from spinning.
-                self._ended.wait(1.0)
+                # For example out of descriptors; wait instead of spinning.
+                self._stopped.wait(1.0)
                 continue
             with client:
-                client.settimeout(_PATIENCE)
+                client.settimeout(_CLIENT_TIMEOUT)
                 try:
                     client.sendall(self._text)
                 except OSError:
-                    # The client's loss: it went away, or did not read.
+                    # The client has disconnected or does not read.
                     pass
 
     def close(self) -> None:
-        if self._ended.is_set():
+        if self._stopped.is_set():
             return
-        self._ended.set()
+        self._stopped.set()
         try:
-            # The name may be another's by now.
+            # The name may belong to another process by now.
             if self.path.stat().st_ino == self._inode:
                 self.path.unlink()
         except FileNotFoundError:
@@ -91,34 +91,34 @@ class PrometheusListener:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        self._thread.join(_PATIENCE + 1)
+        self._thread.join(_CLIENT_TIMEOUT + 1)
         self._socket.close()
 
 
-def private_socket_directory(folder: Path) -> Path:
-    """Make the folder, or make sure that nobody else could have laid something into it."""
+def private_socket_directory(directory: Path) -> Path:
+    """Create the directory, or check that no other user can write to it."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        there = os.lstat(folder)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = os.lstat(directory)
     except OSError as error:
-        raise ListenerError(f"socketdir {folder} cannot be made: {error.strerror}") from None
-    if not stat.S_ISDIR(there.st_mode):
-        raise ListenerError(f"socketdir {folder} is not a folder")
-    if there.st_uid != os.geteuid() or there.st_mode & 0o022:
+        raise ListenerError(f"socketdir {directory} cannot be created: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise ListenerError(f"socketdir {directory} is not a directory")
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise ListenerError(
-            f"socketdir {folder} belongs to user {there.st_uid} or can be written by others; "
-            "right: a folder of this user's own, mode 0755 or less"
+            f"socketdir {directory} belongs to user {status.st_uid} or is writable by others; "
+            "expected a directory of this user, mode 0755 or less"
         )
-    return folder
+    return directory
 
 
-def _bound(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > _LONGEST:
-        raise ListenerError(f"the path of the socket {path} is longer than {_LONGEST} bytes")
+def _listen(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise ListenerError(f"the path of the socket {path} is longer than {_MAX_PATH} bytes")
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        _make_way(path)
-        # Before bind: the name then never exists with wider rights.
+        _remove_stale(path)
+        # Before bind, so that the name never exists with wider permissions.
         os.fchmod(server.fileno(), 0o600)
         server.bind(str(path))
         server.listen(5)
@@ -131,12 +131,12 @@ def _bound(path: Path) -> socket.socket:
     return server
 
 
-def _make_way(path: Path) -> None:
-    """Remove what a crash left; a socket that answers is another collector's."""
+def _remove_stale(path: Path) -> None:
+    """Remove the socket of a crashed collector; one that answers is in use."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(_PATIENCE)
+        client.settimeout(_CLIENT_TIMEOUT)
         try:
             client.connect(str(path))
         except OSError:

@@ -1,9 +1,9 @@
-"""The seeds' mapping language: from the samplers' documents to the names of another system.
+"""SAMS's mapping of documents to the metric names of another system.
 
 Documents are flattened to names such as ``/sams.sampler.SlurmCGroup/memory_usage``. Each entry of
-``metrics`` is a regular expression over these names and a template; the template's ``%(name)s``
-come from the expression's named groups, from ``map`` (a place in the newest documents) and from
-``static_map`` (constants). ``jobid`` and ``node`` are always there.
+``metrics`` is a regular expression over these names and a template. Values for ``%(name)s`` in
+the template come from the named groups of the expression, from ``map`` (a path in the latest
+documents) and from ``static_map`` (constants); ``jobid`` and ``node`` are always defined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from jobsight.agent.job import Document, JobView
 from jobsight.errors import ConfigError
 
-#: Every % of a template: the sign itself, a placeholder, or a mistake.
+#: A % in a template: an escaped percent sign, a placeholder, or an error.
 _PERCENT: Final = re.compile(
     r"%(?:(?P<sign>%)|\((?P<name>[^()]*)\)(?P<form>[-+ #0]*\d*(?:\.\d+)?[diuoxXeEfFgGsr]))?"
 )
@@ -27,7 +27,7 @@ _INTEGER_FORMS: Final = frozenset("diuoxX")
 
 
 class MappingOptions(msgspec.Struct, kw_only=True):
-    """The keys that every output with a mapping has."""
+    """The options of every output with a mapping."""
 
     map: dict[str, str] = msgspec.field(default_factory=dict)
     static_map: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
@@ -35,7 +35,7 @@ class MappingOptions(msgspec.Struct, kw_only=True):
 
 
 class Value(NamedTuple):
-    """One number on its way out: the rule's template and what fills it."""
+    """One number, the template of its rule, and the values for the template."""
 
     template: str
     fields: dict[str, Any]
@@ -45,30 +45,30 @@ class Value(NamedTuple):
 class Rule(NamedTuple):
     expression: re.Pattern[str]
     template: str
-    #: The entries of ``map`` that the template asks for.
+    #: The entries of ``map`` that the template uses.
     lookups: dict[str, tuple[str, ...]]
 
 
 def placeholders(where: str, template: str) -> dict[str, str]:
-    """The names in a template and their form (``s``, ``d``); an error says what is wrong in it."""
-    found = {}
+    """The names in a template and their conversions (``s``, ``d``). Raises ConfigError."""
+    conversions = {}
     for match in _PERCENT.finditer(template):
         if match["name"] is not None:
-            found[match["name"]] = match["form"]
+            conversions[match["name"]] = match["form"]
         elif not match["sign"]:
             raise ConfigError(
                 f"{where}: {template!r} has a % at character {match.start() + 1} that starts no "
-                "placeholder; right: %(name)s, or %% for the sign itself"
+                "placeholder; expected %(name)s, or %% for a percent sign"
             )
-    return found
+    return conversions
 
 
 def check_template(where: str, template: str, known: Mapping[str, Any]) -> None:
-    """Refuse a template that could not be filled from the known names."""
+    """Refuse a template that cannot be filled from the known names."""
     for name in placeholders(where, template):
         if name not in known:
             raise ConfigError(
-                f"{where}: %({name})s in {template!r} is not known; there are: "
+                f"{where}: %({name})s in {template!r} is not known; expected "
                 + ", ".join(sorted(known))
             )
     try:
@@ -78,7 +78,7 @@ def check_template(where: str, template: str, known: Mapping[str, Any]) -> None:
 
 
 def flatten(documents: Mapping[str, Any], base: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and values, the names as SAMS makes them: with a leading slash."""
+    """Names and values, with a leading slash as in SAMS."""
     for key, value in documents.items():
         name = f"{base}/{key}"
         if isinstance(value, Mapping):
@@ -88,13 +88,13 @@ def flatten(documents: Mapping[str, Any], base: str = "") -> Iterator[tuple[str,
 
 
 def as_number(value: Any) -> int | float | None:
-    """The number that a sampler meant; None for ``max``, ``[N/A]``, NaN and other words."""
+    """The value as a number; None for ``max``, ``[N/A]``, NaN and other texts."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
         return value
     if isinstance(value, str):
-        # float() itself would also take "nan", "infinity" and "1_000".
+        # float() would also accept "nan", "infinity" and "1_000".
         if not _NUMBER.fullmatch(value):
             return None
         try:
@@ -107,24 +107,24 @@ def as_number(value: Any) -> int | float | None:
 
 
 class Mapper:
-    """The rules of one output, and the newest documents of one job."""
+    """The rules of one output, and the latest documents of one job."""
 
     def __init__(self, options: MappingOptions) -> None:
         self.rules = compile_rules(options)
         self._static = dict(options.static_map)
         self._documents: dict[str, Document] = {}
-        #: Values that were no numbers, and values for which an entry of ``map`` was not yet known.
+        #: Values that are not numbers, and values for which an entry of ``map`` was not yet known.
         self.not_numeric = 0
         self.not_known = 0
 
     def values(self, view: JobView, sampler: str, document: Document) -> list[Value]:
-        """What the rules make of one sample."""
+        """Apply the rules to one sample."""
         self._documents[sampler] = document
         always = {"jobid": view.sighting.job_id, "node": view.sighting.node}
-        found = []
+        values = []
         for name, value in flatten({sampler: document}):
             for rule in self.rules:
-                # The seeds' documents write expressions without the slash that the names have.
+                # Expressions in the documentation of SAMS lack the leading slash.
                 match = rule.expression.match(name) or rule.expression.match(name[1:])
                 if match is None:
                     continue
@@ -132,17 +132,18 @@ class Mapper:
                 if number is None:
                     self.not_numeric += 1
                     continue
-                looked_up = self._look_up(rule)
-                if looked_up is None:
+                mapped = self._mapped_values(rule)
+                if mapped is None:
                     self.not_known += 1
                     continue
                 groups = {key: text or "" for key, text in match.groupdict().items()}
-                fields = always | self._static | groups | looked_up
-                found.append(Value(rule.template, fields, number))
-        return found
+                fields = always | self._static | groups | mapped
+                values.append(Value(rule.template, fields, number))
+        return values
 
-    def _look_up(self, rule: Rule) -> dict[str, Any] | None:
-        found = {}
+    def _mapped_values(self, rule: Rule) -> dict[str, Any] | None:
+        """Values of ``map`` for the template; None if one of them is not yet known."""
+        values = {}
         for name, path in rule.lookups.items():
             value: Any = self._documents
             for part in path:
@@ -151,31 +152,31 @@ class Mapper:
                 value = value[part]
             if value is None or isinstance(value, Mapping):
                 return None
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
 
 def compile_rules(options: MappingOptions) -> list[Rule]:
-    """Check ``metrics`` against ``map`` and ``static_map``; every mistake is found here."""
+    """Compile ``metrics``, checked against ``map`` and ``static_map``. Raises ConfigError."""
     for name, path in options.map.items():
         if not path.strip("/"):
-            raise ConfigError(f"map.{name}: is empty; right: sampler/field")
+            raise ConfigError(f"map.{name}: is empty; expected sampler/field")
     rules = []
     for text, template in options.metrics.items():
         where = f"metrics.{text}"
         try:
             expression = re.compile(text)
         except re.error as error:
-            raise ConfigError(f"{where}: is no regular expression: {error}") from None
+            raise ConfigError(f"{where}: is not a regular expression: {error}") from None
         known: dict[str, Any] = {"jobid": 1, "node": "n"} | options.static_map
         known |= dict.fromkeys(expression.groupindex, "g") | dict.fromkeys(options.map, "m")
-        asked = placeholders(where, template)
-        # What map gives is known only later, so a form for numbers is tried with a number.
-        trial = {k: 1 if asked.get(k, "s")[-1] in _INTEGER_FORMS else v for k, v in known.items()}
+        used = placeholders(where, template)
+        # Values of map are known only later: check a numeric conversion with a number.
+        trial = {k: 1 if used.get(k, "s")[-1] in _INTEGER_FORMS else v for k, v in known.items()}
         check_template(where, template, trial)
         lookups = {
             name: tuple(options.map[name].strip("/").split("/"))
-            for name in asked
+            for name in used
             if name in options.map
         }
         rules.append(Rule(expression, template, lookups))
@@ -183,6 +184,6 @@ def compile_rules(options: MappingOptions) -> list[Rule]:
 
 
 def fill(template: str, fields: Mapping[str, Any], clean: Callable[[str], str]) -> str:
-    """Fill a template with cleaned values; numbers stay numbers, so that ``%(jobid)d`` works."""
+    """Fill a template with cleaned strings; numbers stay numbers, so that ``%(jobid)d`` works."""
     safe = {k: v if isinstance(v, int | float) else clean(str(v)) for k, v in fields.items()}
     return template % safe

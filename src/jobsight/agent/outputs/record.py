@@ -1,4 +1,4 @@
-"""The document of one job on one node, as SAMS writes and reads it: text, name and folder."""
+"""The record of one job on one node, as SAMS writes and reads it: content, encoding and name."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from jobsight.text import readable_path
 if TYPE_CHECKING:
     from jobsight.agent.job import Document, JobView
 
-#: Bytes of a name that were no UTF-8, as Python carries them in text.
-_LONE: Final = re.compile("[\ud800-\udfff]")
+#: Bytes of a name that are not UTF-8, as Python represents them in a string.
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Record:
-    """Gathers the last sample of each sampler; its last word wins where it has one.
+    """The last sample of each sampler, replaced by its final document if that is not empty.
 
-    SAMS lets an empty last word wipe out the samples. Here it does not, so memory, GPU and I/O
-    reach the server too.
+    In SAMS an empty final document discards the samples. Here it does not, so that memory, GPU
+    and I/O reach the server as well.
     """
 
     def __init__(self, exclude: list[str]) -> None:
@@ -33,24 +33,25 @@ class Record:
             self._samples[sampler] = document
 
     def finished(self, documents: dict[str, Document]) -> dict[str, Document]:
-        whole = dict(self._samples)
+        """The complete record, with the final documents."""
+        record = dict(self._samples)
         for sampler, document in documents.items():
-            if sampler not in self._exclude and (document or sampler not in whole):
-                whole[sampler] = document
-        return whole
+            if sampler not in self._exclude and (document or sampler not in record):
+                record[sampler] = document
+        return record
 
 
 def encode_record(documents: dict[str, Document]) -> bytes:
-    """One line of JSON with sorted keys and no blanks, ASCII only."""
+    """One line of ASCII JSON with sorted keys and without blanks."""
     return json.dumps(_plain(documents), sort_keys=True, separators=(",", ":")).encode()
 
 
 def _plain(value: Any) -> Any:
-    """What every JSON reader takes: no NaN, no bytes, no half characters (a database refuses a
-    lone surrogate, and with it the whole record)."""
+    """What every JSON reader accepts: no NaN, no bytes, no lone surrogates, which a database
+    refuses together with the entire record."""
     match value:
         case str():
-            return whole_text(value)
+            return without_surrogates(value)
         case bytes():
             return readable_path(value)
         case float():
@@ -64,24 +65,24 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def whole_text(text: str) -> str:
-    """Text without half characters."""
-    return text if text.isascii() else _LONE.sub(_escaped, text)
-
-
 def _key(key: Any) -> str:
     plain = _plain(key)
     return plain if isinstance(plain, str) else json.dumps(plain)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def without_surrogates(text: str) -> str:
+    """Text with lone surrogates escaped."""
+    return text if text.isascii() else _SURROGATE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    # The range that stands for single bytes; any other half character is named by its number.
+    # surrogateescape maps single bytes to this range; any other surrogate gets its code point.
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def run_start(view: JobView) -> str:
-    """The start of this run, as it stands in names: the scheduler's, else the node's sighting."""
+    """The start of the run, as used in names: the scheduler's, else that of the sighting."""
     start = view.info.start
     return format_start(view.sighting.birth if start is None else start)
 
@@ -91,7 +92,7 @@ def is_requeued(view: JobView) -> bool:
 
 
 def with_start(name: str, start: str, number: int = 1) -> str:
-    """``100.n1.json`` -> ``100.n1.20261115T043312Z.json``, from the second on with a number."""
+    """``100.n1.json`` -> ``100.n1.20261115T043312Z.json``; a number above 1 is added to it."""
     stem, dot, suffix = name.rpartition(".")
     if not dot or "/" in suffix or not stem.rpartition("/")[2]:
         stem, suffix = name, ""
@@ -100,6 +101,6 @@ def with_start(name: str, start: str, number: int = 1) -> str:
 
 
 def safe_part(text: str) -> str:
-    """A name of a node as a part of a file name: it cannot lead out of the folder."""
+    """The name of a node as part of a file name, which cannot leave the directory."""
     cleaned = re.sub(r"[/\x00-\x1f\x7f\ud800-\udfff]", "_", text)[:120]
     return cleaned if cleaned.strip(".") else "_" * max(1, len(cleaned))

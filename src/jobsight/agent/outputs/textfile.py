@@ -1,4 +1,4 @@
-"""``sams.output.Prometheus``: a job's newest figures as a file that node_exporter picks up."""
+"""``sams.output.Prometheus``: the latest values of a job as a file for node_exporter."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from jobsight.agent.outputs.record import safe_part
 from jobsight.errors import ConfigError
 from jobsight.util.durable import temporary_name
 
-#: The first line of our files: nothing else is ever removed.
-_MARK: Final = b"# jobsight: the job runs as long as this file is locked\n"
+#: The first line of every file of this output; files without it are never removed.
+_HEADER: Final = b"# jobsight: the job runs as long as this file is locked\n"
 
 
 class TextfileOptions(ExpositionOptions, kw_only=True):
     path: str = "/var/lib/prometheus/node-exporter/slurm_%(jobid)s.prom"
-    #: node_exporter is another user, so the umask does not apply here.
+    #: The umask does not apply, since node_exporter runs as another user.
     mode: str = "0644"
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class TextfileOptions(ExpositionOptions, kw_only=True):
         try:
             self.permissions()
         except ValueError:
-            raise ConfigError(f"mode: {self.mode!r} is no octal number; right: '0644'") from None
+            raise ConfigError(f"mode: {self.mode!r} is not octal; expected '0644'") from None
 
     def permissions(self) -> int:
         mode = int(self.mode, 8)
@@ -43,10 +43,10 @@ class TextfileOptions(ExpositionOptions, kw_only=True):
 
 
 class TextfileOutput:
-    """Rewrites the file at every sample and removes it at the job's end.
+    """Rewrites the file at every sample and removes it at the end of the job.
 
-    The file that is in place is kept locked. After a crash it is not, which is how the next
-    start knows whose job has gone.
+    The current file is kept locked. After a crash it is not, so that the next start can remove
+    it.
     """
 
     Options: ClassVar[type[msgspec.Struct]] = TextfileOptions
@@ -64,7 +64,7 @@ class TextfileOutput:
 
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         if self._exposition.update(view, sampler, document):
-            self._publish(_MARK + self._exposition.text().encode())
+            self._publish(_HEADER + self._exposition.text().encode())
 
     def _publish(self, data: bytes) -> None:
         temporary = temporary_name(self.path)
@@ -77,7 +77,7 @@ class TextfileOutput:
             while view:
                 view = view[os.write(descriptor, view) :]
             os.fchmod(descriptor, self._mode)
-            # No fsync: after a power failure the job is gone and the file with it.
+            # No fsync: after a power failure neither the job nor its file is needed.
             os.replace(temporary, self.path)
         except OSError:
             os.close(descriptor)
@@ -88,7 +88,7 @@ class TextfileOutput:
         self._lock = descriptor
 
     def write(self, view: JobView, documents: dict[str, Document]) -> None:
-        """The job has ended: its series go."""
+        """Remove the series of a job that has ended."""
         self.close()
 
     def close(self) -> None:
@@ -99,10 +99,10 @@ class TextfileOutput:
 
 
 def remove_stale(pattern: str) -> list[Path]:
-    """Remove the files of collectors that were killed; those of others are left alone."""
-    wild = re.sub(r"%\([a-z]+\)[-+ #0-9.]*[a-z]", "*", glob.escape(pattern)).replace("%%", "%")
+    """Remove the files of collectors that were killed."""
+    wildcard = re.sub(r"%\([a-z]+\)[-+ #0-9.]*[a-z]", "*", glob.escape(pattern)).replace("%%", "%")
     removed = []
-    for name in glob.glob(wild):
+    for name in glob.glob(wildcard):
         if _is_stale(name):
             Path(name).unlink(missing_ok=True)
             removed.append(Path(name))
@@ -116,9 +116,9 @@ def _is_stale(name: str) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.read(descriptor, len(_MARK)) != _MARK:
+        if os.read(descriptor, len(_HEADER)) != _HEADER:
             return False
-        # A live collector may have put a newer file in place between the opening and the lock.
+        # A running collector may have replaced the file between the open and the lock.
         return os.path.samestat(os.fstat(descriptor), os.stat(name))
     except OSError:
         return False

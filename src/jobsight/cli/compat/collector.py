@@ -144,7 +144,7 @@ def follow(
     """Run the engine with the settings' samplers and outputs until the end."""
     from jobsight.agent.agent import Agent
     from jobsight.agent.jobs.identity import info_from_prolog
-    from jobsight.agent.outputs.worker import OutputWorker, end_all
+    from jobsight.agent.outputs.worker import OutputWorker, stop_all
     from jobsight.sams.node.collector import JobCollector
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
@@ -177,7 +177,7 @@ def follow(
         try:
             engine.run()
         finally:
-            written = end_all(workers, END_TIMEOUT)
+            written = stop_all(workers, END_TIMEOUT)
     return 0 if written else 1
 
 
