@@ -36,7 +36,7 @@ def ring(store: Store) -> TokenCache:
 
 @pytest.fixture
 def client(store: Store, ring: TokenCache) -> TestClient:
-    app = create_app(store, TOKEN, delay=0, keyring=ring)
+    app = create_app(store, TOKEN, delay=0, tokens=ring)
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
 
@@ -58,7 +58,7 @@ def test_a_token_sends_batches_of_its_cluster_and_nothing_else(
     for path in ROUTES:
         answer = client.get(path, headers={"Authorization": f"Bearer {token}"})
         assert answer.status_code == 403, path
-        assert "1 of cluster alpha (nodes) may send batches and nothing else" in answer.text
+        assert "1 of cluster alpha (nodes) permits sending batches only" in answer.text
     assert client.get(f"/?token={token}").status_code == 401
     assert client.post("/sign-in", data={"token": token}).status_code == 401
 
@@ -69,7 +69,7 @@ def test_a_batch_of_another_cluster_is_refused_and_both_are_named(
     _, token = tokens.add("beta")
     status, error = send(client, token)
     assert status == 403
-    assert error.startswith("the token is one of cluster 'beta', the batch is one of cluster 'alp")
+    assert error.startswith("the token belongs to cluster 'beta', the batch to cluster 'alp")
     assert store.info().agents == store.info().runs == 0
     assert send(client, TOKEN) == (200, "stored")
 
@@ -84,7 +84,7 @@ def test_a_run_of_another_cluster_inside_of_a_batch_is_refused(
 
 
 def test_wrong_expired_and_revoked_are_said(client: TestClient, tokens: Tokens) -> None:
-    assert send(client, "no-such-token") == (401, "the token is wrong")
+    assert send(client, "no-such-token") == (401, "the token is invalid")
     _, expired = tokens.add("alpha", "old", expires=1_700_000_000 * SECOND)
     assert send(client, expired) == (
         401,
@@ -177,7 +177,7 @@ def test_uses_are_written_together_and_not_with_each_batch(
     for token in made * 3:
         assert send(client, token) == (200, "stored")
     assert written == []
-    ring._uses_written -= auth._USES_EVERY
+    ring._uses_written -= auth._USES_INTERVAL
     assert send(client, made[0]) == (200, "stored")
     assert [sorted(uses) for uses in written] == [[1, 2]]
     assert all(token.used is not None for token in tokens.list())
@@ -196,7 +196,7 @@ def test_uses_wait_for_a_store_that_cannot_be_written(
     def fail(*arguments: object) -> None:
         raise StoreError("the store is full")
 
-    ring.note_use(tokens.list()[0])
+    ring.record_use(tokens.list()[0])
     with monkeypatch.context() as patched:
         patched.setattr(Tokens, "note_used", fail)
         ring.write_uses()

@@ -15,7 +15,7 @@ from jobsight.config.settings import IngestSettings, ServerSettings, Settings
 from jobsight.model import ExecutableUse, JobInfo, Series, StepUse
 from jobsight.server import limits, receiver
 from jobsight.server.app import create_app
-from jobsight.server.limits import AGENTS, Busy, MemoryBudget, RateLimiter, weight
+from jobsight.server.limits import MAX_AGENTS, Busy, MemoryBudget, RateLimiter, estimate_memory
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.store import Store
 from jobsight.transport import wire
@@ -60,9 +60,9 @@ def test_zero_sets_no_bound() -> None:
 
 def test_the_table_of_agents_is_bounded() -> None:
     rates = RateLimiter(1, 1, Clock())
-    for number in range(AGENTS + 500):
+    for number in range(MAX_AGENTS + 500):
         rates.admit(number)
-    assert len(rates) == AGENTS
+    assert len(rates) == MAX_AGENTS
 
 
 def app_with(store: Store, **limits: Any) -> TestClient:
@@ -77,7 +77,7 @@ def test_an_agent_that_sends_too_often_is_told_when_to_come_again(store: Store) 
     assert client.post("/api/v1/batches", content=data).status_code == 200
     answer = client.post("/api/v1/batches", content=data)
     assert answer.status_code == 429
-    assert "more than 0.01 requests" in answer.json()["error"]
+    assert "exceeds 0.01 requests" in answer.json()["error"]
     assert 90 <= int(answer.headers["Retry-After"]) <= 100
     # Pages are not agents.
     assert client.get("/api/v1/jobs").status_code == 200
@@ -94,14 +94,14 @@ def test_an_agent_that_sends_too_much_is_told_when_to_come_again(store: Store) -
 def test_one_batch_alone_has_room_and_the_next_waits() -> None:
     async def scene() -> list[str]:
         said = []
-        small = MemoryBudget(memory=100, patience=5)
+        small = MemoryBudget(memory=100, timeout=5)
 
         async def work(name: str, size: int) -> None:
-            await small.enter(size)
+            await small.acquire(size)
             said.append(f"{name} in")
             await asyncio.sleep(0.01)
             said.append(f"{name} out")
-            small.leave(size)
+            small.release(size)
 
         await asyncio.gather(work("large", 1000), work("one", 60), work("two", 60))
         return said
@@ -113,45 +113,45 @@ def test_one_batch_alone_has_room_and_the_next_waits() -> None:
 
 def test_many_small_ones_go_side_by_side_up_to_a_number() -> None:
     async def scene() -> int:
-        full = MemoryBudget(memory=10**6, patience=5)
+        full = MemoryBudget(memory=10**6, timeout=5)
         inside = most = 0
 
         async def work() -> None:
             nonlocal inside, most
-            await full.enter(1)
+            await full.acquire(1)
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0)
             inside -= 1
-            full.leave(1)
+            full.release(1)
 
         await asyncio.gather(*(work() for _ in range(100)))
         return most
 
-    assert asyncio.run(scene()) == limits.AT_ONCE
+    assert asyncio.run(scene()) == limits.MAX_BATCHES
 
 
 def test_who_waits_too_long_is_told_so_and_leaves_no_trace() -> None:
     async def scene() -> None:
-        full = MemoryBudget(memory=100, patience=0.01)
-        await full.enter(100)
-        with pytest.raises(Busy, match="as many batches at hand"):
-            await full.enter(1)
-        full.leave(100)
-        await full.enter(100)
-        full.leave(100)
-        assert (full._held, full._batches, full._waiting) == (0, 0, {})
+        full = MemoryBudget(memory=100, timeout=0.01)
+        await full.acquire(100)
+        with pytest.raises(Busy, match="limit of batches"):
+            await full.acquire(1)
+        full.release(100)
+        await full.acquire(100)
+        full.release(100)
+        assert (full._used, full._batches, full._waiting) == (0, 0, {})
 
     asyncio.run(scene())
 
 
 def test_the_weight_of_a_batch_is_known_before_it_is_unpacked() -> None:
     data = wire.encode(batch())
-    assert len(data) < weight(data) < 10**6
+    assert len(data) < estimate_memory(data) < 10**6
     bomb = wire.MAGIC + zstd(b"\0" * wire.MAX_UNPACKED)
-    assert weight(bomb) > wire.MAX_UNPACKED + 10 * wire.MAX_HEADER
-    assert weight(b"JSB1") == 4
-    assert weight(b"nonsense") == 8
+    assert estimate_memory(bomb) > wire.MAX_UNPACKED + 10 * wire.MAX_HEADER
+    assert estimate_memory(b"JSB1") == 4
+    assert estimate_memory(b"nonsense") == 8
 
 
 def zstd(body: bytes) -> bytes:
@@ -164,7 +164,7 @@ def test_a_batch_of_too_many_things_is_refused(
 ) -> None:
     sent = batch()
     part = sent.parts[0]
-    monkeypatch.setitem(receiver.MOST, what, 3)
+    monkeypatch.setitem(receiver.MAX_ITEMS, what, 3)
     if what == "parts":
         sent.parts = [part] * 4
     elif what == "jobs":
@@ -180,7 +180,7 @@ def test_a_batch_of_too_many_things_is_refused(
     answer = app_with(store).post("/api/v1/batches", content=wire.encode(sent))
     assert (answer.status_code, answer.json()["error"]) == (
         422,
-        f"the batch has 4 {what}; 3 are allowed",
+        f"the batch has 4 {what}; at most 3 allowed",
     )
     assert store.info().agents == 0
 
@@ -211,7 +211,7 @@ def test_a_busy_store_is_said_in_time_and_the_next_try_is_a_duplicate(store: Sto
     with TestClient(app, base_url="http://127.0.0.1", headers=BEARER) as client:
         answer = client.post("/api/v1/batches", content=data)
         assert answer.status_code == 503
-        assert answer.json()["error"].startswith("the store is busy: the batch is not known to be")
+        assert answer.json()["error"].startswith("the store is busy")
         assert int(answer.headers["Retry-After"]) > 0
         held.go_on.set()
         wait_until(lambda: held.written == [True])
@@ -251,7 +251,7 @@ def head(server: BackgroundServer, size: int, token: str | None = None) -> bytes
 def test_a_client_that_sends_slowly_or_not_at_all_is_given_up(server: BackgroundServer) -> None:
     answer = raw(server, head(server, 1000), b"JSB1")
     assert answer.startswith(b"HTTP/1.1 408")
-    assert b"did not come whole within 3 seconds" in answer
+    assert b"not complete after 3 seconds" in answer
 
 
 def test_a_client_that_goes_away_leaves_nothing_behind(server: BackgroundServer) -> None:
@@ -274,14 +274,14 @@ def test_a_refusal_is_heard_by_who_is_still_sending(server: BackgroundServer) ->
 def test_a_connection_without_a_request_is_closed(
     server: BackgroundServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.server.auth._HEAD_TIME", 0.1)
+    monkeypatch.setattr("jobsight.server.auth._HEADER_TIMEOUT", 0.1)
     assert raw(server, b"POST /api/v1/ba") == b""
 
 
 def test_huge_numbers_of_jobs_do_not_reach_the_store(store: Store) -> None:
     sent = batch()
     info = JobInfo(cluster="alpha", job_id=1, source="x")
-    sent.jobs = [info] * (receiver.MOST["jobs"] + 1)
+    sent.jobs = [info] * (receiver.MAX_ITEMS["jobs"] + 1)
     answer = app_with(store).post("/api/v1/batches", content=wire.encode(sent))
     assert answer.status_code == 422
-    assert "16,385 jobs; 16,384 are allowed" in answer.json()["error"]
+    assert "16,385 jobs; at most 16,384 allowed" in answer.json()["error"]

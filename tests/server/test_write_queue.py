@@ -30,7 +30,7 @@ class Doubling:
 
 def test_what_waits_is_taken_together() -> None:
     write = Doubling()
-    writers = WriteQueue(write, threads=1, together=4)
+    writers = WriteQueue(write, threads=1, batch_size=4)
 
     async def send() -> list[object]:
         first = writers.submit(0)
@@ -56,7 +56,7 @@ def test_a_fault_of_all_is_told_to_all() -> None:
     def fail(_numbers: Sequence[int]) -> list[int | Exception]:
         raise OSError("the machine is on fire")
 
-    writers: WriteQueue[int, int] = WriteQueue(fail, threads=1, together=4)
+    writers: WriteQueue[int, int] = WriteQueue(fail, threads=1, batch_size=4)
     for _ in range(2):
         with pytest.raises(OSError, match="on fire"):
             asyncio.run(one(writers, 1))
@@ -64,7 +64,7 @@ def test_a_fault_of_all_is_told_to_all() -> None:
 
 def test_an_answer_that_nobody_waits_for() -> None:
     write = Doubling()
-    writers = WriteQueue(write, threads=1, together=1)
+    writers = WriteQueue(write, threads=1, batch_size=1)
 
     async def leave() -> None:
         writers.submit(1)
@@ -85,7 +85,7 @@ def test_several_threads_do_not_wait_for_each_other() -> None:
         both.wait(60)
         return [*numbers]
 
-    writers = WriteQueue(meet, threads=2, together=1)
+    writers = WriteQueue(meet, threads=2, batch_size=1)
 
     async def send() -> list[int]:
         return await asyncio.gather(writers.submit(1), writers.submit(2))
@@ -115,7 +115,7 @@ def test_each_batch_of_several_has_its_own_outcome(store: Store) -> None:
     ]
     assert isinstance(outcomes[1], WireError)
     assert isinstance(outcomes[2], BatchError)
-    assert "the token is one of cluster 'another'" in str(outcomes[4])
+    assert "the token belongs to cluster 'another'" in str(outcomes[4])
     assert copied == [arrived[0][0], arrived[5][0]]
 
 

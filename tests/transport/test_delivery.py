@@ -10,9 +10,9 @@ import pytest
 
 from jobsight.errors import JobsightError
 from jobsight.model import Batch
-from jobsight.server.receiver import Receiver
+from jobsight.server.receiver import EmbeddedTarget, Receiver
 from jobsight.store.store import Store
-from jobsight.transport.delivery import Answer, Delivery, DeliveryThread, EmbeddedTarget, HttpTarget
+from jobsight.transport.delivery import Answer, Delivery, DeliveryThread, HttpTarget
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import decode
 from tests.server.batches import batch as whole_batch

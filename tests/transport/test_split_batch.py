@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from jobsight.model import Batch, ExecutableUse, JobPart, StepUse
-from jobsight.server.receiver import Receiver
+from jobsight.server.receiver import EmbeddedTarget, Receiver
 from jobsight.store.store import Store
-from jobsight.transport.delivery import Delivery, EmbeddedTarget
+from jobsight.transport.delivery import Delivery
 from jobsight.transport.spool import Spool, SpoolWriter, split_batch
 from jobsight.transport.wire import MAX_HEADER, WireError, decode, encode
 from tests.server.batches import batch

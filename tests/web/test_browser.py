@@ -272,7 +272,7 @@ def test_sign_in_by_the_form(browser: Browser, address: str) -> None:
     page.goto(address)
     page.get_by_label("Token").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
-    assert page.get_by_role("alert").inner_text() == "This is not the token of this server."
+    assert page.get_by_role("alert").inner_text() == "The token is invalid."
     page.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("table.runs")

@@ -16,7 +16,7 @@ from jobsight.errors import ConfigError
 PARTS: dict[str, dict[str, str]] = {
     "listener": dict(LISTENERS),
     "output": {
-        "embedded": "jobsight.transport.delivery:EmbeddedTarget",
+        "embedded": "jobsight.server.receiver:EmbeddedTarget",
         "server": "jobsight.transport.delivery:HttpTarget",
         **OUTPUTS,
     },

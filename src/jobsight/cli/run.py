@@ -25,13 +25,12 @@ from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import CommandError, JobsightError
 from jobsight.reports.terminal import print_report
-from jobsight.server.receiver import Receiver
+from jobsight.server.receiver import EmbeddedTarget, Receiver
 from jobsight.store.store import Store
 from jobsight.text import parse_size
 from jobsight.transport.delivery import (
     Delivery,
     DeliveryThread,
-    EmbeddedTarget,
     Target,
     server_target,
 )

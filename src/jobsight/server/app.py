@@ -1,8 +1,7 @@
-"""The application: API, pages and files behind one access check."""
+"""The ASGI application: ingest route, API, pages and static files behind one access check."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ import jobsight
 from jobsight import web
 from jobsight.config.settings import ServerSettings
 from jobsight.prometheus.remote_write import RemoteWriting
-from jobsight.reports.build import build_report
 from jobsight.server import errors, ingest
 from jobsight.server.api import health, jobs, usage
 from jobsight.server.auth import BATCHES, AccessControl, TokenCache
 from jobsight.store.store import Store
+from jobsight.web import pages
 
 _DESCRIPTION = """What the jobs of a cluster really did.
 
@@ -39,31 +38,34 @@ def create_app(
     *,
     allowed_hosts: Iterable[str] = (),
     settings: ServerSettings | None = None,
-    keyring: TokenCache | None = None,
+    tokens: TokenCache | None = None,
     remote: RemoteWriting | None = None,
     delay: float = 0.25,
 ) -> FastAPI:
-    """Put the application together; nothing of it answers without the token. ``remote``
-    gets a copy of every batch that is new."""
-    keyring = keyring or TokenCache(store)
+    """Build the application. Every route but the public ones needs a token.
+
+    ``remote`` receives a copy of every newly stored batch; ``delay`` is the pause in seconds
+    before an invalid token is refused.
+    """
+    tokens = tokens or TokenCache(store)
     app = FastAPI(
         title="jobsight",
         version=jobsight.__version__,
         description=_DESCRIPTION,
-        # The usual documentation page loads its scripts from elsewhere; the description is enough.
+        # FastAPI's documentation pages load scripts from a CDN.
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
     errors.install(app)
     copy = remote.take if remote is not None else None
-    taking = ingest.Ingest(store, keyring, settings or ServerSettings(), copy)
-    app.router.routes.insert(0, Route(BATCHES, ingest.BatchRoute(taking), methods=["POST"]))
+    batches = ingest.BatchRoute(ingest.Ingest(store, tokens, settings or ServerSettings(), copy))
+    app.router.routes.insert(0, Route(BATCHES, batches, methods=["POST"]))
     app.include_router(jobs.create_router(store))
     app.include_router(health.create_health_router(store, more=remote.text if remote else None))
     app.include_router(health.create_discovery_router(store))
     app.include_router(usage.create_router(store))
-    _add_pages(app, store)
+    app.include_router(pages.create_router(store))
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
     @app.get("/healthz", include_in_schema=False)
@@ -73,42 +75,29 @@ def create_app(
     app.add_middleware(
         AccessControl,
         token=token,
-        keyring=keyring,
+        tokens=tokens,
         hosts=allowed_hosts,
-        sign_in_page=_sign_in_page,
+        sign_in_page=lambda message: pages.render("sign-in.html", message=message),
         delay=delay,
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
 
-def _add_pages(app: FastAPI, store: Store) -> None:
-    if importlib.util.find_spec("jobsight.web.pages") is not None:
-        from jobsight.web.pages import create_router
-
-        app.include_router(create_router(store, build_report))
-
-
-def _sign_in_page(message: str) -> str:
-    from jobsight.web.pages import render
-
-    return render("sign-in.html", message=message)
-
-
 def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
-        made = get_openapi(
+        schema = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, schemas = msgspec.json.schema_components(
             (*jobs.REPLIES, *usage.REPLIES, health.Health, health.TargetGroup),
             ref_template="#/components/schemas/{name}",
         )
-        made["paths"][BATCHES] = {"post": ingest.BatchRoute.description()}
-        components = made.setdefault("components", {})
-        # FastAPI's own shape of a wrong parameter is not the one that is answered here.
+        schema["paths"][BATCHES] = {"post": ingest.BatchRoute.description()}
+        components = schema.setdefault("components", {})
+        # Replaces FastAPI's own schema of a validation error, which is not what is sent.
         components["schemas"] = schemas
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        made["security"] = [{"token": []}]
-        app.openapi_schema = made
+        schema["security"] = [{"token": []}]
+        app.openapi_schema = schema
     return app.openapi_schema

@@ -1,13 +1,10 @@
-"""Who may see anything at all: the middleware before every page, file and API route.
+"""Authentication: the middleware in front of every page, file and API route.
 
-A browser proves itself with a cookie, a program with ``Authorization: Bearer``. The cookie opens
-what is read only: a page of another server on the same machine shares our site, and a form there
-must not be able to write here. An agent's token belongs to its cluster and opens the door for its
-batches, nothing else.
-
-The clusters' tokens as a running server knows them: read every few seconds, not per request.
-
-One connection of the server: knows the client's certificate, and waits for nobody for ever.
+:class:`AccessControl` is the middleware. A browser authenticates with a cookie, a program with
+``Authorization: Bearer``. The cookie permits reading only, because a page of another server on the
+same host is same-site with this one, and a form there must not be able to write here. A cluster's
+token permits sending that cluster's batches and nothing else; :class:`TokenCache` looks it up.
+:class:`HttpProtocol` adds the client certificate to a connection.
 """
 
 from __future__ import annotations
@@ -35,23 +32,23 @@ from jobsight.store.tokens import ClusterToken, Tokens, digest_of
 from jobsight.transport.running_server import cookie_value, same
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-#: Told to everybody: that there is a server, and what the sign-in page needs to look like one.
+#: Paths that need no token: the health check, and the sign-in page with its files.
 PUBLIC = frozenset({"/healthz", "/sign-in", "/static/style.css", "/static/icon.svg"})
 
-#: Where batches go, the one place that the token of a cluster opens.
+#: The ingest route, the only one that a cluster's token permits.
 BATCHES = "/api/v1/batches"
-#: The token of a cluster that a request was let in with; absent for the server's own.
+#: Key of the scope: the cluster token of a request; absent with the server's own token.
 TOKEN_IN_SCOPE = "jobsight.token"
-#: Seconds after which a program may try again when the store was busy or full.
+#: Retry-After in seconds when the store is busy or full.
 RETRY_AFTER = 5
 
 _SAFE = frozenset({"GET", "HEAD"})
 _FORM_LIMIT = 4096
-#: How much of a refused body is read, in bytes and seconds. A connection that is closed with bytes
-#: unread is reset, and the sender may never see why.
-_DRAINED = 32 * 2**20
-_DRAIN_TIME = 10.0
-#: On every answer, whoever gives it.
+#: Limits on reading a refused body. If a connection is closed with unread bytes, it is reset, and
+#: the client may never receive the reply.
+_DRAIN_BYTES = 32 * 2**20
+_DRAIN_TIMEOUT = 10.0
+#: Headers of every reply.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -63,30 +60,29 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-#: The same as they go over the wire.
-_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-_KEPT, _NOT_KEPT = (b"cache-control", b"no-cache"), (b"cache-control", b"no-store")
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+_NO_CACHE, _NO_STORE = (b"cache-control", b"no-cache"), (b"cache-control", b"no-store")
 
 #: Renders the sign-in page with a message.
 SignInPage = Callable[[str], str]
 
 
 class AccessControl:
-    """Lets a request pass when it comes to a name of ours and carries the token."""
+    """Passes on requests that have an accepted Host header and a valid token."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         token: str,
-        keyring: TokenCache,
+        tokens: TokenCache,
         hosts: Iterable[str],
         sign_in_page: SignInPage,
         delay: float = 0.25,
     ) -> None:
         self._app = app
         self._token = token
-        self._keyring = keyring
+        self._tokens = tokens
         self._session = cookie_value(token)
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK_NAMES, *hosts))
         self._sign_in_page = sign_in_page
@@ -97,18 +93,18 @@ class AccessControl:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # Nothing here speaks another protocol; one that came later would need its own check.
+            # There is no WebSocket route; one would need a check of its own.
             await send({"type": "websocket.close", "code": 1008})
             return
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # Files may be kept but must be asked for again; what a job did is not kept at all.
+                # Files may be cached but must be revalidated; data of jobs is never cached.
                 static = message["status"] in (200, 304) and scope["path"].startswith("/static/")
                 given = {name for name, _ in message["headers"]}
                 message["headers"] += [
                     header
-                    for header in (*_HEADERS, _KEPT if static else _NOT_KEPT)
+                    for header in (*_RAW_HEADERS, _NO_CACHE if static else _NO_STORE)
                     if header[0] not in given
                 ]
             await send(message)
@@ -121,9 +117,9 @@ class AccessControl:
     async def _check(self, scope: Scope, receive: Receive) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        # A page of the internet can make its name point at 127.0.0.1; it cannot change this line.
+        # Against DNS rebinding: a foreign name may resolve to 127.0.0.1.
         if host_name(host).lower() not in self._hosts:
-            return _refusal(400, f"this server does not answer to the name {host[:80]!r}")
+            return _refusal(400, f"{host[:80]!r} is not a host name of this server")
         path, method = scope["path"], scope["method"]
         if path == "/sign-in":
             return await self._sign_in(Request(scope, receive), port_of(host))
@@ -133,41 +129,41 @@ class AccessControl:
             given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
             if given is not None:
                 return await self._enter(scope, given, _without_token(scope), port_of(host))
-        return await self._judge(scope, headers, port_of(host))
+        return await self._check_token(scope, headers, port_of(host))
 
-    async def _judge(self, scope: Scope, headers: Headers, port: str) -> Response | None:
+    async def _check_token(self, scope: Scope, headers: Headers, port: str) -> Response | None:
         path, method = scope["path"], scope["method"]
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and given:
             if same(given.strip(), self._token):
                 return None
-            return await self._judge_agent(scope, given.strip())
+            return await self._check_cluster_token(scope, given.strip())
         cookie = _cookie(headers.get("cookie", ""), cookie_name(port))
         if cookie is not None and same(cookie, self._session):
             if method in _SAFE:
                 return None
-            return self._unauthorised(
-                path, "writing needs the token as Authorization: Bearer, not a browser's cookie"
+            return self._unauthorized(
+                path, "writing needs Authorization: Bearer TOKEN; a cookie is not sufficient"
             )
-        return self._unauthorised(path, "")
+        return self._unauthorized(path, "")
 
-    async def _judge_agent(self, scope: Scope, given: str) -> Response | None:
+    async def _check_cluster_token(self, scope: Scope, given: str) -> Response | None:
         try:
-            token = await self._keyring.find(given)
+            token = await self._tokens.find(given)
         except StoreError as error:
             return _refusal(503, str(error), {"Retry-After": str(RETRY_AFTER)})
-        refusal = "the token is wrong" if token is None else token.refusal(time.time_ns())
+        refusal = "the token is invalid" if token is None else token.refusal(time.time_ns())
         if token is None or refusal is not None:
             await asyncio.sleep(self._delay)
-            return self._unauthorised(scope["path"], refusal or "")
+            return self._unauthorized(scope["path"], refusal or "")
         if (scope["path"], scope["method"]) != (BATCHES, "POST"):
-            return _refusal(403, f"the token {token.name} may send batches and nothing else")
+            return _refusal(403, f"the token {token.name} permits sending batches only")
         scope[TOKEN_IN_SCOPE] = token
         return None
 
-    def _unauthorised(self, path: str, message: str) -> Response:
+    def _unauthorized(self, path: str, message: str) -> Response:
         if path.startswith(("/api/", "/static/")):
-            sentence = message or "the token of the server is needed: Authorization: Bearer TOKEN"
+            sentence = message or "a token is required: Authorization: Bearer TOKEN"
             return _refusal(401, sentence, {"WWW-Authenticate": "Bearer"})
         return HTMLResponse(self._sign_in_page(message), 401, {"WWW-Authenticate": "Bearer"})
 
@@ -175,21 +171,23 @@ class AccessControl:
         if request.method in _SAFE:
             return HTMLResponse(self._sign_in_page(""))
         if request.method != "POST":
-            return _refusal(405, "the sign-in takes GET and POST", {"Allow": "GET, HEAD, POST"})
+            return _refusal(
+                405, "the sign-in page accepts GET and POST", {"Allow": "GET, HEAD, POST"}
+            )
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > _FORM_LIMIT:
-                return _refusal(413, "the form of the sign-in is a few lines long, not more")
+                return _refusal(413, f"the form is larger than {_FORM_LIMIT} bytes")
         form = dict(parse_qsl(body.decode("utf-8", "replace")))
         return await self._enter(request.scope, form.get("token", "").strip(), "/", port)
 
     async def _enter(self, scope: Scope, given: str, target: str, port: str) -> Response:
         if not same(given, self._token):
             await asyncio.sleep(self._delay)
-            page = self._sign_in_page("This is not the token of this server.")
+            page = self._sign_in_page("The token is invalid.")
             return HTMLResponse(page, 401, {"WWW-Authenticate": "Bearer"})
-        # The clean address: the token stays neither in the history nor in a copied link.
+        # Redirect, so that the token is neither in the history nor in a copied link.
         answer = RedirectResponse(target, 303)
         answer.set_cookie(
             cookie_name(port),
@@ -202,11 +200,11 @@ class AccessControl:
 
 
 async def drain(receive: Receive) -> None:
-    """Read the rest of a body that nobody wants, within bounds, so that the answer is heard."""
+    """Read and discard the rest of a body, within limits, so that the client gets the reply."""
     size = 0
     try:
-        async with asyncio.timeout(_DRAIN_TIME):
-            while size < _DRAINED:
+        async with asyncio.timeout(_DRAIN_TIMEOUT):
+            while size < _DRAIN_BYTES:
                 message = await receive()
                 if message["type"] != "http.request" or not message.get("more_body"):
                     return
@@ -216,7 +214,7 @@ async def drain(receive: Receive) -> None:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port; brackets belong to an IPv6 address."""
+    """The name in a Host header, without the port; an IPv6 address keeps its brackets."""
     if host.startswith("["):
         return host[: host.find("]") + 1]
     return host.rpartition(":")[0] or host
@@ -228,22 +226,22 @@ def port_of(host: str) -> str:
 
 
 def cookie_name(port: str) -> str:
-    """Cookies do not know ports: two servers on one machine would sign each other out."""
+    """The name contains the port: cookies of all ports of a host share one name space."""
     return f"jobsight-{port}"
 
 
 def _cookie(header: str, name: str) -> str | None:
     try:
-        found = SimpleCookie(header).get(name)
+        cookie = SimpleCookie(header).get(name)
     except CookieError:
         return None
-    return found.value if found else None
+    return cookie.value if cookie else None
 
 
 def _without_token(scope: Scope) -> str:
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = urlencode([pair for pair in pairs if pair[0] != "token"])
-    # The raw path keeps its escapes. A second slash would make the rest another server's name.
+    # The raw path keeps its escapes. A second leading slash would make it a URL of another host.
     path = "/" + scope.get("raw_path", b"/").decode("latin-1").lstrip("/\\")
     return f"{path}?{query}" if query else path
 
@@ -253,51 +251,51 @@ def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) 
     return Response(body, status, headers, "application/json")
 
 
-#: Seconds after which a token that was revoked by another process is refused here, too.
+#: Seconds until a token that another process revoked is refused here.
 REVOKED_WITHIN = 5.0
-#: Uses of all tokens are written together, once in so many seconds.
-_USES_EVERY = 60.0
+#: Seconds between two writes of the times at which tokens were used.
+_USES_INTERVAL = 60.0
 
 
 class TokenCache:
-    """Finds the cluster of a token, and remembers when each was used."""
+    """The cluster tokens of the store, read every few seconds and not for each request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[bytes, ClusterToken] = {}
         self._read_at = -REVOKED_WITHIN
-        # One question at a time: guesses then cost those who guess, and not the store.
-        self._asking = asyncio.Lock()
+        # One query at a time: invalid tokens then delay each other and not the store.
+        self._querying = asyncio.Lock()
         self._uses: dict[int, int] = {}
         self._uses_written = time.monotonic()
         self._mutex = threading.Lock()
 
     async def find(self, given: str) -> ClusterToken | None:
-        """The token as it stands in the store; a new one is known at once."""
+        """The stored token; one that was just created is found at once."""
         digest = digest_of(given)
         if time.monotonic() - self._read_at >= REVOKED_WITHIN:
-            async with self._asking:
+            async with self._querying:
                 if time.monotonic() - self._read_at >= REVOKED_WITHIN:
                     self._known = await run_in_threadpool(Tokens(self._store.database).by_digest)
                     self._read_at = time.monotonic()
         if digest not in self._known:
-            async with self._asking:
-                found = await run_in_threadpool(Tokens(self._store.database).find, digest)
-            if found is not None:
-                self._known[digest] = found
+            async with self._querying:
+                token = await run_in_threadpool(Tokens(self._store.database).find, digest)
+            if token is not None:
+                self._known[digest] = token
         return self._known.get(digest)
 
-    def note_use(self, token: ClusterToken) -> None:
-        """A batch has been stored for whoever showed it; now and then that is written down."""
+    def record_use(self, token: ClusterToken) -> None:
+        """Record that a batch was stored with this token; written to the store periodically."""
         with self._mutex:
             self._uses[token.id] = time.time_ns() // SECOND * SECOND
-            if time.monotonic() - self._uses_written < _USES_EVERY:
+            if time.monotonic() - self._uses_written < _USES_INTERVAL:
                 return
             self._uses_written = time.monotonic()
         self.write_uses()
 
     def write_uses(self) -> None:
-        """Write down when tokens were used; a store that cannot take it gets it later."""
+        """Write the times of use; if the store is not available, the next call writes them."""
         with self._mutex:
             uses, self._uses = self._uses, {}
         if not uses:
@@ -309,25 +307,25 @@ class TokenCache:
                 self._uses = uses | self._uses
 
 
-#: In the state of a request: whether the client showed a certificate, which TLS has verified.
+#: Key of the request state: whether the client presented a certificate, verified by TLS.
 CERTIFICATE_IN_STATE = "certificate"
-#: Seconds for the head of the first request.
-_HEAD_TIME = 30.0
+#: Seconds for the header of the first request.
+_HEADER_TIMEOUT = 30.0
 
 
 class HttpProtocol(H11Protocol):
-    """uvicorn's connection; that one says nothing of certificates and gives a head all the time."""
+    """uvicorn's h11 protocol plus the client certificate and a timeout for the first header."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        shown = bool(transport.get_extra_info("peercert"))
-        self.app_state = {**self.app_state, CERTIFICATE_IN_STATE: shown}
-        self._head_timer = self.loop.call_later(_HEAD_TIME, self._close_silent)
+        presented = bool(transport.get_extra_info("peercert"))
+        self.app_state = {**self.app_state, CERTIFICATE_IN_STATE: presented}
+        self._header_timer = self.loop.call_later(_HEADER_TIMEOUT, self._close_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer.cancel()
+        self._header_timer.cancel()
         super().connection_lost(exc)
 
-    def _close_silent(self) -> None:
+    def _close_idle(self) -> None:
         if cast(object, self.cycle) is None:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""Errors as answers: a sentence as JSON for programs, as a page for people, never a trace."""
+"""Error replies: one sentence, as JSON for programs and as a page for browsers."""
 
 from __future__ import annotations
 
@@ -16,28 +16,35 @@ from jobsight.server.auth import HEADERS, RETRY_AFTER
 from jobsight.server.receiver import ForeignCluster
 from jobsight.store.read.queries import RunNotFound
 from jobsight.store.write.validation import BatchError
+from jobsight.web.pages import render
 
 
 class ErrorReply(msgspec.Struct):
-    """Why there is no answer, in one sentence."""
+    """The reason for an error status, in one sentence."""
 
     error: str
 
 
-def answer(
+def install(app: FastAPI) -> None:
+    """Register the handlers for every kind of error."""
+    app.add_exception_handler(JobsightError, _jobsight_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(Exception, _internal_error)
+
+
+def error_reply(
     request: Request, status: int, sentence: str, headers: dict[str, str] | None = None
 ) -> Response:
-    """Say a sentence in the form that the asker reads."""
+    """JSON for the API and files, a page for everything else."""
     if request.url.path.startswith(("/api/", "/static/", "/healthz")):
         body = msgspec.json.encode(ErrorReply(sentence))
         return Response(body, status, headers, "application/json")
-    from jobsight.web.pages import render
-
     return HTMLResponse(render("error.html", status=status, sentence=sentence), status, headers)
 
 
 def status_of(error: JobsightError) -> int:
-    """The HTTP status that tells a program what to do about an error."""
+    """The HTTP status of an error."""
     if isinstance(error, RunNotFound):
         return 404
     if isinstance(error, BatchError):
@@ -51,9 +58,9 @@ async def _jobsight_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, JobsightError)
     status = status_of(error)
     headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
-    # Where the store lies is not the business of those who ask over the network.
+    # Clients on the network do not need the location of the store, which the full text contains.
     sentence = error.sentence if isinstance(error, RunNotFound) else str(error)
-    return answer(request, status, sentence, headers)
+    return error_reply(request, status, sentence, headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -61,27 +68,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
     sentence = str(error.detail)
     if sentence == HTTPStatus(error.status_code).phrase:
         sentence = f"{request.method} {request.url.path[:200]}: {sentence.lower()}"
-    return answer(request, error.status_code, sentence, dict(error.headers or {}))
+    return error_reply(request, error.status_code, sentence, dict(error.headers or {}))
 
 
-async def _wrong_parameter(request: Request, error: Exception) -> Response:
+async def _invalid_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     sentences = [
         f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}"
         for problem in error.errors()
     ]
-    return answer(request, 422, "; ".join(sentences))
+    return error_reply(request, 422, "; ".join(sentences))
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    # This answer is made outside of the access check, which adds the headers to all others.
+async def _internal_error(request: Request, error: Exception) -> Response:
+    # This reply is sent outside of the middleware, which adds the headers to all others.
     headers = HEADERS | {"Cache-Control": "no-store"}
-    return answer(request, 500, "The server failed at this request; its log says why.", headers)
-
-
-def install(app: FastAPI) -> None:
-    """Make every error of an application one of these answers."""
-    app.add_exception_handler(JobsightError, _jobsight_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _wrong_parameter)
-    app.add_exception_handler(Exception, _unexpected)
+    return error_reply(
+        request, 500, "The request failed with an internal error; see the server's log.", headers
+    )

@@ -1,6 +1,7 @@
-"""How much each agent has sent of late, in a table that does not grow beyond its bound.
+"""Limits on ingest: the rate of each agent, and the memory of the batches in process.
 
-Room for batches: what is read, unpacked and written at once is bounded, the rest waits.
+:class:`RateLimiter` is a token bucket per agent. :class:`MemoryBudget` admits batches to the write
+queue; a batch that finds no free capacity waits for a while and is then refused with 503.
 """
 
 from __future__ import annotations
@@ -15,140 +16,133 @@ import zstandard
 from jobsight.errors import StoreError
 from jobsight.transport.wire import MAGIC, MAX_HEADER, MAX_UNPACKED
 
-#: Seconds whose share may come at once: a spool that has waited empties in bursts.
+#: Capacity of a bucket in seconds: a spool that has filled up is emptied in bursts.
 BURST = 10.0
-#: Agents that are remembered; of the one that was silent longest nothing has to be.
-AGENTS = 16384
+#: Buckets in memory; the least recently used one is discarded, by then it is full again.
+MAX_AGENTS = 16384
+#: Batches admitted at once: as many as share one commit.
+MAX_BATCHES = 32
+
+#: Ratio of a decoded header to its encoded size, at worst.
+_HEADER_GROWTH = 20
+#: The zstd frame header, which contains the uncompressed size, is shorter than this.
+_FRAME_HEADER = 32
 
 
-class _Agent:
-    __slots__ = ("requests", "seen", "size")
+class _Bucket:
+    __slots__ = ("bytes", "requests", "updated")
 
-    def __init__(self, requests: float, size: float, seen: float) -> None:
-        #: What it may still send now. Sizes are known afterwards, so that may be below zero.
+    def __init__(self, requests: float, size: float, updated: float) -> None:
+        #: What the agent may send now. A size is known afterwards, so ``bytes`` may be negative.
         self.requests = requests
-        self.size = size
-        self.seen = seen
+        self.bytes = size
+        self.updated = updated
 
 
 class RateLimiter:
-    """Requests and bytes a second of each agent; zero sets no bound."""
+    """Limits the requests and bytes per second of each agent; 0 means no limit."""
 
     def __init__(
         self, requests: float, size: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._requests = requests
-        self._size = size
+        self._bytes = size
         self._clock = clock
-        self._agents: OrderedDict[Hashable, _Agent] = OrderedDict()
+        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._agents)
+        return len(self._buckets)
 
-    def admit(self, name: Hashable) -> float:
-        """Take one request of an agent; seconds after which it may come again where it may not."""
-        agent = self._agent(name)
+    def admit(self, agent: Hashable) -> float:
+        """Count one request of an agent; the seconds to wait if it is over the limit, else 0."""
+        bucket = self._refilled(agent)
         waits = [0.0]
-        if self._requests and agent.requests < 1:
-            waits.append((1 - agent.requests) / self._requests)
-        if self._size and agent.size < 0:
-            waits.append(-agent.size / self._size)
+        if self._requests and bucket.requests < 1:
+            waits.append((1 - bucket.requests) / self._requests)
+        if self._bytes and bucket.bytes < 0:
+            waits.append(-bucket.bytes / self._bytes)
         if max(waits) == 0:
-            agent.requests -= 1
+            bucket.requests -= 1
         return max(waits)
 
-    def charge(self, name: Hashable, size: int) -> None:
-        """Note how much a request brought."""
-        self._agent(name).size -= size
+    def charge(self, agent: Hashable, size: int) -> None:
+        """Count the bytes of an admitted request."""
+        self._refilled(agent).bytes -= size
 
-    def _agent(self, name: Hashable) -> _Agent:
+    def _refilled(self, agent: Hashable) -> _Bucket:
         now = self._clock()
-        most_requests, most_bytes = max(1.0, self._requests * BURST), self._size * BURST
-        agent = self._agents.get(name)
-        if agent is None:
-            agent = self._agents[name] = _Agent(most_requests, most_bytes, now)
-            if len(self._agents) > AGENTS:
-                self._agents.popitem(last=False)
+        max_requests, max_bytes = max(1.0, self._requests * BURST), self._bytes * BURST
+        bucket = self._buckets.get(agent)
+        if bucket is None:
+            bucket = self._buckets[agent] = _Bucket(max_requests, max_bytes, now)
+            if len(self._buckets) > MAX_AGENTS:
+                self._buckets.popitem(last=False)
         else:
-            self._agents.move_to_end(name)
-            elapsed = now - agent.seen
-            agent.requests = min(most_requests, agent.requests + elapsed * self._requests)
-            agent.size = min(most_bytes, agent.size + elapsed * self._size)
-            agent.seen = now
-        return agent
-
-
-#: Batches that are in a thread at once: as many as one commit takes.
-AT_ONCE = 32
-#: A record of the header in memory against its bytes on the wire, at worst.
-_GROWTH = 20
-#: The head of a frame, which holds its unpacked size, is shorter than this.
-_FRAME_HEAD = 32
+            self._buckets.move_to_end(agent)
+            elapsed = now - bucket.updated
+            bucket.requests = min(max_requests, bucket.requests + elapsed * self._requests)
+            bucket.bytes = min(max_bytes, bucket.bytes + elapsed * self._bytes)
+            bucket.updated = now
+        return bucket
 
 
 class Busy(StoreError):
-    """There is no room for a batch now."""
+    """The server cannot process a batch now."""
 
 
-def weight(data: bytes) -> int:
-    """Bytes of memory that a batch may take while it is unpacked and written, at worst.
+def estimate_memory(data: bytes) -> int:
+    """The most memory in bytes that an encoded batch may need while it is decoded and written.
 
-    What the frame says of its own size is believed: more than that is never unpacked.
+    The size in the frame header can be trusted: decoding never exceeds it.
     """
     try:
-        announced = zstandard.frame_content_size(data[len(MAGIC) : len(MAGIC) + _FRAME_HEAD])
+        announced = zstandard.frame_content_size(data[len(MAGIC) : len(MAGIC) + _FRAME_HEADER])
     except zstandard.ZstdError:
         announced = 0
-    # Below zero it is not announced, and then nothing is unpacked either.
+    # A negative size means that it is not announced; such a frame is not decompressed.
     size = min(max(0, announced), MAX_UNPACKED)
-    return len(data) + size + _GROWTH * min(size, MAX_HEADER)
+    return len(data) + size + _HEADER_GROWTH * min(size, MAX_HEADER)
 
 
 class MemoryBudget:
-    """So many batches and bytes at once; one alone has room whatever its size."""
+    """Limits concurrent batches and their estimated memory; a single batch is always admitted."""
 
-    def __init__(self, memory: int, patience: float) -> None:
+    def __init__(self, memory: int, timeout: float) -> None:
         self._memory = memory
-        self._patience = patience
-        self._held = 0
+        self._timeout = timeout
+        self._used = 0
         self._batches = 0
-        # In the order in which they came; a set has none.
+        # A dict keeps the order of arrival; a set does not.
         self._waiting: dict[asyncio.Future[None], None] = {}
 
-    async def enter(self, size: int) -> None:
-        """Wait for room; who got it must leave in the end."""
-        if self._fits(size):
-            self._take(size)
-            return
-        try:
-            async with asyncio.timeout(self._patience):
-                await self._wait(size)
-        except TimeoutError:
-            raise Busy("the server has as many batches at hand as it can hold; try later") from None
+    async def acquire(self, size: int) -> None:
+        """Wait until ``size`` bytes are free; the caller must release them."""
+        if not self._fits(size):
+            try:
+                async with asyncio.timeout(self._timeout):
+                    while not self._fits(size):
+                        await self._released()
+            except TimeoutError:
+                raise Busy("the server has reached its limit of batches; try later") from None
+        self._used += size
+        self._batches += 1
 
-    def leave(self, size: int) -> None:
-        """Give the room to those who wait."""
-        self._held -= size
+    def release(self, size: int) -> None:
+        self._used -= size
         self._batches -= 1
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
 
     def _fits(self, size: int) -> bool:
         if not self._batches:
             return True
-        return self._batches < AT_ONCE and self._held + size <= self._memory
+        return self._batches < MAX_BATCHES and self._used + size <= self._memory
 
-    def _take(self, size: int) -> None:
-        self._held += size
-        self._batches += 1
-
-    async def _wait(self, size: int) -> None:
-        while not self._fits(size):
-            woken = asyncio.get_running_loop().create_future()
-            self._waiting[woken] = None
-            try:
-                await woken
-            finally:
-                del self._waiting[woken]
-        self._take(size)
+    async def _released(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[future] = None
+        try:
+            await future
+        finally:
+            del self._waiting[future]

@@ -1,4 +1,9 @@
-"""The receiver: the one way of a batch into the store, over HTTP and within one process."""
+"""The receiver: decodes batches and stores each of them exactly once.
+
+:class:`Receiver` is used by the ingest route and, through :class:`EmbeddedTarget`, by agents that
+write to a store in their own process. The module is part of the agent's memory there, so it imports
+neither the store nor an HTTP framework.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,17 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from jobsight.errors import JobsightError
+from jobsight.errors import JobsightError, StoreError
 from jobsight.transport import wire
+from jobsight.transport.delivery import Answer
 
 if TYPE_CHECKING:
     from jobsight.model import Batch
     from jobsight.store.store import Store
 
-#: What one batch may speak of. Each costs statements while other writers wait; a node is far below.
-MOST: Final = {
+#: Most items of each kind in one batch. Each item costs statements while other writers wait; a
+#: node's batches are far below these limits.
+MAX_ITEMS: Final = {
     "parts": 4096,
     "jobs": 16_384,
     "metrics": 262_144,
@@ -25,7 +32,7 @@ MOST: Final = {
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What became of a batch. Both answers mean: it is stored, do not send it again."""
+    """The acknowledgement of a batch. Both statuses mean: stored, do not send it again."""
 
     status: Literal["stored", "duplicate"]
 
@@ -35,21 +42,21 @@ _DUPLICATE: Final = Receipt("duplicate")
 
 
 class ForeignCluster(JobsightError):
-    """A batch of one cluster came with the token of another."""
+    """A batch was sent with the token of another cluster."""
 
 
 class Receiver:
-    """Unpacks batches and writes each to the store once, however often it comes."""
+    """Decodes batches and writes each to the store once, however often it is sent."""
 
     def __init__(self, store: Store, copy: Callable[[bytes], None] | None = None) -> None:
-        """``copy`` gets every batch that was stored for the first time, as it came."""
+        """``copy`` receives every newly stored batch in its encoded form."""
         self._store = store
         self._copy = copy
 
     def accept(self, data: bytes, cluster: str | None = None) -> Receipt:
-        """Store one batch, of one cluster only where one is given.
+        """Store one batch; ``cluster`` is the only cluster that it may belong to.
 
-        Raises WireError, BatchError, ForeignCluster or StoreError with the reason.
+        Raises WireError, BatchError, ForeignCluster or StoreError.
         """
         (outcome,) = self.accept_all([(data, cluster)])
         if isinstance(outcome, Exception):
@@ -57,24 +64,24 @@ class Receiver:
         return outcome
 
     def accept_all(self, arrived: Sequence[tuple[bytes, str | None]]) -> list[Receipt | Exception]:
-        """The same for several, which share the wait for the disk; each has its own outcome."""
+        """Store several batches in one commit; the outcomes are those of :meth:`accept`."""
         outcomes: list[Receipt | Exception] = [_DUPLICATE] * len(arrived)
         batches: dict[int, Batch] = {}
-        for place, (data, cluster) in enumerate(arrived):
+        for index, (data, cluster) in enumerate(arrived):
             try:
-                batches[place] = _unpacked(data, cluster)
+                batches[index] = _decode(data, cluster)
             except Exception as error:
-                outcomes[place] = error
+                outcomes[index] = error
         written = self._store.write_all(list(batches.values()))
-        for place, outcome in zip(batches, written, strict=True):
+        for index, outcome in zip(batches, written, strict=True):
             if isinstance(outcome, Exception):
-                outcomes[place] = outcome
+                outcomes[index] = outcome
             elif outcome:
-                outcomes[place] = self._copied(arrived[place][0])
+                outcomes[index] = self._forward(arrived[index][0])
         return outcomes
 
-    def _copied(self, data: bytes) -> Receipt | Exception:
-        """Give a copy away; where that fails, only its own sender hears of it."""
+    def _forward(self, data: bytes) -> Receipt | Exception:
+        """Pass a copy on; a failure is reported to the sender of this batch only."""
         if self._copy is not None:
             try:
                 self._copy(data)
@@ -83,18 +90,29 @@ class Receiver:
         return _STORED
 
 
-def _unpacked(data: bytes, cluster: str | None) -> Batch:
+class EmbeddedTarget:
+    """Delivers batches to a receiver in the same process."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def send(self, data: bytes) -> Answer:
+        try:
+            self._receiver.accept(data)
+        except StoreError as error:
+            return Answer(stored=False, reason=str(error))
+        except (wire.WireError, JobsightError) as error:
+            return Answer(stored=False, refused=True, reason=str(error))
+        return Answer(stored=True)
+
+
+def _decode(data: bytes, cluster: str | None) -> Batch:
     batch = wire.decode(data)
     if cluster is not None and batch.cluster != cluster:
         raise ForeignCluster(
-            f"the token is one of cluster {cluster!r}, the batch is one of cluster "
+            f"the token belongs to cluster {cluster!r}, the batch to cluster "
             f"{batch.cluster[:255]!r}: nothing was stored"
         )
-    _check_counts(batch)
-    return batch
-
-
-def _check_counts(batch: Batch) -> None:
     counts = {
         "parts": len(batch.parts),
         "jobs": len(batch.jobs),
@@ -102,8 +120,9 @@ def _check_counts(batch: Batch) -> None:
         "executables": sum(len(part.executables) for part in batch.parts),
         "steps": sum(len(part.steps) for part in batch.parts),
     }
-    for what, count in counts.items():
-        if count > MOST[what]:
+    for kind, count in counts.items():
+        if count > MAX_ITEMS[kind]:
             from jobsight.store.write.validation import BatchError
 
-            raise BatchError(f"the batch has {count:,} {what}; {MOST[what]:,} are allowed")
+            raise BatchError(f"the batch has {count:,} {kind}; at most {MAX_ITEMS[kind]:,} allowed")
+    return batch

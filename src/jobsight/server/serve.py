@@ -186,14 +186,14 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))
-        keyring = TokenCache(store)
-        stack.callback(keyring.write_uses)
+        tokens = TokenCache(store)
+        stack.callback(tokens.write_uses)
         app = create_app(
             store,
             token,
             allowed_hosts=[settings.server.host, *settings.server.allowed_hosts],
             settings=settings.server,
-            keyring=keyring,
+            tokens=tokens,
             remote=_remote(settings, stack),
         )
         yield _Prepared(_server(app, settings, tls), listener, url, token)

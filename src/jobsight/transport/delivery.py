@@ -17,15 +17,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from jobsight.config import paths
-from jobsight.errors import JobsightError, StoreError
+from jobsight.errors import JobsightError
 from jobsight.transport.http import Reply, post
 from jobsight.transport.running_server import TokenError, read_running_server, read_token
 from jobsight.transport.spool import Spool
-from jobsight.transport.wire import WireError
 
 if TYPE_CHECKING:
     from jobsight.config.settings import Settings
-    from jobsight.server.receiver import Receiver
     from jobsight.transport.tls import ClientTls
 
 
@@ -48,22 +46,6 @@ class Target(Protocol):
     """Takes encoded batches."""
 
     def send(self, data: bytes) -> Answer: ...
-
-
-class EmbeddedTarget:
-    """The receiver in this very process, over a store file."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    def send(self, data: bytes) -> Answer:
-        try:
-            self._receiver.accept(data)
-        except StoreError as error:
-            return Answer(stored=False, reason=str(error))
-        except (WireError, JobsightError) as error:
-            return Answer(stored=False, refused=True, reason=str(error))
-        return Answer(stored=True)
 
 
 class Delivery:

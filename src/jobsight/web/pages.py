@@ -23,9 +23,9 @@ import jobsight
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
 from jobsight.reports import units
-from jobsight.reports.build import JobRow, job_row
-from jobsight.reports.report import GROUPS, JobReport, describe_state, tone_of
-from jobsight.store.read.queries import MetricSummary, StoredRun
+from jobsight.reports.build import JobRow, build_report, job_row
+from jobsight.reports.report import GROUPS, describe_state, tone_of
+from jobsight.store.read.queries import MetricSummary
 from jobsight.store.store import Store
 from jobsight.text import readable_text
 
@@ -98,12 +98,7 @@ class SeriesSummary(msgspec.Struct):
     total: float | None = None
 
 
-def create_router(
-    store: Store,
-    build_report: Callable[[Store, StoredRun], JobReport],
-    *,
-    clock: Callable[[], int] = time.time_ns,
-) -> APIRouter:
+def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> APIRouter:
     """The routes of the pages."""
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -142,7 +137,7 @@ def create_router(
         return _answer(
             request,
             "run.html",
-            report=build_report(store, stored),
+            report=build_report(store, stored, clock=clock),
             summaries=series_summaries(store, stored.id),
         )
 

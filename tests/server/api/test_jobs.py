@@ -117,7 +117,7 @@ def test_a_batch_too_large_is_not_read_to_its_end(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What has come whole is not waited for any longer, else this would not end.
-    monkeypatch.setattr("jobsight.server.auth._DRAIN_TIME", 3600.0)
+    monkeypatch.setattr("jobsight.server.auth._DRAIN_TIMEOUT", 3600.0)
     sent = 0
 
     def endless() -> Iterator[bytes]:

@@ -1,7 +1,6 @@
-"""Writers that share a commit: each gets his own answer, and only one's own fault fails."""
+"""Batches that are written together share a commit; only the invalid one fails."""
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,23 +9,23 @@ import pytest
 from jobsight.errors import StoreError
 from jobsight.store.database import Transaction
 from jobsight.store.store import Store
-from jobsight.store.write.batch import Group
+from jobsight.store.write.batch import commit_all
 from tests.store.sample import batch, find, part, seconds, series, sighting
 
 
-def together(count: int, work: Callable[[int], object]) -> list[object]:
-    """Call from so many threads at once; what each got, or its exception."""
+def in_threads(count: int, call: Callable[[int], object]) -> list[object]:
+    """Call from ``count`` threads at once; the result or the exception of each."""
     results: list[object] = [None] * count
     barrier = threading.Barrier(count)
 
-    def call(number: int) -> None:
+    def run(number: int) -> None:
         barrier.wait()
         try:
-            results[number] = work(number)
+            results[number] = call(number)
         except BaseException as error:
             results[number] = error
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -34,20 +33,36 @@ def together(count: int, work: Callable[[int], object]) -> list[object]:
     return results
 
 
-def test_each_gets_his_own_answer(store: Store) -> None:
+def insert_agent(number: int, *, fails: bool = False) -> Callable[[Transaction], int]:
+    def insert(transaction: Transaction) -> int:
+        transaction.execute(
+            "INSERT INTO agents (cluster, node, version, written, received, clock_skew,"
+            " skew_found) VALUES (:cluster, 'n', '1', 1, 1, 0, 0)",
+            {"cluster": f"c{number}"},
+        )
+        if fails:
+            transaction.execute("SELECT * FROM nowhere")
+        return number
+
+    return insert
+
+
+def test_writers_in_several_threads_get_their_own_answers(store: Store) -> None:
     def send(number: int) -> bool:
-        # Every batch comes twice, from two threads at once.
+        # Every batch is sent twice, from two threads at once.
         sent = part(sighting(node=f"n{number // 2}"), series=series([number // 2]))
         return store.write(batch(sent, sequence=1, spool=f"s{number // 2}"))
 
-    answers = together(20, send)
+    answers = in_threads(20, send)
     for number in range(0, 20, 2):
         assert sorted(answers[number : number + 2]) == [False, True]  # type: ignore[type-var]
     assert len(find(store).nodes) == 10
     assert store.info().rows == 10
 
 
-def test_commits_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_come_together_share_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store.open(tmp_path / "store.db") as store:
         commits = 0
         begin = store.database.write
@@ -58,47 +73,27 @@ def test_commits_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             return begin()
 
         monkeypatch.setattr(store.database, "write", counted)
-        group = Group(store.database)
-
-        def work(_transaction: Transaction) -> None:
-            # As slow as a disk: the others come meanwhile.
-            time.sleep(0.002)
-
-        def many(_number: int) -> None:
-            for _ in range(10):
-                group.run(work)
-
-        assert together(8, many) == [None] * 8
-        assert commits < 40
+        sent = [batch(part(series=series([number])), sequence=number) for number in range(1, 33)]
+        assert store.write_all(sent) == [True] * 32
+        assert commits == 1
+        assert store.write_all(sent) == [False] * 32
+        assert store.write_all([]) == []
 
 
-def test_only_the_one_at_fault_fails(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store.db") as store:
-        group = Group(store.database)
-        gate = threading.Event()
+def test_only_the_failing_operation_fails(store: Store) -> None:
+    operations = [insert_agent(number, fails=number % 5 == 0) for number in range(20)]
+    outcomes = commit_all(store.database, operations)
+    for number, outcome in enumerate(outcomes):
+        if number % 5:
+            assert outcome == number
+        else:
+            assert isinstance(outcome, StoreError)
+    assert store.info().agents == 16
+    assert store.write(batch(part(series=series([1]))))
+    assert seconds(store, find(store).id) == [1]
 
-        def work(number: int) -> Callable[[Transaction], int]:
-            def run(transaction: Transaction) -> int:
-                gate.wait(10)
-                name = {"cluster": f"c{number}"}
-                transaction.execute(
-                    "INSERT INTO agents (cluster, node, version, written, received, clock_skew,"
-                    " skew_found) VALUES (:cluster, 'n', '1', 1, 1, 0, 0)",
-                    name,
-                )
-                if number % 5 == 0:
-                    transaction.execute("SELECT * FROM nowhere")
-                return number
 
-            return run
-
-        threading.Timer(0.2, gate.set).start()
-        answers = together(20, lambda number: group.run(work(number)))
-        for number, answer in enumerate(answers):
-            if number % 5:
-                assert answer == number
-            else:
-                assert isinstance(answer, StoreError)
-        assert store.info().agents == 16
-        assert store.write(batch(part(series=series([1]))))
-        assert seconds(store, find(store).id) == [1]
+def test_a_single_operation_reports_its_own_failure(store: Store) -> None:
+    (outcome,) = commit_all(store.database, [insert_agent(1, fails=True)])
+    assert isinstance(outcome, StoreError)
+    assert store.info().agents == 0

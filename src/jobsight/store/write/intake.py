@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from jobsight.model import SECOND, Batch
 from jobsight.store.database import Database, open_database
 from jobsight.store.schema import create, statements
-from jobsight.store.write.batch import Group, write, write_all
+from jobsight.store.write.batch import write, write_all
 
 
 class KnownEnd(NamedTuple):
@@ -29,7 +29,6 @@ class Intake:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._group = Group(database)
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Self:
@@ -67,11 +66,11 @@ class Intake:
 
         ``checked`` is said by who made the batch of values that are known to be storable.
         """
-        return write(self._group, batch, received, checked=checked)
+        return write(self.database, batch, received, checked=checked)
 
     def write_all(self, batches: Sequence[Batch]) -> list[bool | Exception]:
         """Store several batches with few commits; gives what :meth:`write` gives or raises."""
-        return write_all(self._group, batches)
+        return write_all(self.database, batches)
 
     def known_ends(self, cluster: str, job_ids: Iterable[int]) -> KnownEnds:
         """Until when the runs of these jobs were, and who said so."""
