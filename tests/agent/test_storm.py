@@ -55,7 +55,7 @@ def test_two_thousand_programs_of_3_ms(node: SlurmNode, kind: str) -> None:
 @pytest.mark.parametrize(
     "programs",
     # All 2,000 take a minute and a half of two CPUs.
-    [60, pytest.param(2000, peaks=[pytest.mark.long, pytest.mark.timeout(600)])],
+    [60, pytest.param(2000, marks=[pytest.mark.long, pytest.mark.timeout(600)])],
 )
 def test_programs_of_50_ms(node: SlurmNode, programs: int) -> None:
     program = built("processor")
