@@ -17,7 +17,6 @@ import msgspec
 
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals
 from jobsight.reports.report import (
-    ACTIVE,
     CpuUse,
     ExecutableRow,
     IoUse,
@@ -27,6 +26,7 @@ from jobsight.reports.report import (
     StepRow,
     TimeUse,
     cpu_note,
+    decide_state,
     describe_state,
     executables_note,
     group_note,
@@ -37,7 +37,13 @@ from jobsight.text import readable_path
 
 if TYPE_CHECKING:
     from jobsight.model import StepUse
-    from jobsight.store.read.queries import StoredExecutable, StoredNode, StoredRun, StoredStep
+    from jobsight.store.read.queries import (
+        NodesSummary,
+        StoredExecutable,
+        StoredNode,
+        StoredRun,
+        StoredStep,
+    )
     from jobsight.store.store import Store
 
 
@@ -52,16 +58,16 @@ def build_report(
     store: Store, stored: StoredRun, *, clock: Callable[[], int] = time.time_ns
 ) -> JobReport:
     """Gather all that is known of one run into the object that every place shows."""
+    # Imported here: a report that comes from a server is shown without loading SQLAlchemy.
+    from jobsight.store.read.queries import summarize_nodes
+
     info, nodes = stored.info, store.nodes(stored.id)
     totals = [node.totals for node in nodes if node.totals is not None]
-    state, running = _state(info, nodes)
-    as_of = max((part.time for part in totals), default=None)
-    start = info.start if info.start is not None else stored.run.start
-    now = clock()
-    end = info.end if info.end is not None else now if running else as_of
-    elapsed = max(end - start, 0) if end is not None else None
-    # The counters of a running job are as old as the last batch: their mean is taken up to there.
-    counted = max(as_of - start, 0) if running and as_of is not None else elapsed
+    on_nodes = summarize_nodes([(node.final, node.totals) for node in nodes])
+    as_of, now = on_nodes.counted, clock()
+    state, running, start, elapsed, counted = decide_state(
+        info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=as_of, now=now
+    )
     cpu = _cpu(info, totals, counted)
     rows = executable_rows(store.executables(stored.id))
     named = sum(row.cpu_time for row in rows)
@@ -105,7 +111,7 @@ def build_report(
         source=info.source,
         nodes=list(dict.fromkeys([*(info.nodes or ()), *(node.node for node in nodes)])),
         cpu=cpu,
-        memory=_memory(info, nodes, totals),
+        memory=_memory(requested_memory(info, on_nodes), totals),
         time=TimeUse(
             asked=info.time_limit, elapsed=elapsed, share=_share(elapsed, info.time_limit)
         ),
@@ -132,14 +138,6 @@ def display_id(info: JobInfo) -> str:
     if info.het_offset is not None:
         return f"{info.het_job_id or info.job_id}+{info.het_offset}"
     return str(info.job_id)
-
-
-def _state(info: JobInfo, nodes: list[StoredNode]) -> tuple[str, bool]:
-    if info.state:
-        return info.state, info.end is None and info.state.upper() in ACTIVE
-    # Only the nodes have spoken so far: what the scheduler will say is not known yet.
-    running = info.end is None and not (nodes and all(node.final for node in nodes))
-    return ("RUNNING" if running else "UNKNOWN"), running
 
 
 _Number = TypeVar("_Number", int, float)
@@ -172,11 +170,12 @@ def _overhead_text(overhead: int) -> str:
     return f"{spent} of slurmstepd, Slurm's process in each step, counted apart."
 
 
-def _memory(info: JobInfo, nodes: list[StoredNode], totals: list[JobTotals]) -> MemoryUse:
-    limits = [part.memory_limit for part in totals]
-    # The limits of some nodes only would be too little to hold the use of all against.
-    limited = len(limits) == len(nodes) and None not in limits
-    asked = info.memory or (total(limits) if limited else None)
+def requested_memory(info: JobInfo, on_nodes: NodesSummary) -> int | None:
+    """The requested memory; if the scheduler gives none, the limits of the cgroups."""
+    return info.memory or on_nodes.memory_limit
+
+
+def _memory(asked: int | None, totals: list[JobTotals]) -> MemoryUse:
     used, kernel = (
         total(part.memory_used_peak for part in totals),
         total(part.memory_peak for part in totals),
@@ -414,13 +413,11 @@ class JobRow(msgspec.Struct, kw_only=True):
 def job_row(stored: StoredRun, now: int) -> JobRow:
     """The figures of one run as a list shows them."""
     info = stored.info
-    state = info.state or ("UNKNOWN" if info.end is not None else "RUNNING")
-    running = info.end is None and state.upper() in ACTIVE
-    start = info.start if info.start is not None else stored.run.start
-    end = info.end if info.end is not None else now if running else stored.last_seen
-    elapsed = max(end - start, 0) if end is not None else None
-    # As in the report: the counters of a running job tell up to the last batch.
-    counted = max(stored.last_seen - start, 0) if running and stored.last_seen else elapsed
+    on_nodes = stored.on_nodes
+    state, running, start, elapsed, counted = decide_state(
+        info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=on_nodes.counted, now=now
+    )
+    memory = requested_memory(info, on_nodes)
     could = counted * info.cpus if counted and info.cpus else None
     used = stored.memory_used_peak
     used = used if used is not None else stored.memory_peak
@@ -445,9 +442,9 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         cpus=info.cpus,
         cpu_time=stored.cpu_time,
         cpu_share=stored.cpu_time / could if could and stored.cpu_time is not None else None,
-        memory_asked=info.memory,
+        memory_asked=memory,
         memory_used_peak=stored.memory_used_peak,
         memory_peak=stored.memory_peak,
-        memory_share=used / info.memory if info.memory and used is not None else None,
+        memory_share=used / memory if memory and used is not None else None,
         provisional=stored.provisional,
     )

@@ -128,6 +128,10 @@ def _stored_runs(connection: Connection, query: Select[Any]) -> list[StoredRun]:
     names = select(run_nodes.c.run_id, run_nodes.c.node).where(run_nodes.c.run_id.in_(seen))
     for run_id, node in connection.execute(names.order_by(run_nodes.c.node)) if seen else ():
         seen[run_id].append(node)
+    # The scheduler's end and memory take precedence, so most runs need nothing from their nodes.
+    on_nodes = _summaries_of_nodes(
+        connection, [row["id"] for row in found if row["end"] is None or row["memory"] is None]
+    )
     result = []
     for row in found:
         start = None if row["provisional"] else row["start"]
@@ -145,9 +149,34 @@ def _stored_runs(connection: Connection, query: Select[Any]) -> list[StoredRun]:
                 first_seen=row["first_seen"],
                 last_seen=row["last_seen"],
                 start=row["start"],
+                on_nodes=on_nodes.get(row["id"], NodesSummary()),
             )
         )
     return result
+
+
+def _summaries_of_nodes(connection: Connection, ids: Sequence[int]) -> dict[int, NodesSummary]:
+    if not ids:
+        return {}
+    columns = (run_nodes.c.run_id, run_nodes.c.final, run_nodes.c.totals)
+    nodes: dict[int, list[tuple[bool, JobTotals | None]]] = {}
+    for run_id, final, totals in connection.execute(
+        select(*columns).where(run_nodes.c.run_id.in_(ids))
+    ):
+        decoded = None if totals is None else _decode_totals(totals)
+        nodes.setdefault(run_id, []).append((final, decoded))
+    return {run_id: summarize_nodes(rows) for run_id, rows in nodes.items()}
+
+
+def summarize_nodes(nodes: Sequence[tuple[bool, JobTotals | None]]) -> NodesSummary:
+    """Combine what the nodes of a run report: whether each is final, and its totals."""
+    limits = [totals.memory_limit if totals else None for _, totals in nodes]
+    return NodesSummary(
+        ended=bool(nodes) and all(final for final, _ in nodes),
+        counted=max((totals.time for _, totals in nodes if totals), default=None),
+        # The limits of some nodes are no limit for the memory of all.
+        memory_limit=None if None in limits else total(limits),
+    )
 
 
 def list_nodes(connection: Connection, run_id: int) -> list[StoredNode]:
@@ -316,6 +345,17 @@ class RunNotFound(StoreError):
         super().__init__(f"{self.sentence} {where}")
 
 
+class NodesSummary(NamedTuple):
+    """What the nodes of a run report about it, independent of the scheduler."""
+
+    #: The agent of every node has reported the end of the job.
+    ended: bool = False
+    #: The time of the newest totals.
+    counted: int | None = None
+    #: The sum of the cgroups' limits; None unless every node has one.
+    memory_limit: int | None = None
+
+
 class StoredRun(msgspec.Struct, kw_only=True):
     """A run with the figures a list shows, summed over its nodes."""
 
@@ -332,6 +372,8 @@ class StoredRun(msgspec.Struct, kw_only=True):
     last_seen: int | None
     #: The key's start; ``info.start`` is None until the scheduler has given one.
     start: int
+    #: Read only where ``info`` lacks the end or the memory.
+    on_nodes: NodesSummary = NodesSummary()
 
     @property
     def run(self) -> Run:
