@@ -120,7 +120,9 @@ def middle(measured: Sequence[Measured]) -> Measured:
 def main() -> None:
     figures = Figures()
     # Beside the project and not in /tmp, which is memory on some machines.
-    with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as name:
+    cache = PROJECT / ".cache"
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as name:
         folder = Path(name)
         jobs = write_records(folder / "records", RECORDS)
         turns = [compare(folder / str(turn), folder / "records") for turn in range(TURNS)]

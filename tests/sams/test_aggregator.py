@@ -7,17 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from starlette.testclient import TestClient
 
 from jobsight.cli.compat.aggregator import main
-from jobsight.model import SECOND, Batch, JobInfo, RunReference
+from jobsight.model import SECOND, Batch, JobInfo, JobPart, RunReference
 from jobsight.sams.aggregator import Aggregator, Summary
 from jobsight.sams.inbox import Inbox
 from jobsight.sams.reader import Fallback, Reader
+from jobsight.server.app import create_app
 from jobsight.store.store import Store
 from jobsight.store.write.validation import BatchError
 from tests.sams.documents import EXECS, INFO, START, Site, booked, document, encode
@@ -27,13 +30,13 @@ GMX, BASH = "/sw/GROMACS/2023.1/bin/gmx", "/usr/bin/bash"
 
 
 def aggregate(
-    site: Site, store: Store, fallback: Fallback | None = None, most_records: int = 1000
+    site: Site, store: Store, fallback: Fallback | None = None, max_records: int = 1000
 ) -> Summary:
     reader = Reader(
         Inbox(site.loader()),
         "test",
         fallback=None if fallback is None else lambda: fallback,
-        most_records=most_records,
+        max_records=max_records,
     )
     return Aggregator(store, "test").run(reader)
 
@@ -48,7 +51,7 @@ def test_records_are_booked_and_their_subfolders_kept(site: Site, store: Store) 
     site.put(document(1234, "n1"))
     site.put(document(1234, "n2", length=7200))
     site.put(document(99, "n1"), name="99.n1.json")
-    assert aggregate(site, store) == Summary(booked=3, refused=0)
+    assert aggregate(site, store) == Summary(stored=3, refused=0)
     assert site.names("archive") == ["1/1234.n1.json", "1/1234.n2.json", "99.n1.json"]
     assert site.names("in") == site.names("error") == []
     run = store.find(RunReference(job_id=1234, cluster="test"))
@@ -75,6 +78,16 @@ def test_the_same_files_again_change_nothing(site: Site, store: Store) -> None:
     assert len(site.names("archive")) == 3
 
 
+def test_the_aggregator_is_no_agent(site: Site, store: Store) -> None:
+    """Prometheus would scrape a node that does not exist."""
+    site.put(document(1))
+    aggregate(site, store)
+    client = TestClient(create_app(store, "token"), base_url="http://127.0.0.1:8080")
+    client.headers["Authorization"] = "Bearer token"
+    assert client.get("/api/v1/jobs").json()["total"] == 1
+    assert client.get("/api/v1/discovery").json() == []
+
+
 def test_a_requeued_job_is_another_run_and_keeps_both_files(site: Site, store: Store) -> None:
     for start in (START, START + 9000):
         site.put(document(7, "n1", start=start))
@@ -92,7 +105,7 @@ def test_broken_files_get_a_reason_and_touch_nothing_else(site: Site, store: Sto
     site.put(document(5, info=None))
     site.put(document(6, info={}))
     site.put(encode(document(8)).replace(b"100.5", b"NaN"), "0/8.n1.json")
-    assert aggregate(site, store) == Summary(booked=1, refused=6)
+    assert aggregate(site, store) == Summary(stored=1, refused=6)
     assert site.names("archive") == ["0/1.n1.json"]
     refused = [f"0/{job}.n1.json" for job in (2, 3, 4, 5, 6, 8)]
     assert site.names("error") == sorted(refused + [f"{name}.reason" for name in refused])
@@ -120,7 +133,7 @@ def test_archive_and_error_below_the_incoming_folder_are_not_read(tmp_path: Path
     site.put(document(1))
     site.put(b"{", "2.n1.json")
     with Store.open(site.store) as store:
-        assert aggregate(site, store) == Summary(booked=1, refused=1)
+        assert aggregate(site, store) == Summary(stored=1, refused=1)
         assert aggregate(site, store) == Summary()
 
 
@@ -136,15 +149,17 @@ def test_what_the_store_refuses_is_found_among_the_others(
 ) -> None:
     for job in range(1, 21):
         site.put(document(job))
-    write = store.write
+    record_finished = store.record_finished
 
-    def picky(batch: Batch, *, checked: bool) -> bool:
-        if any(part.sighting.job_id in (5, 13) for part in batch.parts):
+    def picky(
+        cluster: str, jobs: Any, parts: Sequence[JobPart], key: str, *, validated: bool
+    ) -> bool:
+        if any(part.sighting.job_id in (5, 13) for part in parts):
             raise BatchError("not this one")
-        return write(batch, checked=checked)
+        return record_finished(cluster, jobs, parts, key, validated=validated)
 
-    monkeypatch.setattr(store, "write", picky)
-    assert aggregate(site, store) == Summary(booked=18, refused=2)
+    monkeypatch.setattr(store, "record_finished", picky)
+    assert aggregate(site, store) == Summary(stored=18, refused=2)
     assert site.names("error") == sorted(
         name for job in (5, 13) for name in (f"0/{job}.n1.json", f"0/{job}.n1.json.reason")
     )
@@ -205,7 +220,7 @@ def test_sacct_completes_what_a_record_lacks(tmp_path: Path, info: dict[str, Any
         run_info(1001, START - 90_000, START - 80_000), run_info(1001, START, START + 4000)
     )
     with Store.open(site.store) as store:
-        assert aggregate(site, store, fallback) == Summary(booked=2, refused=1)
+        assert aggregate(site, store, fallback) == Summary(stored=2, refused=1)
         run = store.find(RunReference(job_id=1001))
         assert (run.info.user, run.info.account, run.info.state) == ("bob", "p9", "COMPLETED")
         assert run.start == START * SECOND
@@ -216,7 +231,7 @@ def test_sacct_completes_what_a_record_lacks(tmp_path: Path, info: dict[str, Any
         assert kept["sams.sampler.SlurmInfo"]["username"] == "bob"
         before = booked(store)
         site.put(kept)
-        assert aggregate(site, store).booked == 1
+        assert aggregate(site, store).stored == 1
         assert booked(store) == before
     assert "sacct knows no run" in (tmp_path / "error/1/1003.n1.json.reason").read_text()
 
@@ -228,7 +243,7 @@ def test_what_sacct_cannot_mean_is_refused(tmp_path: Path) -> None:
     wrong, right = run_info(1001, START, START + 60), run_info(1002, START, START + 60)
     wrong.submit = 12
     with Store.open(site.store) as store:
-        assert aggregate(site, store, runs(wrong, right)) == Summary(booked=1, refused=1)
+        assert aggregate(site, store, runs(wrong, right)) == Summary(stored=1, refused=1)
     reason = (tmp_path / "error/1/1001.n1.json.reason").read_text()
     assert "the submit of job 1001 is 12, which is not between 1990 and 2200" in reason
 
@@ -327,10 +342,10 @@ def counted(function):
     return call
 for name in ("rename", "fsync", "unlink", "open"):
     setattr(os, name, counted(getattr(os, name)))
-Store.write = counted(Store.write)
+Store.record_finished = counted(Store.record_finished)
 site = Site(Path(sys.argv[1]), store=sys.argv[3])
 with Store.open(site.store) as store:
-    aggregate(site, store, most_records=3)
+    aggregate(site, store, max_records=3)
 print("done")
 """
 
@@ -447,7 +462,7 @@ def test_any_document_is_booked_or_refused_and_its_neighbour_booked(
     site.put(json.dumps(made).encode(), "0/5000001.n1.json")
     site.put(document(5_000_000, info=INFO))
     summary = aggregate(site, store)
-    assert summary.booked + summary.refused == 2
-    assert summary.booked >= 1
+    assert summary.stored + summary.refused == 2
+    assert summary.stored >= 1
     assert site.names("in") == []
     assert (5_000_000, START) in booked(store)

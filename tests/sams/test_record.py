@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobsight.model import SECOND
-from jobsight.sams.booking import check_bookable, info_of, interval_of, part_of
+from jobsight.sams.convert import check_complete, info_of, interval_of, part_of
 from jobsight.sams.record import EARLIEST, LATEST, RecordError, parse_record
 from jobsight.store.write import validation
 from jobsight.text import readable_path
@@ -67,9 +67,9 @@ def test_a_time_that_no_program_has_is_refused(value: Any) -> None:
         (b'{"x":' + b"[" * 100_000, "nested too deep"),
         (b"[]", "Expected `object`"),
         (b"{}", "sams.sampler.Core"),
-        (encode({"sams.sampler.Core": {"jobid": "12_3", "node": "n"}}), "not a job's number"),
-        (encode({"sams.sampler.Core": {"jobid": 0, "node": "n"}}), "not a job's number"),
-        (encode({"sams.sampler.Core": {"jobid": 10**18, "node": "n"}}), "not a job's number"),
+        (encode({"sams.sampler.Core": {"jobid": "12_3", "node": "n"}}), "is not a job id"),
+        (encode({"sams.sampler.Core": {"jobid": 0, "node": "n"}}), "is not a job id"),
+        (encode({"sams.sampler.Core": {"jobid": 10**18, "node": "n"}}), "is not a job id"),
         (encode({"sams.sampler.Core": {"jobid": 1, "node": "n\n"}}), "not a name"),
         (encode({"sams.sampler.Core": {"jobid": 1, "node": ""}}), "not a name"),
         (changed(execs={"": {"user": 1, "system": 1}}), "bytes"),
@@ -91,7 +91,7 @@ def test_a_clock_that_is_off_does_not_move_the_run(years: int) -> None:
     interval = interval_of(record)
     assert interval.start == START * SECOND
     assert interval.end == (START + 3600) * SECOND
-    part = part_of(record, "c")
+    part = part_of(record, interval, "c")
     assert part.sighting.birth == START * SECOND
     assert "clock" in part.coverage["cpu"].reason
 
@@ -100,7 +100,7 @@ def test_a_record_without_any_time_is_refused() -> None:
     made = document(info={"username": "u1"})
     made["sams.sampler.Software"] |= {"start_time": 0, "end_time": 1e30}
     with pytest.raises(RecordError, match="start"):
-        check_bookable(parse_record(encode(made)))
+        interval_of(parse_record(encode(made)))
 
 
 def test_a_record_over_centuries_is_refused() -> None:
@@ -111,13 +111,13 @@ def test_a_record_over_centuries_is_refused() -> None:
     with pytest.raises(
         RecordError, match=r"job 12 on n1 .* over 210 years, to beyond the year 2200"
     ):
-        check_bookable(parse_record(encode(made)))
+        interval_of(parse_record(encode(made)))
 
 
 def test_a_users_own_words_cannot_make_a_record_that_is_refused() -> None:
     info = {"username": "u1", "starttimestamp": START, "jobname": "x\x00\n\ud800" * 9999}
     record = parse_record(encode(document(info=info)))
-    check_bookable(record)
+    check_complete(record)
     assert record.info is not None
     assert len(record.info.name or "") == 1024
 
@@ -173,18 +173,17 @@ def test_any_document_is_booked_right_or_refused(made: Any) -> None:
     data = json.dumps(made).encode()
     try:
         record = parse_record(data)
-        check_bookable(record)
+        check_complete(record)
+        interval = interval_of(record)
     except RecordError:
         return
-    part = part_of(record, "c")
+    part = part_of(record, interval, "c")
     execs = made["sams.sampler.Software"]["execs"]
     said = sum(use["user"] + use["system"] for use in execs.values())
     total = sum(use.cpu_time for use in part.executables) / SECOND
     assert total == pytest.approx(said, abs=1e-8 * len(execs), rel=1e-9)
     # And the store takes it.
-    info = info_of(record, "c", interval_of(record).end)
-    batch_parts = {"jobs": [info], "parts": [part]}
-    validation.check(_batch(**batch_parts))
+    validation.check_jobs("c", [info_of(record, "c", interval.end)], [part])
 
 
 @settings(max_examples=500, deadline=None)
@@ -192,9 +191,3 @@ def test_any_document_is_booked_right_or_refused(made: Any) -> None:
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(RecordError):
         parse_record(data)
-
-
-def _batch(**content: Any) -> Any:
-    from jobsight.sams.booking import batch_of
-
-    return batch_of("c", content["jobs"], content["parts"], [b"x"])

@@ -1,108 +1,94 @@
-"""Books groups of records: stored in one transaction each, then moved.
+"""Storing of SAMS records: one transaction per group, then the files are moved.
 
-A file leaves the folder of incoming records only after the store has it for good. Whoever ends the
-program at any point loses nothing and doubles nothing: what was stored but not yet moved is booked
-again, which changes nothing.
+A file leaves the incoming directory only after its record is committed. An aggregation killed at
+any point loses nothing and doubles nothing: a record that was stored but not moved is stored again,
+which changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from jobsight.model import SECOND, JobInfo, JobPart
-from jobsight.sams.booking import SOURCE, batch_of, info_of, part_of
-from jobsight.sams.reader import Entry, Groups, Refusals
-from jobsight.store.write.intake import Intake, KnownEnds
+from jobsight.model import JobInfo
+from jobsight.sams.convert import info_of, part_of
+from jobsight.sams.reader import Entry, Reader
+from jobsight.store.write.intake import Intake
 from jobsight.store.write.validation import BatchError
+
+logger = logging.getLogger(__name__)
+
+#: Why an entry could not be stored, by its index.
+Refusals = dict[int, str]
 
 
 class Summary(msgspec.Struct):
-    """What became of the files."""
+    """The number of files by their outcome."""
 
-    booked: int = 0
+    stored: int = 0
     refused: int = 0
 
 
 class Aggregator:
-    """Brings groups of records into a store."""
+    """Stores the records of one cluster."""
 
     def __init__(self, store: Intake, cluster: str) -> None:
         self._store = store
         self._cluster = cluster
 
     def run(
-        self, reader: Groups, progress: Callable[[int, int], None] = lambda done, whole: None
+        self, reader: Reader, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> Summary:
-        """Book everything that a reader gives; errors leave the rest where it is."""
+        """Store all groups of a reader; an error leaves the remaining files where they are."""
         summary = Summary()
         for group in reader.groups():
-            refused = self.book(group.entries, checked=True)
-            reader.settle(refused)
-            summary.booked += len(group.entries) - len(refused)
+            refused = self.store([item.entry for item in group.items], validated=True)
+            reader.finish(group, refused)
+            summary.stored += len(group.items) - len(refused)
             summary.refused += group.refused + len(refused)
-            progress(group.done, group.whole)
+            progress(group.done, group.total)
         return summary
 
-    def book(self, entries: Sequence[Entry], *, checked: bool = False) -> Refusals:
-        """Store entries; gives the reasons for those that the store does not take.
-
-        What a reader gives is ``checked``: the store takes each record that was understood.
-        """
+    def store(self, entries: Sequence[Entry], *, validated: bool = False) -> Refusals:
+        """Store entries; returns why some were refused. A reader's entries are ``validated``."""
         refused: Refusals = {}
         if entries:
-            ids = {entry.record.job_id for entry in entries}
-            known = self._store.known_ends(self._cluster, ids)
-            self._write(list(enumerate(entries)), known, refused, checked)
+            self._store_some(list(enumerate(entries)), refused, validated)
         return refused
 
-    def _write(
-        self,
-        entries: list[tuple[int, Entry]],
-        known: KnownEnds,
-        refused: Refusals,
-        checked: bool,
+    def _store_some(
+        self, entries: list[tuple[int, Entry]], refused: Refusals, validated: bool
     ) -> None:
-        parts = [part_of(entry.record, self._cluster) for _, entry in entries]
-        jobs = _jobs([entry for _, entry in entries], parts, known)
-        digests = [entry.digest for _, entry in entries]
+        digests = b"".join(sorted(entry.digest for _, entry in entries))
+        key = f"sams-{hashlib.blake2b(digests, digest_size=16).hexdigest()}"
+        parts = [part_of(entry.record, entry.interval, self._cluster) for _, entry in entries]
+        jobs = _jobs((entry for _, entry in entries), self._cluster)
         try:
-            batch = batch_of(self._cluster, jobs, parts, digests)
-            self._store.write(batch, checked=checked)
+            new = self._store.record_finished(self._cluster, jobs, parts, key, validated=validated)
         except BatchError as error:
-            # One of them is not what the store takes; the others must not suffer from it.
+            # Isolate the invalid entry: it must not keep the others out.
             if len(entries) == 1:
                 refused[entries[0][0]] = str(error)
                 return
             middle = len(entries) // 2
-            self._write(entries[:middle], known, refused, checked)
-            self._write(entries[middle:], known, refused, checked)
+            self._store_some(entries[:middle], refused, validated)
+            self._store_some(entries[middle:], refused, validated)
+        else:
+            state = "stored" if new else "had been stored before"
+            logger.debug("%d records %s as %s", len(entries), state, key)
 
 
-def _jobs(entries: Sequence[Entry], parts: Sequence[JobPart], known: KnownEnds) -> list[JobInfo]:
-    """One record for each run, however many nodes it had."""
-    found: dict[tuple[int, int | None], JobInfo] = {}
-    for entry, part in zip(entries, parts, strict=True):
-        assert part.totals is not None
-        record, said = entry.record, entry.said or entry.record.info
-        end = part.totals.time if entry.said is None else entry.said.end
-        key = record.job_id, None if said is None else said.start
-        before = found.get(key)
-        if before is None:
-            found[key] = entry.said or info_of(record, part.sighting.cluster, end)
-        elif before.end is not None and end is not None:
-            before.end = max(before.end, end)
-    for info in found.values():
-        if info.source == SOURCE:
-            _respect(info, known)
-    return list(found.values())
-
-
-def _respect(info: JobInfo, known: KnownEnds) -> None:
-    """A run that Slurm has closed keeps its end; one that we closed gets the later one."""
-    if info.start is None or info.end is None:
-        return
-    stored = known.get((info.job_id, info.start // SECOND))
-    if stored is not None and stored.end is not None:
-        info.end = max(info.end, stored.end) if stored.source == SOURCE else None
+def _jobs(entries: Iterable[Entry], cluster: str) -> list[JobInfo]:
+    """One record per run; its end is that of its last node."""
+    jobs: dict[tuple[int, int | None], JobInfo] = {}
+    for entry in entries:
+        info = entry.sacct_info
+        if info is None:
+            info = info_of(entry.record, cluster, entry.interval.end)
+        earlier = jobs.setdefault((info.job_id, info.start), info)
+        if earlier.end is not None and info.end is not None:
+            earlier.end = max(earlier.end, info.end)
+    return list(jobs.values())

@@ -23,7 +23,8 @@ import msgspec
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND
 from jobsight.sams.aggregator import Aggregator
-from jobsight.sams.reader import MOST_PROGRAMS, MOST_RECORDS, Entry
+from jobsight.sams.convert import interval_of
+from jobsight.sams.reader import MAX_PROGRAMS, MAX_RECORDS, Entry
 from jobsight.sams.record import EARLIEST, LATEST, SamsRecord, SlurmInfo
 from jobsight.store.store import Store
 
@@ -295,7 +296,7 @@ def import_database(
         for name, group in _groups(found):
             if store is not None:
                 entries = [_entry(record) for record in group]
-                for reason in Aggregator(store, name).book(entries).values():
+                for reason in Aggregator(store, name).store(entries).values():
                     result.problems[reason] = result.problems.get(reason, 0) + 1
             result.records += len(group)
             jobs |= {(name, record.job_id) for record in group}
@@ -321,7 +322,7 @@ def _groups(records: Iterable[tuple[str, SamsRecord]]) -> Iterator[tuple[str, li
     group: list[SamsRecord] = []
     programs = 0
     for cluster, record in records:
-        full = len(group) >= MOST_RECORDS or programs >= MOST_PROGRAMS
+        full = len(group) >= MAX_RECORDS or programs >= MAX_PROGRAMS
         if group and (full or cluster != name):
             yield name, group
             group, programs = [], 0
@@ -336,4 +337,6 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def _entry(record: SamsRecord) -> Entry:
-    return Entry(hashlib.blake2b(_encode(record), digest_size=16).digest(), record)
+    return Entry(
+        hashlib.blake2b(_encode(record), digest_size=16).digest(), record, interval_of(record)
+    )

@@ -1,6 +1,7 @@
-"""Reads what waits in an inbox, checks it, and moves it when it is known what became of it.
+"""Reading of the records in an inbox: parsed, completed by sacct where needed, and grouped.
 
-Whose a job was, from ``sacct``, where a record does not say.
+:class:`Reader` yields groups for the aggregator and moves their files once their outcome is known.
+:class:`Fallback` finds the owner of a job with ``sacct`` where a record has none.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND, JobInfo
-from jobsight.sams.booking import check_bookable, interval_of
+from jobsight.sams.convert import Interval, check_complete, interval_of
 from jobsight.sams.inbox import Inbox, RecordFile
 from jobsight.sams.record import RecordError, SamsRecord, SlurmInfo, parse_record
 from jobsight.sams.settings import LoaderSettings
@@ -25,58 +26,52 @@ from jobsight.sams.settings import LoaderSettings
 if TYPE_CHECKING:
     from jobsight.scheduler.sources.commands import StreamRunner
 
+logger = logging.getLogger(__name__)
 
-logger = logging.getLogger("jobsight.sams")
+#: Limits of one group: records, programs in them, and bytes held for sacct to complete.
+MAX_RECORDS: Final = 1000
+MAX_PROGRAMS: Final = 50_000
+MAX_BYTES: Final = 64 * 2**20
 
-#: Records, programs in them, and bytes of files that are booked in one transaction.
-MOST_RECORDS: Final = 1000
-MOST_PROGRAMS: Final = 50_000
-MOST_BYTES: Final = 64 * 2**20
-#: Records of the first group, for which the store waits.
-FIRST_RECORDS: Final = 200
+#: How far a node's first process may lie outside the interval that Slurm recorded.
+_CLOCK_TOLERANCE: Final = 60 * SECOND
 
 
-class Entry(msgspec.Struct, array_like=True):
-    """One record that can be booked, in a form that can be sent to another process."""
+class Entry(msgspec.Struct):
+    """One record that can be stored."""
 
+    #: Of the record's content.
     digest: bytes
     record: SamsRecord
-    #: What sacct said, where it was asked.
-    said: JobInfo | None = None
+    interval: Interval
+    #: The run as sacct knows it, where it was queried.
+    sacct_info: JobInfo | None = None
 
 
-class Group(msgspec.Struct, array_like=True):
-    """Records that are booked together, and how far the pass is with them."""
-
-    entries: list[Entry]
-    done: int
-    whole: int
-    refused: int
-
-
-#: Why an entry of a group could not be booked, by its place.
-Refusals = dict[int, str]
-
-
-class Groups(Protocol):
-    """Gives groups, and wants to hear what became of each, in their order."""
-
-    def groups(self) -> Iterator[Group]: ...
-
-    def settle(self, refused: Refusals) -> None: ...
-
-
-class _Item(msgspec.Struct):
-    """One file on its way into the store."""
+class Item(msgspec.Struct):
+    """One file of a group and its entry."""
 
     file: RecordFile
-    record: SamsRecord
-    digest: bytes
-    #: Kept only where sacct has to complete it.
+    entry: Entry
+    #: The file's content, where sacct has completed the record.
     data: bytes | None = None
-    #: What sacct said.
-    said: JobInfo | None = None
-    start: int = 0
+
+
+class Group(msgspec.Struct):
+    """Records that are stored together, and the progress of the pass."""
+
+    items: list[Item]
+    #: Files that could not be parsed.
+    refused: int
+    done: int
+    total: int
+
+
+class _Parsed(msgspec.Struct):
+    file: RecordFile
+    record: SamsRecord
+    data: bytes
+    sacct_info: JobInfo | None = None
 
 
 class Reader:
@@ -89,127 +84,115 @@ class Reader:
         *,
         fallback: Callable[[], Fallback] | None = None,
         zone: tzinfo | None = None,
-        most_records: int = MOST_RECORDS,
+        max_records: int = MAX_RECORDS,
     ) -> None:
         self._inbox = inbox
         self._cluster = cluster
         self._fallback = fallback
         self._zone = zone
-        self._most_records = most_records
+        self._max_records = max_records
         self._refused = 0
-        self._waiting: list[list[_Item]] = []
 
     def groups(self) -> Iterator[Group]:
+        """Groups in the order of the job ids, so that a run's nodes are stored together."""
         files = self._inbox.files()
-        items: list[_Item] = []
+        items: list[Item] = []
+        #: Records without an owner; one sacct command completes those of a group.
+        incomplete: list[_Parsed] = []
         programs = size = 0
-        most = min(FIRST_RECORDS, self._most_records)
         for done, file in enumerate(files, 1):
-            item = self._item(file)
-            if item is not None:
-                items.append(item)
-                programs += len(item.record.executables)
-                size += len(item.data or b"")
-            full = len(items) >= most or programs >= MOST_PROGRAMS
-            if full or size >= MOST_BYTES or done == len(files):
-                yield self._group(items, done, len(files))
-                items, programs, size = [], 0, 0
-                # Towards the end they become smaller: nobody writes while the last is moved.
-                most = min(self._most_records, max(FIRST_RECORDS, (len(files) - done) // 2))
+            parsed = self._parse(file)
+            if parsed is not None:
+                programs += len(parsed.record.executables)
+                if parsed.record.info is None and self._fallback is not None:
+                    incomplete.append(parsed)
+                    size += len(parsed.data)
+                else:
+                    self._add(items, parsed)
+            full = len(items) + len(incomplete) >= self._max_records or programs >= MAX_PROGRAMS
+            if full or size >= MAX_BYTES or done == len(files):
+                for completed in self._complete(incomplete):
+                    self._add(items, completed)
+                yield Group(items, self._refused, done, len(files))
+                items, incomplete, programs, size, self._refused = [], [], 0, 0, 0
 
-    def settle(self, refused: Refusals) -> None:
-        """Move the files of the oldest group that is out."""
-        for place, item in enumerate(self._waiting.pop(0)):
-            if place in refused:
-                self._inbox.refuse(item.file, refused[place])
+    def finish(self, group: Group, refused: Mapping[int, str]) -> None:
+        """Move the files of a group; ``refused`` gives reasons by index."""
+        for index, item in enumerate(group.items):
+            if index in refused:
+                self._inbox.refuse(item.file, refused[index])
             else:
                 self._archive(item)
 
-    def _item(self, file: RecordFile) -> _Item | None:
+    def _parse(self, file: RecordFile) -> _Parsed | None:
         try:
             data = self._inbox.read(file)
             if data is None:
-                logger.info("%s: is gone", file)
+                logger.info("%s: no longer exists", file)
                 return None
             record = parse_record(data, self._zone)
-            asks = record.info is None and self._fallback is not None and bool(record.executables)
-            if not asks:
-                check_bookable(record)
+            if self._fallback is None or record.info is not None or not record.executables:
+                check_complete(record)
         except RecordError as error:
             self._refuse(file, error)
             return None
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        return _Item(file, record, digest, data if asks else None)
+        return _Parsed(file, record, data)
+
+    def _add(self, items: list[Item], parsed: _Parsed) -> None:
+        try:
+            interval = interval_of(parsed.record)
+        except RecordError as error:
+            self._refuse(parsed.file, error)
+            return
+        digest = hashlib.blake2b(parsed.data, digest_size=16).digest()
+        entry = Entry(digest, parsed.record, interval, parsed.sacct_info)
+        items.append(Item(parsed.file, entry, parsed.data if parsed.sacct_info else None))
 
     def _refuse(self, file: RecordFile, error: Exception) -> None:
         self._inbox.refuse(file, str(error))
         self._refused += 1
 
-    def _group(self, items: list[_Item], done: int, whole: int) -> Group:
-        if self._fallback is not None:
-            items = self._completed(items)
-        entries, kept = [], []
-        for item in items:
-            try:
-                item.start = interval_of(item.record).start
-            except RecordError as error:
-                self._refuse(item.file, error)
-            else:
-                entries.append(Entry(item.digest, item.record, item.said))
-                kept.append(item)
-        self._waiting.append(kept)
-        refused, self._refused = self._refused, 0
-        return Group(entries, done, whole, refused)
-
-    def _completed(self, items: list[_Item]) -> list[_Item]:
-        """The same items, each with its owner; those that Slurm does not know are refused."""
-        bare = [item for item in items if item.data is not None]
-        if not bare or self._fallback is None:
-            return items
-        refused: set[RecordFile] = set()
-        answers = self._fallback().infos([item.record for item in bare])
-        for item, answer in zip(bare, answers, strict=True):
-            try:
-                item.said = self._storable(answer)
-                item.record.info = slurm_info(item.said)
-            except JobsightError as error:
-                self._refuse(item.file, error)
-                refused.add(item.file)
-        return [item for item in items if item.file not in refused]
-
-    def _storable(self, answer: JobInfo | RecordError) -> JobInfo:
-        """What sacct said, unless that is nothing, or what no store would take."""
+    def _complete(self, incomplete: list[_Parsed]) -> Iterator[_Parsed]:
+        """Add the owners; a job that Slurm does not know is refused."""
+        if not incomplete or self._fallback is None:
+            return
+        # Imported here: the module is large, and most sites never query sacct.
         from jobsight.store.write.validation import check_info
 
-        if isinstance(answer, RecordError):
-            raise answer
-        check_info(answer, self._cluster)
-        return answer
+        replies = self._fallback().infos([parsed.record for parsed in incomplete])
+        for parsed, reply in zip(incomplete, replies, strict=True):
+            try:
+                if isinstance(reply, RecordError):
+                    raise reply
+                check_info(reply, self._cluster)
+            except JobsightError as error:
+                self._refuse(parsed.file, error)
+            else:
+                parsed.sacct_info = reply
+                parsed.record.info = slurm_info(reply)
+                yield parsed
 
-    def _archive(self, item: _Item) -> None:
+    def _archive(self, item: Item) -> None:
+        entry = item.entry
         changed = None
-        if item.said is not None and item.data is not None:
-            changed = completed_document(item.data, item.said)
+        if entry.sacct_info is not None and item.data is not None:
+            changed = completed_document(item.data, entry.sacct_info)
         try:
-            self._inbox.archive(item.file, item.start, changed)
+            self._inbox.archive(item.file, entry.interval.start, changed)
         except FileNotFoundError:
-            logger.warning("%s: was booked and is gone", item.file)
-
-
-#: Prologs and clocks: how far a node's first process may lie outside of what Slurm booked.
-_SLACK = 60 * SECOND
+            logger.warning("%s: was stored, but no longer exists", item.file)
 
 
 class Fallback:
-    """Asks for many jobs at once; SAMS starts a command for each."""
+    """Finds the runs of many jobs with one query; SAMS starts a command for each job."""
 
-    def __init__(self, ask: Callable[[Sequence[int]], Iterable[JobInfo]]) -> None:
-        self._ask = ask
+    def __init__(self, query: Callable[[Sequence[int]], Iterable[JobInfo]]) -> None:
+        self._query = query
 
     @classmethod
     def by_sacct(cls, settings: LoaderSettings, cluster: str) -> Fallback:
-        """The real command, by fixed columns, under the path and environment of the settings."""
-        # Only where it is asked: what reads Slurm is large.
+        """Query with fixed columns, with the command and the environment of the settings."""
+        # Imported only where it is used: the code that reads Slurm is large.
         from jobsight.scheduler.sources.text import TextSource
 
         assert settings.sacct is not None
@@ -221,12 +204,13 @@ class Fallback:
         return cls(lambda ids: [record.info for record in source.accounting_of(ids).records])
 
     def infos(self, records: Sequence[SamsRecord]) -> list[JobInfo | RecordError]:
-        """For each record its run, or why there is none."""
-        wanted = sorted({record.job_id for record in records})
+        """The run of each record, or the reason why there is none."""
+        job_ids = sorted({record.job_id for record in records})
         runs: dict[int, list[JobInfo]] = {}
-        for info in self._ask(wanted) if wanted else ():
+        for info in self._query(job_ids) if job_ids else ():
             runs.setdefault(info.job_id, []).append(info)
-        return [_choose(record, runs.get(record.job_id, [])) for record in records]
+        logger.debug("sacct knows %d of %d jobs", len(runs), len(job_ids))
+        return [_matching_run(record, runs.get(record.job_id, [])) for record in records]
 
 
 def _runner(sacct: str, environment: dict[str, str]) -> StreamRunner:
@@ -239,32 +223,32 @@ def _runner(sacct: str, environment: dict[str, str]) -> StreamRunner:
     return run
 
 
-def _choose(record: SamsRecord, runs: list[JobInfo]) -> JobInfo | RecordError:
-    """The run within which the node saw the job; a requeued job has several."""
-    started = [run for run in runs if run.start is not None]
-    if not started:
+def _matching_run(record: SamsRecord, runs: list[JobInfo]) -> JobInfo | RecordError:
+    """The run during which the node saw the job; a requeued job has several."""
+    starts = {run.start: run for run in runs if run.start is not None}
+    if not starts:
         return RecordError(
-            f"the record of job {record.job_id} on {record.node} does not say whose it is, and "
-            "sacct knows no run of that job"
+            f"the record of job {record.job_id} on {record.node} has no owner, and sacct knows no "
+            "run of that job"
         )
-    if record.first is None or len(started) == 1:
-        return max(started, key=lambda run: run.start or 0)
     first = record.first
-    fitting = [run for run in started if _contains(run, first)]
-    # A requeued job runs again within seconds: of those that had begun by then, the last one.
-    begun = [run for run in fitting if (run.start or 0) <= first + SECOND]
-    if begun:
-        return max(begun, key=lambda run: run.start or 0)
-    return min(fitting or started, key=lambda run: abs((run.start or 0) - first))
+    if first is None or len(starts) == 1:
+        return starts[max(starts)]
+    fitting = [start for start, run in starts.items() if _contains(run, start, first)]
+    # A requeued job starts again within seconds: the last run that had started by then.
+    started = [start for start in fitting if start <= first + SECOND]
+    if started:
+        return starts[max(started)]
+    return starts[min(fitting or starts, key=lambda start: abs(start - first))]
 
 
-def _contains(run: JobInfo, time: int) -> bool:
-    assert run.start is not None
-    return run.start - _SLACK <= time and (run.end is None or time <= run.end + _SLACK)
+def _contains(run: JobInfo, start: int, time: int) -> bool:
+    in_time = run.end is None or time <= run.end + _CLOCK_TOLERANCE
+    return start - _CLOCK_TOLERANCE <= time and in_time
 
 
 def slurm_info(info: JobInfo) -> SlurmInfo:
-    """The part of a run's record that a SAMS record carries."""
+    """The fields of a run that a SAMS record carries."""
     return SlurmInfo(
         user=info.user,
         uid=info.uid,
@@ -277,9 +261,9 @@ def slurm_info(info: JobInfo) -> SlurmInfo:
 
 
 def completed_document(data: bytes, info: JobInfo) -> bytes:
-    """The record with what sacct said, as SAMS keeps it in its archive."""
+    """The record with the reply of sacct, as SAMS writes it to its archive."""
     document = json.loads(data)
-    values = {
+    fields = {
         "account": info.account,
         "username": info.user,
         "uid": info.uid,
@@ -287,12 +271,12 @@ def completed_document(data: bytes, info: JobInfo) -> bytes:
         "cpus": info.cpus,
         "partition": info.partition,
     }
-    said: dict[str, object] = {
-        key: str(value) for key, value in values.items() if value is not None
+    section: dict[str, object] = {
+        key: str(value) for key, value in fields.items() if value is not None
     }
     if info.start is not None:
         moment = datetime.fromtimestamp(info.start / SECOND, UTC).astimezone()
-        said["starttime"] = moment.strftime("%Y-%m-%dT%H:%M:%S")
-        said["starttimestamp"] = info.start / SECOND
-    document["sams.sampler.SlurmInfo"] = said
+        section["starttime"] = moment.strftime("%Y-%m-%dT%H:%M:%S")
+        section["starttimestamp"] = info.start / SECOND
+    document["sams.sampler.SlurmInfo"] = section
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()

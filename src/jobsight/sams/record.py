@@ -1,7 +1,7 @@
-"""One SAMS record: the document of one job on one node, as a collector wrote it.
+"""A SAMS record: the document of one job on one node, written by a collector.
 
-Everything in it came over a network and from programs of users. So each value is checked, and what
-is wrong is said in one sentence; nothing of a record that is wrong in part is taken.
+Records arrive over a network and contain names that users choose, so each value is validated. A
+record with one invalid value is refused completely, with one sentence as the reason.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -18,24 +18,24 @@ from jobsight.errors import JobsightError
 from jobsight.model import MOST_JOB_ID, SECOND
 from jobsight.text import path_bytes
 
-#: Bytes of one record. A job with some 400,000 different programs has one as large.
+#: Bytes of one record; enough for some 400,000 different programs.
 MAX_SIZE: Final = 64 * 2**20
-#: Seconds since 1970; outside of 1990 to 2200 a clock is broken or the unit is wrong.
+#: Seconds since 1970. Outside 1990 to 2200 a clock or a unit is wrong.
 EARLIEST: Final = 631_152_000
 LATEST: Final = 7_258_118_400
 
 _MAX_CPU: Final = 2**62
 _MAX_SECONDS: Final = _MAX_CPU / SECOND
 _MAX_PATH: Final = 64 * 1024
-#: Longer paths are not remembered: thousands of them would be much memory.
-_REMEMBERED: Final = 256
-#: What a user chose (a job's name) must not make the record one that is refused: it is cut.
+#: Longer paths are not cached: thousands of them would need much memory.
+_MAX_CACHED_PATH: Final = 256
+#: Text that a user chooses (a job's name) is cut, so that it cannot make a record invalid.
 _MAX_TEXT: Final = 1024
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class RecordError(JobsightError, ValueError):
-    """These bytes are no record that can be taken; the text says why."""
+    """The bytes are not a valid record; the text says why."""
 
 
 class _Core(msgspec.Struct):
@@ -57,7 +57,7 @@ class _Software(msgspec.Struct):
     execs: dict[str, _Use] = {}
     start_time: float | None = None
     end_time: float | None = None
-    #: Only our own collector writes it into the last document.
+    #: Only in the final document of jobsight's own collector.
     current: _Counter | None = None
 
 
@@ -75,6 +75,10 @@ class _Info(msgspec.Struct):
     starttimestamp: _Text = None
 
 
+class _CoreDocument(msgspec.Struct):
+    core: _Core = msgspec.field(name="sams.sampler.Core")
+
+
 class _Document(msgspec.Struct):
     core: _Core = msgspec.field(name="sams.sampler.Core")
     software: _Software | None = msgspec.field(name="sams.sampler.Software", default=None)
@@ -82,7 +86,7 @@ class _Document(msgspec.Struct):
 
 
 class SlurmInfo(msgspec.Struct, array_like=True):
-    """Who the job belongs to, as the collector had it from Slurm. Times in nanoseconds."""
+    """The owner and resources of a job as reported by Slurm; times in nanoseconds."""
 
     user: str | None = None
     uid: int | None = None
@@ -94,34 +98,41 @@ class SlurmInfo(msgspec.Struct, array_like=True):
 
 
 class SamsRecord(msgspec.Struct, array_like=True):
-    """A record that was understood. Times and CPU times in nanoseconds."""
+    """A valid record; times and CPU times in nanoseconds."""
 
     job_id: int
     node: str
-    #: None where it is absent or says nothing: a failing scontrol leaves it empty.
+    #: None if it is absent or empty: a failing scontrol leaves it empty.
     info: SlurmInfo | None
     #: User and system time by path.
     executables: dict[bytes, tuple[int, int]]
-    #: When the node saw the first process, and when it looked last, by the node's clock.
+    #: The first process and the last sample, by the node's clock.
     first: int | None
     last: int | None
-    #: User and system time of the job's cgroup, where the collector was ours.
+    #: User and system time of the job's cgroup, if jobsight's collector wrote the record.
     counter: tuple[int, int] | None = None
 
     def cpu(self) -> tuple[int, int]:
-        """User and system time of all of it."""
+        """Total user and system time."""
         if self.counter is not None:
             return self.counter
         uses = self.executables.values()
         return sum([user for user, _ in uses]), sum([system for _, system in uses])
 
 
+_CORE_DECODER: Final = msgspec.json.Decoder(_CoreDocument)
 _DECODER: Final = msgspec.json.Decoder(_Document)
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def parse_job_id(data: bytes) -> int:
+    """The job id of a JSON document, of which nothing else is validated."""
+    return _job_id(_decode(data, _CORE_DECODER).core.jobid)
 
 
 def parse_record(data: bytes, zone: tzinfo | None = None) -> SamsRecord:
-    """Read a record; ``zone`` is that of its ``starttime``, by default this machine's."""
-    document = _decode(data)
+    """Parse a record; ``zone`` is that of its ``starttime``, by default this machine's."""
+    document = _decode(data, _DECODER)
     job_id = _job_id(document.core.jobid)
     node = document.core.node
     if not 0 < len(node) <= 255 or _CONTROL.search(node):
@@ -138,24 +149,24 @@ def parse_record(data: bytes, zone: tzinfo | None = None) -> SamsRecord:
     )
 
 
-def _decode(data: bytes) -> _Document:
+def _decode(data: bytes, decoder: msgspec.json.Decoder[_Struct]) -> _Struct:
     try:
         try:
-            return _DECODER.decode(data)
+            return decoder.decode(data)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError as error:
-            # SAMS writes bytes that are no UTF-8 as halves of characters, which Python's own
-            # reader takes and others do not.
+            # SAMS writes bytes that are not UTF-8 as lone surrogates, which only Python's own
+            # parser accepts.
             if "surrogate" not in str(error):
                 raise
-            return msgspec.convert(json.loads(data, parse_constant=_refuse), _Document)
+            return msgspec.convert(json.loads(data, parse_constant=_refuse_constant), decoder.type)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RecordError(f"the data is not a SAMS record: {_reason(error)}") from None
 
 
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
 
 
 def _reason(error: BaseException) -> str:
@@ -170,60 +181,64 @@ def _job_id(given: int | str) -> int:
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
     if not isinstance(given, int) or not 0 < given <= MOST_JOB_ID:
-        raise RecordError(f"the record's jobid {str(given)[:40]!r} is not a job's number")
+        raise RecordError(
+            f"the record's jobid {str(given)[:40]!r} is not a job id; expected a number"
+        )
     return given
 
 
 def _executables(software: _Software) -> dict[bytes, tuple[int, int]]:
-    found: dict[bytes, tuple[int, int]] = {}
+    executables: dict[bytes, tuple[int, int]] = {}
     total = 0
-    ours = software.current is not None
+    own_collector = software.current is not None
     for text, use in software.execs.items():
         # NaN fails the comparison as well.
         if not (0 <= use.user < _MAX_SECONDS and 0 <= use.system < _MAX_SECONDS):
-            raise RecordError(_impossible(text, use))
+            seconds = use.system if 0 <= use.user < _MAX_SECONDS else use.user
+            raise RecordError(
+                f"the CPU time of {text[:80]!r} is {seconds!r}, which is out of range"
+            )
         user, system = round(use.user * SECOND), round(use.system * SECOND)
         total += user + system
-        path = _path(text, ours)
-        if path in found:
-            before = found[path]
-            user, system = user + before[0], system + before[1]
-        found[path] = user, system
+        path = _path(text, own_collector)
+        if path in executables:
+            earlier = executables[path]
+            user, system = user + earlier[0], system + earlier[1]
+        executables[path] = user, system
     if total > _MAX_CPU:
-        raise RecordError("the CPU times of the record's programs are more than can be")
-    return found
+        raise RecordError("the sum of the record's CPU times is out of range")
+    return executables
 
 
-def _impossible(path: str, use: _Use) -> str:
-    seconds = use.system if 0 <= use.user < _MAX_SECONDS else use.user
-    return f"the CPU time of {path[:80]!r} is {seconds!r}, which no program can have"
+def _path(text: str, own_collector: bool) -> bytes:
+    """A path's bytes, cached: the next record is likely to contain the same paths."""
+    return (
+        _cached_path_of(text, own_collector)
+        if len(text) <= _MAX_CACHED_PATH
+        else _path_of(text, own_collector)
+    )
 
 
-def _path(text: str, ours: bool) -> bytes:
-    """A path's bytes, which the next record is likely to have as well."""
-    return _known_path(text, ours) if len(text) <= _REMEMBERED else _path_of(text, ours)
-
-
-def _path_of(text: str, ours: bool) -> bytes:
-    """A path's bytes. Our own collector writes those that are no text as ``\\xNN``."""
+def _path_of(text: str, own_collector: bool) -> bytes:
+    """A path's bytes. jobsight's own collector escapes what is not text as ``\\xNN``."""
     try:
         path = (
-            path_bytes(text) if ours and "\\" in text else text.encode("utf-8", "surrogateescape")
+            path_bytes(text)
+            if own_collector and "\\" in text
+            else text.encode("utf-8", "surrogateescape")
         )
     except UnicodeEncodeError:
         path = text.encode("utf-8", "surrogatepass")
     if not 0 < len(path) <= _MAX_PATH:
-        raise RecordError(
-            f"the path of a program has {len(path)} bytes; 1 to {_MAX_PATH} are allowed"
-        )
+        raise RecordError(f"the path of a program has {len(path)} bytes; expected 1 to {_MAX_PATH}")
     return path
 
 
-_known_path = lru_cache(maxsize=8192)(_path_of)
+_cached_path_of = lru_cache(maxsize=8192)(_path_of)
 
 
 def _moment(seconds: float | None) -> int | None:
-    """A node's time; 0 is what SAMS writes where it has seen no process."""
+    """A node's time; SAMS writes 0 if it has seen no process."""
     if seconds is None or not EARLIEST <= seconds < LATEST:
         return None
     return int(seconds) * SECOND
@@ -239,7 +254,7 @@ def _counter(current: _Counter | None) -> tuple[int, int] | None:
 
 
 def _info(info: _Info, zone: tzinfo | None) -> SlurmInfo | None:
-    found = SlurmInfo(
+    parsed = SlurmInfo(
         user=_text(info.username),
         uid=_number(info.uid),
         account=_text(info.account),
@@ -248,7 +263,7 @@ def _info(info: _Info, zone: tzinfo | None) -> SlurmInfo | None:
         cpus=_number(info.cpus),
         start=_start(info, zone),
     )
-    return found if found != SlurmInfo() else None
+    return parsed if parsed != SlurmInfo() else None
 
 
 def _text(value: _Text) -> str | None:
@@ -274,6 +289,6 @@ def _start(info: _Info, zone: tzinfo | None) -> int | None:
             moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
             return _moment(moment.timestamp())
         except (ValueError, OverflowError, OSError):
-            # "Unknown" is what Slurm says of a job that has not started.
+            # Slurm writes "Unknown" for a job that has not started.
             return None
     return None

@@ -57,6 +57,11 @@ INSERT_STRETCH = _insert("batches", "spool_id", "first", "last")
 EXTEND_STRETCH = "UPDATE batches SET last = :last WHERE spool_id = :spool_id AND first = :first"
 DELETE_STRETCH = "DELETE FROM batches WHERE spool_id = :spool_id AND first = :first"
 
+#: Inserts nothing where content with this name has been imported before.
+INSERT_IMPORT = (
+    "INSERT INTO marks (name, value) VALUES (:name, :received) ON CONFLICT (name) DO NOTHING"
+)
+
 # Runs
 
 _RUN = ("start", "provisional", "updated", *INFO_NAMES, "id")

@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from jobsight.model import SECOND, Batch, Series
+from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series
 from jobsight.store.database import Database, Transaction
 from jobsight.store.schema import statements
-from jobsight.store.write.parts import PackedSeries, Parts
+from jobsight.store.write.parts import PackedSeries, Parts, PartStamp
 from jobsight.store.write.runs import RunWriter
 from jobsight.store.write.validation import check
 
@@ -29,11 +29,9 @@ _SKEW_LIFETIME = 3600 * SECOND
 _Result = TypeVar("_Result")
 
 
-def write(
-    database: Database, batch: Batch, received: int | None = None, *, checked: bool = False
-) -> bool:
-    """Store a batch; False if it is stored already. ``checked`` skips the validation."""
-    store = _prepare(batch, received, checked)
+def write(database: Database, batch: Batch, received: int | None = None) -> bool:
+    """Store a batch; False if it is stored already."""
+    store = _prepare(batch, received)
     with database.write() as transaction:
         return store(transaction)
 
@@ -79,12 +77,9 @@ def commit_all(
     return outcomes
 
 
-def _prepare(
-    batch: Batch, received: int | None = None, checked: bool = False
-) -> Callable[[Transaction], bool]:
+def _prepare(batch: Batch, received: int | None = None) -> Callable[[Transaction], bool]:
     """Validate and encode a batch; the result stores it within a transaction."""
-    if not checked:
-        check(batch)
+    check(batch)
     now = time.time_ns() if received is None else received
     packed = _pack([part.series for part in batch.parts])
     return lambda transaction: _store(transaction, batch, packed, now)
@@ -95,21 +90,38 @@ def _store(
 ) -> bool:
     if not record_sequence(transaction, batch, received):
         return False
-    # Locks are always taken in this order, to avoid deadlocks: agent, jobs, paths.
-    jobs = {record.job_id for record in batch.jobs}
-    jobs |= {part.sighting.job_id for part in batch.parts}
-    transaction.lock("job", (f"{batch.cluster} {job_id}" for job_id in jobs))
-    run_writer = RunWriter(transaction, received)
-    run_writer.record_all(batch.jobs)
-    path_ids = _path_ids(transaction, batch)
-    Parts(transaction, run_writer, batch, received).store(packed, path_ids)
+    lock_jobs(transaction, batch.cluster, batch.jobs, batch.parts)
+    stamp = PartStamp(batch.cluster, batch.written, received, batch.sequence)
+    store_parts(transaction, stamp, batch.jobs, batch.parts, packed)
     return True
+
+
+def lock_jobs(
+    transaction: Transaction, cluster: str, jobs: Iterable[JobInfo], parts: Iterable[JobPart]
+) -> None:
+    """Lock these jobs. Locks are always taken in this order: agent, jobs, paths."""
+    ids = {info.job_id for info in jobs} | {part.sighting.job_id for part in parts}
+    transaction.lock("job", (f"{cluster} {job_id}" for job_id in ids))
+
+
+def store_parts(
+    transaction: Transaction,
+    stamp: PartStamp,
+    jobs: Sequence[JobInfo],
+    parts: Sequence[JobPart],
+    packed: Sequence[PackedSeries | None],
+) -> None:
+    """Store job records, then parts with their packed series. The jobs must be locked."""
+    run_writer = RunWriter(transaction, stamp.received)
+    run_writer.record_all(jobs)
+    path_ids = _path_ids(transaction, parts)
+    Parts(transaction, run_writer, stamp).store(parts, packed, path_ids)
 
 
 def _pack(series: list[Series | None]) -> list[PackedSeries | None]:
     if not any(series):
         return [None] * len(series)
-    # Imported with the first time series: SAMS records have none and should not load numpy.
+    # Imported with the first time series: most small batches should not load numpy.
     from jobsight.store.series.codec import encode_series
     from jobsight.store.series.curves import ARRIVED
 
@@ -120,9 +132,9 @@ def _pack(series: list[Series | None]) -> list[PackedSeries | None]:
     return [packed(part) if part else None for part in series]
 
 
-def _path_ids(transaction: Transaction, batch: Batch) -> dict[bytes, int]:
-    """The id of every path in the batch; unknown paths are inserted."""
-    named = {use.path for part in batch.parts for use in part.executables}
+def _path_ids(transaction: Transaction, parts: Sequence[JobPart]) -> dict[bytes, int]:
+    """The id of every path in the parts; unknown paths are inserted."""
+    named = {use.path for part in parts for use in part.executables}
     paths = {hashlib.blake2b(path, digest_size=16).digest(): path for path in named}
     ids = _find_paths(transaction, sorted(paths))
     if len(ids) < len(paths):

@@ -1,38 +1,33 @@
-"""The writing end of a store, for programs that book and look at nothing."""
+"""The writing side of a store, for programs that read nothing from it.
+
+:class:`Intake` needs the database driver alone; SQLAlchemy and numpy are imported by what reads.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
-from jobsight.model import SECOND, Batch
-from jobsight.store.database import Database, open_database
+from jobsight.model import SECOND, Batch, JobInfo, JobPart
+from jobsight.store.database import Database, Transaction, open_database
 from jobsight.store.schema import create, statements
-from jobsight.store.write.batch import write, write_all
-
-
-class KnownEnd(NamedTuple):
-    """The end of a stored run and who said so."""
-
-    end: int | None
-    source: str
-
-
-#: By job id and start in whole seconds, which is what schedulers book.
-KnownEnds = dict[tuple[int, int], KnownEnd]
+from jobsight.store.write.batch import lock_jobs, store_parts, write, write_all
+from jobsight.store.write.parts import PartStamp
+from jobsight.store.write.validation import check_jobs
 
 
 class Intake:
-    """Takes batches into SQLite or PostgreSQL; from any thread, writers take turns."""
+    """Writes to SQLite or PostgreSQL; safe to use from several threads."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Self:
-        """Open or create the store at a path or a ``postgresql://`` address."""
+        """Open or create the store at a path or a ``postgresql://`` URL."""
         database = open_database(location)
         try:
             create.create_or_open(database)
@@ -43,11 +38,11 @@ class Intake:
 
     @property
     def writes_in_parallel(self) -> bool:
-        """Whether several threads that write get on faster than one."""
+        """Whether several writing threads are faster than one."""
         return self.database.postgresql
 
     def close(self) -> None:
-        """Give up the connections; nothing is left to be written."""
+        """Close the connections. Everything written before is already committed."""
         self.database.close()
 
     def __enter__(self) -> Self:
@@ -61,23 +56,60 @@ class Intake:
     ) -> None:
         self.close()
 
-    def write(self, batch: Batch, received: int | None = None, *, checked: bool = False) -> bool:
-        """Store a batch durably, whole or not at all; False where it had been stored before.
-
-        ``checked`` is said by who made the batch of values that are known to be storable.
-        """
-        return write(self.database, batch, received, checked=checked)
+    def write(self, batch: Batch, received: int | None = None) -> bool:
+        """Store a batch durably and atomically; False if it had been stored before."""
+        return write(self.database, batch, received)
 
     def write_all(self, batches: Sequence[Batch]) -> list[bool | Exception]:
-        """Store several batches with few commits; gives what :meth:`write` gives or raises."""
+        """Store several batches with few commits; each gives what :meth:`write` does."""
         return write_all(self.database, batches)
 
-    def known_ends(self, cluster: str, job_ids: Iterable[int]) -> KnownEnds:
-        """Until when the runs of these jobs were, and who said so."""
-        keys = [(cluster, job_id) for job_id in sorted(set(job_ids))]
-        # Who asks is about to write, so it waits for its turn here as well as later.
+    def record_finished(
+        self,
+        cluster: str,
+        jobs: Sequence[JobInfo],
+        parts: Sequence[JobPart],
+        key: str,
+        *,
+        validated: bool = False,
+    ) -> bool:
+        """Store finished runs that no agent of this store has measured, durably and atomically.
+
+        ``key`` identifies the content: a repeated key changes nothing and returns False. A run
+        whose end comes from another source keeps it; an end from the same source only moves to a
+        later time. Parts carry no series. ``validated`` skips the check of values that the caller
+        has validated.
+        """
+        if not validated:
+            check_jobs(cluster, jobs, parts)
+        now = time.time_ns()
         with self.database.write() as transaction:
-            return {
-                (job_id, start // SECOND): KnownEnd(end, source)
-                for job_id, start, end, source in transaction.look_up(statements.ENDS_OF_JOBS, keys)
-            }
+            imported = {"name": f"imported {key}", "received": now}
+            if not transaction.execute(statements.INSERT_IMPORT, imported).rowcount:
+                return False
+            lock_jobs(transaction, cluster, jobs, parts)
+            store_parts(
+                transaction,
+                PartStamp(cluster, written=now, received=now),
+                _with_known_ends(transaction, cluster, jobs),
+                parts,
+                [None] * len(parts),
+            )
+        return True
+
+
+def _with_known_ends(
+    transaction: Transaction, cluster: str, jobs: Sequence[JobInfo]
+) -> Sequence[JobInfo]:
+    keys = [(cluster, job_id) for job_id in sorted({info.job_id for info in jobs})]
+    # Schedulers record whole seconds.
+    known = {
+        (job_id, start // SECOND): (end, source)
+        for job_id, start, end, source in transaction.look_up(statements.ENDS_OF_JOBS, keys)
+        if end is not None
+    }
+    for info in jobs:
+        if known and info.start is not None and info.end is not None:
+            end, source = known.get((info.job_id, info.start // SECOND), (0, info.source))
+            info.end = max(info.end, end) if source == info.source else None
+    return jobs

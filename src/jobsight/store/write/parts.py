@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from jobsight.model import Batch, Coverage, JobPart, JobTotals, Sighting
+from jobsight.model import Coverage, JobPart, JobTotals, Sighting
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
 from jobsight.store.write.runs import NOTHING_SEEN, RunWriter, Sums, total
@@ -141,16 +141,24 @@ class _Run(msgspec.Struct):
             self.changed = True
 
 
-class Parts:
-    """Stores the parts of one batch inside a transaction."""
+class PartStamp(NamedTuple):
+    """The origin of parts that are stored together."""
 
-    def __init__(
-        self, transaction: Transaction, bookings: RunWriter, batch: Batch, received: int
-    ) -> None:
+    cluster: str
+    #: By the clock of the writer: of two versions of a figure, the later one is kept.
+    written: int
+    received: int
+    #: Of the batch within its spool.
+    sequence: int = 0
+
+
+class Parts:
+    """Stores parts inside a transaction."""
+
+    def __init__(self, transaction: Transaction, bookings: RunWriter, stamp: PartStamp) -> None:
         self._transaction = transaction
         self._bookings = bookings
-        self._batch = batch
-        self._received = received
+        self._stamp = stamp
         self._nodes: dict[_Key, _Node] = {}
         self._runs: dict[int, _Run] = {}
         #: Sightings that the store has not seen before, by the key of their node.
@@ -160,16 +168,21 @@ class Parts:
         #: The coverage that was packed last.
         self._packed_coverage: tuple[dict[str, Coverage] | None, bytes] = (None, b"")
 
-    def store(self, packed: Sequence[PackedSeries | None], paths: Mapping[bytes, int]) -> None:
+    def store(
+        self,
+        parts: Sequence[JobPart],
+        packed: Sequence[PackedSeries | None],
+        paths: Mapping[bytes, int],
+    ) -> None:
         """Bring everything the parts say into the tables."""
         chunks: list[tuple[Any, ...]] = []
         executables: list[tuple[Any, ...]] = []
         steps: list[tuple[Any, ...]] = []
-        self._find_nodes()
-        for part, series in zip(self._batch.parts, packed, strict=True):
+        self._find_nodes(parts)
+        for part, series in zip(parts, packed, strict=True):
             node = self._node(part)
             before = node.figures()
-            node.take(part, series, self._coverage(part), self._batch.written)
+            node.take(part, series, self._coverage(part), self._stamp.written)
             run = self._runs[node.run_id]
             run.take(before, node.figures(), series)
             # What ran is part of the sums by day, too; all of it is part of the archive.
@@ -217,11 +230,11 @@ class Parts:
 
         join_chunks(self._transaction, node.id, whole=node.final)
 
-    def _find_nodes(self) -> None:
-        cluster = self._batch.cluster
+    def _find_nodes(self, parts: Sequence[JobPart]) -> None:
+        cluster = self._stamp.cluster
         keys = dict.fromkeys(
             _key(part.sighting)
-            for part in self._batch.parts
+            for part in parts
             if self._bookings.knows(cluster, part.sighting.job_id)
         )
         found = self._transaction.look_up(
@@ -234,7 +247,7 @@ class Parts:
     def _know_run(self, run_id: int, sums: Sums, entangled: bool) -> None:
         run = self._runs.get(run_id)
         if run is None:
-            run = self._runs[run_id] = _Run(run_id, *sums, updated=self._received)
+            run = self._runs[run_id] = _Run(run_id, *sums, updated=self._stamp.received)
         run.entangled |= entangled
 
     def _node(self, part: JobPart) -> _Node:
@@ -253,7 +266,7 @@ class Parts:
             self._new[key] = part.sighting
             id = self._transaction.new_id("run_nodes")
             self._nodes[key] = _Node(
-                id, run_id, part.epoch, self._batch.written, *(None,) * 6, False, 0
+                id, run_id, part.epoch, self._stamp.written, *(None,) * 6, False, 0
             )
         return self._nodes[key]
 
@@ -266,7 +279,7 @@ class Parts:
     def _executables(
         self, node: _Node, part: JobPart, paths: Mapping[bytes, int]
     ) -> list[tuple[Any, ...]]:
-        key = (node.id, _epoch_number(part.epoch), self._batch.sequence)
+        key = (node.id, _epoch_number(part.epoch), self._stamp.sequence)
         return [
             (*key, paths[use.path], *msgspec.structs.astuple(use)[1:]) for use in part.executables
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -38,17 +38,22 @@ class BatchError(JobsightError, ValueError):
 
 def check(batch: Batch) -> None:
     """Raise :class:`BatchError` for the first thing that is wrong."""
-    check_name("cluster", batch.cluster, 255)
     check_name("node", batch.node, 255)
     check_name("spool", batch.spool, 255)
     check_name("version of the agent", batch.agent, 255)
     # There must be room for the number that follows it.
     _number("sequence", batch.sequence, least=0, most=_MOST - 1)
     _time("the time of the batch", batch.written)
-    for info in batch.jobs:
-        check_info(info, batch.cluster)
-    for part in batch.parts:
-        _check_part(part, batch)
+    check_jobs(batch.cluster, batch.jobs, batch.parts)
+
+
+def check_jobs(cluster: str, jobs: Iterable[JobInfo], parts: Iterable[JobPart]) -> None:
+    """Raise :class:`BatchError` for the first job record or part that cannot be stored."""
+    check_name("cluster", cluster, 255)
+    for info in jobs:
+        check_info(info, cluster)
+    for part in parts:
+        _check_part(part, cluster)
 
 
 def check_info(info: JobInfo, cluster: str) -> None:
@@ -67,9 +72,9 @@ def check_info(info: JobInfo, cluster: str) -> None:
         _number("amount of a resource", amount, of=info)
 
 
-def _check_part(part: JobPart, batch: Batch) -> None:
+def _check_part(part: JobPart, cluster: str) -> None:
     sighting: Sighting = part.sighting
-    _same_cluster(sighting.cluster, batch.cluster)
+    _same_cluster(sighting.cluster, cluster)
     # Not necessarily the node of the batch: several slurmd may run on one machine.
     check_name("node", sighting.node, 255)
     _number("job id", sighting.job_id, least=0, most=MOST_JOB_ID)
