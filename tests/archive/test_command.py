@@ -144,7 +144,7 @@ def test_a_server_that_ends_drops_what_it_was_writing(
     stopped.set()
     with pytest.raises(Stopped):
         archive_once(store, settings, stopped)
-    assert count(store, "runs", "archived IS NOT NULL") == count(store, "marks") == 0
+    assert count(store, "runs", "archived IS NOT NULL") == count(store, "checkpoints") == 0
     assert [file for file in Path(str(settings.location)).rglob("*") if file.is_file()] == []
     archive_once(store, settings, threading.Event())
     assert count(store, "runs", "archived IS NOT NULL") == 6

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from jobsight.errors import StoreError
-from jobsight.store.schema import tables, versions
+from jobsight.store.schema import statements, tables, versions
 from jobsight.store.series.codec import ChunkError
 from jobsight.store.store import Store
 from jobsight.util import mounts
@@ -145,19 +145,22 @@ def test_a_full_disk_stores_nothing_in_part(tmp_path: Path) -> None:
         assert store.write(large)
 
 
-def test_a_store_of_a_newer_version_is_left_alone(location: str) -> None:
+@pytest.mark.parametrize("version", ["0999", "0000", "3f1b"])
+def test_a_store_of_an_unknown_version_is_left_alone(location: str, version: str) -> None:
     with Store.open(location) as store:
         assert store.write(batch(info()))
         with store.database.write() as transaction:
-            transaction.execute("UPDATE alembic_version SET version_num = '0999'")
+            transaction.execute(
+                "UPDATE alembic_version SET version_num = :version", {"version": version}
+            )
     with pytest.raises(
-        StoreError, match=rf"newer jobsight \(version 0999 .* up to {tables.VERSION}"
+        StoreError, match=rf"schema version {version}, expected {statements.VERSION};"
     ):
         Store.open(location)
     url = location.replace("postgresql:", "postgresql+psycopg:")
     engine = create_engine(url if "://" in url else f"sqlite:///{url}")
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0999"
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == version
     engine.dispose()
 
 
@@ -180,7 +183,7 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE recipes (name TEXT)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="tables of something else"):
+    with pytest.raises(StoreError, match="tables of another program"):
         Store.open(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["other.db"]
@@ -267,7 +270,7 @@ def test_the_tables_are_what_the_migrations_make(location: str) -> None:
         assert set(found.get_table_names()) == {*tables.metadata.tables, "alembic_version"}
     config = Config()
     config.set_main_option("script_location", str(versions.MIGRATIONS))
-    assert ScriptDirectory.from_config(config).get_current_head() == tables.VERSION
+    assert ScriptDirectory.from_config(config).get_current_head() == statements.VERSION
 
 
 def test_network_file_systems_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,13 +279,17 @@ def test_network_file_systems_are_noticed(tmp_path: Path, monkeypatch: pytest.Mo
         "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
         f"2 1 0:5 / {tmp_path}/my\\040home rw,relatime shared:1 - nfs4 server:/home rw\n"
         f"3 2 0:6 / {tmp_path}/my\\040home/local rw - xfs /dev/sdb rw\n"
+        # The kernel escapes # as well.
+        f"4 1 0:7 / {tmp_path}/\\043shared rw,relatime shared:2 - nfs4 server:/shared rw\n"
         "broken line\n"
     )
     (tmp_path / "my home/local").mkdir(parents=True)
+    (tmp_path / "#shared").mkdir()
     kinds = {
         tmp_path: "ext4",
         tmp_path / "my home/store.db": "nfs4",
         tmp_path / "my home/local/store.db": "xfs",
+        tmp_path / "#shared/store.db": "nfs4",
     }
     for path, kind in kinds.items():
         assert mounts.file_system(path, listing) == kind
@@ -295,6 +302,7 @@ def test_network_file_systems_are_noticed(tmp_path: Path, monkeypatch: pytest.Mo
         False,
     ]
     monkeypatch.setattr(mounts, "MOUNTINFO", listing)
-    for path, mode in ((tmp_path / "my home/store.db", "delete"), (tmp_path / "store.db", "wal")):
+    modes = {"my home/store.db": "delete", "#shared/store.db": "delete", "store.db": "wal"}
+    for path, mode in ((tmp_path / name, mode) for name, mode in modes.items()):
         with Store.open(path) as store, store.database.write() as transaction:
             assert transaction.execute("PRAGMA journal_mode").fetchone()[0] == mode

@@ -8,7 +8,7 @@ import pytest
 
 from jobsight.model import MISSING, SECOND, Column, Coverage, ExecutableUse, RunReference, Series
 from jobsight.store.read.queries import RunNotFound
-from jobsight.store.schema import tables
+from jobsight.store.schema import statements
 from jobsight.store.store import Store
 from tests.store.sample import (
     EXACT,
@@ -310,7 +310,7 @@ def test_info(store: Store) -> None:
     found = store.info()
     assert (found.runs, found.nodes, found.chunks, found.rows) == (1, 1, 1, 2)
     assert (found.executables, found.steps, found.paths, found.agents) == (1, 0, 1, 1)
-    assert found.version == tables.VERSION
+    assert found.version == statements.VERSION
     assert found.series_size > 0
     assert found.size is not None
     assert found.size > 0

@@ -40,9 +40,9 @@ from jobsight.store.read.external import ArchivedRun
 from jobsight.store.schema.statements import INFO_NAMES
 from jobsight.store.schema.tables import (
     SUMMED_FIGURES,
+    checkpoints,
     chunks,
     executables,
-    marks,
     paths,
     run_details,
     run_nodes,
@@ -274,7 +274,7 @@ class _Round:
         note = _Note(self._place.location, part.folder, part.name)
         with self._store.database.write() as transaction:
             transaction.execute(
-                "INSERT INTO marks (name, value, text) VALUES (:name, 0, :text)",
+                "INSERT INTO checkpoints (name, value, text) VALUES (:name, 0, :text)",
                 {"name": _NOTE, "text": msgspec.json.encode(note).decode()},
             )
         try:
@@ -295,7 +295,7 @@ class _Round:
                 "archived_updated = CASE WHEN updated = :updated THEN updated END WHERE id = :id",
                 [row | {"file": file} for row in marked],
             )
-            transaction.execute("DELETE FROM marks WHERE name = :name", {"name": _NOTE})
+            transaction.execute("DELETE FROM checkpoints WHERE name = :name", {"name": _NOTE})
 
     def remove_leftovers(self) -> None:
         """Remove what an attempt that was killed left behind."""
@@ -308,7 +308,7 @@ class _Round:
 
 def _notes(store: Store) -> list[_Note]:
     with store.database.read() as connection:
-        found = connection.scalars(select(marks.c.text).where(marks.c.name == _NOTE))
+        found = connection.scalars(select(checkpoints.c.text).where(checkpoints.c.name == _NOTE))
         return [msgspec.json.decode(text, type=_Note) for text in found if text is not None]
 
 

@@ -192,7 +192,7 @@ _SAID = """
     INSERT INTO exported (name, run_id, digest) VALUES (:name, :run_id, :digest)
     ON CONFLICT (name, run_id) DO UPDATE SET digest = excluded.digest
 """
-_LAST_REVISION = "SELECT value FROM marks WHERE name = 'contributions'"
+_LAST_REVISION = "SELECT value FROM checkpoints WHERE name = 'contributions'"
 _PATHS_AGAIN = """
     UPDATE exported SET digest = NULL WHERE digest IS NOT NULL AND run_id IN (
         SELECT run_nodes.run_id FROM run_nodes

@@ -176,7 +176,7 @@ class Store(Intake):
             return StoreInfo(
                 location=self.database.where,
                 engine=self.database.engine.dialect.name,
-                version=versions.version(connection) or "",
+                version=versions.stored_version(connection) or "",
                 runs=count(runs.name),
                 nodes=count(run_nodes.name),
                 chunks=count(chunks.name),

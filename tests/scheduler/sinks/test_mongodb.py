@@ -106,7 +106,7 @@ def test_the_same_again_writes_nothing_and_a_change_one(
     again = sink_for(address, database)
     assert feed(store, again) == 0
     with store.database.write() as transaction:
-        transaction.execute("DELETE FROM marks")
+        transaction.execute("DELETE FROM checkpoints")
     assert feed(store, again) == 0
     for one in (sink, again):
         one.close()

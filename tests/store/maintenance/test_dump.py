@@ -42,7 +42,7 @@ def filled(store: Store) -> Store:
     )
     assert store.write(batch(record, whole, part(sighting(8))))
     with store.database.write() as transaction:
-        transaction.execute("INSERT INTO marks (name, value, text) VALUES ('x', 5, NULL)")
+        transaction.execute("INSERT INTO checkpoints (name, value, text) VALUES ('x', 5, NULL)")
         transaction.execute(
             "INSERT INTO tokens (cluster, digest, label, created) VALUES ('c1', :d, 'é', 1)",
             {"d": bytes(32)},
@@ -70,7 +70,7 @@ def test_move_there_and_back(filled: Store, location: str, empty: str, tmp_path:
     before, said = rows(filled), answers(filled)
     with Store.open(empty) as other, other.database.write() as transaction:
         # What a server has noted for itself is no content.
-        transaction.execute("INSERT INTO marks (name, value) VALUES ('pruned', 1)")
+        transaction.execute("INSERT INTO checkpoints (name, value) VALUES ('retention', 1)")
     copy_store(location, empty)
     with Store.open(empty) as other:
         assert (rows(other), answers(other)) == (before, said)
@@ -172,7 +172,7 @@ def test_a_store_that_is_not_empty_is_refused(
     with Store.open(empty) as other:
         assert other.write(batch(info(3)))
         with other.database.write() as transaction:
-            transaction.execute("INSERT INTO marks (name, value) VALUES ('pruned', 1)")
+            transaction.execute("INSERT INTO checkpoints (name, value) VALUES ('retention', 1)")
         before = rows(other)
         for work in (lambda: copy_store(location, empty), lambda: restore(empty, file)):
             with pytest.raises(StoreError, match="is not empty"):
@@ -236,7 +236,7 @@ def test_rows_that_do_not_fit_leave_the_store_as_it_was(filled: Store, empty: st
     newer = msgspec.structs.replace(opening, version="9999")
     with closing(open_database(empty)) as database:
         for first, rest, said in (
-            (newer, whole, "newer jobsight"),
+            (newer, whole, "has schema version"),
             (opening, some, "0 of 9 rows of steps"),
             (opening, odd, "rows of sqlite_master do not fit"),
             (opening, [*whole, whole[-1]], "failed"),

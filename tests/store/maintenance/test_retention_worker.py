@@ -33,7 +33,7 @@ def test_it_prunes_beside_the_server(store: Store) -> None:
     with retention_worker(store, KeepSettings(runs=10), first=0):
         wait_until(lambda: store.count_runs() == 2)
     assert store.count_runs() == 2
-    assert count(store, "marks", "name = 'pruned' AND value > 0") == 1
+    assert count(store, "checkpoints", "name = 'retention' AND value > 0") == 1
 
 
 def test_a_store_that_fails_does_not_end_it(

@@ -38,7 +38,7 @@ def test_a_new_store_is_one_that_was_brought_up(tmp_path: Path) -> None:
     database.close()
     assert _master(tmp_path / "new.db") == _master(tmp_path / "old.db")
     with Store.open(tmp_path / "new.db") as new, Store.open(tmp_path / "old.db") as old:
-        assert new.info().version == old.info().version == tables.VERSION
+        assert new.info().version == old.info().version == statements.VERSION
 
 
 def test_the_columns_of_a_run_are_those_of_the_table() -> None:
@@ -93,7 +93,7 @@ def test_a_script_that_fails_leaves_an_empty_file(
         with pytest.raises(StoreError, match="NONSENSE"):
             Store.open(tmp_path / "store.db")
     with Store.open(tmp_path / "store.db") as store:
-        assert store.info().version == tables.VERSION
+        assert store.info().version == statements.VERSION
 
 
 def test_who_only_writes_needs_the_driver_alone(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_another_that_has_a_new_file_in_hand_is_waited_for(tmp_path: Path) -> No
     release.start()
     with Store.open(tmp_path / "store.db") as store:
         assert not release.is_alive()
-        assert store.info().version == tables.VERSION
+        assert store.info().version == statements.VERSION
     release.join()
     other.close()

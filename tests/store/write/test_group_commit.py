@@ -37,7 +37,7 @@ def insert_agent(number: int, *, fails: bool = False) -> Callable[[Transaction],
     def insert(transaction: Transaction) -> int:
         transaction.execute(
             "INSERT INTO agents (cluster, node, version, written, received, clock_skew,"
-            " skew_found) VALUES (:cluster, 'n', '1', 1, 1, 0, 0)",
+            " skew_measured) VALUES (:cluster, 'n', '1', 1, 1, 0, 0)",
             {"cluster": f"c{number}"},
         )
         if fails:

@@ -24,7 +24,7 @@ from jobsight.model import SECOND
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.sinks.base import Figures, Sink, SinkJob
 from jobsight.scheduler.snapshot import read_snapshot, snapshot_clusters, unpack
-from jobsight.store.schema.tables import marks, run_details, runs
+from jobsight.store.schema.tables import checkpoints, run_details, runs
 from jobsight.store.store import Store
 
 #: Runs in memory, and in one request to a service.
@@ -34,7 +34,7 @@ OVERLAP = 3600 * SECOND
 _PREFIX = "sink:"
 
 _KEEP_MARK = """
-    INSERT INTO marks (name, value, text) VALUES (:name, :value, :text)
+    INSERT INTO checkpoints (name, value, text) VALUES (:name, :value, :text)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value, text = excluded.text
 """
 
@@ -60,7 +60,7 @@ def feed(store: Store, sink: Sink) -> int:
 
 def read_mark(store: Store, sink: str) -> int:
     """How far a sink has been fed."""
-    query = select(marks.c.value).where(marks.c.name == f"{_PREFIX}{sink}")
+    query = select(checkpoints.c.value).where(checkpoints.c.name == f"{_PREFIX}{sink}")
     with store.database.read() as connection:
         return connection.scalar(query) or 0
 
@@ -74,9 +74,11 @@ def keep_mark(store: Store, sink: str, value: int, reason: str) -> None:
 
 def read_reasons(store: Store) -> dict[str, str]:
     """Every sink that was ever fed, and why it could not be the last time, if it could not."""
-    query = select(marks.c.name, marks.c.text).where(marks.c.name.startswith(_PREFIX))
+    query = select(checkpoints.c.name, checkpoints.c.text).where(
+        checkpoints.c.name.startswith(_PREFIX)
+    )
     with store.database.read() as connection:
-        found = connection.execute(query.order_by(marks.c.name)).all()
+        found = connection.execute(query.order_by(checkpoints.c.name)).all()
     return {name.removeprefix(_PREFIX): text or "" for name, text in found}
 
 

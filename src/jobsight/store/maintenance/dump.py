@@ -56,7 +56,7 @@ FETCHED = {"chunks": 16}
 TABLES = metadata.sorted_tables
 
 #: What says how far some work has come is no content: a store that has only that is empty.
-_NO_CONTENT = frozenset((tables.marks.name,))
+_NO_CONTENT = frozenset((tables.checkpoints.name,))
 
 
 class Opening(msgspec.Struct, array_like=True, tag="opening", kw_only=True):
@@ -148,9 +148,9 @@ def load(
 
     The store must be empty, unless what it holds is to be replaced.
     """
-    refuse_newer(opening)
+    versions.check_known(opening.version, "the backup")
     with database.read() as connection:
-        versions.check(connection, database.where)
+        versions.check_version(connection, database.where)
     database.choose_journal()
     with database.migration() as connection:
         if not replace:
@@ -167,7 +167,7 @@ def _make_tables(connection: Connection, version: str) -> None:
     """Empty tables of a version, in place of those that are there."""
     if (
         connection.dialect.name == "postgresql"
-        and versions.version(connection) == version == VERSION
+        and versions.stored_version(connection) == version == VERSION
     ):
         # A site may have views on them, and rights, which would go with the tables.
         names = ", ".join(table.name for table in TABLES)
@@ -176,15 +176,6 @@ def _make_tables(connection: Connection, version: str) -> None:
     metadata.drop_all(connection)
     connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
     versions.upgrade(connection, version)
-
-
-def refuse_newer(opening: Opening) -> None:
-    """Raise an error where the rows are of tables that this release does not know."""
-    if not opening.version.isdecimal() or int(opening.version) > int(VERSION):
-        raise StoreError(
-            f"the rows were written by a newer jobsight (version {opening.version} of its tables, "
-            f"this one knows up to {VERSION}); upgrade jobsight, nothing was changed"
-        )
 
 
 def refuse_content(connection: Connection, where: str) -> None:
@@ -351,7 +342,7 @@ def verify(file: Path, progress: Progress = no_progress) -> Opening:
             progress("rows checked", rows, whole)
     if counts != opening.counts:
         raise BackupError(f"{file} does not hold the rows that it announces")
-    refuse_newer(opening)
+    versions.check_known(opening.version, f"the backup {file}")
     return opening
 
 

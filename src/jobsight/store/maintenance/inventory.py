@@ -33,7 +33,7 @@ CLASSES: dict[str, tuple[Table, ...]] = {
     "executables": (executables, steps, paths, software),
     "runs": (runs, run_nodes, tables.run_details),
     "sums by day": (tables.contributions, tables.usage_by_day, tables.software_by_day),
-    "scheduler": (tables.cluster_records, tables.marks),
+    "scheduler": (tables.cluster_records, tables.checkpoints),
     "agents": (agents, spools, batches, tokens),
 }
 CLASSES["other"] = tuple(
@@ -98,7 +98,7 @@ def take_inventory(database: Database) -> Inventory:
         return Inventory(
             location=database.where,
             engine=database.engine.dialect.name,
-            version=versions.version(connection) or "",
+            version=versions.stored_version(connection) or "",
             size=size_of(connection),
             reusable=None if database.postgresql else _reusable(connection),
             disk_free=None if database.postgresql else disk_free(database),

@@ -438,8 +438,10 @@ logger = logging.getLogger("jobsight.store")
 #: Seconds until a server that has started looks for the first time, and then from look to look.
 FIRST_LOOK, LOOK_EVERY = 60.0, 600.0
 
-_KNOWN = "INSERT INTO marks (name, value) VALUES ('pruned', 0) ON CONFLICT (name) DO NOTHING"
-_CLAIM = "UPDATE marks SET value = :now WHERE name = 'pruned' AND value <= :before"
+_KNOWN = (
+    "INSERT INTO checkpoints (name, value) VALUES ('retention', 0) ON CONFLICT (name) DO NOTHING"
+)
+_CLAIM = "UPDATE checkpoints SET value = :now WHERE name = 'retention' AND value <= :before"
 
 
 def claim(database: Database, now: int) -> bool:

@@ -10,17 +10,56 @@ CREATE TABLE agents (
 	written BIGINT NOT NULL, 
 	received BIGINT NOT NULL, 
 	clock_skew BIGINT NOT NULL, 
-	skew_found BIGINT NOT NULL, 
+	skew_measured BIGINT NOT NULL, 
 	CONSTRAINT pk_agents PRIMARY KEY (id), 
 	CONSTRAINT uq_agents_cluster_node UNIQUE (cluster, node)
 );
+CREATE TABLE checkpoints (
+	name TEXT NOT NULL, 
+	value BIGINT NOT NULL, 
+	text TEXT, 
+	CONSTRAINT pk_checkpoints PRIMARY KEY (name)
+);
+CREATE TABLE cluster_records (
+	cluster TEXT NOT NULL, 
+	kind TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	data BLOB NOT NULL, 
+	changed BIGINT NOT NULL, 
+	CONSTRAINT pk_cluster_records PRIMARY KEY (cluster, kind, name)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE contributions (
+	run_id BIGINT NOT NULL, 
+	revision BIGINT NOT NULL, 
+	dropped BOOLEAN DEFAULT 0 NOT NULL, 
+	data BLOB NOT NULL, 
+	CONSTRAINT pk_contributions PRIMARY KEY (run_id)
+);
+CREATE INDEX ix_contributions_dropped ON contributions (run_id) WHERE dropped;
+CREATE INDEX ix_contributions_revision ON contributions (revision);
+CREATE TABLE exported (
+	name TEXT NOT NULL, 
+	run_id BIGINT NOT NULL, 
+	digest BLOB, 
+	CONSTRAINT pk_exported PRIMARY KEY (name, run_id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_exported_waiting ON exported (name) WHERE digest IS NULL;
 CREATE TABLE paths (
 	id INTEGER NOT NULL, 
 	digest BLOB NOT NULL, 
-	path BLOB NOT NULL, software_id BIGINT, named BIGINT, 
+	path BLOB NOT NULL, 
+	software_id BIGINT, 
+	named BIGINT, 
 	CONSTRAINT pk_paths PRIMARY KEY (id), 
 	CONSTRAINT uq_paths_digest UNIQUE (digest)
 );
+CREATE INDEX ix_paths_software_id ON paths (software_id);
 CREATE TABLE runs (
 	id INTEGER NOT NULL, 
 	cluster TEXT NOT NULL, 
@@ -38,10 +77,13 @@ CREATE TABLE runs (
 	uid BIGINT, 
 	account TEXT, 
 	partition TEXT, 
+	qos TEXT, 
 	command TEXT, 
 	nodes BLOB, 
 	cpus BIGINT, 
 	memory BIGINT, 
+	gpus BIGINT, 
+	tres BLOB, 
 	time_limit BIGINT, 
 	submit BIGINT, 
 	"end" BIGINT, 
@@ -54,16 +96,94 @@ CREATE TABLE runs (
 	memory_peak BIGINT, 
 	first_seen BIGINT, 
 	last_seen BIGINT, 
-	updated BIGINT NOT NULL, qos TEXT, gpus BIGINT, tres BLOB, stale BOOLEAN DEFAULT 1 NOT NULL, archived TEXT, archived_updated BIGINT, archived_start BIGINT, pruned SMALLINT DEFAULT '0' NOT NULL, 
+	updated BIGINT NOT NULL, 
+	stale BOOLEAN DEFAULT 1 NOT NULL, 
+	archived TEXT, 
+	archived_updated BIGINT, 
+	archived_start BIGINT, 
+	pruned SMALLINT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_runs PRIMARY KEY (id), 
 	CONSTRAINT uq_runs_cluster_job_id_start UNIQUE (cluster, job_id, start)
 );
 CREATE INDEX ix_runs_account_start ON runs (account, start);
 CREATE INDEX ix_runs_array_job_id ON runs (array_job_id);
+CREATE INDEX ix_runs_end ON runs ("end");
 CREATE INDEX ix_runs_het_job_id ON runs (het_job_id);
 CREATE INDEX ix_runs_job_id ON runs (job_id);
+CREATE INDEX ix_runs_open ON runs ("end", cluster) WHERE "end" IS NULL;
+CREATE INDEX ix_runs_pruned_end ON runs (pruned, "end");
+CREATE INDEX ix_runs_stale ON runs (id) WHERE stale;
 CREATE INDEX ix_runs_start ON runs (start);
+CREATE INDEX ix_runs_unarchived ON runs ("end") WHERE archived_updated IS NULL AND "end" IS NOT NULL;
 CREATE INDEX ix_runs_user_start ON runs (user, start);
+CREATE TABLE software (
+	id INTEGER NOT NULL, 
+	name TEXT NOT NULL, 
+	version TEXT NOT NULL, 
+	local_version TEXT NOT NULL, 
+	user_provided BOOLEAN NOT NULL, 
+	ignored BOOLEAN NOT NULL, 
+	CONSTRAINT pk_software PRIMARY KEY (id), 
+	CONSTRAINT uq_software_name_version_local_version_user_provided_ignored UNIQUE (name, version, local_version, user_provided, ignored)
+);
+CREATE TABLE software_by_day (
+	day INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	software_id BIGINT NOT NULL, 
+	runs BIGINT NOT NULL, 
+	executions BIGINT NOT NULL, 
+	cpu_time BIGINT NOT NULL, 
+	core_time BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
+	name_runs BIGINT NOT NULL, 
+	version_runs BIGINT NOT NULL, 
+	local_version_runs BIGINT NOT NULL, 
+	CONSTRAINT pk_software_by_day PRIMARY KEY (day, cluster, user, account, partition, software_id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_software_by_day_software_id_day ON software_by_day (software_id, day);
+CREATE TABLE tokens (
+	id INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	digest BLOB NOT NULL, 
+	label TEXT NOT NULL, 
+	created BIGINT NOT NULL, 
+	expires BIGINT, 
+	revoked BIGINT, 
+	used BIGINT, 
+	CONSTRAINT pk_tokens PRIMARY KEY (id), 
+	CONSTRAINT uq_tokens_digest UNIQUE (digest)
+);
+CREATE TABLE usage_by_day (
+	day INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	runs BIGINT NOT NULL, 
+	executions BIGINT NOT NULL, 
+	cpu_time BIGINT NOT NULL, 
+	core_time BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
+	memory_time BIGINT NOT NULL, 
+	CONSTRAINT pk_usage_by_day PRIMARY KEY (day, cluster, user, account, partition)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE run_details (
+	run_id INTEGER NOT NULL, 
+	changed BIGINT NOT NULL, 
+	data BLOB NOT NULL, 
+	CONSTRAINT pk_run_details PRIMARY KEY (run_id), 
+	CONSTRAINT fk_run_details_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id)
+);
+CREATE INDEX ix_run_details_changed ON run_details (changed);
 CREATE TABLE run_nodes (
 	id INTEGER NOT NULL, 
 	run_id INTEGER NOT NULL, 
@@ -116,7 +236,8 @@ CREATE TABLE chunks (
 	rows INTEGER NOT NULL, 
 	level SMALLINT NOT NULL, 
 	data BLOB NOT NULL, 
-	summary BLOB, resolution BIGINT, 
+	summary BLOB, 
+	resolution BIGINT, 
 	CONSTRAINT pk_chunks PRIMARY KEY (id), 
 	CONSTRAINT ck_chunks_level CHECK (level BETWEEN 0 AND 2), 
 	CONSTRAINT fk_chunks_run_node_id_run_nodes FOREIGN KEY(run_node_id) REFERENCES run_nodes (id)
@@ -165,114 +286,4 @@ CREATE TABLE steps (
  WITHOUT ROWID
 
 ;
-CREATE INDEX ix_runs_stale ON runs (id) WHERE stale;
-CREATE INDEX ix_runs_open ON runs ("end", cluster) WHERE "end" IS NULL;
-CREATE INDEX ix_runs_unarchived ON runs ("end") WHERE archived_updated IS NULL AND "end" IS NOT NULL;
-CREATE INDEX ix_runs_end ON runs ("end");
-CREATE INDEX ix_runs_pruned_end ON runs (pruned, "end");
-CREATE INDEX ix_paths_software_id ON paths (software_id);
-CREATE TABLE software (
-	id INTEGER NOT NULL, 
-	name TEXT NOT NULL, 
-	version TEXT NOT NULL, 
-	local_version TEXT NOT NULL, 
-	user_provided BOOLEAN NOT NULL, 
-	ignored BOOLEAN NOT NULL, 
-	CONSTRAINT pk_software PRIMARY KEY (id), 
-	CONSTRAINT uq_software_name_version_local_version_user_provided_ignored UNIQUE (name, version, local_version, user_provided, ignored)
-);
-CREATE TABLE tokens (
-	id INTEGER NOT NULL, 
-	cluster TEXT NOT NULL, 
-	digest BLOB NOT NULL, 
-	label TEXT NOT NULL, 
-	created BIGINT NOT NULL, 
-	expires BIGINT, 
-	revoked BIGINT, 
-	used BIGINT, 
-	CONSTRAINT pk_tokens PRIMARY KEY (id), 
-	CONSTRAINT uq_tokens_digest UNIQUE (digest)
-);
-CREATE TABLE contributions (
-	run_id BIGINT NOT NULL, 
-	revision BIGINT NOT NULL, 
-	dropped BOOLEAN DEFAULT 0 NOT NULL, 
-	data BLOB NOT NULL, 
-	CONSTRAINT pk_contributions PRIMARY KEY (run_id)
-);
-CREATE INDEX ix_contributions_revision ON contributions (revision);
-CREATE INDEX ix_contributions_dropped ON contributions (run_id) WHERE dropped;
-CREATE TABLE usage_by_day (
-	day INTEGER NOT NULL, 
-	cluster TEXT NOT NULL, 
-	user TEXT NOT NULL, 
-	account TEXT NOT NULL, 
-	partition TEXT NOT NULL, 
-	runs BIGINT NOT NULL, 
-	executions BIGINT NOT NULL, 
-	cpu_time BIGINT NOT NULL, 
-	core_time BIGINT NOT NULL, 
-	gpu_time BIGINT NOT NULL, 
-	memory_time BIGINT NOT NULL, 
-	CONSTRAINT pk_usage_by_day PRIMARY KEY (day, cluster, user, account, partition)
-)
- WITHOUT ROWID
-
-;
-CREATE TABLE software_by_day (
-	day INTEGER NOT NULL, 
-	cluster TEXT NOT NULL, 
-	user TEXT NOT NULL, 
-	account TEXT NOT NULL, 
-	partition TEXT NOT NULL, 
-	software_id BIGINT NOT NULL, 
-	runs BIGINT NOT NULL, 
-	executions BIGINT NOT NULL, 
-	cpu_time BIGINT NOT NULL, 
-	core_time BIGINT NOT NULL, 
-	gpu_time BIGINT NOT NULL, 
-	name_runs BIGINT NOT NULL, 
-	version_runs BIGINT NOT NULL, 
-	local_version_runs BIGINT NOT NULL, 
-	CONSTRAINT pk_software_by_day PRIMARY KEY (day, cluster, user, account, partition, software_id)
-)
- WITHOUT ROWID
-
-;
-CREATE INDEX ix_software_by_day_software_id_day ON software_by_day (software_id, day);
-CREATE TABLE run_details (
-	run_id INTEGER NOT NULL, 
-	changed BIGINT NOT NULL, 
-	data BLOB NOT NULL, 
-	CONSTRAINT pk_run_details PRIMARY KEY (run_id), 
-	CONSTRAINT fk_run_details_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id)
-);
-CREATE INDEX ix_run_details_changed ON run_details (changed);
-CREATE TABLE cluster_records (
-	cluster TEXT NOT NULL, 
-	kind TEXT NOT NULL, 
-	name TEXT NOT NULL, 
-	data BLOB NOT NULL, 
-	changed BIGINT NOT NULL, 
-	CONSTRAINT pk_cluster_records PRIMARY KEY (cluster, kind, name)
-)
- WITHOUT ROWID
-
-;
-CREATE TABLE marks (
-	name TEXT NOT NULL, 
-	value BIGINT NOT NULL, 
-	text TEXT, 
-	CONSTRAINT pk_marks PRIMARY KEY (name)
-);
-CREATE TABLE exported (
-	name TEXT NOT NULL, 
-	run_id BIGINT NOT NULL, 
-	digest BLOB, 
-	CONSTRAINT pk_exported PRIMARY KEY (name, run_id)
-)
- WITHOUT ROWID
-
-;
-CREATE INDEX ix_exported_waiting ON exported (name) WHERE digest IS NULL;
-INSERT INTO alembic_version VALUES ('0003')
+INSERT INTO alembic_version VALUES ('0001')

@@ -9,7 +9,7 @@ from jobsight.model import ExecutableUse, JobInfo, StepUse
 
 #: The revision of :mod:`jobsight.store.schema.migrations` that these statements are
 #: for; a test compares the two.
-VERSION = "0003"
+VERSION = "0001"
 
 #: The columns of ``runs`` that are fields of JobInfo; what names a run is not among them.
 INFO_NAMES = tuple(
@@ -32,16 +32,16 @@ def _insert(table: str, *names: str) -> str:
 
 INSERT_AGENT = (
     _insert(
-        "agents", "cluster", "node", "version", "written", "received", "clock_skew", "skew_found"
+        "agents", "cluster", "node", "version", "written", "received", "clock_skew", "skew_measured"
     )
     + " ON CONFLICT (cluster, node) DO NOTHING"
 )
 FIND_AGENT = """
-    SELECT id, clock_skew, skew_found FROM agents WHERE cluster = :cluster AND node = :node
+    SELECT id, clock_skew, skew_measured FROM agents WHERE cluster = :cluster AND node = :node
 """
 UPDATE_AGENT = """
     UPDATE agents SET version = :version, written = :written, received = :received,
-        clock_skew = :clock_skew, skew_found = :skew_found
+        clock_skew = :clock_skew, skew_measured = :skew_measured
     WHERE id = :id
 """
 INSERT_SPOOL = _insert("spools", "agent_id", "name") + " ON CONFLICT (agent_id, name) DO NOTHING"

@@ -266,7 +266,7 @@ agents = Table(
     Column("received", BigInteger, nullable=False),
     # How far the agent's clock is ahead, and when that was found.
     Column("clock_skew", BigInteger, nullable=False),
-    Column("skew_found", BigInteger, nullable=False),
+    Column("skew_measured", BigInteger, nullable=False),
     UniqueConstraint("cluster", "node"),
 )
 
@@ -398,8 +398,8 @@ cluster_records = Table(
 )
 
 # How far a piece of work that goes on for ever has come: "export", "rules" ...
-marks = Table(
-    "marks",
+checkpoints = Table(
+    "checkpoints",
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", BigInteger, nullable=False),

@@ -1,7 +1,8 @@
-"""The version of a store: bring an older one up, refuse a newer one."""
+"""The schema version of a store: migrate an older store, refuse one of an unknown version."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,54 +13,63 @@ from jobsight.store.database import Database, open_database
 from jobsight.store.schema.create import SCRIPT
 from jobsight.store.schema.statements import VERSION
 
+logger = logging.getLogger("jobsight.store")
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def bring_up(database: Database) -> None:
-    """Make the tables what this jobsight knows, or say why that cannot be."""
+def prepare(database: Database) -> None:
+    """Create or migrate the tables; :class:`StoreError` if the database is not a known store."""
     with database.read() as connection:
-        found = check(connection, database.where)
-    # Only now: what is not ours must not be touched.
+        found = check_version(connection, database.where)
+    # Only after the check: a database of another program must not be changed.
     database.choose_journal()
     if found != VERSION:
         migrate(database)
+        logger.info("store %s: schema %s migrated to %s", database.where, found or "-", VERSION)
 
 
-def version(connection: Connection) -> str | None:
-    """The revision a store is at; None for an empty database."""
+def check_version(connection: Connection, where: str) -> str | None:
+    """The schema version of a store, None for an empty database; anything else is refused."""
+    found = stored_version(connection)
+    if found is None and inspect(connection).get_table_names():
+        raise StoreError(
+            f"the database {where} has tables of another program; expected a store of jobsight, a "
+            "new file or an empty database"
+        )
+    if found is not None:
+        check_known(found, f"the store {where}")
+    return found
+
+
+def check_known(version: str, what: str) -> None:
+    """Raise :class:`StoreError` for a schema version that this release cannot migrate."""
+    known = sorted(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+    if version not in known:
+        raise StoreError(
+            f"{what} has schema version {version}, expected {' or '.join(known)}; nothing was "
+            "changed, use the release of jobsight that wrote it"
+        )
+
+
+def stored_version(connection: Connection) -> str | None:
+    """The schema version that a database records; None if it records none."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
     return found
 
 
-def check(connection: Connection, where: str) -> str | None:
-    """The revision of a database that is a store or may become one; anything else is refused."""
-    found = version(connection)
-    if found is None:
-        if inspect(connection).get_table_names():
-            raise StoreError(
-                f"the store {where} is a database with tables of something else; "
-                "right would be a new file or an empty database"
-            )
-    elif not found.isdecimal() or int(found) > int(VERSION):
-        raise StoreError(
-            f"the store {where} was written by a newer jobsight (version {found} of its tables, "
-            f"this one knows up to {VERSION}); upgrade jobsight, the store was left as it is"
-        )
-    return found
-
-
 def migrate(database: Database, revision: str = "head") -> None:
-    """Bring the tables to a revision, all of it or nothing."""
+    """Migrate the tables to a revision in one transaction."""
     with database.migration() as connection:
-        # Another process may have been faster; Alembic looks again, behind the lock.
+        # Another process may have migrated meanwhile; Alembic reads the version under the lock.
         upgrade(connection, revision)
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Bring the tables to a revision inside a transaction that is under way."""
-    # Imported here: opening a store that is up to date should not pay for Alembic.
+    """Migrate the tables to a revision inside the caller's transaction."""
+    # Imported late: opening a store of the current version must not pay for Alembic.
     from alembic import command
     from alembic.config import Config
 
@@ -70,15 +80,15 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
 
 
 def script() -> str:
-    """The statements that make a new SQLite store: what all revisions come to."""
-    with TemporaryDirectory() as folder:
-        database = open_database(Path(folder) / "new.db")
+    """The statements that create a new SQLite store, as the revisions create it."""
+    with TemporaryDirectory() as directory:
+        database = open_database(Path(directory) / "new.db")
         migrate(database)
         with database.alone() as connection:
-            found = connection.execute(
+            rows = connection.execute(
                 "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
             )
-            statements = [sql for (sql,) in found]
+            statements = [sql for (sql,) in rows]
         database.close()
     statements.append(f"INSERT INTO alembic_version VALUES ('{VERSION}')")
     return ";\n".join(statements) + "\n"

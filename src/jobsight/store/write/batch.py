@@ -192,16 +192,16 @@ def _record_agent(transaction: Transaction, batch: Batch, received: int) -> int:
         "written": batch.written,
         "received": received,
         "clock_skew": ahead,
-        "skew_found": received,
+        "skew_measured": received,
     }
     row = transaction.execute(statements.FIND_AGENT, values).fetchone()
     if row is None:
         transaction.execute(statements.INSERT_AGENT, values)
         return int(transaction.execute(statements.FIND_AGENT, values).fetchone()[0])
-    id, skew, skew_found = row
+    id, skew, skew_measured = row
     # Time spent in the spool makes a clock appear late, never early: the highest skew of the last
     # hour is the best estimate.
-    if ahead < skew and abs(received - skew_found) < _SKEW_LIFETIME:
-        values["clock_skew"], values["skew_found"] = skew, skew_found
+    if ahead < skew and abs(received - skew_measured) < _SKEW_LIFETIME:
+        values["clock_skew"], values["skew_measured"] = skew, skew_measured
     transaction.execute(statements.UPDATE_AGENT, values | {"id": id})
     return int(id)

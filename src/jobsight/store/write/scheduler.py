@@ -183,12 +183,12 @@ def _groups(rows: Iterable[dict[str, object]]) -> Iterator[list[dict[str, object
         yield group
 
 
-_READ = "SELECT value, text FROM marks WHERE name = :name"
+_READ = "SELECT value, text FROM checkpoints WHERE name = :name"
 _SET = """
-    INSERT INTO marks (name, value, text) VALUES (:name, :value, :text)
+    INSERT INTO checkpoints (name, value, text) VALUES (:name, :value, :text)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value, text = excluded.text
 """
-_REMOVE = "DELETE FROM marks WHERE name = :name"
+_REMOVE = "DELETE FROM checkpoints WHERE name = :name"
 
 
 class Checkpoint(NamedTuple):

@@ -1,0 +1,377 @@
+"""The initial tables."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+#: SQLite numbers rows by itself only where the type is exactly INTEGER.
+_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "agents",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("node", sa.Text(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("written", sa.BigInteger(), nullable=False),
+        sa.Column("received", sa.BigInteger(), nullable=False),
+        sa.Column("clock_skew", sa.BigInteger(), nullable=False),
+        sa.Column("skew_measured", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_agents")),
+        sa.UniqueConstraint("cluster", "node", name=op.f("uq_agents_cluster_node")),
+    )
+    op.create_table(
+        "checkpoints",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.BigInteger(), nullable=False),
+        sa.Column("text", sa.Text()),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_checkpoints")),
+    )
+    op.create_table(
+        "cluster_records",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.Column("changed", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("cluster", "kind", "name", name=op.f("pk_cluster_records")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "contributions",
+        sa.Column("run_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("revision", sa.BigInteger(), nullable=False),
+        sa.Column("dropped", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_contributions")),
+    )
+    op.create_index(
+        "ix_contributions_dropped",
+        "contributions",
+        ["run_id"],
+        sqlite_where=sa.text("dropped"),
+        postgresql_where=sa.text("dropped"),
+    )
+    op.create_index(op.f("ix_contributions_revision"), "contributions", ["revision"])
+    op.create_table(
+        "exported",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("digest", sa.LargeBinary(length=16)),
+        sa.PrimaryKeyConstraint("name", "run_id", name=op.f("pk_exported")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_exported_waiting",
+        "exported",
+        ["name"],
+        sqlite_where=sa.text("digest IS NULL"),
+        postgresql_where=sa.text("digest IS NULL"),
+    )
+    op.create_table(
+        "paths",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("digest", sa.LargeBinary(length=16), nullable=False),
+        sa.Column("path", sa.LargeBinary(), nullable=False),
+        sa.Column("software_id", sa.BigInteger()),
+        sa.Column("named", sa.BigInteger()),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_paths")),
+        sa.UniqueConstraint("digest", name=op.f("uq_paths_digest")),
+    )
+    op.create_index(op.f("ix_paths_software_id"), "paths", ["software_id"])
+    op.create_table(
+        "runs",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("start", sa.BigInteger(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("sluid", sa.Text()),
+        sa.Column("restart_count", sa.BigInteger()),
+        sa.Column("array_job_id", sa.BigInteger()),
+        sa.Column("array_task_id", sa.BigInteger()),
+        sa.Column("het_job_id", sa.BigInteger()),
+        sa.Column("het_offset", sa.BigInteger()),
+        sa.Column("name", sa.Text()),
+        sa.Column("user", sa.Text()),
+        sa.Column("uid", sa.BigInteger()),
+        sa.Column("account", sa.Text()),
+        sa.Column("partition", sa.Text()),
+        sa.Column("qos", sa.Text()),
+        sa.Column("command", sa.Text()),
+        sa.Column("nodes", sa.LargeBinary()),
+        sa.Column("cpus", sa.BigInteger()),
+        sa.Column("memory", sa.BigInteger()),
+        sa.Column("gpus", sa.BigInteger()),
+        sa.Column("tres", sa.LargeBinary()),
+        sa.Column("time_limit", sa.BigInteger()),
+        sa.Column("submit", sa.BigInteger()),
+        sa.Column("end", sa.BigInteger()),
+        sa.Column("state", sa.Text()),
+        sa.Column("exit_code", sa.BigInteger()),
+        sa.Column("exit_signal", sa.BigInteger()),
+        sa.Column("provisional", sa.Boolean(), nullable=False),
+        sa.Column("cpu_time", sa.BigInteger()),
+        sa.Column("memory_used_peak", sa.BigInteger()),
+        sa.Column("memory_peak", sa.BigInteger()),
+        sa.Column("first_seen", sa.BigInteger()),
+        sa.Column("last_seen", sa.BigInteger()),
+        sa.Column("updated", sa.BigInteger(), nullable=False),
+        sa.Column("stale", sa.Boolean(), server_default=sa.true(), nullable=False),
+        sa.Column("archived", sa.Text()),
+        sa.Column("archived_updated", sa.BigInteger()),
+        sa.Column("archived_start", sa.BigInteger()),
+        sa.Column("pruned", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
+        sa.UniqueConstraint(
+            "cluster", "job_id", "start", name=op.f("uq_runs_cluster_job_id_start")
+        ),
+    )
+    op.create_index(op.f("ix_runs_account_start"), "runs", ["account", "start"])
+    op.create_index(op.f("ix_runs_array_job_id"), "runs", ["array_job_id"])
+    op.create_index(op.f("ix_runs_end"), "runs", ["end"])
+    op.create_index(op.f("ix_runs_het_job_id"), "runs", ["het_job_id"])
+    op.create_index(op.f("ix_runs_job_id"), "runs", ["job_id"])
+    op.create_index(
+        "ix_runs_open",
+        "runs",
+        ["end", "cluster"],
+        sqlite_where=sa.text('"end" IS NULL'),
+        postgresql_where=sa.text('"end" IS NULL'),
+    )
+    op.create_index(op.f("ix_runs_pruned_end"), "runs", ["pruned", "end"])
+    op.create_index(
+        "ix_runs_stale",
+        "runs",
+        ["id"],
+        sqlite_where=sa.text("stale"),
+        postgresql_where=sa.text("stale"),
+    )
+    op.create_index(op.f("ix_runs_start"), "runs", ["start"])
+    op.create_index(
+        "ix_runs_unarchived",
+        "runs",
+        ["end"],
+        sqlite_where=sa.text('archived_updated IS NULL AND "end" IS NOT NULL'),
+        postgresql_where=sa.text('archived_updated IS NULL AND "end" IS NOT NULL'),
+    )
+    op.create_index(op.f("ix_runs_user_start"), "runs", ["user", "start"])
+    op.create_table(
+        "software",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("local_version", sa.Text(), nullable=False),
+        sa.Column("user_provided", sa.Boolean(), nullable=False),
+        sa.Column("ignored", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_software")),
+        sa.UniqueConstraint(
+            "name",
+            "version",
+            "local_version",
+            "user_provided",
+            "ignored",
+            name=op.f("uq_software_name_version_local_version_user_provided_ignored"),
+        ),
+    )
+    op.create_table(
+        "software_by_day",
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("cluster", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("user", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("account", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("partition", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("software_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("runs", sa.BigInteger(), nullable=False),
+        sa.Column("executions", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("core_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("name_runs", sa.BigInteger(), nullable=False),
+        sa.Column("version_runs", sa.BigInteger(), nullable=False),
+        sa.Column("local_version_runs", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "day",
+            "cluster",
+            "user",
+            "account",
+            "partition",
+            "software_id",
+            name=op.f("pk_software_by_day"),
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        op.f("ix_software_by_day_software_id_day"), "software_by_day", ["software_id", "day"]
+    )
+    op.create_table(
+        "tokens",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("label", sa.Text(), nullable=False),
+        sa.Column("created", sa.BigInteger(), nullable=False),
+        sa.Column("expires", sa.BigInteger()),
+        sa.Column("revoked", sa.BigInteger()),
+        sa.Column("used", sa.BigInteger()),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
+        sa.UniqueConstraint("digest", name=op.f("uq_tokens_digest")),
+    )
+    op.create_table(
+        "usage_by_day",
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("cluster", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("user", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("account", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("partition", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("runs", sa.BigInteger(), nullable=False),
+        sa.Column("executions", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("core_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("memory_time", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "day", "cluster", "user", "account", "partition", name=op.f("pk_usage_by_day")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "run_details",
+        sa.Column("run_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("changed", sa.BigInteger(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_details_run_id_runs")),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_run_details")),
+    )
+    op.create_index(op.f("ix_run_details_changed"), "run_details", ["changed"])
+    op.create_table(
+        "run_nodes",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("run_id", _ID, nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("node", sa.Text(), nullable=False),
+        sa.Column("boot_id", sa.Text(), nullable=False),
+        sa.Column("birth", sa.BigInteger(), nullable=False),
+        sa.Column("sluid", sa.Text()),
+        sa.Column("restart_count", sa.BigInteger()),
+        sa.Column("epoch", sa.Text(), nullable=False),
+        sa.Column("written", sa.BigInteger(), nullable=False),
+        sa.Column("totals", sa.LargeBinary()),
+        sa.Column("cpu_time", sa.BigInteger()),
+        sa.Column("memory_used_peak", sa.BigInteger()),
+        sa.Column("memory_peak", sa.BigInteger()),
+        sa.Column("coverage", sa.LargeBinary()),
+        sa.Column("first_sample", sa.BigInteger()),
+        sa.Column("last_sample", sa.BigInteger()),
+        sa.Column("final", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("open_chunks", sa.Integer(), server_default="0", nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_nodes_run_id_runs")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_run_nodes")),
+        sa.UniqueConstraint(
+            "cluster",
+            "job_id",
+            "node",
+            "boot_id",
+            "birth",
+            name=op.f("uq_run_nodes_cluster_job_id_node_boot_id_birth"),
+        ),
+    )
+    op.create_index(op.f("ix_run_nodes_run_id_node"), "run_nodes", ["run_id", "node"])
+    op.create_table(
+        "spools",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("agent_id", _ID, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["agent_id"], ["agents.id"], name=op.f("fk_spools_agent_id_agents")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_spools")),
+        sa.UniqueConstraint("agent_id", "name", name=op.f("uq_spools_agent_id_name")),
+    )
+    op.create_table(
+        "batches",
+        sa.Column("spool_id", _ID, nullable=False),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["spool_id"], ["spools.id"], name=op.f("fk_batches_spool_id_spools")
+        ),
+        sa.PrimaryKeyConstraint("spool_id", "first", name=op.f("pk_batches")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "chunks",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("run_node_id", _ID, nullable=False),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        sa.Column("rows", sa.Integer(), nullable=False),
+        sa.Column("level", sa.SmallInteger(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.Column("summary", sa.LargeBinary()),
+        sa.Column("resolution", sa.BigInteger()),
+        sa.CheckConstraint("level BETWEEN 0 AND 2", name=op.f("ck_chunks_level")),
+        sa.ForeignKeyConstraint(
+            ["run_node_id"], ["run_nodes.id"], name=op.f("fk_chunks_run_node_id_run_nodes")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_chunks")),
+    )
+    op.create_index(op.f("ix_chunks_run_node_id_first"), "chunks", ["run_node_id", "first"])
+    op.create_table(
+        "executables",
+        sa.Column("run_node_id", _ID, nullable=False),
+        sa.Column("path_id", _ID, nullable=False),
+        sa.Column("path_known", sa.Boolean(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("executions", sa.BigInteger(), nullable=False),
+        sa.Column("processes", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_user", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_system", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_estimated", sa.BigInteger(), nullable=False),
+        sa.Column("read_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("written_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("failures", sa.BigInteger(), nullable=False),
+        sa.Column("peak_memory", sa.BigInteger(), nullable=False),
+        sa.Column("first_seen", sa.BigInteger(), nullable=False),
+        sa.Column("last_seen", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["path_id"], ["paths.id"], name=op.f("fk_executables_path_id_paths")
+        ),
+        sa.ForeignKeyConstraint(
+            ["run_node_id"], ["run_nodes.id"], name=op.f("fk_executables_run_node_id_run_nodes")
+        ),
+        sa.PrimaryKeyConstraint(
+            "run_node_id", "path_id", "path_known", "epoch", name=op.f("pk_executables")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_executables_path_id"), "executables", ["path_id"])
+    op.create_table(
+        "steps",
+        sa.Column("run_node_id", _ID, nullable=False),
+        sa.Column("step", sa.Text(), nullable=False),
+        sa.Column("tasks", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_time", sa.BigInteger()),
+        sa.Column("cpu_overhead", sa.BigInteger()),
+        sa.Column("memory_peak", sa.BigInteger()),
+        sa.Column("oom_kills", sa.BigInteger()),
+        sa.Column("first_seen", sa.BigInteger(), nullable=False),
+        sa.Column("last_seen", sa.BigInteger(), nullable=False),
+        sa.Column("ended", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_node_id"], ["run_nodes.id"], name=op.f("fk_steps_run_node_id_run_nodes")
+        ),
+        sa.PrimaryKeyConstraint("run_node_id", "step", name=op.f("pk_steps")),
+        sqlite_with_rowid=False,
+    )
