@@ -294,6 +294,8 @@ class RunningAgent:
             return parts[-1] if parts and (parts[-1].totals.cpu_time or 0) >= counter else None
 
         part: JobPart = wait_until(complete)
+        # The counter only grows: what the agent read lies between the two readings here.
+        assert (part.totals.cpu_time or 0) <= job.cpu_time()
         return part
 
     def listen(self, node: SlurmNode) -> None:
