@@ -1,7 +1,7 @@
 """The same values over HTTP into our receiver, Prometheus and VictoriaMetrics, on one core each.
 
 A request holds what one node has to say at once: one sample of each of its jobs, as agents send by
-default every 10 s, or six (``send_every = 60``). Counted are the values of the series, not the
+default every 10 s, or six (``send_interval = 60``). Counted are the values of the series, not the
 totals, executables and coverages that our batches carry besides, over the CPU seconds that the
 server's process took for them, until all runs have ended and are packed for good. So the disk and
 other work on the machine do not count; how long it took stands beside. An answer of ours means that

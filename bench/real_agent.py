@@ -27,9 +27,9 @@ location = "{folder}/store.db"
 {papers}
 node = "n1"
 spool = "{folder}/spool"
-run_folder = "{folder}/run"
+run_directory = "{folder}/run"
 cgroup_roots = ['{root}']
-ask_slurm = false
+query_slurm = false
 """
 
 

@@ -5,7 +5,6 @@ A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import io
@@ -23,7 +22,6 @@ from jobsight.cli.compat import collector, jobs_exporter
 from jobsight.config.settings import Settings
 
 DOCS = Path(__file__).parent
-SOURCE = DOCS.parent / "src" / "jobsight"
 #: What a default that depends on the machine or the user is called in the table.
 DEFAULTS = {
     "cluster": "the host's short name",
@@ -32,29 +30,8 @@ DEFAULTS = {
     "server.url": "the server of this machine",
     "agent.node": "the host's short name",
     "agent.spool": "`/var/spool/jobsight`; as a user `~/.local/share/jobsight/spool`",
-    "agent.run_folder": "`/run/jobsight`; as a user `$XDG_RUNTIME_DIR/jobsight`",
+    "agent.run_directory": "`/run/jobsight`; as a user `$XDG_RUNTIME_DIR/jobsight`",
 }
-
-
-def modules() -> str:
-    """Every module with the first sentence of its own text."""
-    lines = []
-    folders = sorted({path.parent for path in SOURCE.rglob("*.py")})
-    for folder in folders:
-        name = folder.relative_to(SOURCE.parent).as_posix()
-        if "migrations" in name:
-            continue
-        lines += ["", f"**`{name}/`** {_sentence(folder / '__init__.py')}", ""]
-        lines += ["| module | what it is |", "|---|---|"]
-        for file in sorted(folder.glob("*.py")):
-            if file.name != "__init__.py":
-                lines.append(f"| `{file.name}` | {_sentence(file)} |")
-    return "\n".join(lines).strip()
-
-
-def _sentence(file: Path) -> str:
-    text = ast.get_docstring(ast.parse(file.read_text())) or ""
-    return re.sub(r"``(.*?)``", r"`\1`", " ".join(text.split("\n\n")[0].split())).replace("|", "/")
 
 
 def settings() -> str:
@@ -102,6 +79,8 @@ def _type(kind: Any) -> str:
     names = {str: "text", int: "integer", float: "number", bool: "true or false"}
     if kind in names:
         return names[kind]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return f"{kind.__name__.removesuffix('Settings').lower()} settings"
     arguments = [part for part in get_args(kind) if part is not type(None)]
     if get_origin(kind) is dict:
         return f"table of {_type(arguments[1])}"
@@ -148,8 +127,8 @@ def others() -> str:
 def part(name: str) -> str:
     if name.startswith("archive "):
         return field_table(name.removeprefix("archive "))
-    whole = {"modules": modules, "settings": settings, "others": others}
-    return whole[name]() if name in whole else helps(name)
+    parts = {"settings": settings, "others": others}
+    return parts[name]() if name in parts else helps(name)
 
 
 def renewed(text: str) -> str:

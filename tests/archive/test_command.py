@@ -114,7 +114,7 @@ def test_what_cannot_be(command: Command, arguments: list[str], words: str) -> N
 
 def test_a_server_archives_and_its_pages_read_it(store: Store, settings: ArchiveSettings) -> None:
     months.fill(store)
-    settings.every = 3600
+    settings.interval = 3600
     settings.older_than = 0
     # The runs of the sample end in the future of some machines.
     with store.database.write() as transaction:

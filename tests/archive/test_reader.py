@@ -9,7 +9,7 @@ from jobsight.archive.reader import Reader, attach
 from jobsight.archive.restore import restore
 from jobsight.archive.storage import Storage, open_storage
 from jobsight.archive.writer import write_archive
-from jobsight.config.settings import ArchiveSettings, KeepSettings
+from jobsight.config.settings import ArchiveSettings, RetentionSettings
 from jobsight.model import SECOND, RunReference, Series
 from jobsight.reports.build import build_report
 from jobsight.store.maintenance.retention import prune
@@ -39,7 +39,7 @@ def test_what_retention_takes_is_read_from_the_archive(
 ) -> None:
     before = months.everything(filled)
     summed(filled)
-    keep = KeepSettings(series=1, thinned=2, executables=1, only_archived=True)
+    keep = RetentionSettings(series=1, downsampled=2, executables=1, only_archived=True)
     now = LATER + 10 * DAY
     prune(filled.database, keep, now, rest=lambda seconds: None)
     # Nothing was archived, so nothing went.

@@ -62,7 +62,7 @@ def test_the_files_of_the_usual_places_are_joined(tmp_path: Path) -> None:
     settings = load_settings(environment={})
     assert (settings.cluster, settings.server.port) == ("site", 2)
     _file(tmp_path / "etc", "cluster: b\n", "jobsight.yaml")
-    with pytest.raises(ConfigError, match="both there; keep one"):
+    with pytest.raises(ConfigError, match="both exist"):
         load_settings(environment={})
 
 
@@ -92,7 +92,7 @@ def test_what_may_not_be_seen_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("[server]\nprot = 1\n", r"unknown key server\.prot; did you mean server\.port\?"),
         ("[sever]\nport = 1\n", r"unknown key sever; did you mean server\?"),
-        ("zzz = 1\n", r"unknown key zzz; valid here: cluster, store, "),
+        ("zzz = 1\n", r"unknown key zzz; valid here: cluster, "),
         ("[server]\nport = '8080'\n", r"server\.port: expected `int`, got `str`$"),
         ("[server]\nport = 99999\n", r"server\.port: expected `int` <= 65535$"),
         ("[agent]\nspool = ''\n", r"agent\.spool: expected `str` of length >= 1$"),
@@ -116,7 +116,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, sentence: 
         ("JOBSIGHT_SERVER__PORT", "x", r"server\.port: expected `int`, got `str`"),
         ("JOBSIGHT_SERVER", "x", "names a table, not a setting; .*JOBSIGHT_SERVER__HOST"),
         ("JOBSIGHT_CLUSTRE", "x", r"unknown key clustre; did you mean cluster\?"),
-        ("JOBSIGHT_CLUSTER__NAME", "x", r"unknown key cluster\.name; this setting holds no"),
+        ("JOBSIGHT_CLUSTER__NAME", "x", r"unknown key cluster\.name; this setting has no"),
     ],
 )
 def test_variables_are_checked_too(variable: str, value: str, sentence: str) -> None:
@@ -128,7 +128,7 @@ def test_variables_are_checked_too(variable: str, value: str, sentence: str) -> 
     ("name", "content", "sentence"),
     [
         ("a.toml", None, "cannot be read: No such file"),
-        ("a.ini", b"", r"settings are TOML \(\.toml\) or YAML"),
+        ("a.ini", b"", r"TOML \(\.toml\) or YAML"),
         ("a.yaml", b"a: [", "a.yaml: while parsing"),
         ("a.yaml", b"- 1", "the file: expected a table of settings, got `list`"),
         ("a.toml", b"a = '\xff'", "is not UTF-8 text at byte 5"),
@@ -150,13 +150,13 @@ def test_an_empty_yaml_file_is_no_error(tmp_path: Path) -> None:
 def test_each_cluster_is_as_the_scheduler_but_for_what_it_says(tmp_path: Path) -> None:
     file = tmp_path / "jobsight.toml"
     file.write_text(
-        "[scheduler]\nevery = 60\ntimeout = 5\n[scheduler.rest]\nuser = 'slurm'\n"
+        "[scheduler]\ninterval = 60\ntimeout = 5\n[scheduler.rest]\nuser = 'slurm'\n"
         "[clusters.big]\nsource = 'text'\n[clusters.small.rest]\nurl = 'http://h:1'\n"
     )
     settings = load_settings(file, {"JOBSIGHT_CLUSTERS__SMALL__TIMEOUT": "9"})
     big, small = settings.each_cluster()
     assert (big.cluster, big.scheduler.source, big.scheduler.timeout) == ("big", "text", 5)
-    assert (small.cluster, small.scheduler.timeout, small.scheduler.every) == ("small", 9, 60)
+    assert (small.cluster, small.scheduler.timeout, small.scheduler.interval) == ("small", 9, 60)
     assert (small.scheduler.rest.user, small.scheduler.rest.url) == ("slurm", "http://h:1")
     assert settings.scrapes()
     file.write_text("[clusters.big]\nsorce = 'text'\n")
@@ -165,3 +165,23 @@ def test_each_cluster_is_as_the_scheduler_but_for_what_it_says(tmp_path: Path) -
     file.write_text("clusters = 3\n")
     with pytest.raises(ConfigError, match="clusters: expected"):
         load_settings(file, {})
+
+
+@pytest.mark.parametrize(
+    ("old", "key"),
+    [
+        ("[agent]\nrun_folder = 'x'", "agent.run_directory"),
+        ("[agent]\nsend_every = 1.0", "agent.send_interval"),
+        ("[agent]\nask_slurm = false", "agent.query_slurm"),
+        ("[agent.metrics]\nseed_names = true", "agent.metrics.petricore_names"),
+        ("[server.ingest]\nbody_time = 1.0", "server.ingest.body_timeout"),
+        ("[store.retention]\nthinned = 1.0", "store.retention."),
+    ],
+)
+def test_a_key_of_an_earlier_version_is_refused(tmp_path: Path, old: str, key: str) -> None:
+    with pytest.raises(ConfigError, match="unknown key") as caught:
+        load_settings(_file(tmp_path, old), {})
+    table, _, name = key.rpartition(".")
+    assert f"did you mean {key}?" in str(caught.value) or "valid here: " in str(caught.value)
+    assert name in str(caught.value)
+    assert table in str(caught.value)

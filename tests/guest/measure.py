@@ -93,8 +93,8 @@ class Watcher(threading.Thread):
 def start_agent(cluster: Cluster) -> subprocess.Popen[bytes]:
     config = OUT / "agent.toml"
     config.write_text(
-        f'cluster = "{cluster.settings.name}"\n[agent]\nnode = "guest"\nask_slurm = false\n'
-        f'spool = "{OUT}/spool"\nrun_folder = "{OUT}/run"\nsamplers = ["pressure"]\n'
+        f'cluster = "{cluster.settings.name}"\n[agent]\nnode = "guest"\nquery_slurm = false\n'
+        f'spool = "{OUT}/spool"\nrun_directory = "{OUT}/run"\nsamplers = ["pressure"]\n'
     )
     with (OUT / "agent.log").open("wb") as log:
         agent = subprocess.Popen(

@@ -66,7 +66,7 @@ def test_samples_keep_their_times() -> None:
 
 
 def test_petricore_s_names_where_they_are_wanted() -> None:
-    found = read(BatchSeries(seed_names=True).encode(batch()).message)
+    found = read(BatchSeries(petricore_names=True).encode(batch()).message)
     assert found["jobs_rss{instance=n1,slurm_job=42}"][0][0] == 1.0
 
 
@@ -84,7 +84,7 @@ def test_every_label_stands_in_its_place() -> None:
             )
         ],
     )  # fmt: skip
-    found = read(BatchSeries(seed_names=True).encode(everything).message)
+    found = read(BatchSeries(petricore_names=True).encode(everything).message)
     wanted = {*names.OF_METRIC.values(), *(one for one in names.PETRICORE.values() if one.metric)}
     assert len(found) == len(wanted)
 

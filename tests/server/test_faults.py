@@ -96,7 +96,7 @@ def on_sqlite(tmp_path: Path) -> Iterator[Receiving]:
 def running(location: str) -> Iterator[Receiving]:
     # A disk that stands still for seconds is not what is tried here.
     unbounded = ServerSettings(
-        ingest=IngestSettings(requests_per_second=0, bytes_per_second=0, patience=600)
+        ingest=IngestSettings(requests_per_second=0, bytes_per_second=0, queue_timeout=600)
     )
     with Store.open(location) as store:
         app = create_app(store, TOKEN, delay=0, settings=unbounded)

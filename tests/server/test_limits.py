@@ -204,7 +204,7 @@ class Held:
 
 def test_a_busy_store_is_said_in_time_and_the_next_try_is_a_duplicate(store: Store) -> None:
     held: Any = Held(store)
-    settings = ServerSettings(ingest=IngestSettings(patience=0.05))
+    settings = ServerSettings(ingest=IngestSettings(queue_timeout=0.05))
     app = create_app(held, TOKEN, delay=0, settings=settings)
     data = wire.encode(batch())
     # One event loop for both requests, since the first one's thread outlives its answer.
@@ -224,7 +224,7 @@ def server(tmp_path: Path) -> Iterator[BackgroundServer]:
     settings = Settings()
     settings.store.location = str(tmp_path / "store.db")
     settings.server.port = 0
-    settings.server.ingest = IngestSettings(body_limit=1_000_000, body_time=3)
+    settings.server.ingest = IngestSettings(body_limit=1_000_000, body_timeout=3)
     with BackgroundServer(settings) as running:
         yield running
 

@@ -88,7 +88,9 @@ def test_a_store_that_another_process_holds(
     spawner: Spawner, location: str, tmp_path: Path
 ) -> None:
     with (
-        ServerProcess(spawner, tmp_path / "server", location, ingest__patience="0.3") as server,
+        ServerProcess(
+            spawner, tmp_path / "server", location, ingest__queue_timeout="0.3"
+        ) as server,
         spooled(tmp_path, server.target()) as delivery,
     ):
         with held(location):

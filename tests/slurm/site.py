@@ -78,7 +78,7 @@ class Site:
         config.write_text(
             f'cluster = "{self.cluster.settings.name}"\n'
             f'[store]\nlocation = "{self.store}"\n'
-            "[scheduler]\nevery = 2.0\n"
+            "[scheduler]\ninterval = 2.0\n"
             f"{self.server_more}"
         )
         arguments = ("serve", "--config", str(config), "--port", str(self.port))
@@ -116,7 +116,7 @@ class Site:
             f'cluster = "{self.cluster.settings.name}"\n'
             f'[server]\nurl = "{self.url}"\ntoken_file = "{self.agents_token}"\n'
             f'[agent]\nnode = "{node}"\nspool = "{place / "spool"}"\n'
-            f'run_folder = "{place / "run"}"\nonly_this_node = true\nsend_every = 1.0\n'
+            f'run_directory = "{place / "run"}"\nonly_this_node = true\nsend_interval = 1.0\n'
             f"{self.agents_more}"
             f'[agent.metrics]\nlisten = "127.0.0.1:{self.metrics[node]}"\nkeep_ended = 3.0\n'
             f'scratch = ["{self.scratch}"]\n'

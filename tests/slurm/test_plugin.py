@@ -80,7 +80,7 @@ def start_agent(cluster: Cluster, node: str, folder: Path, port: int) -> Callabl
     config = folder / "agent.toml"
     config.write_text(
         f'cluster = "{cluster.settings.name}"\n[agent]\nnode = "{node}"\n'
-        f'spool = "{folder}/spool"\nrun_folder = "{folder}/run"\nonly_this_node = true\n'
+        f'spool = "{folder}/spool"\nrun_directory = "{folder}/run"\nonly_this_node = true\n'
         f'[agent.metrics]\nlisten = "127.0.0.1:{port}"\nkeep_ended = {KEEP}.0\n'
     )
     with (folder / "agent.log").open("wb") as log:

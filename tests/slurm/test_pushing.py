@@ -24,10 +24,10 @@ from tests.slurm.test_prometheus import close
 MORE = """
 [agent.push]
 url = "{gateway}"
-every = 0.5
+interval = 0.5
 [agent.remote_write]
 url = "{victoria}/api/v1/write"
-seed_names = true
+petricore_names = true
 """
 
 

@@ -180,7 +180,7 @@ class TestWorker:
 
         monkeypatch.setattr(Worker, "once", once)
         fill(store)
-        with updating(store, SoftwareSettings(every=0.05)):
+        with updating(store, SoftwareSettings(interval=0.05)):
             wait_until(lambda: rows(store, usage_by_day))
         assert sum(core_hours(store).values()) == 16
 

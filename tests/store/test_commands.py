@@ -74,7 +74,7 @@ def test_prune(
     fill(store, range(3), age=800, now=now)
     fill(store, range(3, 8), age=500, now=now)
     before = rows(store)
-    monkeypatch.setenv("JOBSIGHT_STORE__KEEP__RUNS", "700")
+    monkeypatch.setenv("JOBSIGHT_STORE__RETENTION__RUNS", "700")
     shown = _run(capsys, "prune", "--dry-run")
     assert "runs removed         after 700 days: 0 runs" in shown
     assert "3 runs wait: not archived, or not in the sums yet" in shown

@@ -531,14 +531,14 @@ class Stopped(Exception):
 
 
 def archiving(store: Store, settings: ArchiveSettings) -> PeriodicWorker:
-    """Archive beside what the block does, every ``archive.every`` seconds."""
+    """Archive beside what the block does, every ``archive.interval`` seconds."""
 
     def work(stopped: threading.Event) -> None:
         with suppress(Stopped):
             archive_once(store, settings, stopped)
 
     return PeriodicWorker(
-        "archive", work, settings.every, logger=logger, failure="the archive is not written"
+        "archive", work, settings.interval, logger=logger, failure="the archive is not written"
     )
 
 

@@ -121,8 +121,8 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                     (3600, sampling.first_hour),
                     (None, sampling.later),
                 ),
-                flush_interval=settings.agent.send_every,
-                run_directory=paths.private_directory(Path(settings.agent.run_folder)),
+                flush_interval=settings.agent.send_interval,
+                run_directory=paths.private_directory(Path(settings.agent.run_directory)),
                 after_flush=_both(trim, after_flush),
                 query_jobs=question_of(settings, node),
                 listen=True,
@@ -130,7 +130,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
             agent.collector.tracker.names.scripts = settings.agent.name_scripts
             with stopping_on_signals(agent.stop):
                 exporting.start(agent)
-                exporting.take_plugin(agent, Path(settings.agent.run_folder))
+                exporting.take_plugin(agent, Path(settings.agent.run_directory))
                 if background is not None:
                     background.report(0)
                 agent.run()
@@ -175,7 +175,7 @@ def sampler_plans(names: list[str]) -> list[SamplerPlan]:
 
 def question_of(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | None:
     """How to ask Slurm who the jobs of this node are; None where it is not there to be asked."""
-    if not settings.agent.ask_slurm or shutil.which("squeue") is None:
+    if not settings.agent.query_slurm or shutil.which("squeue") is None:
         return None
     from jobsight.scheduler.adapters.squeue import jobs_of_node
 

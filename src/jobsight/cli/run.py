@@ -136,7 +136,7 @@ def _launch(request: RunRequest, settings: Settings, delivery: Delivery) -> Outc
         delivery.spool,
         cluster=settings.cluster,
         node=settings.agent.node,
-        flush_interval=min(settings.agent.send_every, _SEND_EVERY),
+        flush_interval=min(settings.agent.send_interval, _SEND_EVERY),
         after_flush=thread.notify,
     )
     collector.tracker.names.scripts = settings.agent.name_scripts

@@ -73,7 +73,7 @@ def _regularly(settings: Settings, store: Store, every: float) -> None:
     from jobsight.scheduler.scraper import scraping
 
     for each in (settings.scheduler, *settings.clusters.values()):
-        each.every = every
+        each.interval = every
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -104,7 +104,7 @@ def _feed_once(settings: Settings, store: Store) -> list[bool]:
 
     fed = []
     for sink in open_sinks(settings.sinks):
-        outlet = Feeder(store, sink, settings.sinks.every)
+        outlet = Feeder(store, sink, settings.sinks.interval)
         fed.append(outlet.feed_once())
         if fed[-1]:
             print(f"{sink.name:<8} {outlet.state.written} documents written")

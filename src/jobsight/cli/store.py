@@ -34,7 +34,7 @@ from jobsight.reports.units import (
 )
 
 if TYPE_CHECKING:
-    from jobsight.config.settings import KeepSettings
+    from jobsight.config.settings import RetentionSettings
     from jobsight.store.maintenance.inventory import Inventory, LastHeard
     from jobsight.store.maintenance.retention import Pruned
 
@@ -259,19 +259,20 @@ def prune(
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Thin and remove what the settings no longer keep.
+    """Downsample and delete the data that is older than the retention settings.
 
-    The settings store.keep.series, thinned, executables and runs say for how many days after the
-    end of a run each class is kept; 0 is for ever. By default curves are thinned after a year and
-    nothing is removed. A run whose end is not known is never touched. With store.keep.only_archived
-    runs that are not in the archive wait. What the sums by day hold of a run stays there.
+    The settings store.retention.series, downsampled, executables and runs give the days after the
+    end of a run for which each class of data is kept; 0 is for ever. By default, time series are
+    downsampled after a year and nothing is deleted. A run without a known end is never touched.
+    With store.retention.only_archived, only runs that are in the archive are touched. Daily rollups
+    are kept.
 
-    `jobsight serve` does the same once a day, unless store.keep.daily is false. It works in short
-    transactions, so agents and pages go on; Ctrl-C ends it between two of them.
+    `jobsight serve` does the same once a day unless store.retention.daily is false. Transactions
+    are short, so that agents and pages are not blocked; Ctrl-C stops between two of them.
     """
     settings = load_settings(config)
     location = existing_store(store or settings.store.location)
-    keep = settings.store.keep
+    keep = settings.store.retention
     from jobsight.software.worker import load_rules, update
     from jobsight.store.maintenance import retention
     from jobsight.store.store import Store
@@ -290,11 +291,11 @@ def prune(
         _show_taken(taken, keep, dry_run)
 
 
-def _show_taken(taken: dict[str, Pruned], keep: KeepSettings, dry_run: bool) -> None:
+def _show_taken(taken: dict[str, Pruned], keep: RetentionSettings, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     for name in ("runs", "series", "executables", "thinned"):
         part = taken.get(name)
-        days = getattr(keep, {"series": "thinned", "thinned": "series"}.get(name, name))
+        days = getattr(keep, {"series": "downsampled", "thinned": "series"}.get(name, name))
         title = "thinned" if name == "thinned" else f"{name} removed"
         if part is None:
             print(f"{title:<20} never" if not days else f"{title:<20} nothing: removed before")

@@ -1,4 +1,4 @@
-"""Where things lie when nobody says otherwise: for root in the system, for a user at home."""
+"""Default paths: system directories for root, the XDG directories for a user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobsight.errors import JobsightError
 
 def _home(variable: str, default: str) -> Path:
     value = os.environ.get(variable, "")
-    # The specification of these folders: a path that is not absolute is to be ignored.
+    # The XDG specification: a relative path is to be ignored.
     return Path(value) if os.path.isabs(value) else Path.home() / default
 
 
@@ -19,7 +19,7 @@ def is_root() -> bool:
 
 
 def data_directory() -> Path:
-    """The folder of the store, the token and what a running server says of itself."""
+    """The directory of the store, the token and the record of the running server."""
     if is_root():
         return Path("/var/lib/jobsight")
     return _home("XDG_DATA_HOME", ".local/share") / "jobsight"
@@ -34,7 +34,7 @@ def spool_directory() -> Path:
 
 
 def run_directory() -> Path:
-    """What need not survive a reboot."""
+    """The directory of state that need not survive a reboot."""
     if is_root():
         return Path("/run/jobsight")
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -42,12 +42,12 @@ def run_directory() -> Path:
 
 
 def config_directories() -> list[Path]:
-    """Where settings are looked for; a later folder wins over an earlier."""
+    """The directories of settings files; a later one overrides an earlier one."""
     return [Path("/etc/jobsight"), _home("XDG_CONFIG_HOME", ".config") / "jobsight"]
 
 
 def store_directory(location: str) -> Path:
-    """The folder beside a store: its token and the file of its server lie there."""
+    """The directory of a store, which also holds its token and the record of its server."""
     return data_directory() if "://" in location else Path(location).absolute().parent
 
 
@@ -59,13 +59,13 @@ def server_file(location: str) -> Path:
     return store_directory(location) / "server.json"
 
 
-def private_directory(folder: Path) -> Path:
-    """Make a folder that only its owner can enter; one that is there stays as it is."""
+def private_directory(directory: Path) -> Path:
+    """Create a directory that only its owner can enter; an existing one is not changed."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise JobsightError(
-            f"the folder {folder} cannot be made: {error.strerror}; "
-            "choose another place with --store or the setting store.location"
+            f"the directory {directory} cannot be created: {error.strerror}; "
+            "choose another with --store or the setting store.location"
         ) from None
-    return folder
+    return directory

@@ -125,8 +125,8 @@ class _Job:
 class BatchSeries:
     """Turns batches into messages, one after the other; it remembers who the jobs are."""
 
-    def __init__(self, *, seed_names: bool = False) -> None:
-        self._seed_names = seed_names
+    def __init__(self, *, petricore_names: bool = False) -> None:
+        self._petricore_names = petricore_names
         self._jobs: dict[Sighting, _Job] = {}
         self._infos: dict[tuple[str, int], JobInfo] = {}
         self._names: dict[str, list[tuple[Family, bytes, bytes]]] = {}
@@ -197,7 +197,7 @@ class BatchSeries:
             own = names.family_of(metric)
             if own is not None:
                 family, thing = own
-                also = _SEED.get(family.metric or "") if self._seed_names else None
+                also = _SEED.get(family.metric or "") if self._petricore_names else None
                 for one in (family, *([also] if also is not None else [])):
                     text = label(one.labels[0], thing) if thing is not None else b""
                     found.append((one, label("__name__", one.name), text))
@@ -274,7 +274,7 @@ class RemoteWriteTarget:
 
     def __init__(self, where: str, settings: RemoteWriteSettings) -> None:
         self._web = Web(where, settings)
-        self._series = BatchSeries(seed_names=settings.seed_names)
+        self._series = BatchSeries(petricore_names=settings.petricore_names)
         #: Samples that were taken, and those that were refused for good.
         self.samples = 0
         self.dropped = 0

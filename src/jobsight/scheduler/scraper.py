@@ -383,9 +383,9 @@ def scraping(settings: Settings, store: Store) -> Iterator[None]:
     """Scrape each cluster beside what the block does, and feed the sinks."""
     stopped = threading.Event()
     threads = [
-        _thread(Scraper(store, each), each.scheduler.every, stopped)
+        _thread(Scraper(store, each), each.scheduler.interval, stopped)
         for each in settings.each_cluster()
-        if each.scheduler.every
+        if each.scheduler.interval
     ]
     try:
         with feeding(store, settings.sinks):

@@ -91,7 +91,7 @@ class Ingest:
         self._needs_certificate = settings.tls_client_ca is not None
         self._proxy_known = bool(settings.trusted_proxies)
         self._rates = RateLimiter(self._limits.requests_per_second, self._limits.bytes_per_second)
-        self._memory = MemoryBudget(self._limits.memory, self._limits.patience)
+        self._memory = MemoryBudget(self._limits.memory, self._limits.queue_timeout)
         parallel = store.writes_in_parallel
         self._queue = WriteQueue(
             self._write,
@@ -152,7 +152,7 @@ class Ingest:
         parts: list[bytes] = []
         complete = False
         try:
-            async with asyncio.timeout(self._limits.body_time):
+            async with asyncio.timeout(self._limits.body_timeout):
                 size, more = await self._read_parts(request, parts)
             if more:
                 await drain(request.receive)
@@ -166,7 +166,7 @@ class Ingest:
             complete = True
         except TimeoutError:
             raise HTTPException(
-                408, f"the batch was not complete after {self._limits.body_time:g} seconds"
+                408, f"the batch was not complete after {self._limits.body_timeout:g} seconds"
             ) from None
         except ClientDisconnect:
             raise HTTPException(400, "the connection was closed within the batch") from None
@@ -197,7 +197,7 @@ class Ingest:
         await self._memory.acquire(size)
         write = self._queue.submit((data, token))
         write.add_done_callback(partial(self._release, size))
-        await asyncio.wait({write}, timeout=self._limits.patience)
+        await asyncio.wait({write}, timeout=self._limits.queue_timeout)
         if not write.done():
             # The thread continues. If it stores the batch, the next attempt is a duplicate.
             raise Busy("the store is busy and the batch may not be stored; send it again")

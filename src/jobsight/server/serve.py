@@ -170,7 +170,7 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             stack.callback(store.close)
         attach(store, settings.archive)
         attach_promql(store, settings.server)
-        if settings.archive.every:
+        if settings.archive.interval:
             from jobsight.archive.writer import archiving
 
             stack.enter_context(archiving(store, settings.archive))
@@ -178,11 +178,11 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.scheduler.scraper import scraping
 
             stack.enter_context(scraping(settings, store))
-        if settings.store.keep.daily:
+        if settings.store.retention.daily:
             from jobsight.store.maintenance.retention import retention_worker
 
-            stack.enter_context(retention_worker(store, settings.store.keep))
-        if settings.software.every:
+            stack.enter_context(retention_worker(store, settings.store.retention))
+        if settings.software.interval:
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))

@@ -96,12 +96,12 @@ def _state(file: str) -> tuple[str, int, int, int] | None:
 
 
 def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
-    """Work beside what the block does, every ``software.every`` seconds."""
+    """Work beside what the block does, every ``software.interval`` seconds."""
     worker = Worker(store, settings)
     return PeriodicWorker(
         "software",
         lambda stopped: worker.once(stopped.is_set),
-        settings.every,
+        settings.interval,
         logger=logger,
         failure="software names and rollups are not updated",
     )

@@ -4,9 +4,9 @@ SETTINGS = """
 cluster = "c"
 [agent]
 node = "n1"
-run_folder = "{folder}/run"
+run_directory = "{folder}/run"
 cgroup_roots = ['{root}']
-ask_slurm = false
+query_slurm = false
 samplers = []
 [agent.metrics]
 keep_ended = 5.0

@@ -117,7 +117,7 @@ def test_programs_of_any_name(exporter: Exporter, job: Job) -> None:
 
 
 def test_series_beyond_the_limit_are_left_out_and_counted(job: Job) -> None:
-    exporter = Exporter(seed_names=False, max_series=9)
+    exporter = Exporter(petricore_names=False, max_series=9)
     many: Row = {f"cores.{core}.time": core for core in range(5)}
     for number in (1, 2, 3):
         view = job.another(number)
@@ -156,7 +156,7 @@ def test_samplers_of_the_settings_are_used_and_not_doubled(exporter: Exporter, j
 
 
 def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
-    exporter.gpu_seed_names = True
+    exporter.nvidia_smi_names = True
     job.process(405)
     gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, "/none", 1.0))
     gpus.use(Nvml(ReplayLibrary.load(V2.parents[1] / "nvml" / "h200-busy.json"), job.node.errors))

@@ -122,7 +122,7 @@ def test_all_groups_go_with_the_agent(
     exporter: Exporter, gateway: Pushgateway, job: Job, tmp_path: Path
 ) -> None:
     begin(exporter, job)
-    pushing = pusher(exporter, gateway.url, tmp_path, every=0.05)
+    pushing = pusher(exporter, gateway.url, tmp_path, interval=0.05)
     pushing.start()
     wait_until(gateway.groups)
     pushing.end()
@@ -190,7 +190,7 @@ def test_sampling_goes_on_while_the_gateway_hangs(tmp_path: Path) -> None:
             spool=str(tmp_path),
             metrics=MetricsSettings(listen=""),
             push=PushSettings(
-                url=f"http://127.0.0.1:{server.getsockname()[1]}", every=0.1, timeout=60.0
+                url=f"http://127.0.0.1:{server.getsockname()[1]}", interval=0.1, timeout=60.0
             ),
         )
         exporting = Exporting(settings)
@@ -232,7 +232,7 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
     settings = SETTINGS.format(folder=tmp_path, root=node.root).replace(
         "[agent]", f"[agent]\n{spool}"
     )
-    config.write_text(f"{settings}[agent.push]\nevery = 0.1\n")
+    config.write_text(f"{settings}[agent.push]\ninterval = 0.1\n")
 
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "jobsight.cli.compat.jobs_exporter", "-t", "0.2"]

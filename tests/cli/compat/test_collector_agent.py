@@ -21,7 +21,7 @@ COLLECTOR = (sys.executable, "-m", "jobsight.cli.compat.collector")
 
 
 @pytest.fixture(autouse=True)
-def run_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def run_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One agent answers in a run folder, so each test has its own; a socket's path is short."""
     with tempfile.TemporaryDirectory(prefix="sight") as name:
         monkeypatch.setenv("JOBSIGHT_AGENT__RUN_FOLDER", name)
@@ -149,7 +149,7 @@ def test_our_own_settings_fill_the_spool(tmp_path: Path, jobs: list[JobTree]) ->
         f"""
 [agent]
 spool = "{tmp_path}/spool"
-ask_slurm = false
+query_slurm = false
 [store]
 location = "{tmp_path}/store.db"
 """

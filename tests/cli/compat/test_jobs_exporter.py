@@ -43,7 +43,7 @@ def test_a_timer_is_seconds() -> None:
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
-    config.write_text(f'[agent]\nrun_folder = "{tmp_path}"\n')
+    config.write_text(f'[agent]\nrun_directory = "{tmp_path}"\n')
     assert main(["--config", str(config), "--listen", "here"]) != 0
     assert main(["--config", str(config), "--timer", "soon"]) != 0
     said = capsys.readouterr().err.splitlines()

@@ -104,7 +104,7 @@ def test_since() -> None:
 def test_a_server_scrapes_beside_its_work(location: str, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(cluster="lab", store=StoreSettings(location=location))
     settings.scheduler.recorded = str(DATA)
-    settings.scheduler.every = 0.05
+    settings.scheduler.interval = 0.05
     with Store.open(location) as store:
         with scraping(settings, store):
             wait_until(lambda: read_state(location, "lab").healthy)
@@ -116,7 +116,7 @@ def test_a_server_says_once_that_slurm_is_away(
     location: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(cluster="lab", store=StoreSettings(location=location))
-    settings.scheduler.every = 0.01
+    settings.scheduler.interval = 0.01
     settings.scheduler.source = "rest"
     settings.scheduler.rest.url = f"unix:{location}.socket"
     caplog.set_level(logging.WARNING)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from jobsight.config.settings import KeepSettings
+from jobsight.config.settings import RetentionSettings
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
 from jobsight.store.maintenance.compact import compact
@@ -121,7 +121,7 @@ def test_a_chunk_whose_bytes_are_damaged(filled: Store) -> None:
         assert fault.where.endswith(f"of run {run.run} on n1")
         assert "damaged" in fault.text
         assert not found.sound
-    assert prune(filled.database, KeepSettings(series=1), NOW)["thinned"].damaged == 1
+    assert prune(filled.database, RetentionSettings(series=1), NOW)["thinned"].damaged == 1
     assert check(filled, remove_damaged=True).sound
     assert filled.series(run.id) == []
     assert_sound(filled)
@@ -159,7 +159,7 @@ def test_a_file_that_is_damaged(tmp_path: Path, seed: int) -> None:
 def test_a_thinned_store_is_sound_and_its_summary_is_looked_at(store: Store) -> None:
     fill(store, range(3), age=50, now=NOW)
     summed(store)
-    assert prune(store.database, KeepSettings(series=10), NOW)["thinned"].runs == 3
+    assert prune(store.database, RetentionSettings(series=10), NOW)["thinned"].runs == 3
     assert_sound(store)
     wrong = codec.compress(msgspec.msgpack.encode({}))
     _change(store, "UPDATE chunks SET summary = :data WHERE id = (SELECT min(id) FROM chunks)",
@@ -190,7 +190,7 @@ def test_compact_joins_what_was_left_apart(store: Store) -> None:
 def test_compact_gives_the_room_of_what_went_back(store: Store) -> None:
     fill(store, range(150), age=50, now=NOW)
     summed(store)
-    prune(store.database, KeepSettings(runs=10), NOW, rest=lambda seconds: None)
+    prune(store.database, RetentionSettings(runs=10), NOW, rest=lambda seconds: None)
     assert take_inventory(store.database).runs == 0
     done = compact(store.database, vacuum=False)
     assert done.size_after == done.size_before or store.database.postgresql
@@ -203,7 +203,7 @@ def test_compact_gives_the_room_of_what_went_back(store: Store) -> None:
 def test_what_nothing_uses_and_what_came_late_is_noted(store: Store) -> None:
     fill(store, [1], age=50, now=NOW)
     summed(store)
-    prune(store.database, KeepSettings(executables=10, thinned=10), NOW)
+    prune(store.database, RetentionSettings(executables=10, downsampled=10), NOW)
     _change(store, "INSERT INTO paths (digest, path) VALUES (:data, :data)", data=b"x" * 16)
     start = find(store, "1").start
     late = part(sighting(1, birth=start), executables=[use(b"/late", 1)], series=series([1]))
@@ -215,7 +215,7 @@ def test_what_nothing_uses_and_what_came_late_is_noted(store: Store) -> None:
     compact(store.database, vacuum=False)
     assert check(store).notes == []
     summed(store)
-    taken = prune(store.database, KeepSettings(executables=10, thinned=10), NOW)
+    taken = prune(store.database, RetentionSettings(executables=10, downsampled=10), NOW)
     assert (taken["executables"].rows, taken["series"].rows) == (1, 1)
     assert store.info().paths == 0
 
@@ -226,7 +226,7 @@ def test_what_a_store_holds(store: Store) -> None:
     fill(store, range(300), age=50, now=NOW, rows=30)
     fill(store, [999], age=5, now=NOW)
     assert store.write(batch(info(1000)))
-    prune(store.database, KeepSettings(series=1), NOW)
+    prune(store.database, RetentionSettings(series=1), NOW)
     found = take_inventory(store.database)
     assert (found.runs, found.open_runs, found.nodes, found.chunks) == (302, 1, 301, 301)
     assert found.thinned_chunks >= 1
@@ -262,12 +262,12 @@ def test_a_store_that_is_written_to_is_sound(store: Store, location: str) -> Non
 
 _PRUNE = """
 import sys
-from jobsight.config.settings import KeepSettings
+from jobsight.config.settings import RetentionSettings
 from jobsight.store.maintenance import retention
 from jobsight.store.store import Store
 from tests.store.many import NOW
 retention.NODES_AT_ONCE = retention.THINNED_AT_ONCE = 5
-keep = KeepSettings(series=10, thinned=30, executables=30, runs=60)
+keep = RetentionSettings(series=10, downsampled=30, executables=30, runs=60)
 with Store.open(sys.argv[1]) as store:
     retention.prune(store.database, keep, NOW, rest=lambda seconds: print("rest", flush=True))
 """

@@ -5,7 +5,7 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from jobsight.config.settings import KeepSettings
+from jobsight.config.settings import RetentionSettings
 from jobsight.model import SECOND
 from jobsight.server.api import series as pages
 from jobsight.store.maintenance import retention
@@ -22,11 +22,11 @@ from tests.store.many import DAY, NOW, ROWS, count, cpu_growth, fill, summed
 from tests.store.sample import batch, find, info, part, sighting, use
 from tests.waiting import wait_until
 
-FOREVER = KeepSettings(series=0)
+FOREVER = RetentionSettings(series=0)
 
 
 def _prune(store: Store, **keep: float) -> dict[str, retention.Pruned]:
-    settings = KeepSettings(**({"series": 0} | keep))
+    settings = RetentionSettings(**({"series": 0} | keep))
     return prune(store.database, settings, NOW, rest=lambda seconds: None)
 
 
@@ -42,7 +42,7 @@ def test_nothing_goes_where_everything_is_kept(store: Store) -> None:
     assert {name: taken.runs for name, taken in _prune(store).items()} == {"paths": 0}
     assert store.info() == before
     # By default, too, no run, executable or curve is lost.
-    kept = {one.name for one in classes(KeepSettings(), NOW)}
+    kept = {one.name for one in classes(RetentionSettings(), NOW)}
     assert kept == {"thinned"}
 
 
@@ -68,11 +68,11 @@ def test_series_are_thinned_once_and_their_page_is_drawn(store: Store) -> None:
 
 
 def test_each_class_goes_at_its_own_age(store: Store) -> None:
-    keep = {"series": 10, "thinned": 20, "executables": 30, "runs": 40}
+    keep = {"series": 10, "downsampled": 20, "executables": 30, "runs": 40}
     for job, age in enumerate((5, 15, 25, 35, 45)):
         fill(store, [job], age=age, now=NOW)
     summed(store)
-    expected = preview(store.database, KeepSettings(**keep), NOW)
+    expected = preview(store.database, RetentionSettings(**keep), NOW)
     taken = _prune(store, **keep)
     for name in ("runs", "series", "executables", "thinned"):
         assert (expected[name].runs, expected[name].rows, expected[name].bytes) == (
@@ -97,7 +97,7 @@ def test_a_run_that_is_open_is_never_touched(store: Store) -> None:
     assert store.write(batch(record, part(sighting(9, birth=start), executables=[use(b"/x", 1)])))
     summed(store)
     before = store.info()
-    _prune(store, series=1, thinned=1, executables=1, runs=1)
+    _prune(store, series=1, downsampled=1, executables=1, runs=1)
     assert store.info() == before
 
 
@@ -129,7 +129,7 @@ def test_only_what_is_archived(store: Store) -> None:
         transaction.execute(f"{mark} WHERE job_id = 2")
         # Changed since.
         transaction.execute(f"{mark} - 1 WHERE job_id = 3")
-    for keep in ({"series": 1}, {"thinned": 1}, {"executables": 1}, {"runs": 1}):
+    for keep in ({"series": 1}, {"downsampled": 1}, {"executables": 1}, {"runs": 1}):
         taken = _prune(store, **keep, only_archived=True)
         (name,) = set(taken) - {"paths"}
         assert (taken[name].runs, taken[name].waiting) == (1, 3)
@@ -146,7 +146,7 @@ def test_runs_of_many_nodes_go_in_several_transactions(
     assert store.write(batch(info(1, start, end=end), info(2, start, end=end), *parts))
     summed(store)
     rests: list[float] = []
-    prune(store.database, KeepSettings(series=0, runs=1), NOW, rest=rests.append)
+    prune(store.database, RetentionSettings(series=0, runs=1), NOW, rest=rests.append)
     assert len(rests) == 4
     assert store.info().nodes == store.info().runs == store.info().paths == 0
 
@@ -166,7 +166,7 @@ def test_what_comes_while_it_is_pruned_stays(store: Store) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retention, "NODES_AT_ONCE", 1)
-        prune(store.database, KeepSettings(series=0, runs=1), NOW, rest=rest)
+        prune(store.database, RetentionSettings(series=0, runs=1), NOW, rest=rest)
     assert [run.info.job_id for run in store.runs()] == [1]
 
 
@@ -209,7 +209,7 @@ def test_two_thousand_runs_while_others_write(store: Store) -> None:
 
 
 def test_what_is_due_is_found_by_an_index(store: Store) -> None:
-    keep = KeepSettings(series=10, thinned=20, executables=30, runs=40, only_archived=True)
+    keep = RetentionSettings(series=10, downsampled=20, executables=30, runs=40, only_archived=True)
     with store.database.write() as transaction:
         transaction.execute(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) "

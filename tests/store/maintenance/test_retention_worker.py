@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.config.settings import KeepSettings, Settings
+from jobsight.config.settings import RetentionSettings, Settings
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.maintenance import retention
 from jobsight.store.maintenance.retention import DAY, claim, retention_worker, run_retention
@@ -30,7 +30,7 @@ def test_it_prunes_beside_the_server(store: Store) -> None:
     fill(store, range(3), age=50, now=time.time_ns())
     fill(store, range(3, 5), age=5, now=time.time_ns())
     summed(store)
-    with retention_worker(store, KeepSettings(runs=10), first=0):
+    with retention_worker(store, RetentionSettings(runs=10), first=0):
         wait_until(lambda: store.count_runs() == 2)
     assert store.count_runs() == 2
     assert count(store, "checkpoints", "name = 'retention' AND value > 0") == 1
@@ -49,7 +49,7 @@ def test_a_store_that_fails_does_not_end_it(
     monkeypatch.setattr(retention, "LOOK_EVERY", 0.01)
     stopped = threading.Event()
     thread = threading.Thread(
-        target=run_retention, args=(store.database, KeepSettings(), stopped, 0.0)
+        target=run_retention, args=(store.database, RetentionSettings(), stopped, 0.0)
     )
     with caplog.at_level(logging.CRITICAL, "jobsight.store"):
         thread.start()
@@ -63,7 +63,7 @@ def test_a_store_that_fails_does_not_end_it(
 def test_a_server_does_it_where_it_is_told_to(tmp_path: Path, daily: bool) -> None:
     settings = Settings()
     settings.store.location = str(tmp_path / "store.db")
-    settings.store.keep.daily = daily
+    settings.store.retention.daily = daily
     settings.server.port = 0
 
     def running() -> bool:

@@ -54,21 +54,21 @@ class Exporter:
     def __init__(
         self,
         *,
-        seed_names: bool = True,
+        petricore_names: bool = True,
         keep_ended: float = 30.0,
         max_series: int = 20_000,
         scratch: Sequence[str] = SCRATCH,
-        gpu_seed_names: bool = False,
+        nvidia_smi_names: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.keep_ended = keep_ended
         self.scrapes = 0
         #: Whoever has more to say than the jobs: the agent itself, the socket of Slurm's plugin.
         self.sources: list[Source] = []
-        self._seed_names = seed_names
+        self._petricore_names = petricore_names
         self._max_series = max_series
         self._scratch = scratch
-        self.gpu_seed_names = gpu_seed_names
+        self.nvidia_smi_names = nvidia_smi_names
         self._clock = clock
         self._jobs: dict[tuple[str, int], JobSeries] = {}
         #: Samplers of the job that is being put together, which come before ours.
@@ -90,8 +90,8 @@ class Exporter:
     def _begin(self, view: JobView) -> Sampler:
         there = [sampler for of, sampler in self._made if of is view]
         self._made.clear()
-        hidden = self._hidden(there) if self._seed_names else []
-        series = JobSeries(view, seed_names=self._seed_names)
+        hidden = self._hidden(there) if self._petricore_names else []
+        series = JobSeries(view, petricore_names=self._petricore_names)
         # A job that was requeued onto its node takes the place of the one that ended.
         self._jobs[series.key] = series
         return _JobExporter(self, series, there, hidden)
@@ -186,7 +186,7 @@ class _JobExporter(JobSampler):
     def _render(self, view: JobView) -> None:
         room = self._exporter.room_for(self._series)
         self._series.render(view, self._row, self._samplers, room)
-        if self._exporter.gpu_seed_names:
+        if self._exporter.nvidia_smi_names:
             self._series.gpus = readings_of(self._samplers)
 
     def final(self, view: JobView) -> Document:

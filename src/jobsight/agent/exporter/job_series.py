@@ -34,7 +34,7 @@ class JobSeries:
     """What is offered of one job now. Rendered by the loop, read by the scrapes' threads: each
     rendering is a new dictionary, so that no reader sees half of one."""
 
-    def __init__(self, view: JobView, *, seed_names: bool) -> None:
+    def __init__(self, view: JobView, *, petricore_names: bool) -> None:
         sighting = view.sighting
         self.key = (sighting.node, sighting.job_id)
         #: Text of the samples by the name of their family.
@@ -45,7 +45,7 @@ class JobSeries:
         self.left_out = 0
         #: When it goes, on the monotonic clock; None while the job runs.
         self.gone_at: float | None = None
-        self._seed_names = seed_names
+        self._petricore_names = petricore_names
         job = str(sighting.job_id)
         own = dict(zip(names.JOB_LABELS, (sighting.cluster, sighting.node, job), strict=True))
         self._own = "{" + labels_text(own)
@@ -72,7 +72,7 @@ class JobSeries:
                 number = value if divisor == 1 else value / divisor
                 add((name, f"{name}{own}{label}}} {number!r}\n"))
         figures = petricore_figures(view, samplers)
-        if self._seed_names:
+        if self._petricore_names:
             self._add_seed(samples, figures)
         self._add_programs(samples, figures)
         self.left_out = max(0, len(samples) - room)

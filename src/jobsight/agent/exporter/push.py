@@ -53,7 +53,7 @@ class Pusher(threading.Thread):
         self._exporter = exporter
         self._web = Web("agent.push", settings)
         self._gateway = Pushgateway(self._web)
-        self._every = settings.every
+        self._every = settings.interval
         self._job = settings.job
         self._memory = memory
         self._ended = threading.Event()

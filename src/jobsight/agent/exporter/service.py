@@ -24,11 +24,11 @@ class Exporting:
     def __init__(self, settings: AgentSettings, *, wait_for_address: bool = True) -> None:
         metrics = settings.metrics
         self.exporter = Exporter(
-            seed_names=metrics.seed_names,
+            petricore_names=metrics.petricore_names,
             keep_ended=metrics.keep_ended,
             max_series=metrics.max_series,
             scratch=metrics.scratch,
-            gpu_seed_names=metrics.gpu_seed_names,
+            nvidia_smi_names=metrics.nvidia_smi_names,
         )
         self._plugin: PluginSocket | None = None
         self.pusher = None

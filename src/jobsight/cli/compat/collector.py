@@ -168,7 +168,7 @@ def follow(
             cluster=cluster,
             job_id=job_id,
             node=node,
-            run_folder=folder,
+            run_directory=folder,
             info=info_from_prolog(os.environ, cluster, job_id),
         )
     with stopping_on_signals(engine.stop):
@@ -183,7 +183,7 @@ def follow(
 
 def run_directory() -> Path:
     """Where the node's agent answers, and where our lock lies."""
-    return paths.private_directory(Path(load_settings().agent.run_folder))
+    return paths.private_directory(Path(load_settings().agent.run_directory))
 
 
 def prepare_log(

@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
         watcher=finder_of(settings),
         ignore_uids=settings.agent.ignore_uids,
         intervals=((None, timer),),
-        run_directory=paths.private_directory(Path(settings.agent.run_folder) / "exporter"),
+        run_directory=paths.private_directory(Path(settings.agent.run_directory) / "exporter"),
         query_jobs=question_of(settings, settings.agent.node),
     )
     agent.collector.every(60.0, trim)

@@ -174,7 +174,7 @@ class JobCollector:
         cluster: str,
         job_id: int,
         node: str,
-        run_folder: Path,
+        run_directory: Path,
         info: JobInfo | None = None,
     ) -> None:
         self._settings = settings
@@ -182,7 +182,7 @@ class JobCollector:
         self._cluster = cluster
         self._job_id = job_id
         self._node = node
-        self._folder = run_folder
+        self._folder = run_directory
         self._info = info
         self._engine: Agent | AttachedCollector | None = None
         self._stop = threading.Event()

@@ -242,7 +242,7 @@ def open_sinks(settings: SinksSettings) -> list[Sink]:
 @contextmanager
 def feeding(store: Store, settings: SinksSettings) -> Iterator[Sequence[Feeder]]:
     """Feed the sinks beside what the block does."""
-    outlets = [Feeder(store, sink, settings.every) for sink in open_sinks(settings)]
+    outlets = [Feeder(store, sink, settings.interval) for sink in open_sinks(settings)]
     for outlet in outlets:
         outlet.start()
     try:

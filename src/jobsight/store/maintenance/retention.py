@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Connection, select, text
 
-from jobsight.config.settings import KeepSettings
+from jobsight.config.settings import RetentionSettings
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND
 from jobsight.store.database import Database, Transaction
@@ -96,7 +96,7 @@ class _Unit(NamedTuple):
 
 def prune(
     database: Database,
-    keep: KeepSettings,
+    keep: RetentionSettings,
     now: int | None = None,
     progress: Progress = no_progress,
     rest: Callable[[float], object] = time.sleep,
@@ -114,7 +114,7 @@ class Pruner:
     def __init__(
         self,
         database: Database,
-        keep: KeepSettings,
+        keep: RetentionSettings,
         now: int,
         progress: Progress,
         rest: Callable[[float], object],
@@ -221,7 +221,9 @@ def remove_paths(database: Database, ids: Iterable[int]) -> int:
         return len(unused)
 
 
-def preview(database: Database, keep: KeepSettings, now: int | None = None) -> dict[str, Pruned]:
+def preview(
+    database: Database, keep: RetentionSettings, now: int | None = None
+) -> dict[str, Pruned]:
     """How much :func:`prune` would take away now; nothing is changed."""
     result = {}
     for one in classes(keep, time.time_ns() if now is None else now):
@@ -395,9 +397,9 @@ class Class(NamedTuple):
         return f'{states} AND "end" >= {self.since} AND "end" < {self.until} {self.condition}'
 
 
-def classes(keep: KeepSettings, now: int) -> list[Class]:
+def classes(keep: RetentionSettings, now: int) -> list[Class]:
     """What goes, in the order in which it should: nothing is thinned that is removed then."""
-    runs, series = _cutoff(keep.runs, now), _cutoff(keep.thinned, now)
+    runs, series = _cutoff(keep.runs, now), _cutoff(keep.downsampled, now)
     # As it is now: what changed since is archived again first.
     archived = "AND archived_updated = updated" if keep.only_archived else ""
     # What is not yet in the sums by day would be missing there for ever.
@@ -452,7 +454,7 @@ def claim(database: Database, now: int) -> bool:
 
 
 def run_retention(
-    database: Database, keep: KeepSettings, stopped: threading.Event, first: float = FIRST_LOOK
+    database: Database, keep: RetentionSettings, stopped: threading.Event, first: float = FIRST_LOOK
 ) -> None:
     """Prune once a day until told to stop; a failure waits for the next day."""
     waited = first
@@ -472,7 +474,7 @@ def run_retention(
 
 
 def retention_worker(
-    store: Store, keep: KeepSettings, first: float = FIRST_LOOK
+    store: Store, keep: RetentionSettings, first: float = FIRST_LOOK
 ) -> AbstractContextManager[None]:
     """Prune beside what the block does."""
     return in_background(
