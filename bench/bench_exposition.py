@@ -49,7 +49,7 @@ def ours(job: Job) -> tuple[Callable[[], bytes], int]:
     for number in range(JOBS):
         view = job.another(number + 1)
         there = Still(node=job.node)
-        exporter._made.append((view, there))
+        exporter._configured.append((view, there))
         jobs.append((view, exporter.plans([])[-1].make(view)))
         there.columns(view)
 

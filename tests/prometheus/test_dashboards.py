@@ -13,7 +13,7 @@ import yaml
 
 from deploy.grafana.generate import HERE, dashboards
 from deploy.grafana.rendering import Dashboard, rendered
-from jobsight.agent.exporter.exporter import Exporter, OwnFigures
+from jobsight.agent.exporter.exporter import AgentMetrics, Exporter
 from jobsight.agent.exporter.http import Endpoint
 from jobsight.config.settings import MetricsSettings
 from jobsight.metrics import METRICS
@@ -130,7 +130,7 @@ def prometheus(tmp_path: Path, job: Job) -> Iterator[Prometheus]:
     job.process(1, b"/usr/bin/app", threads=3)
     job.view.row = {name.replace("*", "0"): 10**9 for name in METRICS}
     sampler.columns(job.view)
-    own = OwnFigures(exporter, lambda: STATUS)
+    own = AgentMetrics(exporter, lambda: STATUS)
     exporter.sources.append(own)
     own.refresh()
     endpoint = Endpoint(exporter, MetricsSettings(listen="127.0.0.1:0"))

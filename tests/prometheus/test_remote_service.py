@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.exporter.service import Exporting
+from jobsight.agent.exporter.service import ExporterService
 from jobsight.config.settings import AgentSettings, MetricsSettings, RemoteWriteSettings, Settings
 from jobsight.model import MISSING, SECOND
-from jobsight.prometheus.remote_write import RemoteWriting
+from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server.serve import BackgroundServer
 from jobsight.transport import wire
 from jobsight.transport.spool import Spool
@@ -31,8 +31,8 @@ def test_an_agent_s_samples_wait_for_the_receiver_and_keep_their_times(tmp_path:
     settings = AgentSettings(
         spool=str(spool.folder), metrics=MetricsSettings(listen=""), remote_write=remote
     )
-    exporting = Exporting(settings)
-    assert exporting.remote is not None
+    exporting = ExporterService(settings)
+    assert exporting.remote_writer is not None
     try:
         with following(node.finder(), spool=spool) as running:
             exporting.start(running.agent)
@@ -41,10 +41,10 @@ def test_an_agent_s_samples_wait_for_the_receiver_and_keep_their_times(tmp_path:
             wait_until(lambda: len(spool) > 4)
             job.end()
             wait_until(lambda: not running.agent.jobs)
-        assert exporting.remote.target.samples == 0
-        assert len(exporting.remote.spool) == len(spool)
+        assert exporting.remote_writer.target.samples == 0
+        assert len(exporting.remote_writer.spool) == len(spool)
         receiver.start()
-        wait_until(lambda: len(exporting.remote.spool) == 0)
+        wait_until(lambda: len(exporting.remote_writer.spool) == 0)
         exporting.close()
         with_flush(receiver)
         taken = [wire.decode(data) for _, data in spool.pending()]
@@ -105,13 +105,13 @@ def test_what_waits_is_sent_by_the_next_life(tmp_path: Path) -> None:
     receiver = Prometheus(tmp_path / "prometheus", "global: {}\n")
     receiver.stop()
     settings = RemoteWriteSettings(url=f"{receiver.url}/api/v1/write")
-    first = RemoteWriting("agent.remote_write", settings, tmp_path / "queue")
+    first = RemoteWriter("agent.remote_write", settings, tmp_path / "queue")
     first.start()
     for number in (1, 2):
-        first.take(wire.encode(batch(number)))
+        first.put(wire.encode(batch(number)))
     first.close()
     receiver.start()
-    second = RemoteWriting("agent.remote_write", settings, tmp_path / "queue")
+    second = RemoteWriter("agent.remote_write", settings, tmp_path / "queue")
     second.start()
     try:
         wait_until(lambda: second.target.samples == 20)

@@ -21,11 +21,12 @@ from jobsight.prometheus.remote_write import (
     STALE,
     BatchSeries,
     RemoteWriteTarget,
+    best_snappy,
     frames,
     label,
     sample,
     series,
-    snappy,
+    snappy_literals,
 )
 from jobsight.transport.spool import Spool
 from tests.prometheus.batches import NOW, batch, deliver
@@ -103,13 +104,14 @@ def test_the_end_of_a_job_ends_its_series() -> None:
         assert cpu.values[0][0] == 99.0
         assert math.isnan(cpu.values[1][0])
         assert cpu.values[1][1] == cpu.values[0][1] + 1
-    made.settle(batch(2, final=True))
+    made.acknowledge(batch(2, final=True))
     assert len(parse(made.encode(batch(2, final=True)).message)) == 1
 
 
 @given(st.binary(max_size=5000))
 def test_a_block_of_snappy_holds_what_was_put_in(data: bytes) -> None:
-    assert unpack(snappy(data)) == data
+    assert unpack(snappy_literals(data)) == data
+    assert unpack(best_snappy()(data)) == data
 
 
 @given(

@@ -31,8 +31,18 @@ def unpack(block: bytes) -> bytes:
                 place += wide
             made += block[place : place + size + 1]
             place += size + 1
+            continue
+        if tag & 3 == 1:
+            size, offset = (tag >> 2 & 7) + 4, tag >> 5 << 8 | block[place]
+            place += 1
         else:
-            raise AssertionError("only literals were expected")
+            size, wide = (tag >> 2) + 1, 2 if tag & 3 == 2 else 4
+            offset = int.from_bytes(block[place : place + wide], "little")
+            place += wide
+        assert 0 < offset <= len(made)
+        for _ in range(size):
+            # A copy may overlap what it writes.
+            made.append(made[-offset])
     assert len(made) == length
     return bytes(made)
 

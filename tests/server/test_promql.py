@@ -16,7 +16,7 @@ import pytest
 from jobsight.config.settings import PromqlSettings, Settings, WebSettings
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND, JobInfo
-from jobsight.prometheus.remote_write import frames, label, sample, series, snappy
+from jobsight.prometheus.remote_write import frames, label, sample, series, snappy_literals
 from jobsight.server.promql import PromqlSeries, SeriesError
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.read.external import RunSpan
@@ -68,7 +68,7 @@ def write_petricore(url: str) -> None:
         message += series(core, [sample(float(n), frame) for n, frame in enumerate(around)])
     web = Web("test", WebSettings(url=url))
     headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-    reply = web.send("POST", "", snappy(message), headers)
+    reply = web.send("POST", "", snappy_literals(message), headers)
     assert 200 <= reply.status < 300, reply
 
 

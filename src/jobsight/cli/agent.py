@@ -97,7 +97,7 @@ def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
 
 def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
     from jobsight.agent.agent import Agent
-    from jobsight.agent.exporter.service import Exporting
+    from jobsight.agent.exporter.service import ExporterService
     from jobsight.transport.spool import Spool
     from jobsight.util.memory import return_free_memory
 
@@ -105,14 +105,14 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     spool = Spool(Path(settings.agent.spool), settings.agent.spool_limit)
     sampling = settings.agent.sampling
     node = options.node or settings.agent.node
-    exporting = Exporting(settings.agent)
+    exporter = ExporterService(settings.agent)
     try:
         with _delivered(spool, settings) as after_flush:
             agent = Agent(
                 cluster=settings.cluster,
                 node=node,
                 spool=spool,
-                samplers=exporting.plans(sampler_plans(settings.agent.samplers)),
+                samplers=exporter.plans(sampler_plans(settings.agent.samplers)),
                 only_this_node=settings.agent.only_this_node,
                 watcher=finder_of(settings),
                 ignore_uids=settings.agent.ignore_uids,
@@ -129,13 +129,13 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
             )
             agent.collector.tracker.names.scripts = settings.agent.name_scripts
             with stopping_on_signals(agent.stop):
-                exporting.start(agent)
-                exporting.take_plugin(agent, Path(settings.agent.run_directory))
+                exporter.start(agent)
+                exporter.listen_to_plugin(agent, Path(settings.agent.run_directory))
                 if background is not None:
                     background.report(0)
                 agent.run()
     finally:
-        exporting.close()
+        exporter.close()
         spool.close()
     return 0
 

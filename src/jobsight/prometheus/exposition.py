@@ -1,4 +1,4 @@
-"""Prometheus's text: labels, numbers and the head of each family, also as OpenMetrics has them."""
+"""The text formats of Prometheus and OpenMetrics: labels, samples and the header of a family."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8
 
 
 def escape_label(text: str) -> str:
-    r"""Escape a label's value. Bytes that are no UTF-8 are written as ``\xNN``."""
+    r"""Escape the value of a label. Bytes that are not UTF-8 are written as ``\xNN``."""
     plain = text.encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace")
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Labels as they stand in braces behind a name, without the braces."""
+    """Labels as they appear after a name, without the braces."""
     return ",".join(f'{name}="{escape_label(value)}"' for name, value in labels.items())
 
 
 def line(name: str, labels: Mapping[str, str], value: int | float) -> str:
     """One sample."""
-    inside = f"{{{labels_text(labels)}}}" if labels else ""
-    return f"{name}{inside} {value!r}\n"
+    braces = f"{{{labels_text(labels)}}}" if labels else ""
+    return f"{name}{braces} {value!r}\n"
 
 
-def head(family: Family, *, openmetrics: bool = False) -> str:
-    """What stands before the samples of a family."""
+def header(family: Family, *, openmetrics: bool = False) -> str:
+    """The HELP and TYPE lines of a family."""
     name, kind = family.name, str(family.kind)
     if openmetrics:
-        # There the suffix belongs to the sample and not to the family.
+        # In OpenMetrics the suffix belongs to the sample and not to the family.
         name = name.removesuffix("_total") if kind == "counter" else name
         name = name.removesuffix("_info") if kind == "info" else name
     else:
@@ -44,13 +44,13 @@ def head(family: Family, *, openmetrics: bool = False) -> str:
 def document(
     families: Iterable[Family], lines: Mapping[str, Iterable[str]], *, openmetrics: bool = False
 ) -> str:
-    """The whole text: the families in their order, the samples of each together."""
+    """The complete text: the families in the given order, each with its samples."""
     parts = []
     for family in families:
-        found = lines.get(family.name)
-        if found:
-            parts.append(head(family, openmetrics=openmetrics))
-            parts.extend(found)
+        samples = lines.get(family.name)
+        if samples:
+            parts.append(header(family, openmetrics=openmetrics))
+            parts.extend(samples)
     if openmetrics:
         parts.append("# EOF\n")
     return "".join(parts)

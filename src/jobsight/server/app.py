@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 import jobsight
 from jobsight import web
 from jobsight.config.settings import ServerSettings
-from jobsight.prometheus.remote_write import RemoteWriting
+from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server import errors, ingest
 from jobsight.server.api import health, jobs, usage
 from jobsight.server.auth import BATCHES, AccessControl, TokenCache
@@ -39,7 +39,7 @@ def create_app(
     allowed_hosts: Iterable[str] = (),
     settings: ServerSettings | None = None,
     tokens: TokenCache | None = None,
-    remote: RemoteWriting | None = None,
+    remote: RemoteWriter | None = None,
     delay: float = 0.25,
 ) -> FastAPI:
     """Build the application. Every route but the public ones needs a token.
@@ -58,7 +58,7 @@ def create_app(
         openapi_url="/api/v1/openapi.json",
     )
     errors.install(app)
-    copy = remote.take if remote is not None else None
+    copy = remote.put if remote is not None else None
     batches = ingest.BatchRoute(ingest.Ingest(store, tokens, settings or ServerSettings(), copy))
     app.router.routes.insert(0, Route(BATCHES, batches, methods=["POST"]))
     app.include_router(jobs.create_router(store))

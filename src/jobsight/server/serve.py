@@ -27,7 +27,7 @@ from jobsight.archive.reader import attach
 from jobsight.config import paths
 from jobsight.config.settings import ServerSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.prometheus.remote_write import RemoteWriting
+from jobsight.prometheus.remote_write import RemoteWriter, best_snappy
 from jobsight.server.app import create_app
 from jobsight.server.auth import HttpProtocol, TokenCache
 from jobsight.server.promql import attach_promql
@@ -199,13 +199,13 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
         yield _Prepared(_server(app, settings, tls), listener, url, token)
 
 
-def _remote(settings: Settings, stack: ExitStack) -> RemoteWriting | None:
+def _remote(settings: Settings, stack: ExitStack) -> RemoteWriter | None:
     """Where batches go besides the store, as long as the server runs."""
     wanted = settings.server.remote_write
     if wanted.url is None:
         return None
     folder = paths.store_directory(settings.store.location) / "remote-write"
-    remote = RemoteWriting("server.remote_write", wanted, folder)
+    remote = RemoteWriter("server.remote_write", wanted, folder, compress=best_snappy())
     stack.callback(remote.close)
     remote.start()
     return remote

@@ -89,7 +89,7 @@ def test_the_last_values_stay_for_one_scrape(exporter: Exporter, clock: Clock, j
     assert one(found, "jobs_user_time") == 3.0
     clock.go(2)
     assert exporter.text() == b""
-    exporter.tick()
+    exporter.remove_expired()
     assert exporter.series == 0
 
 
@@ -173,7 +173,7 @@ def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
     assert one(found, "jobsight_job_gpu_utilization_ratio", gpu="0") == 1.0
     assert values(found, "jobs_gpus_used", instance="n1", slurm_job="42") == {"0": 1.0}
     # What petricore's pages ask for each of them.
-    pages = {name: one(found, name, instance="n1", gpu="0") for name in names.PETRICORE_GPU}
+    pages = {name: one(found, name, instance="n1", gpu="0") for name in names.NVIDIA_SMI}
     reading = made.readings["0"]
     assert (reading.memory_total, reading.temperature) != (None, None)
     assert pages["memory_total"] == pages["memory_free"] + pages["memory_used"]

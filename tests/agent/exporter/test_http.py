@@ -133,8 +133,8 @@ def test_a_password_and_tls(exporter: Exporter, tmp_path: Path) -> None:
 def test_a_hash_says_nothing_of_the_password_and_is_checked() -> None:
     first, second = hash_password("x", iterations=10), hash_password("x", iterations=10)
     assert first != second
-    assert Password("u", first).is_right("u", "x")
-    assert not Password("u", second).is_right("u", "y")
+    assert Password("u", first).matches("u", "x")
+    assert not Password("u", second).matches("u", "y")
     for wrong in ("secret", "md5$1$a$b", first.replace("$10$", "$0$"), first + "$"):
         with pytest.raises(ConfigError, match="hash-password"):
             Password("u", wrong)
@@ -211,7 +211,7 @@ def test_more_clients_than_are_served_at_once_are_let_go(exporter: Exporter) -> 
 def test_an_address_in_use_is_an_error_or_waited_for(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.exporter.http._TRY_AGAIN", 0.05)
+    monkeypatch.setattr("jobsight.agent.exporter.http._BIND_INTERVAL", 0.05)
     with socket.socket() as other:
         address = f"127.0.0.1:{free_port()}"
         other.bind(("127.0.0.1", int(address.rpartition(":")[2])))

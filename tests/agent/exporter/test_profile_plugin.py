@@ -37,7 +37,7 @@ def clock() -> Clock:
 def plugin(tmp_path: Path, clock: Clock) -> Iterator[PluginSocket]:
     collector = Collector(None, cluster="c", node="n1")
     listener = PluginSocket(
-        tmp_path, collector, keep_ended=30, most=10, clock=lambda: clock.now / SECOND
+        tmp_path, collector, keep_ended=30, max_samples=10, clock=lambda: clock.now / SECOND
     )
     yield listener
     listener.close()
@@ -62,12 +62,12 @@ END = json.dumps(STEP).encode()
 
 def test_a_sample_in_base_units_and_by_task(plugin: PluginSocket, exporter: Exporter) -> None:
     for task in ("0", "1"):
-        plugin.take(datagram(task=task, dropped=3, values={
+        plugin.handle(datagram(task=task, dropped=3, values={
             "RSS": 4096, "CPUUtilization": 150.0, "CPUTime": 0.5, "ReadMB": 1.0,
             "jobsight_profile_cpu_seconds_total": 7.5, "VMSize": None,
         }))  # fmt: skip
-    plugin.take(datagram("filesystem", "", values={"ReadMB": 2.0}))
-    plugin.take(datagram("energy", "", values={"Power": 300, "GPU0Power": 70}))
+    plugin.handle(datagram("filesystem", "", values={"ReadMB": 2.0}))
+    plugin.handle(datagram("energy", "", values={"Power": 300, "GPU0Power": 70}))
     found = samples(exporter.text())
     for task in ("0", "1"):
         of_task = OWN | {"group": "task", "task": task}
@@ -86,9 +86,9 @@ def test_a_sample_in_base_units_and_by_task(plugin: PluginSocket, exporter: Expo
 def test_the_last_values_stay_for_a_scrape_and_go(
     plugin: PluginSocket, exporter: Exporter, clock: Clock
 ) -> None:
-    plugin.take(datagram())
-    plugin.take(datagram(step="1"))
-    plugin.take(END)
+    plugin.handle(datagram())
+    plugin.handle(datagram(step="1"))
+    plugin.handle(END)
 
     def steps() -> list[str]:
         found, name = samples(exporter.text()), "jobsight_profile_resident_bytes"
@@ -98,28 +98,28 @@ def test_the_last_values_stay_for_a_scrape_and_go(
     assert steps() == ["0", "1"]
     clock.now += 2 * SECOND
     assert steps() == ["1"]
-    plugin.tick()
+    plugin.remove_expired()
     assert len(plugin) == 2
 
 
 def test_a_step_that_was_killed_is_forgotten(plugin: PluginSocket, clock: Clock) -> None:
-    plugin.take(datagram())
-    plugin.take(datagram(step="1"))
+    plugin.handle(datagram())
+    plugin.handle(datagram(step="1"))
     clock.now += 200 * SECOND
-    plugin.take(datagram(step="1"))  # sampled every 200 s
+    plugin.handle(datagram(step="1"))  # sampled every 200 s
     clock.now += 101 * SECOND
-    plugin.tick()
+    plugin.remove_expired()
     assert len(plugin) == 2
     clock.now += 500 * SECOND
-    plugin.tick()
+    plugin.remove_expired()
     assert len(plugin) == 0
 
 
 def test_more_tasks_than_are_kept_are_counted(plugin: PluginSocket, exporter: Exporter) -> None:
     for task in range(12):
-        plugin.take(datagram(task=str(task)))
+        plugin.handle(datagram(task=str(task)))
     assert len(plugin) == 10
-    plugin.take(datagram(task="0", time=2000))  # one that is known has its place
+    plugin.handle(datagram(task="0", time=2000))  # one that is known has its place
     found = samples(exporter.text())
     refused = "jobsight_profile_refused_datagrams_total"
     assert one(found, refused, cluster="c", node="n1") == 3
@@ -141,7 +141,7 @@ def test_whatever_comes_the_text_stays_readable(
     plugin: PluginSocket, exporter: Exporter, data: bytes
 ) -> None:
     before, kept = plugin.refused, len(plugin)
-    plugin.take(data)
+    plugin.handle(data)
     samples(exporter.text())
     assert plugin.refused - before in (0, 1)
     assert len(plugin) <= kept + 2
@@ -154,15 +154,15 @@ def test_whatever_comes_the_text_stays_readable(
 def test_names_that_no_one_expects(
     plugin: PluginSocket, exporter: Exporter, clock: Clock, step: str, task: str, field: str
 ) -> None:
-    plugin.take(datagram("energy", task, step=step, values={field: 1}))
+    plugin.handle(datagram("energy", task, step=step, values={field: 1}))
     found = samples(exporter.text())
     assert len(found) == 4
     for name, labels in found:
         assert re.fullmatch("[a-z_][a-z0-9_]*", name)
         assert dict(labels)["step"] == step
-    plugin.take(json.dumps(STEP | {"step": step}).encode())
+    plugin.handle(json.dumps(STEP | {"step": step}).encode())
     clock.now += 31 * SECOND
-    plugin.tick()
+    plugin.remove_expired()
     assert len(plugin) == 0
 
 
@@ -177,6 +177,6 @@ def test_the_socket_is_root_s_own_and_takes_the_place_of_a_dead_one(tmp_path: Pa
     listener._read()
     assert len(listener) == 2
     listener.close()
-    with pytest.raises(JobsightError, match="cannot be listened at"):
+    with pytest.raises(JobsightError, match="cannot be opened"):
         PluginSocket(tmp_path / "nowhere", collector)
     collector.close()

@@ -14,7 +14,7 @@ import pytest
 
 from jobsight.agent.exporter.exporter import Exporter
 from jobsight.agent.exporter.push import Pusher, group_path
-from jobsight.agent.exporter.service import Exporting
+from jobsight.agent.exporter.service import ExporterService
 from jobsight.agent.job import Sampler
 from jobsight.config.settings import AgentSettings, MetricsSettings, PushSettings
 from jobsight.errors import ConfigError
@@ -125,7 +125,7 @@ def test_all_groups_go_with_the_agent(
     pushing = pusher(exporter, gateway.url, tmp_path, interval=0.05)
     pushing.start()
     wait_until(gateway.groups)
-    pushing.end()
+    pushing.stop()
     wait_for(lambda: gateway.groups() == [], 60)
 
 
@@ -193,7 +193,7 @@ def test_sampling_goes_on_while_the_gateway_hangs(tmp_path: Path) -> None:
                 url=f"http://127.0.0.1:{server.getsockname()[1]}", interval=0.1, timeout=60.0
             ),
         )
-        exporting = Exporting(settings)
+        exporting = ExporterService(settings)
         try:
             with following(node.finder(), samplers=exporting.plans([])) as running:
                 exporting.start(running.agent)

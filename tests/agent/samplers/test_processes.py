@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from jobsight.agent.exporter.job_series import petricore_figures
+from jobsight.agent.exporter.job_series import petricore_values
 from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.files import Files
 from jobsight.agent.samplers.processes import Threads
@@ -245,7 +245,7 @@ def test_every_figure_of_the_seed(job: Job) -> None:
         # A document between two samples must not read as a rate of nothing.
         sampler.document(job.view)
     # A figure that could not be read (the count of writes) is left out.
-    assert petricore_figures(job.view, samplers) == {
+    assert petricore_values(job.view, samplers) == {
         "jobs_spawned_processes": 6,
         "jobs_opened_files": 2,
         "jobs_thread_count": {"app": 3},
@@ -261,4 +261,4 @@ def test_every_figure_of_the_seed(job: Job) -> None:
         "jobs_cpu_percent": pytest.approx(160.0),
         "jobs_cpu_percent_per_core": pytest.approx(80.0),
     }
-    assert petricore_figures(job.another(7), []) == {}
+    assert petricore_values(job.another(7), []) == {}

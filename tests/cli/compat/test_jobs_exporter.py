@@ -60,7 +60,7 @@ def test_it_prints_the_hash_of_a_password() -> None:
     )
     from jobsight.agent.exporter.passwords import Password
 
-    assert Password("u", done.stdout.strip()).is_right("u", "secret")
+    assert Password("u", done.stdout.strip()).matches("u", "secret")
 
 
 @contextmanager

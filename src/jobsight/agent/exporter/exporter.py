@@ -1,11 +1,7 @@
-"""The exporter of the node: the series of the jobs that run here now, and of the agent itself.
+"""The exporter: keeps the rendered series of all jobs of the node, ready for a scrape.
 
-It rides along as one more sampler of each job. Whatever takes the figures away (the endpoint, a
-Pushgateway) reads text that is ready and never waits for the loop, nor the loop for it.
-
-The names of nvidia_smi_exporter, which petricore's pages read: by node and GPU, not by job.
-
-The agent's figures about itself, as a source of the exporter.
+It joins each job as one more sampler. A scrape or push only concatenates prepared text, so it
+never waits for the sampling loop, nor the loop for it.
 """
 
 from __future__ import annotations
@@ -33,23 +29,31 @@ from jobsight.prometheus import names
 from jobsight.prometheus.exposition import document, line
 from jobsight.prometheus.names import AGENT, MEBIBYTE, Family
 
-#: Samples between two looks at where open files lie.
+#: Samples between two readings of the links of open files.
 _LINKS_EVERY: Final = 5
+#: Name of nvidia_smi_exporter -> field of :class:`GpuReading`, and its divisor.
+_NVIDIA_SMI_FIELDS: Final = {
+    "utilization_gpu": ("utilization", 1),
+    "utilization_memory": ("memory_utilization", 1),
+    "temperature_gpu": ("temperature", 1),
+    "memory_total": ("memory_total", MEBIBYTE),
+    "memory_used": ("memory_used", MEBIBYTE),
+}
 
 
 class Lines(NamedTuple):
-    """Samples of one family, as text; those of several jobs under one name come together."""
+    """Rendered samples of one family."""
 
     family: Family
     text: str
 
 
-#: Gives further samples, from any thread and at once.
+#: Returns further samples. Called from any thread; must not block.
 Source = Callable[[], Iterable[Lines]]
 
 
 class Exporter:
-    """Keeps the prepared series of all jobs of the node."""
+    """The rendered series of all jobs of the node."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Exporter:
     ) -> None:
         self.keep_ended = keep_ended
         self.scrapes = 0
-        #: Whoever has more to say than the jobs: the agent itself, the socket of Slurm's plugin.
+        #: Sources of further series: the agent itself, the profile plugin.
         self.sources: list[Source] = []
         self._petricore_names = petricore_names
         self._max_series = max_series
@@ -71,77 +75,82 @@ class Exporter:
         self.nvidia_smi_names = nvidia_smi_names
         self._clock = clock
         self._jobs: dict[tuple[str, int], JobSeries] = {}
-        #: Samplers of the job that is being put together, which come before ours.
-        self._made: list[tuple[JobView, Sampler]] = []
+        #: Samplers of the job that is being set up; they precede the exporter's own.
+        self._configured: list[tuple[JobView, Sampler]] = []
 
     def plans(self, plans: Sequence[SamplerPlan]) -> list[SamplerPlan]:
-        """The same samplers, and one more behind them that offers what they and the engine say."""
-        own = SamplerPlan("jobsight.exporter", self._begin, float("inf"))
+        """The same samplers, followed by one that exports their values and the engine's."""
+        own = SamplerPlan("jobsight.exporter", self._add_job, float("inf"))
         return [*(plan._replace(make=self._remembering(plan)) for plan in plans), own]
 
     def _remembering(self, plan: SamplerPlan) -> Callable[[JobView], Sampler]:
         def make(view: JobView) -> Sampler:
             sampler = plan.make(view)
-            self._made.append((view, sampler))
+            self._configured.append((view, sampler))
             return sampler
 
         return make
 
-    def _begin(self, view: JobView) -> Sampler:
-        there = [sampler for of, sampler in self._made if of is view]
-        self._made.clear()
-        hidden = self._hidden(there) if self._petricore_names else []
+    def _add_job(self, view: JobView) -> Sampler:
+        configured = [sampler for of, sampler in self._configured if of is view]
+        self._configured.clear()
+        additional = self._additional_samplers(configured) if self._petricore_names else []
         series = JobSeries(view, petricore_names=self._petricore_names)
-        # A job that was requeued onto its node takes the place of the one that ended.
+        # A job that was requeued on the same node replaces its ended run.
         self._jobs[series.key] = series
-        return _JobExporter(self, series, there, hidden)
+        return _JobExporter(self, series, configured, additional)
 
-    def _hidden(self, there: Sequence[Sampler]) -> list[Sampler]:
-        """What petricore's names need besides the engine's row and the samplers of the settings."""
-        needed: dict[type[Sampler], Callable[[], Sampler]] = {
+    def _additional_samplers(self, configured: Sequence[Sampler]) -> list[Sampler]:
+        """Samplers that petricore's names require and that are not configured."""
+        required: dict[type[Sampler], Callable[[], Sampler]] = {
             CoreTimes: CoreTimes,
             Files: lambda: Files(scratch_prefixes=self._scratch, links_every=_LINKS_EVERY),
             Threads: Threads,
         }
-        missing = [kind for kind in needed if not any(isinstance(one, kind) for one in there)]
-        return [needed[kind]() for kind in missing]
+        return [
+            create()
+            for kind, create in required.items()
+            if not any(isinstance(sampler, kind) for sampler in configured)
+        ]
 
-    def room_for(self, series: JobSeries) -> int:
-        others = sum(one.count for one in self._jobs.values() if one is not series)
+    def available_series(self, series: JobSeries) -> int:
+        """The number of series that a job may have within ``max_series``."""
+        others = sum(other.count for other in self._jobs.values() if other is not series)
         return max(0, self._max_series - others)
 
-    def ended(self, series: JobSeries) -> None:
-        series.gone_at = self._clock() + self.keep_ended
+    def job_ended(self, series: JobSeries) -> None:
+        series.expires_at = self._clock() + self.keep_ended
 
-    def tick(self) -> None:
-        """Let go of jobs whose last values have been offered long enough."""
+    def remove_expired(self) -> None:
+        """Remove ended jobs whose last values have been exposed long enough."""
         now = self._clock()
         for series in list(self._jobs.values()):
-            if series.gone_at is not None and series.gone_at <= now:
+            if series.expires_at is not None and series.expires_at <= now:
                 del self._jobs[series.key]
 
     @property
     def jobs(self) -> list[JobSeries]:
-        """The jobs whose series are offered now, those that have just ended among them."""
+        """The exposed jobs, including those that have just ended."""
         now = self._clock()
-        return [one for one in list(self._jobs.values()) if (one.gone_at or now + 1) > now]
+        return [job for job in list(self._jobs.values()) if (job.expires_at or now + 1) > now]
 
     @property
     def series(self) -> int:
-        return sum(one.count for one in self.jobs)
+        return sum(job.count for job in self.jobs)
 
     @property
     def left_out(self) -> int:
-        return sum(one.left_out for one in self.jobs)
+        return sum(job.left_out for job in self.jobs)
 
     def text(self, *, openmetrics: bool = False) -> bytes:
-        """All that is offered now."""
+        """The exposition of all series."""
         lines: dict[str, list[str]] = {}
-        for job in self.jobs:
+        jobs = self.jobs
+        for job in jobs:
             for name, text in job.lines.items():
                 lines.setdefault(name, []).append(text)
-        lines |= gpu_lines(self.jobs)
-        families: dict[str, Family] = dict(names.PETRICORE_GPU)
+        lines |= nvidia_smi_lines(jobs)
+        families: dict[str, Family] = dict(names.NVIDIA_SMI)
         for source in self.sources:
             for family, text in source():
                 families[family.name] = family
@@ -152,7 +161,7 @@ class Exporter:
 
 
 class _JobExporter(JobSampler):
-    """The sampler that stands for the exporter in one job. It adds nothing to the job's curves."""
+    """The exporter's sampler of one job. It adds nothing to the job's own time series."""
 
     name = "jobsight.exporter"
 
@@ -160,21 +169,21 @@ class _JobExporter(JobSampler):
         self,
         exporter: Exporter,
         series: JobSeries,
-        there: Sequence[Sampler],
-        hidden: Sequence[Sampler],
+        configured: Sequence[Sampler],
+        additional: Sequence[Sampler],
     ) -> None:
         super().__init__()
         self._exporter = exporter
         self._series = series
-        self._hidden = hidden
-        # That of the threads is asked when the figures are put together.
-        self._looking = [one for one in hidden if not isinstance(one, Threads)]
-        self._samplers = [*there, *hidden]
+        self._additional = additional
+        # Threads are read while rendering.
+        self._sampled = [one for one in additional if not isinstance(one, Threads)]
+        self._samplers = [*configured, *additional]
         self._row: Row = {}
 
     def columns(self, view: JobView) -> Row:
         row = dict(view.row)
-        for sampler in self._looking:
+        for sampler in self._sampled:
             try:
                 row.update(sampler.columns(view))
             except Exception as error:
@@ -184,57 +193,44 @@ class _JobExporter(JobSampler):
         return {}
 
     def _render(self, view: JobView) -> None:
-        room = self._exporter.room_for(self._series)
-        self._series.render(view, self._row, self._samplers, room)
+        limit = self._exporter.available_series(self._series)
+        self._series.render(view, self._row, self._samplers, limit)
         if self._exporter.nvidia_smi_names:
-            self._series.gpus = readings_of(self._samplers)
+            sampler = next((one for one in self._samplers if isinstance(one, GpuSampler)), None)
+            self._series.gpus = sampler.readings if sampler is not None else {}
 
     def final(self, view: JobView) -> Document:
-        """The last values are those of the counters, which were read once more."""
+        """Expose the final counters, which are newer than the last sample."""
         totals = view.probe.totals()
-        last = {
+        final = {
             "cpu.time": totals.cpu_time,
             "cpu.user": totals.cpu_user,
             "cpu.system": totals.cpu_system,
             "memory.peak": totals.memory_peak,
         }
-        for metric, value in last.items():
+        for metric, value in final.items():
             if metric in self._row and value is not None:
                 self._row[metric] = max(self._row[metric], value)
         view.row = self._row
         self._render(view)
-        self._exporter.ended(self._series)
+        self._exporter.job_ended(self._series)
         return {}
 
     def close(self) -> None:
-        for sampler in self._hidden:
+        for sampler in self._additional:
             sampler.close()
 
 
-#: Name -> field of a reading and what it is divided by.
-_FIELDS: Final = {
-    "utilization_gpu": ("utilization", 1),
-    "utilization_memory": ("memory_utilization", 1),
-    "temperature_gpu": ("temperature", 1),
-    "memory_total": ("memory_total", MEBIBYTE),
-    "memory_used": ("memory_used", MEBIBYTE),
-}
-
-
-def readings_of(samplers: Iterable[Sampler]) -> dict[str, GpuReading]:
-    """The last reading of each GPU of a job."""
-    found = next((one for one in samplers if isinstance(one, GpuSampler)), None)
-    return found.readings if found is not None else {}
-
-
-def gpu_lines(jobs: Iterable[JobSeries]) -> dict[str, list[str]]:
-    """The samples by name; a GPU that two jobs share is there once."""
-    readings = {(job.key[0], gpu): one for job in jobs for gpu, one in job.gpus.items()}
+def nvidia_smi_lines(jobs: Iterable[JobSeries]) -> dict[str, list[str]]:
+    """Samples under the names of nvidia_smi_exporter; a GPU that jobs share appears once."""
+    readings: dict[tuple[str, str], GpuReading] = {
+        (job.key[0], gpu): reading for job in jobs for gpu, reading in job.gpus.items()
+    }
     lines: dict[str, list[str]] = {}
     for (node, gpu), reading in sorted(readings.items()):
         values = {
             name: getattr(reading, field) / divisor
-            for name, (field, divisor) in _FIELDS.items()
+            for name, (field, divisor) in _NVIDIA_SMI_FIELDS.items()
             if getattr(reading, field) is not None
         }
         if reading.memory_total is not None and reading.memory_used is not None:
@@ -245,13 +241,13 @@ def gpu_lines(jobs: Iterable[JobSeries]) -> dict[str, list[str]]:
     return lines
 
 
-class OwnFigures:
-    """Made by the loop every few seconds; the answer to a scrape is the last text."""
+class AgentMetrics:
+    """The agent's metrics about itself, rendered by the loop every few seconds."""
 
     def __init__(self, exporter: Exporter, status: Callable[[], Mapping[str, Any]]) -> None:
         self._exporter = exporter
         self._status = status
-        #: Figures of those who carry the series away, by the name behind ``jobsight_agent_``.
+        #: Counts of pushes and remote writes, by the name after ``jobsight_agent_``.
         self.counts: list[Callable[[], Mapping[str, int]]] = []
         self._lines: list[Lines] = []
 
@@ -259,8 +255,8 @@ class OwnFigures:
         return self._lines
 
     def refresh(self) -> None:
-        """From the loop: it alone may look at what the loop changes."""
-        self._exporter.tick()
+        """Render again. Only the loop may call this: it reads what the loop changes."""
+        self._exporter.remove_expired()
         status = self._status()
         labels = {"cluster": str(status["cluster"]), "node": str(status["node"])}
         values: dict[str, int | float] = {
@@ -293,7 +289,7 @@ class OwnFigures:
 
 
 def resident_memory(file: Path = Path("/proc/self/statm")) -> int:
-    """Bytes of this process in memory."""
+    """Resident memory of this process in bytes."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(descriptor, 200).split()[1]) * PAGE

@@ -1,7 +1,7 @@
-"""The endpoint ``/metrics``: a small HTTP server in threads of its own, beside the loop.
+"""The endpoint ``/metrics``: a small HTTP server with threads of its own.
 
-Not the standard library's server: that one brings the parser of mail along, a tenth of the
-agent's memory on every node.
+The server of the standard library is not used: it imports the mail parser, a tenth of the agent's
+memory on every node.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from jobsight.agent.exporter.exporter import Exporter
 from jobsight.config.settings import MetricsSettings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.prometheus.exposition import OPENMETRICS, PLAIN
+from jobsight.util.log_once import LogOnce
 
 if TYPE_CHECKING:
     import ssl
 
     from jobsight.agent.exporter.passwords import Password
 
-logger = logging.getLogger("jobsight.agent")
+logger = logging.getLogger(__name__)
 
-#: Seconds in which a request must have come, and in which its answer must have been taken.
-_REQUEST_TIME: Final = 5.0
-_ANSWER_TIME: Final = 30.0
-_LARGEST_REQUEST: Final = 16384
-_MOST_CLIENTS: Final = 16
-#: An address that cannot be had now (another agent holds it) is tried again after so long.
-_TRY_AGAIN: Final = 15.0
-_SMALL: Final = 1400
+#: Seconds in which a request must arrive, and in which its response must be read.
+_REQUEST_TIMEOUT: Final = 5.0
+_RESPONSE_TIMEOUT: Final = 30.0
+_MAX_REQUEST: Final = 16384
+_MAX_CLIENTS: Final = 16
+#: Seconds between two attempts to bind an address that is in use.
+_BIND_INTERVAL: Final = 15.0
+#: Smaller responses fit one packet and are not compressed.
+_COMPRESS_ABOVE: Final = 1400
 
 
 class Request(NamedTuple):
@@ -45,59 +47,57 @@ class Request(NamedTuple):
 
 
 class Endpoint:
-    """Answers scrapes until it is closed. A slow or silent client costs nobody but itself."""
+    """Serves scrapes until it is closed. A slow or silent client does not affect others."""
 
     def __init__(self, exporter: Exporter, settings: MetricsSettings) -> None:
         self._exporter = exporter
         self._address = parse_address(settings.listen)
-        self._tls = _tls_context(settings)
+        self._tls = _server_context(settings)
         self._password = _password(settings)
         self._listener: socket.socket | None = None
-        self._ended = threading.Event()
-        self._slots = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self._stopped = threading.Event()
+        self._slots = threading.BoundedSemaphore(_MAX_CLIENTS)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def open(self) -> None:
-        """Take the address; raises where it cannot be had."""
+        """Bind the address."""
         try:
             self._listener = _listener(*self._address)
         except OSError as error:
             host, port = self._address
             raise JobsightError(
-                f"cannot answer /metrics on {host} port {port}: {error.strerror}; choose another "
-                "with --listen or agent.metrics.listen"
+                f"cannot serve /metrics on {host} port {port}: {error.strerror}; choose another "
+                "address with --listen or agent.metrics.listen"
             ) from None
 
     @property
     def port(self) -> int:
-        """The port that is listened on, 0 while there is none."""
+        """The port in use; 0 before the address is bound."""
         return 0 if self._listener is None else int(self._listener.getsockname()[1])
 
     def start(self) -> None:
-        """Answer from now on; where the address is not free yet, as soon as it is."""
+        """Serve in a thread; an address that is in use is tried again."""
         self._thread.start()
 
     def close(self) -> None:
-        self._ended.set()
+        self._stopped.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         if self._thread.is_alive():
-            self._thread.join(_TRY_AGAIN)
+            self._thread.join(_BIND_INTERVAL)
 
     def _run(self) -> None:
-        said = False
-        while not self._ended.is_set():
+        log = LogOnce(logger)
+        while not self._stopped.is_set():
             if self._listener is None:
                 try:
                     self.open()
                 except JobsightError as error:
-                    # Measuring does not depend on this.
-                    if not said:
-                        logger.error("%s; it is tried again", error)
-                    said = True
-                    self._ended.wait(_TRY_AGAIN)
+                    # The agent measures without the endpoint.
+                    log.report("bind", f"{error}; retrying", level=logging.ERROR)
+                    self._stopped.wait(_BIND_INTERVAL)
                     continue
             self._accept()
 
@@ -106,8 +106,8 @@ class Endpoint:
         try:
             client, _ = self._listener.accept()
         except OSError:
-            # Out of descriptors, say; a pause keeps this from spinning.
-            self._ended.wait(1.0)
+            # For example out of descriptors; wait instead of spinning.
+            self._stopped.wait(1.0)
             return
         if not self._slots.acquire(blocking=False):
             client.close()
@@ -119,46 +119,46 @@ class Endpoint:
             with client:
                 self._exchange(client)
         except (OSError, ValueError):
-            # The client's loss: it went away, spoke no HTTP, or did not read.
+            # The client has disconnected, does not speak HTTP, or does not read.
             pass
         except Exception:
-            logger.exception("an answer to a scrape")
+            logger.exception("a scrape failed")
         finally:
             self._slots.release()
 
     def _exchange(self, client: socket.socket) -> None:
-        client.settimeout(_REQUEST_TIME)
+        client.settimeout(_REQUEST_TIMEOUT)
         stream = client
         if self._tls is not None:
             stream = self._tls.wrap_socket(client, server_side=True)
         try:
             request = parse_request(_read_head(stream))
-            answer = self._answer(request)
-            stream.settimeout(_ANSWER_TIME)
-            stream.sendall(answer)
+            response = self._respond(request)
+            stream.settimeout(_RESPONSE_TIMEOUT)
+            stream.sendall(response)
         finally:
             if stream is not client:
                 stream.close()
 
-    def _answer(self, request: Request) -> bytes:
+    def _respond(self, request: Request) -> bytes:
         if request.method not in ("GET", "HEAD"):
-            return _reply("405 Method Not Allowed", b"", {"Allow": "GET, HEAD"})
+            return _response("405 Method Not Allowed", b"", {"Allow": "GET, HEAD"})
         if not self._may_read(request):
             challenge = {"WWW-Authenticate": 'Basic realm="jobsight", charset="UTF-8"'}
-            return _reply("401 Unauthorized", b"a user and a password are needed\n", challenge)
+            return _response("401 Unauthorized", b"user and password are required\n", challenge)
         if request.path == "/":
-            return _reply("200 OK", b"the metrics are at /metrics\n", {})
+            return _response("200 OK", b"the metrics are at /metrics\n", {})
         if request.path != "/metrics":
-            return _reply("404 Not Found", b"the metrics are at /metrics\n", {})
+            return _response("404 Not Found", b"the metrics are at /metrics\n", {})
         openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
         body = self._exporter.text(openmetrics=openmetrics)
         self._exporter.scrapes += 1
         headers = {"Content-Type": OPENMETRICS if openmetrics else PLAIN}
-        if "gzip" in request.headers.get("accept-encoding", "") and len(body) > _SMALL:
+        if "gzip" in request.headers.get("accept-encoding", "") and len(body) > _COMPRESS_ABOVE:
             packer = zlib.compressobj(1, wbits=31)
             body = packer.compress(body) + packer.flush()
             headers["Content-Encoding"] = "gzip"
-        return _reply("200 OK", body, headers, head=request.method == "HEAD")
+        return _response("200 OK", body, headers, head=request.method == "HEAD")
 
     def _may_read(self, request: Request) -> bool:
         if self._password is None:
@@ -170,58 +170,58 @@ class Endpoint:
             user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return False
-        return self._password.is_right(user, password)
+        return self._password.matches(user, password)
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Read ``ADDRESS:PORT``; an IPv6 address stands in brackets."""
+    """Parse ``ADDRESS:PORT``; an IPv6 address is in brackets."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(
-            f"{text!r} is not an address to listen on; right would be 127.0.0.1:9306 or [::]:9306"
+            f"{text!r} is not an address to listen on; expected 127.0.0.1:9306 or [::]:9306"
         )
     return host, int(port)
 
 
 def parse_request(head: bytes) -> Request:
-    """The first line and the headers of a request; raises ValueError where it is none."""
+    """Parse the request line and the headers. Raises ValueError."""
     first, *rest = head.decode("latin-1").split("\r\n")
     method, target, version = first.split(" ")
     if not version.startswith("HTTP/1."):
         raise ValueError(version)
     headers = {}
-    for row in rest:
-        name, _, value = row.partition(":")
+    for header in rest:
+        name, _, value = header.partition(":")
         headers[name.strip().lower()] = value.strip()
     return Request(method, target.partition("?")[0], headers)
 
 
 def _read_head(stream: socket.socket) -> bytes:
-    """All up to the empty line, in the time for all of it and not for each piece."""
-    deadline = time.monotonic() + _REQUEST_TIME
+    """Read up to the empty line, with one timeout for the entire request."""
+    deadline = time.monotonic() + _REQUEST_TIMEOUT
     data = b""
     while b"\r\n\r\n" not in data:
-        left = deadline - time.monotonic()
-        if left <= 0 or len(data) > _LARGEST_REQUEST:
-            raise ValueError("no request came")
-        stream.settimeout(left)
-        piece = stream.recv(4096)
-        if not piece:
-            raise ValueError("the client went away")
-        data += piece
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or len(data) > _MAX_REQUEST:
+            raise ValueError("no request arrived")
+        stream.settimeout(remaining)
+        received = stream.recv(4096)
+        if not received:
+            raise ValueError("the client disconnected")
+        data += received
     return data.partition(b"\r\n\r\n")[0]
 
 
-def _reply(status: str, body: bytes, headers: dict[str, str], *, head: bool = False) -> bytes:
+def _response(status: str, body: bytes, headers: dict[str, str], *, head: bool = False) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + (b"" if head else body)
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
+    candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = candidates[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -233,12 +233,12 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
+def _server_context(settings: MetricsSettings) -> ssl.SSLContext | None:
     if settings.tls_certificate is None:
         if settings.tls_key is not None:
-            raise ConfigError("agent.metrics.tls_key: needs agent.metrics.tls_certificate as well")
+            raise ConfigError("agent.metrics.tls_key requires agent.metrics.tls_certificate")
         return None
-    # Imported only where it is needed: TLS is a fifth of the agent's memory.
+    # Imported only if needed: TLS is a fifth of the agent's memory.
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -255,10 +255,10 @@ def _tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
 def _password(settings: MetricsSettings) -> Password | None:
     if settings.password_hash is None:
         if settings.user is not None:
-            raise ConfigError("agent.metrics.user: needs agent.metrics.password_hash as well")
+            raise ConfigError("agent.metrics.user requires agent.metrics.password_hash")
         return None
     if settings.user is None:
-        raise ConfigError("agent.metrics.password_hash: needs agent.metrics.user as well")
+        raise ConfigError("agent.metrics.password_hash requires agent.metrics.user")
     from jobsight.agent.exporter.passwords import Password
 
     return Password(settings.user, settings.password_hash)

@@ -1,4 +1,4 @@
-"""Passwords of an endpoint, kept as hashes: a settings file is read by more than one person."""
+"""Hashed passwords of the metrics endpoint, since several people may read a settings file."""
 
 from __future__ import annotations
 
@@ -11,57 +11,59 @@ from typing import Final
 
 from jobsight.errors import ConfigError
 
-_NAME: Final = "pbkdf2-sha256"
+_METHOD: Final = "pbkdf2-sha256"
 _ITERATIONS: Final = 300_000
 
 
 def hash_password(password: str, *, iterations: int = _ITERATIONS) -> str:
-    """What stands in the settings: method, iterations, salt and hash, with dollars between."""
+    """The value for the settings: method, iterations, salt and hash, separated by ``$``."""
     salt = os.urandom(16)
-    made = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
-    return f"{_NAME}${iterations}${_text(salt)}${_text(made)}"
+    digest = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
+    return f"{_METHOD}${iterations}${_base64(salt)}${_base64(digest)}"
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
 class Password:
-    """Checks what was given. The work is done once for the right password, which then comes with
-    every scrape, and by one thread at a time for wrong ones."""
+    """Verifies passwords.
+
+    The hash is computed once for the correct password, which is then sent with every scrape, and
+    by one thread at a time for wrong ones.
+    """
 
     def __init__(self, user: str, hashed: str, where: str = "agent.metrics.password_hash") -> None:
         self._user = user.encode()
         try:
-            name, iterations, salt, made = hashed.split("$")
-            if name != _NAME or not 1 <= int(iterations) <= 10_000_000:
+            method, iterations, salt, digest = hashed.split("$")
+            if method != _METHOD or not 1 <= int(iterations) <= 10_000_000:
                 raise ValueError
             self._iterations = int(iterations)
             self._salt = base64.b64decode(salt, validate=True)
-            self._hash = base64.b64decode(made, validate=True)
+            self._hash = base64.b64decode(digest, validate=True)
         except ValueError:
             raise ConfigError(
-                f"{where}: is not a hash of a password; "
-                "right would be what `jobs_exporter --hash-password` prints"
+                f"{where}: is not a password hash; "
+                "expected the output of `jobs_exporter --hash-password`"
             ) from None
+        #: Keyed digest of the last correct password.
         self._key = os.urandom(32)
-        self._known = b""
+        self._verified = b""
         self._lock = threading.Lock()
 
-    def is_right(self, user: str, given: str) -> bool:
-        # Both are looked at, so that the time does not tell which was wrong.
-        right = self._is_right(given)
-        return hmac.compare_digest(user.encode("utf-8", "surrogatepass"), self._user) and right
+    def matches(self, user: str, password: str) -> bool:
+        # Check both, so that the response time does not depend on which is wrong.
+        correct = self._matches(password.encode("utf-8", "surrogatepass"))
+        return hmac.compare_digest(user.encode("utf-8", "surrogatepass"), self._user) and correct
 
-    def _is_right(self, given: str) -> bool:
-        mark = hmac.digest(self._key, given.encode("utf-8", "surrogatepass"), "sha256")
-        if self._known and hmac.compare_digest(mark, self._known):
+    def _matches(self, password: bytes) -> bool:
+        fingerprint = hmac.digest(self._key, password, "sha256")
+        if self._verified and hmac.compare_digest(fingerprint, self._verified):
             return True
         with self._lock:
-            made = hashlib.pbkdf2_hmac(
-                "sha256", given.encode("utf-8", "surrogatepass"), self._salt, self._iterations
-            )
-        if not hmac.compare_digest(made, self._hash):
+            digest = hashlib.pbkdf2_hmac("sha256", password, self._salt, self._iterations)
+        if not hmac.compare_digest(digest, self._hash):
             return False
-        self._known = mark
+        self._verified = fingerprint
         return True

@@ -1,12 +1,9 @@
-"""The datagrams of Slurm's profile plugin: the last sample of each task, offered by the exporter.
+"""Samples of Slurm's profile plugin, received as datagrams and exposed by the exporter.
 
-Only root can reach the socket. What comes is bounded, and goes when its step has ended or nobody
-speaks of it any more.
-
-The names of what Slurm's profile plugin sends to the agent, in base units.
-
-The plugin sends Slurm's own fields by group; a field that is not in the table, of a newer Slurm or
-of a sensor, gets its name as it is.
+:class:`PluginSocket` keeps the last sample of each task. Its socket is accessible to root only,
+the number of samples is bounded, and they expire when their step ends or sends nothing for a
+while. The table ``_RULES`` maps the fields of Slurm to families in base units; a field that is
+not in the table (of a newer Slurm, or of a sensor) keeps its name.
 """
 
 from __future__ import annotations
@@ -28,57 +25,60 @@ from jobsight.prometheus.exposition import labels_text
 from jobsight.prometheus.names import JOB_LABELS, Family, Kind
 
 SOCKET: Final = "profile.sock"
-#: Samples of so many tasks and groups are kept.
-_MOST: Final = 4096
-#: Datagrams that are read before the loop goes on.
-_AT_ONCE: Final = 64
-#: Seconds after which a task that nobody speaks of is forgotten, or three of its intervals.
-_SILENCE: Final = 300.0
-_TICK: Final = 5.0
-
-_Word = Annotated[str, msgspec.Meta(max_length=256)]
+#: Samples by task and group.
+_MAX_SAMPLES: Final = 4096
+#: Datagrams that are read before the loop continues.
+_DATAGRAMS_PER_ROUND: Final = 64
+#: Seconds without a sample after which a task expires, unless three of its intervals are longer.
+_EXPIRY: Final = 300.0
+_EXPIRY_INTERVAL: Final = 5.0
 _GROUP: Final = re.compile(r"[a-z][a-z0-9_]*")
+#: Labels of every series of the plugin, in addition to those of a job.
+LABELS: Final = ("step", "group", "task")
+_KIBIBYTE: Final = 2**10
+_MEBIBYTE: Final = 2**20
+
+#: Node, job and step.
+Step = tuple[str, int, str]
+_Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Datagram(msgspec.Struct):
-    """What the plugin says: a sample, or without values the end of the step on this node."""
+    """A sample or, without values, the end of the step on this node."""
 
     job: Annotated[int, msgspec.Meta(ge=0)]
-    step: _Word
-    node: _Word
+    step: _Text
+    node: _Text
     dropped: int = 0
     failed: int = 0
-    group: _Word = ""
-    task: _Word = ""
+    group: _Text = ""
+    task: _Text = ""
     time: int = 0
-    values: Annotated[dict[_Word, float | None], msgspec.Meta(max_length=64)] | None = None
+    values: Annotated[dict[_Text, float | None], msgspec.Meta(max_length=64)] | None = None
 
 
 _DECODER: Final = msgspec.json.Decoder(Datagram)
 
 
-class _Kept:
-    """The last sample of one task or group, ready for a scrape."""
+class _LastSample:
+    """The rendered last sample of one task or group."""
 
-    __slots__ = ("gone_at", "interval", "lines", "seen_at")
+    __slots__ = ("expires_at", "interval", "lines", "received_at")
 
     def __init__(self, now: float) -> None:
         self.lines: list[Lines] = []
-        self.seen_at = now
+        self.received_at = now
         self.interval = 0.0
-        self.gone_at: float | None = None
+        self.expires_at: float | None = None
 
-    def renew(self, lines: list[Lines], now: float) -> None:
-        self.interval = max(self.interval, now - self.seen_at)
-        self.lines, self.seen_at, self.gone_at = lines, now, None
+    def update(self, lines: list[Lines], now: float) -> None:
+        self.interval = max(self.interval, now - self.received_at)
+        self.lines, self.received_at, self.expires_at = lines, now, None
 
-    def over(self, now: float) -> bool:
-        if self.gone_at is not None:
-            return now >= self.gone_at
-        return now - self.seen_at > max(_SILENCE, 3 * self.interval)
-
-
-Step = tuple[str, int, str]
+    def is_expired(self, now: float) -> bool:
+        if self.expires_at is not None:
+            return now >= self.expires_at
+        return now - self.received_at > max(_EXPIRY, 3 * self.interval)
 
 
 class PluginSocket:
@@ -86,31 +86,32 @@ class PluginSocket:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         collector: Collector,
         *,
         keep_ended: float = 30.0,
-        most: int = _MOST,
+        max_samples: int = _MAX_SAMPLES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = folder / SOCKET
+        self.path = directory / SOCKET
         self.refused = 0
         self._collector = collector
         self._keep_ended = keep_ended
-        self._most = most
+        self._max_samples = max_samples
         self._clock = clock
         #: By step, then by group and task; ("", "") is the plugin itself.
-        self._steps: dict[Step, dict[tuple[str, str], _Kept]] = {}
-        self._socket = _bound(self.path)
+        self._steps: dict[Step, dict[tuple[str, str], _LastSample]] = {}
+        self._socket = _bind(self.path)
         collector.watch(self._socket.fileno(), self._read)
-        collector.every(_TICK, self.tick)
+        collector.every(_EXPIRY_INTERVAL, self.remove_expired)
 
     def __call__(self) -> Iterable[Lines]:
-        """All that is offered now; from any thread."""
+        """The exposed series; from any thread."""
         now = self._clock()
-        for kept in [one for step in list(self._steps.values()) for one in list(step.values())]:
-            if not kept.over(now):
-                yield from kept.lines
+        for samples in list(self._steps.values()):
+            for sample in list(samples.values()):
+                if not sample.is_expired(now):
+                    yield from sample.lines
         if self.refused:
             name = REFUSED.name
             own = labels_text({"cluster": self._collector.cluster, "node": self._collector.node})
@@ -120,18 +121,18 @@ class PluginSocket:
         return sum(map(len, list(self._steps.values())))
 
     def _read(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_DATAGRAMS_PER_ROUND):
             try:
                 data = self._socket.recv(65536)
             except BlockingIOError:
                 return
             except OSError as error:
-                self._collector.faults.note("the socket of Slurm's plugin", error)
+                self._collector.faults.note("the socket of the profile plugin", error)
                 return
-            self.take(data)
+            self.handle(data)
 
-    def take(self, data: bytes) -> None:
-        """Take one datagram."""
+    def handle(self, data: bytes) -> None:
+        """Process one datagram."""
         try:
             datagram = _DECODER.decode(data)
         except msgspec.MsgspecError:
@@ -139,42 +140,40 @@ class PluginSocket:
             return
         step = (datagram.node, datagram.job, datagram.step)
         if datagram.values is None:
-            self._end(step)
+            # Expose the last values for one more scrape.
+            for sample in self._steps.get(step, {}).values():
+                sample.expires_at = self._clock() + self._keep_ended
         elif _GROUP.fullmatch(datagram.group):
-            self._keep(step, datagram, datagram.values)
+            self._add(step, datagram, datagram.values)
         else:
             self.refused += 1
 
-    def _keep(self, step: Step, datagram: Datagram, values: Mapping[str, float | None]) -> None:
-        of_step = self._steps.get(step, {})
+    def _add(self, step: Step, datagram: Datagram, values: Mapping[str, float | None]) -> None:
+        samples = self._steps.get(step, {})
         key = (datagram.group, datagram.task)
-        new = sum(one not in of_step for one in (key, ("", "")))
-        if new and len(self) + new > self._most:
+        new = sum(other not in samples for other in (key, ("", "")))
+        if new and len(self) + new > self._max_samples:
             self.refused += 1
             return
         now = self._clock()
-        labels = (self._collector.cluster, datagram.node, str(datagram.job), datagram.step)
-        own = dict(zip((*JOB_LABELS, "step"), labels, strict=True))
-        of_step = self._steps.setdefault(step, of_step)
-        of_step.setdefault(("", ""), _Kept(now)).renew(_losses(datagram, labels_text(own)), now)
-        own["group"] = datagram.group
+        texts = (self._collector.cluster, datagram.node, str(datagram.job), datagram.step)
+        labels = dict(zip((*JOB_LABELS, "step"), texts, strict=True))
+        samples = self._steps.setdefault(step, samples)
+        losses = _loss_lines(datagram, labels_text(labels))
+        samples.setdefault(("", ""), _LastSample(now)).update(losses, now)
+        labels["group"] = datagram.group
         if datagram.task:
-            own["task"] = datagram.task
-        of_step.setdefault(key, _Kept(now)).renew(_lines(datagram, values, labels_text(own)), now)
+            labels["task"] = datagram.task
+        lines = _sample_lines(datagram, values, labels_text(labels))
+        samples.setdefault(key, _LastSample(now)).update(lines, now)
 
-    def _end(self, step: Step) -> None:
-        """The last values stay for a scrape."""
-        for kept in self._steps.get(step, {}).values():
-            kept.gone_at = self._clock() + self._keep_ended
-
-    def tick(self) -> None:
-        """Forget what is over."""
+    def remove_expired(self) -> None:
         now = self._clock()
-        for step, of_step in list(self._steps.items()):
-            for key, kept in list(of_step.items()):
-                if kept.over(now):
-                    del of_step[key]
-            if not of_step:
+        for step, samples in list(self._steps.items()):
+            for key, sample in list(samples.items()):
+                if sample.is_expired(now):
+                    del samples[key]
+            if not samples:
                 del self._steps[step]
 
     def close(self) -> None:
@@ -183,9 +182,10 @@ class PluginSocket:
         self.path.unlink(missing_ok=True)
 
 
-def _lines(datagram: Datagram, values: Mapping[str, float | None], labels: str) -> list[Lines]:
-    stamp = TIMESTAMP
-    lines = [Lines(stamp, f"{stamp.name}{{{labels}}} {datagram.time}\n")]
+def _sample_lines(
+    datagram: Datagram, values: Mapping[str, float | None], labels: str
+) -> list[Lines]:
+    lines = [Lines(TIMESTAMP, f"{TIMESTAMP.name}{{{labels}}} {datagram.time}\n")]
     for field, value in values.items():
         rule = rule_of(datagram.group, field)
         if rule is not None and value is not None:
@@ -194,34 +194,28 @@ def _lines(datagram: Datagram, values: Mapping[str, float | None], labels: str) 
     return lines
 
 
-def _losses(datagram: Datagram, labels: str) -> list[Lines]:
+def _loss_lines(datagram: Datagram, labels: str) -> list[Lines]:
     counts = ((DROPPED, datagram.dropped), (FAILED, datagram.failed))
     return [Lines(family, f"{family.name}{{{labels}}} {count}\n") for family, count in counts]
 
 
-def _bound(path: Path) -> socket.socket:
-    """The agent's lock on its folder says that nobody else listens there."""
+def _bind(path: Path) -> socket.socket:
+    """Bind the socket. The agent's lock ensures that no other process listens there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         path.unlink(missing_ok=True)
-        # Before bind: the name then never exists with wider rights.
+        # Before bind, so that the name never exists with wider permissions.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise JobsightError(f"{path} cannot be listened at: {error}") from None
+        raise JobsightError(f"the socket {path} cannot be opened: {error}") from None
     listener.setblocking(False)
     return listener
 
 
-#: On every series of the plugin, besides the labels of a job.
-LABELS: Final = ("step", "group", "task")
-_KIBIBYTE: Final = 2**10
-_MEBIBYTE: Final = 2**20
-
-
 class Rule(NamedTuple):
-    """How a field of Slurm's is offered."""
+    """The family of a field of Slurm, and its scale."""
 
     family: Family
     scale: float = 1.0
@@ -231,67 +225,67 @@ def _rule(name: str, kind: Kind, text: str, scale: float = 1.0) -> Rule:
     return Rule(Family(f"jobsight_profile_{name}", kind, text, LABELS), scale)
 
 
-#: Group and field -> rule. None: left out, because a sum of the same stands beside it.
+#: Group and field -> rule. None: not exposed, because there is a cumulative field of the same.
 _RULES: Final[dict[tuple[str, str], Rule | None]] = {
     ("task", "CPUTime"): None,
     ("task", "ReadMB"): None,
     ("task", "WriteMB"): None,
     ("task", "jobsight_profile_cpu_seconds_total"): _rule(
-        "cpu_seconds_total", "counter", "CPU time of the task, as Slurm sampled it"
+        "cpu_seconds_total", "counter", "CPU time of the task, as sampled by Slurm"
     ),
     ("task", "jobsight_profile_read_bytes_total"): _rule(
-        "read_bytes_total", "counter", "Bytes that the task read, as Slurm sampled it"
+        "read_bytes_total", "counter", "Bytes read by the task, as sampled by Slurm"
     ),
     ("task", "jobsight_profile_written_bytes_total"): _rule(
-        "written_bytes_total", "counter", "Bytes that the task wrote, as Slurm sampled it"
+        "written_bytes_total", "counter", "Bytes written by the task, as sampled by Slurm"
     ),
     ("task", "CPUFrequency"): _rule("cpu_frequency", "gauge", "Slurm's CPUFrequency of the task"),
     ("task", "CPUUtilization"): _rule(
-        "cpu_utilization_ratio", "gauge", "Cores that the task used since the sample before", 0.01
+        "cpu_utilization_ratio", "gauge", "Cores used by the task since the previous sample", 0.01
     ),
     ("task", "RSS"): _rule("resident_bytes", "gauge", "Memory of the task", _KIBIBYTE),
     ("task", "VMSize"): _rule("virtual_bytes", "gauge", "Virtual memory of the task", _KIBIBYTE),
     ("task", "Pages"): _rule("page_faults", "gauge", "Major page faults of the task so far"),
     ("task", "GPUMemMB"): _rule("gpu_memory_bytes", "gauge", "GPU memory of the task", _MEBIBYTE),
     ("task", "GPUUtilization"): _rule(
-        "gpu_utilization_ratio", "gauge", "GPUs that the task used", 0.01
+        "gpu_utilization_ratio", "gauge", "GPUs used by the task", 0.01
     ),
-    ("energy", "Power"): _rule("power_watts", "gauge", "Power of the whole node"),
-    ("filesystem", "Reads"): _rule("filesystem_reads", "gauge", "Reads of the whole node so far"),
+    ("energy", "Power"): _rule("power_watts", "gauge", "Power of the entire node"),
+    ("filesystem", "Reads"): _rule("filesystem_reads", "gauge", "Reads of the entire node so far"),
     ("filesystem", "Writes"): _rule(
-        "filesystem_writes", "gauge", "Writes of the whole node so far"
+        "filesystem_writes", "gauge", "Writes of the entire node so far"
     ),
     ("filesystem", "ReadMB"): _rule(
-        "filesystem_read_bytes", "gauge", "Bytes that the whole node has read so far", _MEBIBYTE
+        "filesystem_read_bytes", "gauge", "Bytes read by the entire node so far", _MEBIBYTE
     ),
     ("filesystem", "WriteMB"): _rule(
         "filesystem_written_bytes",
         "gauge",
-        "Bytes that the whole node has written so far",
+        "Bytes written by the entire node so far",
         _MEBIBYTE,
     ),
     ("network", "PacketsIn"): _rule(
-        "network_received_packets", "gauge", "Packets to the whole node since the sample before"
+        "network_received_packets", "gauge", "Packets to the entire node since the previous sample"
     ),
     ("network", "PacketsOut"): _rule(
-        "network_sent_packets", "gauge", "Packets from the whole node since the sample before"
+        "network_sent_packets", "gauge", "Packets from the entire node since the previous sample"
     ),
     ("network", "InMB"): _rule(
         "network_received_bytes",
         "gauge",
-        "Bytes to the whole node since the sample before",
+        "Bytes to the entire node since the previous sample",
         _MEBIBYTE,
     ),
     ("network", "OutMB"): _rule(
         "network_sent_bytes",
         "gauge",
-        "Bytes from the whole node since the sample before",
+        "Bytes from the entire node since the previous sample",
         _MEBIBYTE,
     ),
 }
 
 TIMESTAMP: Final = Family(
-    "jobsight_profile_sample_timestamp_seconds", "gauge", "When Slurm took the sample", LABELS
+    "jobsight_profile_sample_timestamp_seconds", "gauge", "Time of the sample", LABELS
 )
 DROPPED: Final = Family(
     "jobsight_profile_dropped_samples_total",
@@ -305,12 +299,12 @@ FAILED: Final = Family(
 REFUSED: Final = Family(
     "jobsight_profile_refused_datagrams_total",
     "counter",
-    "Datagrams of the plugin that were no samples, or found no room",
+    "Datagrams of the plugin that were invalid, or exceeded the limit",
 )
 
 
 def rule_of(group: str, field: str) -> Rule | None:
-    """The rule of a field; None where it is not offered."""
+    """The rule of a field; None if it is not exposed."""
     try:
         return _RULES[group, field]
     except KeyError:

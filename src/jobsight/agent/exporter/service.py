@@ -1,4 +1,4 @@
-"""All ways in which an agent offers its series: put together from the settings, started, ended."""
+"""Connects the exporter to the settings and the agent: endpoint, push, remote write, plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jobsight.agent.exporter.exporter import Exporter, OwnFigures
+from jobsight.agent.exporter.exporter import AgentMetrics, Exporter
 from jobsight.agent.sampling import SamplerPlan
 
 if TYPE_CHECKING:
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from jobsight.agent.exporter.profile_plugin import PluginSocket
     from jobsight.config.settings import AgentSettings
 
-#: Seconds between two looks of the agent at itself.
-_OWN: Final = 5.0
+#: Seconds between two updates of the agent's own metrics.
+_OWN_INTERVAL: Final = 5.0
 
 
-class Exporting:
-    """The exporter of an agent, its endpoint, and what pushes where that is wanted."""
+class ExporterService:
+    """The exporter of an agent, and the ways by which its series leave the node.
+
+    Modules are imported only if the settings use them, to save memory on every node.
+    """
 
     def __init__(self, settings: AgentSettings, *, wait_for_address: bool = True) -> None:
         metrics = settings.metrics
@@ -35,15 +38,17 @@ class Exporting:
         if settings.push.url:
             from jobsight.agent.exporter.push import Pusher
 
-            # Not in the run folder: a group must not outlive a node that went down.
-            memory = Path(settings.spool) / "pushgateway.json"
-            self.pusher = Pusher(self.exporter, settings.push, memory)
-        self.remote = None
+            # Not in the run directory: groups must be deleted after a reboot as well.
+            groups_file = Path(settings.spool) / "pushgateway.json"
+            self.pusher = Pusher(self.exporter, settings.push, groups_file)
+        self.remote_writer = None
         if settings.remote_write.url:
-            from jobsight.prometheus.remote_write import RemoteWriting
+            from jobsight.prometheus.remote_write import RemoteWriter
 
-            folder = Path(settings.spool) / "remote-write"
-            self.remote = RemoteWriting("agent.remote_write", settings.remote_write, folder)
+            directory = Path(settings.spool) / "remote-write"
+            self.remote_writer = RemoteWriter(
+                "agent.remote_write", settings.remote_write, directory
+            )
         self.endpoint = None
         if metrics.listen:
             from jobsight.agent.exporter.http import Endpoint
@@ -53,50 +58,51 @@ class Exporting:
                 self.endpoint.open()
 
     @property
-    def wanted(self) -> bool:
+    def enabled(self) -> bool:
+        """Whether anything reads the exporter."""
         return self.endpoint is not None or self.pusher is not None
 
     def plans(self, plans: Sequence[SamplerPlan]) -> list[SamplerPlan]:
-        """The samplers of a job, with the exporter among them where anybody reads it."""
-        return self.exporter.plans(plans) if self.wanted else list(plans)
+        """The samplers of a job, with the exporter's if it is enabled."""
+        return self.exporter.plans(plans) if self.enabled else list(plans)
 
     def start(self, agent: Agent) -> None:
-        """Offer what the agent measures, from now on."""
-        if self.remote is not None:
+        """Start exporting what the agent measures."""
+        if self.remote_writer is not None:
             if agent.collector.spool is not None:
-                agent.collector.spool.copies.append(self.remote.take)
-            self.remote.start()
-        if not self.wanted:
+                agent.collector.spool.copies.append(self.remote_writer.put)
+            self.remote_writer.start()
+        if not self.enabled:
             return
-        own = OwnFigures(self.exporter, agent.status)
+        own = AgentMetrics(self.exporter, agent.status)
         self.exporter.sources.append(own)
-        if self.remote is not None:
-            own.counts.append(self.remote.target.counts)
+        if self.remote_writer is not None:
+            own.counts.append(self.remote_writer.target.counts)
         if self.pusher is not None:
             own.counts.append(self.pusher.counts)
             self.pusher.start()
         own.refresh()
-        agent.collector.every(_OWN, own.refresh)
+        agent.collector.every(_OWN_INTERVAL, own.refresh)
         if self.endpoint is not None:
             self.endpoint.start()
 
-    def take_plugin(self, agent: Agent, folder: Path) -> None:
-        """Offer what Slurm's profile plugin sends to this node's agent, too."""
-        if not self.wanted:
+    def listen_to_plugin(self, agent: Agent, run_directory: Path) -> None:
+        """Export what the profile plugin sends to this agent as well."""
+        if not self.enabled:
             return
         from jobsight.agent.exporter.profile_plugin import PluginSocket
 
-        keep = self.exporter.keep_ended
-        self._plugin = PluginSocket(folder, agent.collector, keep_ended=keep)
+        keep_ended = self.exporter.keep_ended
+        self._plugin = PluginSocket(run_directory, agent.collector, keep_ended=keep_ended)
         self.exporter.sources.append(self._plugin)
 
     def close(self) -> None:
-        """End with the agent: nothing may be offered that nobody measures any more."""
+        """Stop with the agent: series must not outlive their measurement."""
         if self._plugin is not None:
             self._plugin.close()
         if self.pusher is not None:
-            self.pusher.end()
-        if self.remote is not None:
-            self.remote.close()
+            self.pusher.stop()
+        if self.remote_writer is not None:
+            self.remote_writer.close()
         if self.endpoint is not None:
             self.endpoint.close()

@@ -84,19 +84,19 @@ def _hash_password() -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from jobsight.agent.agent import Agent
-    from jobsight.agent.exporter.service import Exporting
+    from jobsight.agent.exporter.service import ExporterService
     from jobsight.util.memory import return_free_memory
 
     settings = settings_of(options)
     timer = parse_timer(options.timer)
     start_logging(None, "WARNING", _FORMAT, stderr=True)
     trim = return_free_memory()
-    exporting = Exporting(settings.agent, wait_for_address=False)
+    exporter = ExporterService(settings.agent, wait_for_address=False)
     agent = Agent(
         cluster=settings.cluster,
         node=settings.agent.node,
         spool=None,
-        samplers=exporting.plans(sampler_plans(settings.agent.samplers)),
+        samplers=exporter.plans(sampler_plans(settings.agent.samplers)),
         only_this_node=settings.agent.only_this_node,
         watcher=finder_of(settings),
         ignore_uids=settings.agent.ignore_uids,
@@ -106,11 +106,11 @@ def _run(options: argparse.Namespace) -> int:
     )
     agent.collector.every(60.0, trim)
     with stopping_on_signals(agent.stop):
-        exporting.start(agent)
+        exporter.start(agent)
         try:
             agent.run()
         finally:
-            exporting.close()
+            exporter.close()
     return 0
 
 
