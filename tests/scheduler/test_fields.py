@@ -125,14 +125,14 @@ def test_generic_resources(text: str, found: dict[str, int]) -> None:
 def test_states() -> None:
     assert fields.parse_job_state("CANCELLED by 1000").state == "CANCELLED"
     assert fields.parse_job_state("failed").ended
-    assert fields.join_job_states(["COMPLETED"]) == ("COMPLETED", ())
-    assert fields.join_job_states(["CONFIGURING", "RUNNING"]) == ("RUNNING", ("CONFIGURING",))
+    assert fields.job_state(["COMPLETED"]) == ("COMPLETED", ())
+    assert fields.job_state(["CONFIGURING", "RUNNING"]) == ("RUNNING", ("CONFIGURING",))
     # Its end is not booked yet.
-    assert fields.join_job_states(["CANCELLED", "COMPLETING"]).ended is False
-    assert fields.parse_node_state(["mixed*+drain"]) == ("MIXED", ("NOT_RESPONDING", "DRAIN"))
-    assert fields.parse_node_state(["IDLE", "DRAIN"]) == ("IDLE", ("DRAIN",))
+    assert fields.job_state(["CANCELLED", "COMPLETING"]).ended is False
+    assert fields.node_state("mixed*+drain") == ("MIXED", ("NOT_RESPONDING", "DRAIN"))
+    assert fields.node_state(["IDLE", "DRAIN"]) == ("IDLE", ("DRAIN",))
     for wrong in ("", "x y", "A=B"):
-        with pytest.raises(ValueError, match="not a state"):
+        with pytest.raises(ValueError, match="not a job state"):
             fields.parse_job_state(wrong)
 
 
@@ -162,9 +162,9 @@ def test_numbers() -> None:
     assert fields.amount(2**32 - 2) is None
     # A user id and a job id like any other.
     assert fields.amount(65534) == 65534
-    assert fields.identity(0) is None
+    assert fields.positive(0) is None
     for wrong in ({"count": 1}, [1], "many", 1.5):
-        with pytest.raises(ValueError, match=r"number|many|float"):
+        with pytest.raises(ValueError, match=r"number|many|float|integer"):
             fields.integer(wrong)
 
 

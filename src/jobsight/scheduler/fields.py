@@ -1,18 +1,10 @@
-"""Values of replies: a number may be plain, wrapped, or one of Slurm's marks for "none".
+"""Converters of single values, from any form in which Slurm writes them to jobsight's units.
 
-Times and durations as Slurm's tools write them, into nanoseconds.
-
-Trackable resources: ``cpu=4,mem=16G,gres/gpu:a100=2`` and the lists of newer replies.
-
-Sizes are bytes where the kind is one of memory; everything else is a count.
-
-How a job ended: exit code and signal, in each of the forms that Slurm gives them.
-
-States of jobs and nodes: one word, and the flags beside it.
-
-Reads one record of a reply field by field; what is not understood is kept and reported.
-
-How single fields of JSON replies are read; one function for each kind of value.
+A converter takes the value as it stands in a reply, JSON or text, and returns the converted value,
+None if the value is not set, or raises ValueError. The tables in
+:mod:`jobsight.scheduler.adapters.tables` assign converters to fields; :class:`RecordReader` applies
+them and collects what could not be converted. Sections: numbers and text, times, trackable
+resources, exit codes, states, and the reader.
 """
 
 from __future__ import annotations
@@ -27,13 +19,16 @@ from jobsight.model import SECOND
 from jobsight.scheduler.hostlist import expand_hosts
 from jobsight.scheduler.records import Problem
 
-#: NO_VAL and INFINITE in 32 and 64 bits, unsigned and signed. Not those of 16 bits: 65534 is a
-#: job id and a user id as well.
-_MARKS = frozenset({2**32 - 2, 2**64 - 2, 2**32 - 1, 2**64 - 1, -1, -2})
+MIB = 2**20
+
+#: NO_VAL and INFINITE in 32 and 64 bits, unsigned and signed. Not those of 16 bits: 65534 is also
+#: a valid job id and user id.
+_NO_VALUES = frozenset({2**32 - 2, 2**64 - 2, 2**32 - 1, 2**64 - 1, -1, -2})
+_NO_NUMBER = frozenset({"", "n/a", "none", "(null)", "unlimited", "infinite", "unknown"})
 
 
 def number(value: Any) -> int | float | None:
-    """A number, plain or wrapped; None where it is not set or unlimited."""
+    """A number, plain, as text or wrapped in an object; None if it is not set or unlimited."""
     if value is None or isinstance(value, bool):
         return None if value is None else int(value)
     if isinstance(value, dict):
@@ -46,7 +41,7 @@ def number(value: Any) -> int | float | None:
         return value
     if isinstance(value, str):
         text = value.strip()
-        if text.lower() in ("", "n/a", "none", "(null)", "unlimited", "infinite", "unknown"):
+        if text.lower() in _NO_NUMBER:
             return None
         try:
             return int(text)
@@ -55,32 +50,34 @@ def number(value: Any) -> int | float | None:
     raise ValueError(f"{type(value).__name__} is not a number")
 
 
+def real(value: Any) -> float | None:
+    converted = number(value)
+    return None if converted is None else float(converted)
+
+
 def integer(value: Any) -> int | None:
-    """A whole number; fractions are an error, not rounded away."""
-    found = number(value)
-    if found is None:
-        return None
-    if isinstance(found, float):
-        if found != int(found):
-            raise ValueError(f"{found} is not a whole number")
-        return int(found)
-    return found
+    """An integer; a fraction is an error and not rounded."""
+    converted = number(value)
+    if isinstance(converted, float):
+        if converted != int(converted):
+            raise ValueError(f"{converted} is not an integer")
+        return int(converted)
+    return converted
 
 
 def amount(value: Any) -> int | None:
-    """A whole number that is none of Slurm's marks for "none" and "unlimited"."""
-    found = integer(value)
-    return None if found is None or found in _MARKS else found
+    """An integer; NO_VAL and INFINITE are None."""
+    converted = integer(value)
+    return None if converted in _NO_VALUES else converted
 
 
-def identity(value: Any) -> int | None:
-    """The id of an array or het job, where 0 means that it is none."""
-    found = amount(value)
-    return found or None
+def positive(value: Any) -> int | None:
+    """An integer for which 0 means "none", such as the id of the array or heterogeneous job."""
+    return amount(value) or None
 
 
 def text_or_none(value: Any) -> str | None:
-    """Text; empty text and Slurm's ``(null)`` are None."""
+    """Text; empty text and ``(null)`` are None."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -88,8 +85,13 @@ def text_or_none(value: Any) -> str | None:
     raise ValueError(f"{type(value).__name__} is not text")
 
 
+def text_only(value: Any) -> str | None:
+    """Text; None for any other type, which some releases write instead of a name."""
+    return text_or_none(value) if isinstance(value, str) else None
+
+
 def words(value: Any) -> tuple[str, ...]:
-    """A list of words: a real list, or text with commas."""
+    """A list of words, or text separated by commas."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -99,28 +101,40 @@ def words(value: Any) -> tuple[str, ...]:
     raise ValueError(f"{value!r:.60} is not a list of words")
 
 
-#: Words for "there is none" and "not yet".
-NOT_SET = frozenset({"", "unknown", "none", "n/a", "not_set", "(null)", "invalid"})
-UNLIMITED = frozenset({"unlimited", "infinite", "partition_limit"})
+def flags(value: Any) -> tuple[str, ...] | None:
+    """The same, with None for an empty list so that another path is tried."""
+    return words(value) or None
 
+
+def hosts(value: Any) -> tuple[str, ...] | None:
+    """Node names, from a host list expression or a list."""
+    if isinstance(value, str):
+        return expand_hosts(value) or None
+    return words(value) or None
+
+
+# --- times -------------------------------------------------------------------------------------
+
+_NOT_SET = frozenset({"", "unknown", "none", "n/a", "not_set", "(null)", "invalid"})
+_UNLIMITED = frozenset({"unlimited", "infinite", "partition_limit"})
 _DURATION = re.compile(
     r"(?:(?P<days>\d{1,9})-)?(?P<parts>\d{1,12}(?::\d{1,2}){0,2})(?:\.(?P<fraction>\d{1,9}))?",
     re.ASCII,
 )
-_LATEST = 7_258_118_400
 
 
-def from_epoch(seconds: int) -> int | None:
-    """A time in seconds since 1970; 0 and Slurm's marks for "none" are None."""
-    if seconds <= 0 or seconds >= 2**32 - 2:
-        return None
-    return seconds * SECOND
+def time(value: Any) -> int | None:
+    """A time as a number or as text."""
+    if isinstance(value, str):
+        return parse_time(value)
+    converted = amount(value)
+    return None if converted is None else from_epoch(converted)
 
 
 def parse_time(text: str, zone: tzinfo = UTC) -> int | None:
-    """Read seconds since 1970, or ISO time as the tools print it in the zone of the cluster."""
+    """Seconds since 1970, or an ISO time in the zone of the cluster."""
     text = text.strip()
-    if text.lower() in NOT_SET:
+    if text.lower() in _NOT_SET:
         return None
     if text.isascii() and text.isdigit():
         return from_epoch(int(text))
@@ -133,54 +147,80 @@ def parse_time(text: str, zone: tzinfo = UTC) -> int | None:
     return from_epoch(int(moment.timestamp()))
 
 
+def from_epoch(seconds: int) -> int | None:
+    """Seconds since 1970; 0, NO_VAL and INFINITE are None."""
+    if seconds <= 0 or seconds >= 2**32 - 2:
+        return None
+    return seconds * SECOND
+
+
+def seconds(value: Any) -> int | None:
+    converted = amount(value)
+    return None if converted is None else converted * SECOND
+
+
+def minutes(value: Any) -> int | None:
+    """A time limit; 0 means that none has been set yet."""
+    converted = amount(value)
+    return converted * 60 * SECOND if converted else None
+
+
+def minutes_or_duration(text: str) -> int | None:
+    """A time limit of sacct: minutes, ``UNLIMITED`` or ``Partition_Limit``."""
+    if text.isascii() and text.isdigit():
+        return int(text) * 60 * SECOND
+    return parse_duration(text)
+
+
 def parse_duration(text: str) -> int | None:
-    """Read ``1-02:03:04``, ``02:03:04``, ``03:04.567`` or ``04``; unlimited and unset are None."""
+    """``1-02:03:04``, ``02:03:04``, ``03:04.567`` or ``04``; None if unlimited or not set."""
     text = text.strip()
-    if text.lower() in NOT_SET or text.lower() in UNLIMITED:
+    if text.lower() in _NOT_SET or text.lower() in _UNLIMITED:
         return None
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:40]!r} is not a duration")
     parts = [int(part) for part in match["parts"].split(":")]
     if match["days"] is not None:
-        # Behind days the first number is hours: 1-2 and 1-02:03 are written by hand.
+        # After days the first number is hours: administrators write 1-2 and 1-02:03.
         hours, minutes, seconds = [*parts, 0, 0][:3]
     else:
         hours, minutes, seconds = [0, 0, 0, *parts][-3:]
-    whole = int(match["days"] or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    total = int(match["days"] or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
     fraction = int((match["fraction"] or "0").ljust(9, "0"))
-    return whole * SECOND + fraction
+    return total * SECOND + fraction
 
 
-def from_minutes(minutes: int) -> int:
-    """A time limit: Slurm counts these in minutes."""
-    return minutes * 60 * SECOND
+def cpu_time(value: Any) -> int | None:
+    """CPU time as an object of seconds and microseconds, or in seconds."""
+    if not isinstance(value, dict):
+        return seconds(value)
+    whole, micro = amount(value.get("seconds")), amount(value.get("microseconds"))
+    if whole is None and micro is None:
+        return None
+    return (whole or 0) * SECOND + (micro or 0) * 1000
 
+
+# --- trackable resources -----------------------------------------------------------------------
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _AMOUNT = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)([KMGTPE]?)", re.ASCII)
-#: Slurm counts these in MiB; in text they carry their unit, bare numbers are MiB again.
-_MEMORY = frozenset({"mem"})
-_SIZES = frozenset({"vmem"})
-#: "There is no value" inside lists and sums.
-_NOTHING = frozenset({-1, -2, 2**64 - 1, 2**64 - 2, 2**32 - 1, 2**32 - 2})
-MIB = 2**20
+_GRES = re.compile(
+    r"(?P<name>[^:(),=]+)(?::(?P<type>[^:(),=]+))?(?:[:=](?P<count>\d{1,12}[KMG]?))?"
+    r"(?P<notes>(?:\([^()]*\))*)"
+)
+#: Resources of the accounting by number; those from 1001 on are defined by the site.
+_TRES_NAMES = {1: "cpu", 2: "mem", 3: "energy", 4: "node", 5: "billing", 6: "fs/disk", 7: "vmem",
+               8: "pages"}  # fmt: skip
 
 
-def parse_tres(text: str) -> dict[str, int]:
-    """Read a string of resources; ValueError for what is none."""
-    found: dict[str, int] = {}
-    for part in filter(None, text.split(",")):
-        kind, equals, amount = part.rpartition("=")
-        if not equals or not kind:
-            raise ValueError(f"{part[:40]!r} is not a resource with its amount")
-        kind = kind.strip()
-        found[kind] = found.get(kind, 0) + parse_amount(amount, memory=kind in _MEMORY)
-    return found
+def mebibytes(value: Any) -> int | None:
+    converted = amount(value)
+    return None if converted is None else converted * MIB
 
 
 def parse_amount(text: str, *, memory: bool = False) -> int:
-    """A number with a unit of 1024; a bare number of memory is MiB."""
+    """A number with a binary unit; memory without a unit is in MiB."""
     match = _AMOUNT.fullmatch(text.strip().upper())
     if match is None:
         raise ValueError(f"{text[:40]!r} is not an amount")
@@ -189,51 +229,75 @@ def parse_amount(text: str, *, memory: bool = False) -> int:
 
 
 def parse_size(text: str) -> int | None:
-    """A size of memory as sacct writes it: ``512M``, ``0``, ``4Gn``, ``2Gc`` (without its end)."""
+    """Memory as sacct writes it: ``512M``, ``0``, ``4Gn``, ``2Gc`` (the suffix is ignored)."""
     text = text.strip().rstrip("cn")
     if not text or text in ("?", "N/A"):
         return None
     return parse_amount(text, memory=True)
 
 
-def tres_from_list(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Read the list form: type, name, count."""
-    found: dict[str, int] = {}
-    for entry in entries:
-        kind = text_or_none(entry.get("type"))
-        if kind is None:
-            raise ValueError(f"a resource has no type: {dict(entry)!r:.60}")
-        name = text_or_none(entry.get("name"))
-        count = integer(entry.get("count"))
-        if count is None or count in _NOTHING:
-            continue
-        key = f"{kind}/{name}" if name else kind
-        found[key] = found.get(key, 0) + (count * MIB if kind in _MEMORY else count)
-    return found
-
-
 def read_tres(value: Any) -> dict[str, int]:
-    """Resources in either form, told apart by their content."""
+    """Resources as text or as a list. Memory is in bytes, everything else is a count."""
     if value is None:
         return {}
     if isinstance(value, str):
         return parse_tres(value)
     if isinstance(value, list):
-        return tres_from_list(value)
-    raise ValueError(f"{type(value).__name__} is no form of resources")
+        return _tres_from_list(value)
+    raise ValueError(f"{type(value).__name__} is not a form of resources")
 
 
-_GRES = re.compile(
-    r"(?P<name>[^:(),=]+)(?::(?P<type>[^:(),=]+))?(?:[:=](?P<count>\d{1,12}[KMG]?))?"
-    r"(?P<notes>(?:\([^()]*\))*)"
-)
+def parse_tres(text: str) -> dict[str, int]:
+    """``cpu=4,mem=16G,gres/gpu:a100=2``."""
+    tres: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        kind, equals, count = part.rpartition("=")
+        if not equals or not kind:
+            raise ValueError(f"{part[:40]!r} is not a resource with its amount")
+        kind = kind.strip()
+        tres[kind] = tres.get(kind, 0) + parse_amount(count, memory=kind == "mem")
+    return tres
+
+
+def _tres_from_list(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Entries of type, name and count; memory is counted in MiB."""
+    tres: dict[str, int] = {}
+    for entry in entries:
+        kind = text_or_none(entry.get("type"))
+        if kind is None:
+            raise ValueError(f"a resource has no type: {dict(entry)!r:.60}")
+        name = text_or_none(entry.get("name"))
+        count = amount(entry.get("count"))
+        if count is not None:
+            key = f"{kind}/{name}" if name else kind
+            tres[key] = tres.get(key, 0) + (count * MIB if kind == "mem" else count)
+    return tres
+
+
+def numbered_tres(text: str) -> dict[str, int]:
+    """``1=4,2=100,1001=2``: numbers of the accounting instead of names; memory is in MiB."""
+    tres: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d{1,9})=(\d{1,20})", part)
+        if match is None:
+            return parse_tres(text)
+        count = amount(int(match[2]))
+        if count is not None:
+            name = _TRES_NAMES.get(int(match[1]), f"tres/{match[1]}")
+            tres[name] = count * MIB if name == "mem" else count
+    return tres
+
+
+def read_gres(value: Any) -> dict[str, int]:
+    """Generic resources by name and type, from text or a list of texts."""
+    return parse_gres(value if isinstance(value, str) else ",".join(words(value)))
 
 
 def parse_gres(text: str) -> dict[str, int]:
-    """Read ``gpu:a100:4(S:0-1),gpu:1g.5gb:7,shard:8`` into ``gpu:a100`` 4 and so on."""
-    found: dict[str, int] = {}
+    """``gpu:a100:4(S:0-1),gpu:1g.5gb:7,shard:8`` is ``gpu:a100`` 4 and so on."""
+    gres: dict[str, int] = {}
     if text.strip() in ("", "(null)", "N/A"):
-        return found
+        return gres
     for part in split_outside(text):
         part = part.strip().removeprefix("gres/").removeprefix("gres:")
         match = _GRES.fullmatch(part)
@@ -243,31 +307,32 @@ def parse_gres(text: str) -> dict[str, int]:
         if kind is not None and count is None and re.fullmatch(r"\d{1,12}[KMG]?", kind, re.ASCII):
             kind, count = None, kind
         key = f"{match['name']}:{kind}" if kind else match["name"]
-        found[key] = found.get(key, 0) + (parse_amount(count) if count else 1)
-    return found
+        gres[key] = gres.get(key, 0) + (parse_amount(count) if count else 1)
+    return gres
 
 
 def split_outside(text: str) -> list[str]:
-    """The parts between commas outside of parentheses."""
+    """The parts between commas that are not in parentheses."""
     return [part for part in re.split(r",(?![^()]*\))", text) if part]
 
 
 def gpus_of(tres: Mapping[str, int]) -> dict[str, int]:
-    """GPUs by type; those without a type under ``gpu``. The untyped sum stands in both forms."""
+    """GPUs by type; those without a type as ``gpu``. The untyped entry is the total of both."""
     typed = {
         key.removeprefix("gres/gpu:"): count
         for key, count in tres.items()
         if key.startswith("gres/gpu:")
     }
-    whole = tres.get("gres/gpu", 0)
-    rest = whole - sum(typed.values())
-    return typed | ({"gpu": rest} if rest > 0 else {})
+    untyped = tres.get("gres/gpu", 0) - sum(typed.values())
+    return typed | ({"gpu": untyped} if untyped > 0 else {})
 
 
 def count_gpus(tres: Mapping[str, int]) -> int | None:
-    """All GPUs of an allocation; None where nothing is known of it."""
+    """All GPUs of an allocation; None if the allocation is not known."""
     return sum(gpus_of(tres).values()) if tres else None
 
+
+# --- exit codes --------------------------------------------------------------------------------
 
 _PAIR = re.compile(r"(\d{1,10}):(\d{1,5})(?:\s.*)?", re.ASCII)
 
@@ -279,139 +344,141 @@ class Exit(NamedTuple):
     signal: int | None = None
 
 
-def parse_exit(text: str) -> Exit:
-    """Read sacct's ``code:signal``."""
-    match = _PAIR.fullmatch(text.strip())
-    if match is None:
-        if text.strip() == "":
-            return Exit()
-        raise ValueError(f"{text[:40]!r} is not an exit code")
-    return _pair(int(match[1]), int(match[2]))
-
-
-def from_wait_status(status: int) -> Exit:
-    """Read the number that wait(2) gives, as the controller passes it on."""
-    return _pair(status >> 8 & 0xFFFFFF, status & 0x7F)
-
-
 def read_exit(value: Any) -> Exit:
-    """Read a plain wait status or the object of newer replies."""
+    """A wait status, or the object of newer replies."""
     if not isinstance(value, dict) or "number" in value:
         status = amount(value)
         return Exit() if status is None else from_wait_status(status)
     signal_value = value.get("signal")
     if isinstance(signal_value, dict):
-        # "signal_id" to 22.05, "id" since.
+        # "signal_id" up to 22.05, "id" since.
         signal_value = signal_value.get("id", signal_value.get("signal_id"))
     signal = amount(signal_value) or 0
     code = amount(value.get("return_code"))
     if code is None and not signal:
         return Exit()
-    return _pair(code or 0, signal)
+    return _exit(code or 0, signal)
 
 
-def _pair(code: int, signal: int) -> Exit:
-    if signal:
-        return Exit(code or None, signal)
-    return Exit(code, None)
+def from_wait_status(status: int) -> Exit:
+    """The status of wait(2), as the controller keeps it."""
+    return _exit(status >> 8 & 0xFFFFFF, status & 0x7F)
 
 
-def is_plausible(found: Exit, state: str) -> bool:
-    """Whether an exit fits the state: 22.05's JSON says 0 for every job that failed by its code."""
-    return not (state == "FAILED" and found.code == 0 and not found.signal)
+def parse_exit(text: str) -> Exit:
+    """sacct's ``code:signal``."""
+    match = _PAIR.fullmatch(text.strip())
+    if match is None:
+        if text.strip() == "":
+            return Exit()
+        raise ValueError(f"{text[:40]!r} is not an exit code")
+    return _exit(int(match[1]), int(match[2]))
 
 
-#: States of a job that has not ended.
-WAITING = frozenset({"PENDING"})
-ACTIVE = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING",
-                    "STAGE_OUT", "RESIZING", "POWER_UP_NODE"})  # fmt: skip
-#: States in which a job may end for good; REQUEUED is the end of that run.
+def _exit(code: int, signal: int) -> Exit:
+    return Exit(code or None, signal) if signal else Exit(code, None)
+
+
+def is_plausible(exit: Exit, state: str) -> bool:
+    """False for success of a failed job: 22.05's JSON has code 0 for every job that failed."""
+    return not (state == "FAILED" and exit.code == 0 and not exit.signal)
+
+
+# --- states ------------------------------------------------------------------------------------
+
+#: States in which a run ends; REQUEUED is the end of that run.
 ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
                    "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REQUEUED", "REVOKED"})  # fmt: skip
-_BASE = frozenset({"PENDING", "RUNNING", "SUSPENDED"}) | (ENDED - {"REQUEUED", "REVOKED"})
-_WORD = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
-#: What the compact and the older tools write.
-_OTHER_NAMES = {
+_BASE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"}) | (ENDED - {"REQUEUED", "REVOKED"})
+_STATE = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
+#: Names in compact output and in older releases.
+_STATE_ALIASES = {
     "CANCELED": "CANCELLED",
     "NODE FAIL": "NODE_FAIL",
     "OUT OF MEMORY": "OUT_OF_MEMORY",
     "REQUEUE": "REQUEUED",
 }
+_NODE_SUFFIXES = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP",
+                  "!": "POWERING_DOWN", "%": "POWERING_DOWN", "$": "MAINTENANCE",
+                  "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED"}  # fmt: skip
+_NODE_ALIASES = {"ALLOC": "ALLOCATED", "MIX": "MIXED", "MAINT": "MAINTENANCE", "COMP": "COMPLETING",
+                 "RESV": "RESERVED", "UNK": "UNKNOWN", "DRAINED": "IDLE+DRAIN",
+                 "DRAINING": "ALLOCATED+DRAIN", "DRNG": "ALLOCATED+DRAIN"}  # fmt: skip
 
 
 class JobState(NamedTuple):
-    """The state that counts, and whatever else was said beside it."""
+    """The base state, and flags such as COMPLETING or REQUEUED."""
 
     state: str
     flags: tuple[str, ...] = ()
 
     @property
-    def waiting(self) -> bool:
-        return self.state in WAITING
+    def pending(self) -> bool:
+        return self.state == "PENDING"
 
     @property
     def ended(self) -> bool:
         return self.state in ENDED
 
 
+def job_state(value: Any) -> JobState:
+    """A state, or the list of newer replies."""
+    return _join_job_states(value) if isinstance(value, list) else parse_job_state(value)
+
+
 def parse_job_state(text: str) -> JobState:
-    """Read one state: ``RUNNING``, ``CANCELLED by 1000``, ``CANCELLED+``, ``failed``."""
-    word = text.strip().upper().removesuffix("+")
-    # sacct adds who did it. Only what stands before it is a state.
-    word = word.partition(" BY ")[0].strip()
-    word = _OTHER_NAMES.get(word, word)
-    if not _WORD.fullmatch(word):
-        raise ValueError(f"{text[:40]!r} is not a state of a job")
+    """``RUNNING``, ``CANCELLED by 1000``, ``CANCELLED+``, ``failed``."""
+    # sacct appends who cancelled the job.
+    word = text.strip().upper().removesuffix("+").partition(" BY ")[0].strip()
+    word = _STATE_ALIASES.get(word, word)
+    if not _STATE.fullmatch(word):
+        raise ValueError(f"{text[:40]!r} is not a job state")
     return JobState(word)
 
 
-def join_job_states(words: Sequence[str]) -> JobState:
-    """Read a list as it stands in newer replies: the base state, then flags such as COMPLETING."""
+def _join_job_states(words: Sequence[str]) -> JobState:
     if not words:
         raise ValueError("a job has an empty list of states")
     states = [parse_job_state(word).state for word in words]
-    flags = tuple(state for state in states if state not in _BASE)
-    base = next((state for state in states if state in _BASE), states[0])
+    flags = tuple(state for state in states if state not in _BASE_STATES)
+    base = next((state for state in states if state in _BASE_STATES), states[0])
     if "COMPLETING" in flags:
-        # Its resources are not free yet and its end is not booked.
+        # The resources are still allocated, and the end is not recorded yet.
         return JobState("COMPLETING", tuple(state for state in states if state != "COMPLETING"))
     return JobState(base, tuple(state for state in states if state != base))
 
 
-_NODE_MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP",
-               "!": "POWERING_DOWN", "%": "POWERING_DOWN", "$": "MAINTENANCE",
-               "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED"}  # fmt: skip
-_NODE_NAMES = {"ALLOC": "ALLOCATED", "MIX": "MIXED", "MAINT": "MAINTENANCE", "COMP": "COMPLETING",
-               "RESV": "RESERVED", "UNK": "UNKNOWN", "DRAINED": "IDLE+DRAIN",
-               "DRAINING": "ALLOCATED+DRAIN", "DRNG": "ALLOCATED+DRAIN"}  # fmt: skip
+def node_state(value: Any) -> tuple[str, tuple[str, ...]]:
+    """The state of a node and its flags: ``mixed*+drain`` is MIXED with NOT_RESPONDING, DRAIN."""
+    states: list[str] = []
+    for part in "+".join(words(value)).strip().upper().split("+"):
+        part = part.strip()
+        name = part.rstrip("*~#!%$@^-")
+        states += _NODE_ALIASES.get(name, name).split("+")
+        states += [_NODE_SUFFIXES[suffix] for suffix in part[len(name) :]]
+    if not all(_STATE.fullmatch(state) for state in states):
+        raise ValueError(f"{value!r:.40} is not a node state")
+    return states[0], tuple(dict.fromkeys(states[1:]))
 
 
-def parse_node_state(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The state of a node in capitals, and its flags: ``mixed*+drain`` is MIXED, with two."""
-    pieces: list[str] = []
-    for word in words:
-        for piece in word.strip().upper().split("+"):
-            name = piece.rstrip("*~#!%$@^-")
-            pieces += _NODE_NAMES.get(name, name).split("+")
-            pieces += [_NODE_MARKS[mark] for mark in piece[len(name) :]]
-    if not pieces or not all(_WORD.fullmatch(piece) for piece in pieces):
-        raise ValueError(f"{'+'.join(words)[:40]!r} is not a state of a node")
-    return pieces[0], tuple(dict.fromkeys(pieces[1:]))
-
+# --- the reader --------------------------------------------------------------------------------
 
 Value = TypeVar("Value")
 
+#: What a converter raises for a value that it does not understand.
+CONVERSION_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+
 
 @cache
-def _names(path: str) -> tuple[str, ...]:
+def path_names(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
 class RecordReader:
-    """One record, and the fields of it that could not be read.
+    """Reads the fields of one record, and keeps those that could not be converted.
 
-    A field may stand under several paths ("time.start"): releases moved them. The first path
-    that holds something counts.
+    A field may have several paths ("time.start"), because releases moved it. The first path with
+    a value counts.
     """
 
     def __init__(self, document: Mapping[str, Any], label: str) -> None:
@@ -420,91 +487,32 @@ class RecordReader:
         self.raw: dict[str, Any] = {}
         self.problems: list[Problem] = []
 
-    def read(self, reader: Callable[[Any], Value | None], *paths: str) -> Value | None:
-        """The value under the first path that has one."""
+    def read(self, convert: Callable[[Any], Value | None], *paths: str) -> Value | None:
+        """The converted value of the first path that has one."""
         for path in paths:
             value = self.value(path)
             if value is None:
                 continue
             try:
-                found = reader(value)
-            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+                converted = convert(value)
+            except CONVERSION_ERRORS as error:
                 self.report(path, value, str(error))
                 continue
-            if found is not None:
-                return found
+            if converted is not None:
+                return converted
         return None
 
     def value(self, path: str) -> Any:
-        """What stands under a path as it came; None where nothing does."""
-        found: Any = self.document
-        for name in _names(path):
-            if not isinstance(found, dict):
+        """The value of a path as received, or None."""
+        value: Any = self.document
+        for name in path_names(path):
+            if not isinstance(value, dict):
                 return None
-            found = found.get(name)
-        return found
+            value = value.get(name)
+        return value
 
     def report(self, path: str, value: Any, reason: str) -> None:
-        """Keep a value that was not understood."""
-        self.raw[path] = value
-        self.problems.append(Problem(self.label, path, reason))
-
-
-def time(value: Any) -> int | None:
-    if isinstance(value, str):
-        return parse_time(value)
-    found = amount(value)
-    return None if found is None else from_epoch(found)
-
-
-def seconds(value: Any) -> int | None:
-    found = amount(value)
-    return None if found is None else found * SECOND
-
-
-def minutes(value: Any) -> int | None:
-    """A time limit; 0 is what a job has before it gets one."""
-    found = amount(value)
-    return from_minutes(found) if found else None
-
-
-def mebibytes(value: Any) -> int | None:
-    found = amount(value)
-    return None if found is None else found * MIB
-
-
-def cpu_time(value: Any) -> int | None:
-    """Seconds and microseconds."""
-    if not isinstance(value, dict):
-        return seconds(value)
-    whole, rest = amount(value.get("seconds")), amount(value.get("microseconds"))
-    if whole is None and rest is None:
-        return None
-    return (whole or 0) * SECOND + (rest or 0) * 1000
-
-
-def load(value: Any) -> float | None:
-    """The load average: hundredths as a whole number."""
-    found = number(value)
-    return None if found is None or found >= 2**32 - 2 or found < 0 else found / 100
-
-
-def job_state(value: Any) -> JobState:
-    if isinstance(value, list):
-        return join_job_states(value)
-    return parse_job_state(value)
-
-
-def hosts(value: Any) -> tuple[str, ...] | None:
-    if isinstance(value, str):
-        return expand_hosts(value) or None
-    return words(value) or None
-
-
-def name(value: Any) -> str | None:
-    """A name; 21.08 to 22.05 write 0 for a reservation that has none."""
-    return None if value == 0 else text_or_none(value)
-
-
-def flags(value: Any) -> tuple[str, ...] | None:
-    return words(value) or None
+        """Keep a value that was not understood; several fields may be read from one path."""
+        if path not in self.raw:
+            self.raw[path] = value
+            self.problems.append(Problem(self.label, path, reason))

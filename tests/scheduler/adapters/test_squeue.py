@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.model import SECOND
-from jobsight.scheduler.adapters.squeue import NodeJobs, NodeQuery, jobs_of_node
+from jobsight.scheduler.adapters.squeue import NodeJobs, jobs_of_node
 from jobsight.scheduler.records import SourceError
 from jobsight.scheduler.sources.commands import run_command
 
@@ -127,23 +127,6 @@ def _missing(command: Sequence[str], timeout: float) -> bytes:
 def test_a_command_that_hangs_is_ended() -> None:
     with pytest.raises(SourceError, match=r"no answer within 0\.2 s"):
         run_command(["sleep", "60"], 0.2)
-
-
-def test_one_question_serves_all_who_ask_soon() -> None:
-    now = [100.0]
-    squeue = Squeue(ROW)
-    query = NodeQuery("cn1", "c", max_age=10, run=squeue, clock=lambda: now[0])
-    for _ in range(50):
-        assert len(query.jobs().jobs) == 1
-    assert len(squeue.commands) == 1
-    assert len(query.jobs(newer_than=99).jobs) == 1
-    assert len(squeue.commands) == 1
-    now[0] = 101
-    query.jobs(newer_than=100.5)
-    assert len(squeue.commands) == 2
-    now[0] = 112
-    query.jobs()
-    assert len(squeue.commands) == 3
 
 
 def test_the_agent_carries_nothing_heavy_for_it() -> None:

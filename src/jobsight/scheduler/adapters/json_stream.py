@@ -17,7 +17,7 @@ from jobsight.scheduler.records import AdaptError
 _decode = json.JSONDecoder(strict=False).raw_decode
 _BLANK = " \t\r\n"
 #: How bytes in names that are no UTF-8 are read: as ``\\xNN``.
-ESCAPED = "jobsight.escaped"
+ESCAPE_INVALID = "jobsight.escaped"
 
 
 class ReplyStream:
@@ -31,7 +31,7 @@ class ReplyStream:
         self.listed = False
         self._what = what
         self._chunks = iter(chunks)
-        self._decoder = codecs.getincrementaldecoder("utf-8")(ESCAPED)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(ESCAPE_INVALID)
         self._text = ""
         self._place = 0
 
@@ -144,4 +144,4 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     return "".join(f"\\\\x{byte:02x}" for byte in wrong), error.end
 
 
-codecs.register_error(ESCAPED, _escaped)
+codecs.register_error(ESCAPE_INVALID, _escaped)

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from jobsight.model import JobInfo
+from jobsight.scheduler.adapters import squeue
 from jobsight.scheduler.adapters.policy import Policy
-from jobsight.scheduler.adapters.sacct import NEEDED, jobs_from_rows
+from jobsight.scheduler.adapters.sacct import REQUIRED, jobs_from_rows
 from jobsight.scheduler.adapters.sinfo import nodes_from_rows, partitions_from_rows
-from jobsight.scheduler.adapters.squeue import info_of_row
-from jobsight.scheduler.records import AdaptError, JobRecord, Jobs, Nodes, Partitions, SourceError
+from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, SourceError
 from jobsight.scheduler.sources.commands import iterate_records
 from jobsight.scheduler.sources.onsite_script import FORMAT, NODES, PARTITIONS, SQUEUE
 
@@ -57,7 +57,7 @@ class OnsiteSource:
         # The first question of a round brings the answers to all others.
         self._refresh()
         rows = self._rows("squeue", SQUEUE)
-        return Jobs(JobRecord(info=info_of_row(self._cluster, row)) for row in rows)
+        return squeue.jobs_from_rows(rows, self._cluster)
 
     def accounting(self, since: int, until: int) -> Jobs:
         return self._accounting(lambda info: info.end is None or info.end >= since)
@@ -67,7 +67,7 @@ class OnsiteSource:
         return self._accounting(lambda info: info.job_id in wanted)
 
     def _accounting(self, wanted: Callable[[JobInfo], bool]) -> Jobs:
-        jobs = jobs_from_rows(self._rows("sacct", NEEDED), self._cluster, "sacct")
+        jobs = jobs_from_rows(self._rows("sacct", REQUIRED), self._cluster, "sacct")
         return Jobs((record for record in jobs if wanted(record.info)), jobs.problems)
 
     def nodes(self) -> Nodes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobsight.scheduler.adapters import squeue
 from jobsight.scheduler.adapters.policy import (
     Policy,
     add_shares,
@@ -23,10 +24,8 @@ from jobsight.scheduler.adapters.sinfo import (
     nodes_from_rows,
     partitions_from_rows,
 )
-from jobsight.scheduler.adapters.squeue import info_of_row, queue_rows
 from jobsight.scheduler.records import (
     AdaptError,
-    JobRecord,
     Jobs,
     Nodes,
     Partitions,
@@ -74,8 +73,8 @@ class TextSource:
         return f"sacct and squeue answer, {version.strip()}, {columns} columns"
 
     def queue(self) -> Jobs:
-        rows = queue_rows(["--states=all"], self._timeout, self._whole)
-        return Jobs(JobRecord(info=info_of_row(self._cluster, row)) for row in rows)
+        rows = squeue.queue_rows(["--states=all"], self._timeout, self._whole)
+        return squeue.jobs_from_rows(rows, self._cluster)
 
     def accounting(self, since: int, until: int) -> Jobs:
         return self._accounting("--allusers", *window_options(since, until))
