@@ -39,15 +39,15 @@ def location(tmp_path: Path) -> str:
 def test_at_a_glance(location: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "--store", location]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("c1   1 running, 4 waiting   seen ")
+    assert shown.startswith("c1   1 running, 4 pending   scraped ")
     lines = [line.split() for line in shown.splitlines()]
     cpus = next(words for words in lines if words[:1] == ["CPUs"])
     assert cpus[2:] == ["12.5", "%", "13", "24"]
     # A third of the bar belongs to the node that is lost.
     assert cpus[1].count("x") == 10
     assert ["GPUs", "a100"] in [words[:2] for words in lines]
-    assert "nodes  1 mixed, 1 idle, 1 down+drain" in shown
-    assert "waits  4 Resources" in shown
+    assert "nodes    1 mixed, 1 idle, 1 down+drain" in shown
+    assert "pending  4 Resources" in shown
     (main_row,) = [words for words in lines if words[:2] == ["main", "up"]]
     assert main_row[2:] == ["2", "18.8", "%", "13", "16", "7/8", "01:00:00", "1", "4"]
     assert "1/2" in next(words for words in lines if words[:2] == ["long", "up"])
@@ -63,9 +63,11 @@ def test_every_node_and_json(location: str, capsys: pytest.CaptureFixture[str]) 
     ]  # fmt: skip
     assert main(["cluster", "--json", "--store", location]) == 0
     (view,) = json.loads(capsys.readouterr().out)
-    assert view["cpus"] == {"taken": 3, "free": 13, "total": 24}
+    assert view["cpus"] == {"allocated": 3, "idle": 13, "total": 24}
+    assert view["scraped"].endswith("Z")
+    assert {row["time_limit_seconds"] for row in view["partitions"]} == {None, 3600}
     assert view["partitions"][0]["nodes_usable"] == 1
-    assert view["lost"][0]["user"] == "root"
+    assert view["unavailable"][0]["user"] == "root"
 
 
 def test_wrong_words_are_one_line(

@@ -8,7 +8,7 @@ from tests.reports.samples import EXACT, GIB, START, USES, job, node, report, st
 def test_figures_of_one_node() -> None:
     made = report()
     assert made.cpu.time == 1800 * SECOND
-    assert made.cpu.cores_mean == pytest.approx(3)
+    assert made.cpu.mean_cores == pytest.approx(3)
     assert made.cpu.share == pytest.approx(0.75)
     assert made.memory.share == pytest.approx(0.75)
     assert made.time.share == pytest.approx(600 / 3600)
@@ -43,17 +43,17 @@ def test_nodes_are_summed_and_executables_joined() -> None:
     uses = [*USES, ("n2", use(b"/usr/bin/true", 10, 100, peak_memory=GIB))]
     made = report(job(nodes=("n1", "n2")), [node(), node("n2")], uses)
     assert made.cpu.time == 3600 * SECOND
-    assert made.memory.used_peak == 6 * GIB
+    assert made.memory.used_peak_bytes == 6 * GIB
     true = next(row for row in made.executables if row.path == "/usr/bin/true")
-    assert (true.executions, true.cpu_time, true.peak_memory) == (400, 14 * SECOND, GIB)
+    assert (true.executions, true.cpu_time, true.peak_memory_bytes) == (400, 14 * SECOND, GIB)
     assert [row.node for row in made.node_rows] == ["n1", "n2"]
 
 
 def test_memory_limit_of_the_cgroup_stands_in() -> None:
     limited = [node(totals=totals(memory_limit=6 * GIB))]
-    assert report(job(memory=None), limited).memory.asked == 6 * GIB
+    assert report(job(memory=None), limited).memory.requested_bytes == 6 * GIB
     half = [*limited, node("n2")]
-    assert report(job(memory=None), half).memory.asked is None
+    assert report(job(memory=None), half).memory.requested_bytes is None
 
 
 def test_running_job_counts_to_now_but_its_cpu_to_the_last_reading() -> None:
@@ -64,7 +64,7 @@ def test_running_job_counts_to_now_but_its_cpu_to_the_last_reading() -> None:
     assert made.time.elapsed == 610 * SECOND
     assert made.cpu.share == pytest.approx(0.75)
     late = report(info, [node(final=False)], now=START + 6000 * SECOND)
-    assert any("Nothing was heard of the job for 01:30:00" in note for note in late.coverage_notes)
+    assert any("No batch has been received for 01:30:00" in note for note in late.coverage_notes)
 
 
 def test_a_run_without_any_figures() -> None:
@@ -138,8 +138,8 @@ def test_steps_are_summed_over_nodes_and_in_order() -> None:
     )
     assert [row.step for row in made.steps] == ["batch", "2", "10", "TBD", "extern"]
     assert made.steps[2] == StepRow(
-        step="10", nodes=2, tasks=4, cpu_time=11 * SECOND, cpu_overhead=7, memory_peak=2 * GIB,
-        oom_kills=0, elapsed=90 * SECOND, ended=True,
+        step="10", nodes=2, tasks=4, cpu_time=11 * SECOND, cpu_overhead=7,
+        memory_kernel_peak_bytes=2 * GIB, oom_kills=0, elapsed=90 * SECOND, ended=True,
     )  # fmt: skip
     unfinished = made.steps[1]
     assert (unfinished.cpu_time, unfinished.tasks, unfinished.ended) == (SECOND, 1, False)
@@ -151,7 +151,7 @@ def test_the_share_of_slurm_itself_is_said_to_be_apart() -> None:
     made = report(nodes=[node(totals=totals(cpu_overhead=4 * SECOND)), node("n2")])
     assert made.cpu.overhead == 4 * SECOND
     assert made.cpu.overhead_text == (
-        "4.00 s of slurmstepd, Slurm's process in each step, counted apart."
+        "4.00 s of slurmstepd, Slurm's process in each step, not included."
     )
     assert report().cpu.overhead_text == ""
 

@@ -91,7 +91,7 @@ def check(site: Site, job: int) -> None:
     report = site.ended(job)
     told = re.search(r"^truth \S+ (\d+)", site.cluster.output(ALICE, job), re.MULTILINE)
     assert told is not None
-    used, said = report["cpu"]["time"], int(told[1])
+    used, said = report["cpu"]["cpu_seconds"] * SECOND, int(told[1])
     assert abs(used - said) <= max(0.05 * SECOND, 0.01 * said)
     assert report["user"] == ALICE
     assert report["coverage"]["executables"]["events_lost"] == 0

@@ -57,7 +57,7 @@ class Use:
         }
         for user, job in jobs.items():
             site.cluster.wait(job, timeout=120)
-            self.cgroup[user] = site.ended(job)["cpu"]["time"]
+            self.cgroup[user] = site.ended(job)["cpu"]["cpu_seconds"] * SECOND
             told = re.findall(
                 r"^truth \S+ (\d+) \d+$", site.cluster.output(user, job), re.MULTILINE
             )

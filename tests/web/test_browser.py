@@ -126,13 +126,13 @@ def test_cursor_zoom_and_legend(browser: Browser, address: str, runs: dict[str, 
         width = "(() => { const x = document.querySelectorAll('.plot-area')[3].uplot.scales.x;"
         width += " return x.max - x.min; })()"
         assert page.evaluate(width) < 8
-        page.get_by_role("button", name="Whole time").click()
+        page.get_by_role("button", name="Entire run").click()
         assert page.evaluate(width) == 14
-        assert page.locator("#whole-time").is_hidden()
+        assert page.locator("#entire-run").is_hidden()
 
-        asked = page.get_by_role("button", name="asked").first
-        asked.click()
-        assert asked.get_attribute("aria-pressed") == "false"
+        requested = page.get_by_role("button", name="requested").first
+        requested.click()
+        assert requested.get_attribute("aria-pressed") == "false"
         assert page.evaluate("document.querySelector('.plot-area').uplot.scales.y.max") < 2
 
 

@@ -32,8 +32,8 @@ def executable(**changes: Any) -> ExecutableRow:
     fields: dict[str, Any] = {
         "kind": "executable", "path": "/usr/bin/solver", "executions": 1201, "processes": 1302,
         "cpu_time": 403 * SECOND, "cpu_user": 304 * SECOND, "cpu_system": 205 * SECOND,
-        "cpu_estimated": 106 * SECOND, "cpu_share": 0.617, "read_bytes": 71 * MIB,
-        "written_bytes": 72 * MIB, "peak_memory": 73 * MIB, "failures": 1703,
+        "cpu_estimated": 106 * SECOND, "cpu_share": 0.617, "storage_read_bytes": 71 * MIB,
+        "storage_written_bytes": 72 * MIB, "peak_memory_bytes": 73 * MIB, "failures": 1703,
     }  # fmt: skip
     return ExecutableRow(**(fields | changes))
 
@@ -47,32 +47,36 @@ def report(**changes: Any) -> JobReport:
         "command": "srun solve \\\n  --fast", "state": "FAILED", "exit_code": 7, "exit_signal": 11,
         "submit": start - 60 * SECOND, "start": start, "end": start + 61 * SECOND,
         "source": "slurm", "nodes": ["n1", "n2"],
-        "cpu": CpuUse(asked=8, time=1001 * SECOND, user=902 * SECOND, system=93 * SECOND,
-                      overhead=4 * SECOND, cores_mean=5.43, share=0.678, source="cgroup v2",
+        "cpu": CpuUse(requested_cpus=8, time=1001 * SECOND, user=902 * SECOND, system=93 * SECOND,
+                      overhead=4 * SECOND, mean_cores=5.43, share=0.678, source="cgroup v2",
                       overhead_text="4.00 s of Slurm's, <apart>."),
-        "memory": MemoryUse(asked=501 * MIB, used_peak=402 * MIB, kernel_peak=453 * MIB,
-                            swap_peak=14 * MIB, oom_kills=3, share=0.802),
-        "time": TimeUse(asked=7205 * SECOND, elapsed=5106 * SECOND, share=0.709),
-        "io": IoUse(read_characters=21 * MIB, written_characters=22 * MIB, read_bytes=23 * MIB,
-                    written_bytes=24 * MIB, read_calls=2501, write_calls=2602),
+        "memory": MemoryUse(requested_bytes=501 * MIB, used_peak_bytes=402 * MIB,
+                            kernel_peak_bytes=453 * MIB, swap_peak_bytes=14 * MIB,
+                            oom_kills=3, share=0.802),
+        "time": TimeUse(requested=7205 * SECOND, elapsed=5106 * SECOND, share=0.709),
+        "io": IoUse(syscall_read_bytes=21 * MIB, syscall_written_bytes=22 * MIB,
+                    storage_read_bytes=23 * MIB, storage_written_bytes=24 * MIB,
+                    read_calls=2501, write_calls=2602),
         "executables": [
             executable(),
             executable(kind="path unknown", path="worker", cpu_share=0.111),
             executable(kind="remainder", path="not attributed", cpu_share=0.272, executions=None,
                        processes=None, cpu_user=None, cpu_system=None, cpu_estimated=0,
-                       read_bytes=None, written_bytes=None, peak_memory=None, failures=None),
+                       storage_read_bytes=None, storage_written_bytes=None,
+                       peak_memory_bytes=None, failures=None),
         ],
-        "node_rows": [NodeRow(node="n1", cpu_time=601 * SECOND, memory_used_peak=61 * MIB,
-                              memory_peak=62 * MIB, read_characters=63 * MIB,
-                              written_characters=64 * MIB, final=False, clock_skew=65 * 10**6)],
+        "node_rows": [NodeRow(node="n1", cpu_time=601 * SECOND, memory_used_peak_bytes=61 * MIB,
+                              memory_kernel_peak_bytes=62 * MIB, syscall_read_bytes=63 * MIB,
+                              syscall_written_bytes=64 * MIB, final=False, clock_skew=65 * 10**6)],
         "coverage": {"cpu": Coverage(quality="exact", time_share=0.981, cpu_share=0.982),
                      "memory": Coverage(quality="estimate", reason="why & how", events_lost=83),
                      "io": Coverage(quality="failed"), "executables": Coverage(quality="missing")},
         "steps": [StepRow(step="17", nodes=18, tasks=191, cpu_time=1921 * SECOND,
-                          cpu_overhead=1931 * SECOND, memory_peak=74 * MIB, oom_kills=1951,
+                          cpu_overhead=1931 * SECOND, memory_kernel_peak_bytes=74 * MIB,
+                          oom_kills=1951,
                           elapsed=1961 * SECOND, ended=False),
                   StepRow(step="<i>", nodes=1, tasks=None, cpu_time=None, cpu_overhead=None,
-                          memory_peak=None, oom_kills=None, elapsed=None, ended=True)],
+                          memory_kernel_peak_bytes=None, oom_kills=None, elapsed=None, ended=True)],
         "coverage_notes": ["CPU time: exact, as a <test> says."],
         "state_text": "failed with exit code 7", "running": False, "as_of": start + 59 * SECOND,
     }  # fmt: skip
@@ -86,7 +90,7 @@ def show(shown: JobReport) -> Document:
 def expected(value: object, name: str) -> str:
     """How a figure stands on the page, by the name of its field."""
     if isinstance(value, float):
-        return units.format_cores(value) if name == "cores_mean" else units.format_share(value)
+        return units.format_cores(value) if name == "mean_cores" else units.format_share(value)
     if not isinstance(value, int) or isinstance(value, bool):
         return str(value)
     if name in ("submit", "start", "end", "as_of"):
@@ -121,7 +125,7 @@ def figures(value: object, name: str = "") -> list[str]:
 
 def test_every_figure_of_the_report_is_on_the_page() -> None:
     document = show(report())
-    wanted = [*figures(report()), "Failed with exit code 7", "path unknown", "still open"]
+    wanted = [*figures(report()), "Failed with exit code 7", "path unknown", "incomplete"]
     wanted += ["not ended", "Job id 12"]
     assert len(wanted) > 70
     # A path is split into folder and file, and the parser sees words: compare without spaces.
@@ -135,13 +139,13 @@ def test_a_figure_that_is_not_known_is_never_a_zero() -> None:
         report(
             cpu=CpuUse(**nothing),
             memory=MemoryUse(**dict.fromkeys(MemoryUse.__struct_fields__)),
-            time=TimeUse(asked=None, elapsed=None, share=None),
+            time=TimeUse(requested=None, elapsed=None, share=None),
             io=IoUse(**dict.fromkeys(IoUse.__struct_fields__)),
             executables=[], node_rows=[], nodes=[], name=None, user=None, start=None, end=None,
             coverage={"io": Coverage(quality="failed", reason="denied")}, coverage_notes=[],
         )
     )  # fmt: skip
-    assert "not known" in document.text
+    assert "unknown" in document.text
     assert document.text.count("failed") >= 6
     assert re.search(r"\b0 (B|s|%)", document.text) is None
     assert "No executable was seen." in document.text
@@ -163,7 +167,7 @@ def test_bars_stay_within_their_width() -> None:
     assert [percent(share) for share in (None, 0.0, 0.5, 7.0, float("nan"), -1.0)] == [
         "0", "0", "50.00", "100.00", "0", "0",
     ]  # fmt: skip
-    over = show(report(time=TimeUse(asked=1, elapsed=2, share=2.0)))
+    over = show(report(time=TimeUse(requested=1, elapsed=2, share=2.0)))
     assert "bar-over" in [each.get("class") for each in over.all("rect")]
 
 
@@ -209,8 +213,8 @@ def test_without_javascript_the_curves_are_a_table(
     html = client.get(f"/jobs/{runs['lammps-melt']}").text
     inside = html[html.index("<noscript>") : html.index("</noscript>")]
     text = Document(inside.removeprefix("<noscript>")).text
-    assert "The curves need JavaScript" in text
-    for metric in ("CPU", "Memory used", "Read from storage", "Threads", "Greatest"):
+    assert "The plots need JavaScript" in text
+    for metric in ("CPU", "Memory used", "Read from storage", "Threads", "Maximum"):
         assert metric in text
 
 

@@ -46,7 +46,7 @@ def test_pages_of_the_list_join_without_gap(client: TestClient) -> None:
     assert not set(linked(first)) & set(linked(second))
     assert "51 to 59 of 59" in second.text
     assert any(link.get("rel") == "prev" for link in second.all("a"))
-    assert "Nothing stands on this page" in page(client, "/?offset=5000").text
+    assert "This page of the list is empty" in page(client, "/?offset=5000").text
 
 
 def test_filters_are_kept_in_the_form_and_the_links(client: TestClient) -> None:

@@ -72,8 +72,8 @@ def _chosen(name: str | None, known: list[str]) -> list[str]:
 
 
 def _print_head(view: ClusterView) -> None:
-    age = "never" if view.seen is None else _ago(view.seen)
-    print(f"{view.cluster}   {view.running} running, {view.waiting} waiting   seen {age}")
+    age = "never" if view.scraped is None else _ago(view.scraped)
+    print(f"{view.cluster}   {view.running} running, {view.pending} pending   scraped {age}")
     if view.reason:
         print(f"jobsight: {view.cluster}: {view.reason}", file=sys.stderr)
 
@@ -85,66 +85,68 @@ def _ago(time_seen: int) -> str:
 def _print_view(view: ClusterView) -> None:
     amounts = {"CPUs": view.cpus, "memory": view.memory}
     amounts |= {f"GPUs {readable_text(kind)}": amount for kind, amount in view.gpus.items()}
-    table = new_table("", "taken", "share", "free", "of", right=("share", "free", "of"))
+    table = new_table("", "allocated", "share", "idle", "of", right=("share", "idle", "of"))
     for title, amount in amounts.items():
         shown = format_bytes if title == "memory" else format_count
-        cells = (_bar(amount), format_share(amount.share), shown(amount.free), shown(amount.total))
+        cells = (_bar(amount), format_share(amount.share), shown(amount.idle), shown(amount.total))
         add_row(table, title, *cells)
     print_table(table)
     states = ", ".join(f"{count} {state}" for state, count in view.node_states.items())
-    print(f"\nnodes  {states or 'none'}")
-    if view.waiting_reasons:
-        first = list(view.waiting_reasons.items())[:_SHOWN]
-        print("waits  " + ", ".join(f"{count} {readable_text(why)}" for why, count in first))
+    print(f"\nnodes    {states or 'none'}")
+    if view.pending_reasons:
+        first = list(view.pending_reasons.items())[:_SHOWN]
+        print("pending  " + ", ".join(f"{count} {readable_text(why)}" for why, count in first))
     _print_partitions(view)
-    _print_lost(view)
+    _print_unavailable(view)
 
 
 def _bar(amount: Amount) -> str:
-    """Taken, then free, then what belongs to nodes that take no jobs."""
+    """Allocated, then idle, then the rest on unavailable nodes."""
     if not amount.total:
         return ""
-    taken = round(_WIDTH * amount.taken / amount.total)
-    free = round(_WIDTH * (amount.taken + amount.free) / amount.total) - taken
-    return "\N{FULL BLOCK}" * taken + "\N{LIGHT SHADE}" * free + "x" * (_WIDTH - taken - free)
+    allocated = round(_WIDTH * amount.allocated / amount.total)
+    idle = round(_WIDTH * (amount.allocated + amount.idle) / amount.total) - allocated
+    return (
+        "\N{FULL BLOCK}" * allocated + "\N{LIGHT SHADE}" * idle + "x" * (_WIDTH - allocated - idle)
+    )
 
 
 def _print_partitions(view: ClusterView) -> None:
-    right = ("nodes", "CPUs taken", "free", "of", "GPUs free", "limit", "running", "waiting")
+    right = ("nodes", "CPUs allocated", "idle", "of", "GPUs idle", "limit", "running", "pending")
     table = new_table("partition", "state", *right, right=right)
     for row in view.partitions:
         nodes = f"{row.nodes_usable}/{row.nodes}" if row.nodes_usable < row.nodes else row.nodes
-        gpus = f"{row.gpus.free}/{row.gpus.total}" if row.gpus.total else ""
+        gpus = f"{row.gpus.idle}/{row.gpus.total}" if row.gpus.total else ""
         add_row(
             table,
             readable_text(row.name),
             (row.state or "").lower(),
             str(nodes),
             format_share(row.cpus.share),
-            format_count(row.cpus.free),
+            format_count(row.cpus.idle),
             format_count(row.cpus.total),
             gpus,
             "none" if row.time_limit is None else format_duration(row.time_limit),
             format_count(row.running),
-            format_count(row.waiting),
+            format_count(row.pending),
         )
     if view.partitions:
         print()
         print_table(table)
 
 
-def _print_lost(view: ClusterView) -> None:
-    if not view.lost:
+def _print_unavailable(view: ClusterView) -> None:
+    if not view.unavailable:
         return
-    table = new_table("takes no jobs", "state", "since", "by", "reason", wrap=("reason",))
-    for node in view.lost[:_SHOWN]:
+    table = new_table("unavailable", "state", "since", "by", "reason", wrap=("reason",))
+    for node in view.unavailable[:_SHOWN]:
         since = "" if node.since is None else _ago(node.since)
         words = (node.name, node.state, since, node.user or "", node.reason or "")
         add_row(table, *(readable_text(word) for word in words))
     print()
     print_table(table)
-    if len(view.lost) > _SHOWN:
-        print(f"and {len(view.lost) - _SHOWN} more; see jobsight cluster --nodes")
+    if len(view.unavailable) > _SHOWN:
+        print(f"and {len(view.unavailable) - _SHOWN} more; see jobsight cluster --nodes")
 
 
 def _print_nodes(nodes: Sequence[NodeInfo]) -> None:

@@ -10,7 +10,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 
 from jobsight.cli.output import print_table, write_csv, write_json
@@ -27,6 +26,7 @@ from jobsight.reports.units import (
     format_time,
 )
 from jobsight.text import readable_text
+from jobsight.util.outer import outer_names, to_outer
 
 if TYPE_CHECKING:
     from jobsight.reports.build import JobRow
@@ -39,7 +39,7 @@ class Format(StrEnum):
 
 
 class _Column(NamedTuple):
-    """A field of JobRow and how a person reads it."""
+    """The title and the format of a field of JobRow."""
 
     title: str
     shown: Callable[[Any], str]
@@ -65,17 +65,20 @@ _COLUMNS = {
     "exit_signal": _Column("signal", format_count, True),
     "start": _Column("start", lambda value: format_time(value, None)),
     "end": _Column("end", lambda value: format_time(value, None)),
-    "elapsed": _Column("elapsed", format_duration, True),
-    "nodes": _Column("nodes", format_count, True),
-    "cpus": _Column("CPUs", format_count, True),
-    "cpu_time": _Column("CPU time", format_duration, True),
+    "elapsed_seconds": _Column("elapsed", format_duration, True),
+    "node_count": _Column("nodes", format_count, True),
+    "requested_cpus": _Column("CPUs", format_count, True),
+    "cpu_seconds": _Column("CPU time", format_duration, True),
     "cpu_share": _Column("CPU used", format_share, True),
-    "memory_asked": _Column("memory", format_bytes, True),
-    "memory_used_peak": _Column("memory used", format_bytes, True),
-    "memory_peak": _Column("memory peak", format_bytes, True),
+    "memory_requested_bytes": _Column("memory", format_bytes, True),
+    "memory_used_peak_bytes": _Column("memory used", format_bytes, True),
+    "memory_kernel_peak_bytes": _Column("kernel peak", format_bytes, True),
     "memory_share": _Column("memory share", format_share, True),
 }
-_DEFAULT = "display_id,user,account,name,state,start,elapsed,nodes,cpus,cpu_share,memory_share"
+_DEFAULT = (
+    "display_id,user,account,name,state,start,elapsed_seconds,node_count,requested_cpus,cpu_share,"
+    "memory_share"
+)
 _AGO = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -162,20 +165,23 @@ def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> No
             overflow="ellipsis" if name == "name" else "ignore",
             max_width=32 if name == "name" else None,
         )
+    attributes = {outer: name for name, outer in outer_names(type(rows[0])).items()}
     for row in rows:
         # Text, not markup: names hold brackets.
-        table.add_row(*(Text(_COLUMNS[name].shown(getattr(row, name))) for name in names))
+        table.add_row(
+            *(Text(_COLUMNS[name].shown(getattr(row, attributes[name]))) for name in names)
+        )
     print_table(table)
 
 
 def _write_csv(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
-    """Numbers in the units of the records: nanoseconds, bytes, shares of 1."""
+    """The units are part of the column names."""
     write_csv(rows, names)
 
 
 def _write_json(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
     """Every field, or those that were named."""
-    documents: list[Any] = [msgspec.to_builtins(row) for row in rows]
+    documents: list[Any] = [to_outer(row) for row in rows]
     if explicit:
         documents = [{name: row[name] for name in names} for row in documents]
     write_json(documents)

@@ -18,6 +18,7 @@ import typer
 
 from jobsight.errors import JobsightError
 from jobsight.text import readable_text
+from jobsight.util.outer import encode_json, to_outer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,15 +66,17 @@ def print_table(table: Table) -> None:
 
 
 def write_json(document: Any) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+    """JSON in outer units."""
+    sys.stdout.write(msgspec.json.format(encode_json(document)).decode() + "\n")
 
 
 def write_csv(rows: Sequence[msgspec.Struct], names: Sequence[str]) -> None:
-    """The named fields of the rows; a field that is not known is empty."""
+    """The named fields of the rows in outer units; an unknown value is empty."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
-        values = [getattr(row, name) for name in names]
+        document = to_outer(row)
+        values = [document.get(name) for name in names]
         writer.writerow([readable_text(v) if isinstance(v, str) else v for v in values])
 
 

@@ -26,6 +26,7 @@ from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
+from jobsight.util.outer import encode_json, from_outer
 
 if TYPE_CHECKING:
     from jobsight.store.read.queries import StoredRun
@@ -52,7 +53,7 @@ def report(
     wanted = run or job_of_this_shell()
     made = find_report(location, wanted, settings)
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(encode_json(made)).decode() + "\n")
         return
     from jobsight.reports.terminal import print_report
 
@@ -187,10 +188,10 @@ def _get(record: RunningServer, path: str, token: str, kind: type[_Reply]) -> _R
     opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=_LIMIT) as reply:
-            return msgspec.json.decode(reply.read(), type=kind)
+            return from_outer(msgspec.json.decode(reply.read()), kind)
     except urllib.error.HTTPError as error:
         raise StoreError(_sentence(error)) from None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.MsgspecError) as error:
         reason: Any = getattr(error, "reason", None) or error
         raise JobsightError(f"the server at {url} cannot be asked: {reason}") from None
 

@@ -1,10 +1,8 @@
-"""Builds the report of a run from what the store holds.
+"""Builds the report of a run, and its row in a list, from what the store holds.
 
-The rows of the executables of a run: joined over the nodes, the largest first.
-
-The rows of the steps of a run: each summed over its nodes, in the order people expect.
-
-One run as a row of a list, from the store's figures alone: no row costs a query of its own.
+:func:`build_report` and :func:`job_row` are the entry points. The report reads nodes, executables
+and steps of one run; a row uses only the figures that were read with the run, so that a list costs
+no query per row.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from msgspec import field
 
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals
 from jobsight.reports.report import (
@@ -34,6 +33,7 @@ from jobsight.reports.report import (
 )
 from jobsight.reports.units import format_duration, format_share
 from jobsight.text import readable_path
+from jobsight.util.outer import Duration, Time
 
 if TYPE_CHECKING:
     from jobsight.model import StepUse
@@ -46,18 +46,23 @@ if TYPE_CHECKING:
     )
     from jobsight.store.store import Store
 
-
-#: A running job of which nothing was heard for so long gets a sentence about it.
+#: A running job without a batch for this long gets a note.
 _SILENCE = 5 * 60 * SECOND
-#: Executables may sum to more than the counter by the length of a tick; more is worth a word.
-_NOISE = 0.01
-_SKEW = 2 * SECOND
+#: The executables may exceed the counter by the length of a tick; a larger excess gets a note.
+_EXCESS_TOLERANCE = 0.01
+#: A larger clock skew gets a note.
+_SKEW_TOLERANCE = 2 * SECOND
+
+_NUMBERED_GROUPS = ("memory", "io")
+_KNOWN_GROUPS = ("cpu", *_NUMBERED_GROUPS, "executables")
+
+_Number = TypeVar("_Number", int, float)
 
 
 def build_report(
     store: Store, stored: StoredRun, *, clock: Callable[[], int] = time.time_ns
 ) -> JobReport:
-    """Gather all that is known of one run into the object that every place shows."""
+    """Read everything about one run from the store and the archive."""
     # Imported here: a report that comes from a server is shown without loading SQLAlchemy.
     from jobsight.store.read.queries import summarize_nodes
 
@@ -69,29 +74,13 @@ def build_report(
         info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=as_of, now=now
     )
     cpu = _cpu(info, totals, counted)
-    rows = executable_rows(store.executables(stored.id))
-    named = sum(row.cpu_time for row in rows)
-    whole = max(cpu.time or 0, named)
-    for row in rows:
-        row.cpu_share = row.cpu_time / whole if whole else None
-    executions = sum(row.executions or 0 for row in rows)
-    estimated = sum(row.cpu_estimated for row in rows) / named if named else None
-    if cpu.time is not None and cpu.time > named:
-        rows.append(remainder_row(cpu.time - named, whole))
+    rows = executable_rows(store.executables(stored.id), cpu.time)
     coverage = merge_nodes(
         (node.coverage, (node.totals.cpu_time or 0) if node.totals else 0) for node in nodes
     )
-    _weigh_executables(coverage["executables"], cpu.time, named)
-    missing = _silent_nodes(info, nodes, coverage)
-    notes = [
-        cpu_note(coverage["cpu"], cpu.source),
-        *(group_note(group, part) for group, part in coverage.items() if group in _PLAIN),
-        executables_note(coverage["executables"], executions, estimated, cpu.time),
-        *(group_note(group, part) for group, part in coverage.items() if group not in _KNOWN),
-        *_doubts(cpu.time, named, missing, nodes),
-    ]
+    notes = _notes(info, nodes, coverage, cpu, rows)
     if running and as_of is not None and now - as_of > _SILENCE:
-        notes.append(f"Nothing was heard of the job for {format_duration(now - as_of)}.")
+        notes.append(f"No batch has been received for {format_duration(now - as_of)}.")
     return JobReport(
         run=str(stored.run),
         cluster=info.cluster,
@@ -113,7 +102,7 @@ def build_report(
         cpu=cpu,
         memory=_memory(requested_memory(info, on_nodes), totals),
         time=TimeUse(
-            asked=info.time_limit, elapsed=elapsed, share=_share(elapsed, info.time_limit)
+            requested=info.time_limit, elapsed=elapsed, share=_ratio(elapsed, info.time_limit)
         ),
         io=_io(totals),
         executables=rows,
@@ -127,261 +116,9 @@ def build_report(
     )
 
 
-_PLAIN = ("memory", "io")
-_KNOWN = ("cpu", *_PLAIN, "executables")
-
-
-def display_id(info: JobInfo) -> str:
-    """Write a job's id as people do: 12, 62_3 or 88+1."""
-    if info.array_task_id is not None:
-        return f"{info.array_job_id or info.job_id}_{info.array_task_id}"
-    if info.het_offset is not None:
-        return f"{info.het_job_id or info.job_id}+{info.het_offset}"
-    return str(info.job_id)
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-def _share(part: _Number | None, whole: _Number | None) -> float | None:
-    return part / whole if part is not None and whole else None
-
-
-def _cpu(info: JobInfo, totals: list[JobTotals], elapsed: int | None) -> CpuUse:
-    cpu_time = total(part.cpu_time for part in totals)
-    cores = _share(cpu_time, elapsed)
-    sources = dict.fromkeys(part.cpu_source for part in totals)
-    overhead = total(part.cpu_overhead for part in totals)
-    return CpuUse(
-        asked=info.cpus,
-        time=cpu_time,
-        user=total(part.cpu_user for part in totals),
-        system=total(part.cpu_system for part in totals),
-        overhead=overhead,
-        cores_mean=cores,
-        share=cores / info.cpus if cores is not None and info.cpus else None,
-        source=", ".join(sources) or None,
-        overhead_text=_overhead_text(overhead) if overhead else "",
-    )
-
-
-def _overhead_text(overhead: int) -> str:
-    spent = format_duration(overhead)
-    return f"{spent} of slurmstepd, Slurm's process in each step, counted apart."
-
-
-def requested_memory(info: JobInfo, on_nodes: NodesSummary) -> int | None:
-    """The requested memory; if the scheduler gives none, the limits of the cgroups."""
-    return info.memory or on_nodes.memory_limit
-
-
-def _memory(asked: int | None, totals: list[JobTotals]) -> MemoryUse:
-    used, kernel = (
-        total(part.memory_used_peak for part in totals),
-        total(part.memory_peak for part in totals),
-    )
-    return MemoryUse(
-        asked=asked,
-        used_peak=used,
-        kernel_peak=kernel,
-        swap_peak=total(part.swap_peak for part in totals),
-        oom_kills=total(part.oom_kills for part in totals),
-        share=_share(used if used is not None else kernel, asked),
-    )
-
-
-def _io(totals: list[JobTotals]) -> IoUse:
-    return IoUse(
-        read_characters=total(part.read_characters for part in totals),
-        written_characters=total(part.written_characters for part in totals),
-        read_bytes=total(part.read_bytes for part in totals),
-        written_bytes=total(part.written_bytes for part in totals),
-        read_calls=total(part.read_calls for part in totals),
-        write_calls=total(part.write_calls for part in totals),
-    )
-
-
-def _node_row(node: StoredNode) -> NodeRow:
-    totals = node.totals
-    return NodeRow(
-        node=node.node,
-        cpu_time=totals.cpu_time if totals else None,
-        memory_used_peak=totals.memory_used_peak if totals else None,
-        memory_peak=totals.memory_peak if totals else None,
-        read_characters=totals.read_characters if totals else None,
-        written_characters=totals.written_characters if totals else None,
-        final=node.final,
-        clock_skew=node.clock_skew,
-    )
-
-
-def _weigh_executables(coverage: Coverage, cpu_time: int | None, named: int) -> None:
-    # The agents' own shares are of the moment of their last batch; the totals here are the last.
-    if cpu_time and coverage.quality in ("exact", "estimate"):
-        coverage.cpu_share = min(named / cpu_time, 1.0)
-
-
-def _silent_nodes(
-    info: JobInfo, nodes: list[StoredNode], coverage: Mapping[str, Coverage]
-) -> list[str]:
-    """Nodes that the scheduler names and that never reported; their figures are not in the sums."""
-    heard = {node.node for node in nodes}
-    silent = [name for name in info.nodes or () if name not in heard]
-    if silent and nodes:
-        for part in coverage.values():
-            if part.quality == "exact":
-                part.quality = "estimate"
-                part.reason = f"{len(silent)} of {len(silent) + len(heard)} nodes sent nothing"
-    return silent
-
-
-def _doubts(
-    cpu_time: int | None, named: int, silent: list[str], nodes: list[StoredNode]
-) -> list[str]:
-    notes = []
-    if cpu_time and named > cpu_time * (1 + _NOISE):
-        notes.append(
-            f"The executables sum to {format_share(named / cpu_time - 1)} more than the CPU time "
-            "of the counter; their shares are taken of the larger sum."
-        )
-    if silent:
-        shown = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
-        notes.append(f"Nodes that sent nothing: {len(silent)} ({shown}).")
-    skewed = [node for node in nodes if node.clock_skew and abs(node.clock_skew) > _SKEW]
-    if skewed:
-        worst = max(skewed, key=lambda node: abs(node.clock_skew or 0))
-        notes.append(
-            f"Clocks: {worst.node} differs from the server by "
-            f"{format_duration(abs(worst.clock_skew or 0))}."
-        )
-    return notes
-
-
-REMAINDER = "not attributed"
-
-
-def executable_rows(stored: Iterable[StoredExecutable]) -> list[ExecutableRow]:
-    """Join what the nodes say of each executable; shares are filled in by who knows the whole."""
-    joined: dict[tuple[bytes, bool], ExecutableRow] = {}
-    for part in stored:
-        use = part.use
-        row = joined.get((use.path, use.path_known))
-        if row is None:
-            joined[use.path, use.path_known] = _executable_row(use)
-        else:
-            _add(row, use)
-    rows = [row for row in joined.values() if not _taken_back(row)]
-    return sorted(rows, key=lambda row: (-row.cpu_time, -(row.executions or 0), row.path))
-
-
-def _taken_back(row: ExecutableRow) -> bool:
-    """Whether the agent has since learned the path of what it had sent under a command's name."""
-    return not (row.executions or row.processes or row.cpu_time)
-
-
-def remainder_row(cpu_time: int, whole: int) -> ExecutableRow:
-    """The CPU time of the counter that no executable accounts for, never hidden."""
-    return ExecutableRow(
-        kind="remainder",
-        path=REMAINDER,
-        executions=None,
-        processes=None,
-        cpu_time=cpu_time,
-        cpu_user=None,
-        cpu_system=None,
-        cpu_estimated=0,
-        cpu_share=cpu_time / whole if whole else None,
-        read_bytes=None,
-        written_bytes=None,
-        peak_memory=None,
-        failures=None,
-    )
-
-
-def _executable_row(use: ExecutableUse) -> ExecutableRow:
-    return ExecutableRow(
-        kind="executable" if use.path_known else "path unknown",
-        path=readable_path(use.path),
-        executions=use.executions,
-        processes=use.processes,
-        cpu_time=use.cpu_time,
-        cpu_user=use.cpu_user,
-        cpu_system=use.cpu_system,
-        cpu_estimated=use.cpu_estimated,
-        cpu_share=None,
-        read_bytes=use.read_bytes,
-        written_bytes=use.written_bytes,
-        peak_memory=use.peak_memory or None,
-        failures=use.failures,
-    )
-
-
-def _add(row: ExecutableRow, use: ExecutableUse) -> None:
-    row.executions = (row.executions or 0) + use.executions
-    row.processes = (row.processes or 0) + use.processes
-    row.cpu_time += use.cpu_time
-    row.cpu_user = (row.cpu_user or 0) + use.cpu_user
-    row.cpu_system = (row.cpu_system or 0) + use.cpu_system
-    row.cpu_estimated += use.cpu_estimated
-    row.read_bytes = (row.read_bytes or 0) + use.read_bytes
-    row.written_bytes = (row.written_bytes or 0) + use.written_bytes
-    row.failures = (row.failures or 0) + use.failures
-    # The peak is of one process: over nodes the highest counts, not the sum.
-    row.peak_memory = max(row.peak_memory or 0, use.peak_memory) or None
-
-
-#: The script comes before the steps that it starts; what runs beside them comes last.
-_FIRST = ("", "batch", "interactive")
-_LAST = ("extern",)
-
-
-def step_rows(stored: Iterable[StoredStep]) -> list[StepRow]:
-    """Join what the nodes say of each step."""
-    found: dict[str, list[StepUse]] = {}
-    for part in stored:
-        found.setdefault(part.use.step, []).append(part.use)
-    return [_step_row(name, found[name]) for name in sorted(found, key=_place)]
-
-
-def has_steps(rows: list[StepRow]) -> bool:
-    """Whether there is anything to tell: a job that is one step without a name is its own step."""
-    return any(row.step for row in rows)
-
-
-def _place(name: str) -> tuple[int, int, str]:
-    if name in _FIRST:
-        return 0, _FIRST.index(name), name
-    number = name.partition("+")[0].partition(".")[0]
-    if number.isdecimal():
-        return 1, int(number), name
-    return (3 if name in _LAST else 2), 0, name
-
-
-def _step_row(name: str, uses: list[StepUse]) -> StepRow:
-    # Zero stands for a moment that an agent did not know.
-    begins = [use.first_seen for use in uses if use.first_seen]
-    ends = [use.last_seen for use in uses if use.last_seen]
-    return StepRow(
-        step=name,
-        nodes=len(uses),
-        # A step has tasks: none means that the agent could not count them.
-        tasks=sum(use.tasks for use in uses) or None,
-        cpu_time=total(use.cpu_time for use in uses),
-        cpu_overhead=total(use.cpu_overhead for use in uses),
-        memory_peak=total(use.memory_peak for use in uses),
-        oom_kills=total(use.oom_kills for use in uses),
-        elapsed=max(max(ends) - min(begins), 0) if begins and ends else None,
-        ended=all(use.ended for use in uses),
-    )
-
-
-def total(values: Iterable[int | None]) -> int | None:
-    """The sum of what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
 class JobRow(msgspec.Struct, kw_only=True):
+    """One run as a row of a list."""
+
     run: str
     cluster: str
     job_id: int
@@ -395,32 +132,29 @@ class JobRow(msgspec.Struct, kw_only=True):
     running: bool
     exit_code: int | None
     exit_signal: int | None
-    start: int | None
-    end: int | None
-    elapsed: int | None
-    nodes: int
-    cpus: int | None
-    cpu_time: int | None
+    start: Time | None
+    end: Time | None
+    elapsed: Duration | None = field(name="elapsed_seconds")
+    node_count: int
+    requested_cpus: int | None
+    cpu_time: Duration | None = field(name="cpu_seconds")
     cpu_share: float | None
-    memory_asked: int | None
-    memory_used_peak: int | None
-    memory_peak: int | None
+    memory_requested_bytes: int | None
+    memory_used_peak_bytes: int | None
+    memory_kernel_peak_bytes: int | None
     memory_share: float | None
-    #: Only nodes have reported the run so far; the scheduler's own start may still change its key.
+    #: Only nodes have reported the run; the scheduler's start may still change its key.
     provisional: bool
 
 
 def job_row(stored: StoredRun, now: int) -> JobRow:
-    """The figures of one run as a list shows them."""
-    info = stored.info
-    on_nodes = stored.on_nodes
+    """The row of one run."""
+    info, on_nodes = stored.info, stored.on_nodes
     state, running, start, elapsed, counted = decide_state(
         info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=on_nodes.counted, now=now
     )
     memory = requested_memory(info, on_nodes)
-    could = counted * info.cpus if counted and info.cpus else None
-    used = stored.memory_used_peak
-    used = used if used is not None else stored.memory_peak
+    used = stored.memory_used_peak if stored.memory_used_peak is not None else stored.memory_peak
     return JobRow(
         run=str(stored.run),
         cluster=info.cluster,
@@ -438,13 +172,278 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         start=start,
         end=info.end,
         elapsed=elapsed,
-        nodes=len(stored.nodes),
-        cpus=info.cpus,
+        node_count=len(stored.nodes),
+        requested_cpus=info.cpus,
         cpu_time=stored.cpu_time,
-        cpu_share=stored.cpu_time / could if could and stored.cpu_time is not None else None,
-        memory_asked=memory,
-        memory_used_peak=stored.memory_used_peak,
-        memory_peak=stored.memory_peak,
-        memory_share=used / memory if memory and used is not None else None,
+        cpu_share=_cpu_share(stored.cpu_time, counted, info.cpus),
+        memory_requested_bytes=memory,
+        memory_used_peak_bytes=stored.memory_used_peak,
+        memory_kernel_peak_bytes=stored.memory_peak,
+        memory_share=_ratio(used, memory),
         provisional=stored.provisional,
+    )
+
+
+def display_id(info: JobInfo) -> str:
+    """The job id as Slurm's commands print it: 12, 62_3 or 88+1."""
+    if info.array_task_id is not None:
+        return f"{info.array_job_id or info.job_id}_{info.array_task_id}"
+    if info.het_offset is not None:
+        return f"{info.het_job_id or info.job_id}+{info.het_offset}"
+    return str(info.job_id)
+
+
+def requested_memory(info: JobInfo, on_nodes: NodesSummary) -> int | None:
+    """The requested memory; if the scheduler gives none, the limits of the cgroups."""
+    return info.memory or on_nodes.memory_limit
+
+
+def total(values: Iterable[int | None]) -> int | None:
+    """The sum of the known values; None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _ratio(part: _Number | None, whole: _Number | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _cpu_share(cpu_time: int | None, counted: int | None, cpus: int | None) -> float | None:
+    return _ratio(cpu_time, counted * cpus if counted and cpus else None)
+
+
+def _cpu(info: JobInfo, totals: list[JobTotals], counted: int | None) -> CpuUse:
+    cpu_time = total(part.cpu_time for part in totals)
+    sources = dict.fromkeys(part.cpu_source for part in totals)
+    overhead = total(part.cpu_overhead for part in totals)
+    text = f"{format_duration(overhead)} of slurmstepd, Slurm's process in each step, not included."
+    return CpuUse(
+        requested_cpus=info.cpus,
+        time=cpu_time,
+        user=total(part.cpu_user for part in totals),
+        system=total(part.cpu_system for part in totals),
+        overhead=overhead,
+        mean_cores=_ratio(cpu_time, counted),
+        share=_cpu_share(cpu_time, counted, info.cpus),
+        source=", ".join(sources) or None,
+        overhead_text=text if overhead else "",
+    )
+
+
+def _memory(requested: int | None, totals: list[JobTotals]) -> MemoryUse:
+    used = total(part.memory_used_peak for part in totals)
+    kernel = total(part.memory_peak for part in totals)
+    return MemoryUse(
+        requested_bytes=requested,
+        used_peak_bytes=used,
+        kernel_peak_bytes=kernel,
+        swap_peak_bytes=total(part.swap_peak for part in totals),
+        oom_kills=total(part.oom_kills for part in totals),
+        share=_ratio(used if used is not None else kernel, requested),
+    )
+
+
+def _io(totals: list[JobTotals]) -> IoUse:
+    return IoUse(
+        syscall_read_bytes=total(part.read_characters for part in totals),
+        syscall_written_bytes=total(part.written_characters for part in totals),
+        storage_read_bytes=total(part.read_bytes for part in totals),
+        storage_written_bytes=total(part.written_bytes for part in totals),
+        read_calls=total(part.read_calls for part in totals),
+        write_calls=total(part.write_calls for part in totals),
+    )
+
+
+def _node_row(node: StoredNode) -> NodeRow:
+    totals = node.totals
+    return NodeRow(
+        node=node.node,
+        cpu_time=totals.cpu_time if totals else None,
+        memory_used_peak_bytes=totals.memory_used_peak if totals else None,
+        memory_kernel_peak_bytes=totals.memory_peak if totals else None,
+        syscall_read_bytes=totals.read_characters if totals else None,
+        syscall_written_bytes=totals.written_characters if totals else None,
+        final=node.final,
+        clock_skew=node.clock_skew,
+    )
+
+
+def _notes(
+    info: JobInfo,
+    nodes: list[StoredNode],
+    coverage: Mapping[str, Coverage],
+    cpu: CpuUse,
+    rows: list[ExecutableRow],
+) -> list[str]:
+    """The sentences about the coverage; ``coverage`` is corrected by what the report knows."""
+    named = [row for row in rows if row.kind != "remainder"]
+    attributed = sum(row.cpu_time for row in named)
+    executables = coverage["executables"]
+    if cpu.time and executables.quality in ("exact", "estimate"):
+        # The agents' shares are those of their last batch; the totals here are newer.
+        executables.cpu_share = min(attributed / cpu.time, 1.0)
+    silent = _silent_nodes(info, nodes, coverage)
+    executions = sum(row.executions or 0 for row in named)
+    estimated = _ratio(sum(row.cpu_estimated for row in named), attributed)
+    return [
+        cpu_note(coverage["cpu"], cpu.source),
+        *(group_note(group, part) for group, part in coverage.items() if group in _NUMBERED_GROUPS),
+        executables_note(executables, executions, estimated, cpu.time),
+        *(
+            group_note(group, part)
+            for group, part in coverage.items()
+            if group not in _KNOWN_GROUPS
+        ),
+        *_warnings(cpu.time, attributed, silent, nodes),
+    ]
+
+
+def _silent_nodes(
+    info: JobInfo, nodes: list[StoredNode], coverage: Mapping[str, Coverage]
+) -> list[str]:
+    """Nodes of the job that never reported; the sums do not include them."""
+    reported = {node.node for node in nodes}
+    silent = [name for name in info.nodes or () if name not in reported]
+    if silent and nodes:
+        for part in coverage.values():
+            if part.quality == "exact":
+                part.quality = "estimate"
+                part.reason = f"{len(silent)} of {len(silent) + len(reported)} nodes sent nothing"
+    return silent
+
+
+def _warnings(
+    cpu_time: int | None, attributed: int, silent: list[str], nodes: list[StoredNode]
+) -> list[str]:
+    notes = []
+    if cpu_time and attributed > cpu_time * (1 + _EXCESS_TOLERANCE):
+        notes.append(
+            f"The executables sum to {format_share(attributed / cpu_time - 1)} more than the CPU "
+            "time of the counter; their shares refer to the larger sum."
+        )
+    if silent:
+        shown = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
+        notes.append(f"Nodes that sent nothing: {len(silent)} ({shown}).")
+    skewed = [(abs(node.clock_skew or 0), node.node) for node in nodes]
+    skew, name = max(skewed, default=(0, ""))
+    if skew > _SKEW_TOLERANCE:
+        notes.append(f"Clocks: {name} differs from the server by {format_duration(skew)}.")
+    return notes
+
+
+def executable_rows(
+    stored: Iterable[StoredExecutable], cpu_time: int | None
+) -> list[ExecutableRow]:
+    """One row per executable over all nodes, with its share; the remainder of the CPU time last."""
+    joined: dict[tuple[bytes, bool], ExecutableRow] = {}
+    for part in stored:
+        use = part.use
+        row = joined.get((use.path, use.path_known))
+        if row is None:
+            joined[use.path, use.path_known] = _executable_row(use)
+        else:
+            _add(row, use)
+    # A row without figures was renamed: the agent has learned the path of the executable since.
+    rows = [row for row in joined.values() if row.executions or row.processes or row.cpu_time]
+    rows.sort(key=lambda row: (-row.cpu_time, -(row.executions or 0), row.path))
+    attributed = sum(row.cpu_time for row in rows)
+    if cpu_time is not None and cpu_time > attributed:
+        rows.append(_remainder_row(cpu_time - attributed))
+    for row in rows:
+        row.cpu_share = _ratio(row.cpu_time, max(cpu_time or 0, attributed))
+    return rows
+
+
+def _executable_row(use: ExecutableUse) -> ExecutableRow:
+    return ExecutableRow(
+        kind="executable" if use.path_known else "path unknown",
+        path=readable_path(use.path),
+        executions=use.executions,
+        processes=use.processes,
+        cpu_time=use.cpu_time,
+        cpu_user=use.cpu_user,
+        cpu_system=use.cpu_system,
+        cpu_estimated=use.cpu_estimated,
+        cpu_share=None,
+        storage_read_bytes=use.read_bytes,
+        storage_written_bytes=use.written_bytes,
+        peak_memory_bytes=use.peak_memory or None,
+        failures=use.failures,
+    )
+
+
+def _remainder_row(cpu_time: int) -> ExecutableRow:
+    return ExecutableRow(
+        kind="remainder",
+        path="not attributed",
+        executions=None,
+        processes=None,
+        cpu_time=cpu_time,
+        cpu_user=None,
+        cpu_system=None,
+        cpu_estimated=0,
+        cpu_share=None,
+        storage_read_bytes=None,
+        storage_written_bytes=None,
+        peak_memory_bytes=None,
+        failures=None,
+    )
+
+
+def _add(row: ExecutableRow, use: ExecutableUse) -> None:
+    row.executions = (row.executions or 0) + use.executions
+    row.processes = (row.processes or 0) + use.processes
+    row.cpu_time += use.cpu_time
+    row.cpu_user = (row.cpu_user or 0) + use.cpu_user
+    row.cpu_system = (row.cpu_system or 0) + use.cpu_system
+    row.cpu_estimated += use.cpu_estimated
+    row.storage_read_bytes = (row.storage_read_bytes or 0) + use.read_bytes
+    row.storage_written_bytes = (row.storage_written_bytes or 0) + use.written_bytes
+    row.failures = (row.failures or 0) + use.failures
+    # The peak is that of one process: the maximum over the nodes, not the sum.
+    row.peak_memory_bytes = max(row.peak_memory_bytes or 0, use.peak_memory) or None
+
+
+#: The batch script precedes the steps that it starts; the external step is last.
+_FIRST_STEPS = ("", "batch", "interactive")
+_LAST_STEPS = ("extern",)
+
+
+def step_rows(stored: Iterable[StoredStep]) -> list[StepRow]:
+    """One row per step over all nodes."""
+    uses: dict[str, list[StepUse]] = {}
+    for part in stored:
+        uses.setdefault(part.use.step, []).append(part.use)
+    return [_step_row(name, uses[name]) for name in sorted(uses, key=_step_order)]
+
+
+def has_steps(rows: list[StepRow]) -> bool:
+    """False for a job whose only step has no name: its row would repeat the job's figures."""
+    return any(row.step for row in rows)
+
+
+def _step_order(name: str) -> tuple[int, int, str]:
+    if name in _FIRST_STEPS:
+        return 0, _FIRST_STEPS.index(name), name
+    number = name.partition("+")[0].partition(".")[0]
+    if number.isdecimal():
+        return 1, int(number), name
+    return (3 if name in _LAST_STEPS else 2), 0, name
+
+
+def _step_row(name: str, uses: list[StepUse]) -> StepRow:
+    # 0 is a time that the agent did not know.
+    begins = [use.first_seen for use in uses if use.first_seen]
+    ends = [use.last_seen for use in uses if use.last_seen]
+    return StepRow(
+        step=name,
+        nodes=len(uses),
+        # 0 means that the agent could not count the tasks.
+        tasks=sum(use.tasks for use in uses) or None,
+        cpu_time=total(use.cpu_time for use in uses),
+        cpu_overhead=total(use.cpu_overhead for use in uses),
+        memory_kernel_peak_bytes=total(use.memory_peak for use in uses),
+        oom_kills=total(use.oom_kills for use in uses),
+        elapsed=max(max(ends) - min(begins), 0) if begins and ends else None,
+        ended=all(use.ended for use in uses),
     )

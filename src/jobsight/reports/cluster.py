@@ -1,4 +1,4 @@
-"""A cluster at a glance: what is taken, what is free, what waits, and which nodes are lost."""
+"""The state of a cluster: allocated and idle resources, the queue, and unavailable nodes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from jobsight.scheduler.records import JobRecord, NodeInfo, PartitionInfo
 from jobsight.scheduler.snapshot import read_snapshot
 from jobsight.scheduler.state import ScrapeState, read_state
 from jobsight.store.store import Store
+from jobsight.util.outer import Duration, Time
 
 
 class Amount(msgspec.Struct):
-    """So much of a resource; what is neither taken nor free belongs to nodes that take no jobs."""
+    """Amounts of a resource; the rest of the total is on unavailable nodes."""
 
-    taken: int = 0
-    free: int = 0
+    allocated: int = 0
+    idle: int = 0
     total: int = 0
 
     @property
     def share(self) -> float | None:
-        return self.taken / self.total if self.total else None
+        return self.allocated / self.total if self.total else None
 
-    def add(self, total: int, taken: int, usable: bool) -> None:
-        taken = min(taken, total)
-        self.taken += taken
-        self.free += total - taken if usable else 0
+    def add(self, total: int, allocated: int, usable: bool) -> None:
+        allocated = min(allocated, total)
+        self.allocated += allocated
+        self.idle += total - allocated if usable else 0
         self.total += total
 
 
-class PartitionRow(msgspec.Struct):
+class PartitionRow(msgspec.Struct, kw_only=True):
     """One partition."""
 
     name: str
@@ -42,49 +43,49 @@ class PartitionRow(msgspec.Struct):
     nodes_usable: int
     cpus: Amount
     gpus: Amount
-    time_limit: int | None
+    time_limit: Duration | None = msgspec.field(name="time_limit_seconds")
     running: int
-    waiting: int
+    pending: int
 
 
-class LostNode(msgspec.Struct):
-    """A node that takes no jobs, and why."""
+class UnavailableNode(msgspec.Struct):
+    """A node that accepts no jobs, and the reason."""
 
     name: str
     state: str
     reason: str | None
     user: str | None
-    since: int | None
+    since: Time | None
 
 
-class ClusterView(msgspec.Struct):
-    """One cluster as it was last scraped."""
+class ClusterView(msgspec.Struct, kw_only=True):
+    """One cluster at the time of the last scrape."""
 
     cluster: str
-    #: When Slurm last answered, and why it did not since.
-    seen: int | None
+    #: The last successful scrape, and why later ones failed.
+    scraped: Time | None
     reason: str
     cpus: Amount
-    memory: Amount
+    memory: Amount = msgspec.field(name="memory_bytes")
     gpus: dict[str, Amount]
     node_states: dict[str, int]
     running: int
-    waiting: int
-    #: The waiting jobs by the reason that Slurm gives, the most frequent first.
-    waiting_reasons: dict[str, int]
+    pending: int
+    #: Pending jobs by Slurm's reason, the most frequent first.
+    pending_reasons: dict[str, int]
     partitions: list[PartitionRow]
-    lost: list[LostNode]
+    unavailable: list[UnavailableNode]
 
 
 def view_cluster(store: Store, cluster: str) -> ClusterView:
-    """Read what the last scrape left in the store."""
+    """Read the snapshot of the last scrape."""
     nodes = read_snapshot(store, cluster, "node", NodeInfo)
-    waiting = read_snapshot(store, cluster, "waiting", JobRecord)
+    pending = read_snapshot(store, cluster, "waiting", JobRecord)
     running = store.open_runs(cluster)
     state = read_state(store.database.where, cluster)
     partitions = read_snapshot(store, cluster, "partition", PartitionInfo)
     running_in = Counter(run.partition or "" for run in running)
-    return _view(cluster, state, nodes, partitions, waiting, running_in)
+    return _view(cluster, state, nodes, partitions, pending, running_in)
 
 
 def _view(
@@ -92,44 +93,44 @@ def _view(
     state: ScrapeState,
     nodes: Sequence[NodeInfo],
     partitions: Sequence[PartitionInfo],
-    waiting: Sequence[JobRecord],
+    pending: Sequence[JobRecord],
     running_in: Counter[str],
 ) -> ClusterView:
     cpus, memory, gpus = _sum(nodes)
-    waiting_in: Counter[str] = Counter()
+    pending_in: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    for record in waiting:
+    for record in pending:
         count = count_tasks(record)
-        reasons[record.reason or "not said"] += count
+        reasons[record.reason or "unknown"] += count
         for name in _partitions_of(record.info):
-            waiting_in[name] += count
+            pending_in[name] += count
     return ClusterView(
         cluster=cluster,
-        seen=state.succeeded,
+        scraped=state.succeeded,
         reason=state.reason,
         cpus=cpus,
         memory=memory,
         gpus=gpus,
         node_states=dict(Counter(shown_state(node) for node in nodes).most_common()),
         running=running_in.total(),
-        waiting=reasons.total(),
-        waiting_reasons=dict(reasons.most_common()),
+        pending=reasons.total(),
+        pending_reasons=dict(reasons.most_common()),
         partitions=[
-            _partition(partition, nodes, running_in[partition.name], waiting_in[partition.name])
+            _partition(partition, nodes, running_in[partition.name], pending_in[partition.name])
             for partition in partitions
         ],
-        lost=[_lost(node) for node in nodes if not is_usable(node)],
+        unavailable=[_unavailable(node) for node in nodes if not is_usable(node)],
     )
 
 
 def shown_state(node: NodeInfo) -> str:
-    """A node's state in one word, with the flags that matter behind it."""
+    """The state of a node with its flags: idle+drain."""
     words = [node.state or "UNKNOWN", *node.state_flags]
     return "+".join(words).lower()
 
 
 def _partitions_of(info: JobInfo) -> list[str]:
-    """A job that waits may be asked for in several partitions."""
+    """A pending job may be submitted to several partitions."""
     return (info.partition or "").split(",")
 
 
@@ -149,13 +150,13 @@ def _sum(nodes: Iterable[NodeInfo]) -> tuple[Amount, Amount, dict[str, Amount]]:
 
 
 def _partition(
-    partition: PartitionInfo, nodes: Sequence[NodeInfo], running: int, waiting: int
+    partition: PartitionInfo, nodes: Sequence[NodeInfo], running: int, pending: int
 ) -> PartitionRow:
     members = [node for node in nodes if partition.name in node.partitions]
     cpus, _, by_type = _sum(members)
     gpus = Amount(
-        sum(amount.taken for amount in by_type.values()),
-        sum(amount.free for amount in by_type.values()),
+        sum(amount.allocated for amount in by_type.values()),
+        sum(amount.idle for amount in by_type.values()),
         sum(amount.total for amount in by_type.values()),
     )
     return PartitionRow(
@@ -167,12 +168,12 @@ def _partition(
         gpus=gpus,
         time_limit=partition.time_limit,
         running=running,
-        waiting=waiting,
+        pending=pending,
     )
 
 
-def _lost(node: NodeInfo) -> LostNode:
-    return LostNode(
+def _unavailable(node: NodeInfo) -> UnavailableNode:
+    return UnavailableNode(
         name=node.name,
         state=shown_state(node),
         reason=node.reason,

@@ -1,10 +1,10 @@
-"""The report of one run: what was asked for, what was used, how sure each figure is.
+"""The report of one run: what was requested, what was used, and the coverage of each figure.
 
-Every place that shows a run (terminal, page, API) takes its words and figures from here.
+:class:`JobReport` is the object that terminal, page and API show. :func:`decide_state` is the only
+place that decides the state of a run. The functions below merge the coverage of the nodes and write
+state and coverage as sentences.
 
-How sure the figures of a run are: the nodes' coverage joined, and said in sentences.
-
-The state of a run in words.
+Durations are nanoseconds here and seconds in the encoded form; see :mod:`jobsight.util.outer`.
 """
 
 from __future__ import annotations
@@ -14,47 +14,51 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec import field
 
 from jobsight.model import Coverage, JobInfo
 from jobsight.reports.units import format_count, format_share
+from jobsight.util.outer import Duration, Time
 
 
 class CpuUse(msgspec.Struct, kw_only=True):
-    asked: int | None
-    time: int | None
-    user: int | None
-    system: int | None
-    #: The share of slurmstepd and its like; it is not in ``time``.
-    overhead: int | None
-    #: CPU time over elapsed time: how many CPUs were busy on average.
-    cores_mean: float | None
-    #: CPU time over what the CPUs asked for could have given.
+    requested_cpus: int | None
+    time: Duration | None = field(name="cpu_seconds")
+    user: Duration | None = field(name="user_seconds")
+    system: Duration | None = field(name="system_seconds")
+    #: CPU time of slurmstepd, which is not included in ``time``.
+    overhead: Duration | None = field(name="overhead_seconds")
+    #: CPU time divided by elapsed time.
+    mean_cores: float | None
+    #: CPU time divided by the CPU time that the requested CPUs could have provided.
     share: float | None
     source: str | None
-    #: One sentence about the overhead, for people.
+    #: A sentence about the overhead.
     overhead_text: str = ""
 
 
 class MemoryUse(msgspec.Struct, kw_only=True):
-    asked: int | None
-    used_peak: int | None
-    kernel_peak: int | None
-    swap_peak: int | None
+    requested_bytes: int | None
+    used_peak_bytes: int | None
+    kernel_peak_bytes: int | None
+    swap_peak_bytes: int | None
     oom_kills: int | None
     share: float | None
 
 
 class TimeUse(msgspec.Struct, kw_only=True):
-    asked: int | None
-    elapsed: int | None
+    requested: Duration | None = field(name="requested_seconds")
+    elapsed: Duration | None = field(name="elapsed_seconds")
     share: float | None
 
 
 class IoUse(msgspec.Struct, kw_only=True):
-    read_characters: int | None
-    written_characters: int | None
-    read_bytes: int | None
-    written_bytes: int | None
+    #: Bytes passed through read(2) and write(2), from any source.
+    syscall_read_bytes: int | None
+    syscall_written_bytes: int | None
+    #: Bytes fetched from and sent to storage devices.
+    storage_read_bytes: int | None
+    storage_written_bytes: int | None
     read_calls: int | None
     write_calls: int | None
 
@@ -62,50 +66,51 @@ class IoUse(msgspec.Struct, kw_only=True):
 class ExecutableRow(msgspec.Struct, kw_only=True):
     #: "remainder" is the CPU time of the counter that no exit record or poll accounts for.
     kind: Literal["executable", "path unknown", "remainder"]
-    #: Bytes that are not printable UTF-8 stand as \xNN.
+    #: Bytes that are not printable UTF-8 are written as \xNN.
     path: str
     executions: int | None
     processes: int | None
-    cpu_time: int
-    cpu_user: int | None
-    cpu_system: int | None
-    cpu_estimated: int
-    #: Of the job's CPU time.
+    cpu_time: Duration = field(name="cpu_seconds")
+    cpu_user: Duration | None = field(name="cpu_user_seconds")
+    cpu_system: Duration | None = field(name="cpu_system_seconds")
+    cpu_estimated: Duration = field(name="cpu_estimated_seconds")
+    #: The share of the job's CPU time.
     cpu_share: float | None
-    read_bytes: int | None
-    written_bytes: int | None
-    peak_memory: int | None
+    storage_read_bytes: int | None
+    storage_written_bytes: int | None
+    #: The peak of the largest single process.
+    peak_memory_bytes: int | None
     failures: int | None
 
 
 class NodeRow(msgspec.Struct, kw_only=True):
     node: str
-    cpu_time: int | None
-    memory_used_peak: int | None
-    memory_peak: int | None
-    read_characters: int | None
-    written_characters: int | None
-    #: The node's agent has said that nothing follows.
+    cpu_time: Duration | None = field(name="cpu_seconds")
+    memory_used_peak_bytes: int | None
+    memory_kernel_peak_bytes: int | None
+    syscall_read_bytes: int | None
+    syscall_written_bytes: int | None
+    #: The node's agent has reported the end of the job.
     final: bool
-    #: How far the node's clock goes before the server's.
-    clock_skew: int | None = None
+    #: Positive if the node's clock is ahead of the server's.
+    clock_skew: Duration | None = field(default=None, name="clock_skew_seconds")
 
 
 class StepRow(msgspec.Struct, kw_only=True):
     """One step, summed over its nodes."""
 
-    #: As Slurm names it: "batch", "0", "1", "extern"; a job without steps may be one without name.
+    #: Slurm's name: "batch", "0", "1", "extern"; empty for a job without steps.
     step: str
     nodes: int
     tasks: int | None
-    cpu_time: int | None
-    cpu_overhead: int | None
-    #: The kernel's own high-water marks, page cache included.
-    memory_peak: int | None
+    cpu_time: Duration | None = field(name="cpu_seconds")
+    cpu_overhead: Duration | None = field(name="overhead_seconds")
+    #: The kernel's peak, including page cache.
+    memory_kernel_peak_bytes: int | None
     oom_kills: int | None
-    #: From when the first node saw it to when the last one did.
-    elapsed: int | None
-    #: On all its nodes.
+    #: From the first to the last time that any node saw the step.
+    elapsed: Duration | None = field(name="elapsed_seconds")
+    #: The step has ended on all its nodes.
     ended: bool
 
 
@@ -113,7 +118,7 @@ class JobReport(msgspec.Struct, kw_only=True):
     run: str
     cluster: str
     job_id: int
-    #: As people write it: 12, 62_3 or 88+1.
+    #: 12, 62_3 or 88+1.
     display_id: str
     name: str | None
     user: str | None
@@ -123,9 +128,9 @@ class JobReport(msgspec.Struct, kw_only=True):
     state: str
     exit_code: int | None
     exit_signal: int | None
-    submit: int | None
-    start: int | None
-    end: int | None
+    submit: Time | None
+    start: Time | None
+    end: Time | None
     source: str
     nodes: list[str]
     cpu: CpuUse
@@ -137,15 +142,15 @@ class JobReport(msgspec.Struct, kw_only=True):
     node_rows: list[NodeRow]
     #: By group of figures: "cpu", "memory", "io", "executables".
     coverage: dict[str, RunCoverage]
-    #: One sentence per group, for people.
+    #: One sentence per group.
     coverage_notes: list[str]
-    #: The state in words, with the exit code or the signal.
+    #: The state as a sentence, with the exit code or the signal.
     state_text: str = ""
     running: bool = False
-    #: The moment up to which the counters tell.
-    as_of: int | None = None
-    #: The script first, then by number; "extern" last.
-    steps: list[StepRow] = msgspec.field(default_factory=list)
+    #: When the counters were last read.
+    as_of: Time | None = None
+    #: The batch script first, then by number; "extern" last.
+    steps: list[StepRow] = field(default_factory=list)
 
 
 class RunState(NamedTuple):
@@ -181,7 +186,7 @@ def decide_state(
     return RunState(state, running, start, elapsed, counted)
 
 
-#: The groups of figures in the order in which people read them, and what a sentence calls them.
+#: The groups of figures in display order, and their names in sentences.
 GROUPS = {
     "cpu": "CPU time",
     "memory": "Memory",
@@ -200,15 +205,13 @@ _SOURCES = {
 
 
 class RunCoverage(Coverage, kw_only=True, omit_defaults=False):
-    """The coverage of a run. Nodes leave out what says nothing; who reads a report may count on
-    every field."""
+    """The coverage of a run. Unlike the nodes' messages, a report contains every field."""
 
 
 def merge_coverage(parts: Sequence[tuple[Coverage, int]]) -> RunCoverage:
-    """Join what several nodes say of one group; the weight is a node's CPU time.
+    """Merge the coverage of one group on several nodes, weighted by their CPU time.
 
-    A group that failed on some nodes and not on others is an estimate: what is shown stands for
-    the others only.
+    A group that failed on some nodes only is an estimate: the figures represent the other nodes.
     """
     qualities = {coverage.quality for coverage, _ in parts}
     if len(qualities) == 1:
@@ -234,7 +237,7 @@ def _mean(values: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def merge_nodes(nodes: Iterable[tuple[Mapping[str, Coverage], int]]) -> dict[str, RunCoverage]:
-    """Join the coverage of all nodes, group by group; groups of later releases are kept."""
+    """Merge the coverage of all nodes by group; unknown groups of later releases are kept."""
     gathered: dict[str, list[tuple[Coverage, int]]] = {group: [] for group in GROUPS}
     count = 0
     for coverage, weight in nodes:
@@ -253,7 +256,7 @@ def _with_silent(parts: list[tuple[Coverage, int]], count: int) -> RunCoverage:
 
 
 def cpu_note(coverage: Coverage, source: str | None) -> str:
-    """Say where the CPU time comes from."""
+    """A sentence about the source of the CPU time."""
     if coverage.quality == "exact":
         return _sentence(GROUPS["cpu"], "exact", _SOURCES.get(source or "", source or ""))
     return group_note("cpu", coverage)
@@ -262,7 +265,7 @@ def cpu_note(coverage: Coverage, source: str | None) -> str:
 def executables_note(
     coverage: Coverage, executions: int, estimated_share: float | None, cpu_time: int | None
 ) -> str:
-    """Say how much of the CPU time the rows of the executables account for, and by what means."""
+    """A sentence about the share of the CPU time that is attributed to executables, and how."""
     if coverage.quality in ("failed", "missing"):
         return group_note("executables", coverage)
     of_the_time = (
@@ -289,10 +292,10 @@ def executables_note(
 
 
 def group_note(group: str, coverage: Coverage) -> str:
-    """Say in one plain sentence how sure the figures of a group are."""
+    """A sentence about the coverage of a group."""
     quality: str = "not measured" if coverage.quality == "missing" else coverage.quality
     if coverage.quality == "estimate" and coverage.time_share is not None:
-        quality += f" that stands for {format_share(coverage.time_share)} of the time"
+        quality += f" covering {format_share(coverage.time_share)} of the time"
     if coverage.events_lost:
         quality += f", {format_count(coverage.events_lost)} readings lost"
     return _sentence(GROUPS.get(group, group.capitalize()), quality, coverage.reason)
@@ -306,26 +309,26 @@ def _close(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-_WORDS = {
+_STATE_TEXTS = {
     "BOOT_FAIL": "failed: a node did not boot",
     "CANCELLED": "cancelled",
     "COMPLETED": "completed",
     "COMPLETING": "completing",
-    "CONFIGURING": "being set up",
+    "CONFIGURING": "configuring",
     "DEADLINE": "ended at its deadline",
     "FAILED": "failed",
     "NODE_FAIL": "failed: a node went down",
     "OUT_OF_MEMORY": "ended: out of memory",
-    "PENDING": "waiting",
+    "PENDING": "pending",
     "PREEMPTED": "preempted",
-    "REQUEUED": "put back into the queue",
+    "REQUEUED": "requeued",
     "RUNNING": "running",
     "SUSPENDED": "suspended",
     "TIMEOUT": "ended: time limit reached",
-    "UNKNOWN": "state not known",
+    "UNKNOWN": "state unknown",
 }
 
-#: What a state means for its reader, and so its colour; any other is "idle".
+#: The colour of a state; any other is "idle".
 _TONES = {
     "COMPLETED": "good",
     "RUNNING": "busy",
@@ -346,20 +349,20 @@ ACTIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"})
 
 
 def describe_state(state: str, exit_code: int | None, exit_signal: int | None) -> str:
-    """Say how a run stands or ended: "failed with exit code 7"."""
-    words = _WORDS.get(state.upper(), state.lower().replace("_", " "))
+    """The state as text: "failed with exit code 7"."""
+    text = _STATE_TEXTS.get(state.upper(), state.lower().replace("_", " "))
     if state.upper() in ACTIVE or state.upper() == "PENDING":
-        return words
+        return text
     if exit_signal:
-        return f"{words}, killed by signal {signal_name(exit_signal)}"
+        return f"{text}, killed by signal {signal_name(exit_signal)}"
     if exit_code:
         joint = " with" if state.upper() == "FAILED" else ","
-        return f"{words}{joint} exit code {exit_code}"
-    return words
+        return f"{text}{joint} exit code {exit_code}"
+    return text
 
 
 def tone_of(state: str) -> str:
-    """Say whether a state is "good", "busy", "warn", "bad" or "idle"."""
+    """The colour class of a state: "good", "busy", "warn", "bad" or "idle"."""
     return _TONES.get(state.upper(), "idle")
 
 

@@ -1,13 +1,10 @@
-"""The report of a run on a terminal, in a pipe, and as a picture for documents.
+"""The report of a run as text: on a terminal, in a pipe, and as an SVG picture.
 
-Everything a user wrote (names, paths, commands) goes through :func:`readable_text` into ``Text``
-objects and never through rich's markup, so brackets and control characters are only characters.
+:func:`print_report` is the entry point; :func:`render_report` lists the blocks of the report in
+their order. The functions at the end cut text to terminal cells and draw values as characters.
 
-The three bars of a report: CPU, memory and time against what was asked, with a verdict.
-
-Text cut to a number of terminal cells; a wide character takes two.
-
-Curves and shares as characters, where people would rather look than read.
+Text that a user can write (names, paths, commands) passes through :func:`readable_text` into
+``Text`` objects and never through rich's markup, so brackets and control characters have no effect.
 """
 
 from __future__ import annotations
@@ -35,13 +32,13 @@ from jobsight.reports.units import (
 )
 from jobsight.text import readable_text
 
-#: Wider lines are harder to read, however wide the window.
+#: Wider lines are harder to read.
 MAX_WIDTH = 100
 #: In a narrower window rich wraps the lines.
 MIN_WIDTH = 64
-_BAR = 24
-_SHOWN = 12
-_NODES_SHOWN = 16
+_BAR_WIDTH = 24
+_MAX_ROWS = 12
+_MAX_NODES = 16
 
 _TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
 _MARKS = {"exact": "=", "estimate": "~", "failed": "!", "missing": "-"}
@@ -53,19 +50,19 @@ def print_report(
 ) -> None:
     """Print a report; colours and block characters only where the console is a terminal."""
     console = console or Console(highlight=False)
-    made = render_report(report, console, all_rows=all_rows)
+    rendered = render_report(report, console, all_rows=all_rows)
     if console.is_terminal:
-        console.print(made, highlight=False)
+        console.print(rendered, highlight=False)
         return
-    # Spaces that fill the lines of a table are of no use in a file.
+    # Remove the spaces that fill the lines of a table.
     with console.capture() as captured:
-        console.print(made, highlight=False)
+        console.print(rendered, highlight=False)
     for line in captured.get().splitlines():
         console.file.write(f"{line.rstrip()}\n")
 
 
 def render_report(report: JobReport, console: Console, *, all_rows: bool = False) -> RenderableType:
-    """Lay a report out for a console's width and characters."""
+    """Lay out a report for the width and characters of a console."""
     width = max(min(console.width, MAX_WIDTH), MIN_WIDTH)
     blocks = console.is_terminal and not console.options.ascii_only
     parts: list[RenderableType] = [_title(report, width), Text(("─" if blocks else "-") * width)]
@@ -91,13 +88,13 @@ def report_text(report: JobReport, width: int = 80) -> str:
 
 
 def report_svg(report: JobReport, title: str = "jobsight report", width: int = 88) -> str:
-    """The report as an SVG picture that fetches nothing from anywhere."""
+    """The report as an SVG picture without external resources."""
     console = Console(
         file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor"
     )
     print_report(report, console)
     svg = console.export_svg(title=title, unique_id="jobsight")
-    # rich points at fonts of a content network; the viewer's own fixed-width font will do.
+    # rich links fonts of a CDN; use the viewer's own fixed-width font.
     svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     return svg.replace("Fira Code", "ui-monospace")
 
@@ -109,12 +106,12 @@ def _title(report: JobReport, width: int) -> RenderableType:
     if report.display_id != str(report.job_id):
         left.append(f" ({report.job_id})", style="not bold dim")
     if report.name:
-        # A long state gets a line of its own rather than leave no room for the name.
-        room = width - left.cell_len - right.cell_len - 4
-        alone = room < 16
+        # A long state gets a line of its own, so that the name has enough space.
+        space = width - left.cell_len - right.cell_len - 4
+        alone = space < 16
         left.append("  ")
         left.append(
-            fit(readable_text(report.name), width - left.cell_len if alone else room),
+            fit(readable_text(report.name), width - left.cell_len if alone else space),
             style="bold cyan",
         )
         if alone:
@@ -163,11 +160,11 @@ def _node_list(nodes: list[str]) -> str:
 def _bar_line(gauge: Gauge, width: int, blocks: bool) -> Text:
     line = Text.assemble((f"{gauge.name:<9}", "bold"))
     if gauge.share is not None:
-        filled = round(min(max(gauge.share, 0.0), 1.0) * _BAR)
+        filled = round(min(max(gauge.share, 0.0), 1.0) * _BAR_WIDTH)
         if not filled and gauge.share > 0:
             filled = 1
         line.append(("█" if blocks else "#") * filled, style=gauge.style)
-        line.append(("░" if blocks else ".") * (_BAR - filled), style="dim")
+        line.append(("░" if blocks else ".") * (_BAR_WIDTH - filled), style="dim")
         line.append(f" {format_share(gauge.share):>8}  ", style=gauge.style)
     line.append(fit(gauge.text, width - line.cell_len))
     if gauge.verdict:
@@ -184,17 +181,21 @@ def _figures(report: JobReport, width: int) -> Iterator[Text]:
     if cpu.overhead_text:
         yield Text.assemble(" " * 9, (fit(cpu.overhead_text, width - 9), "dim"))
     peaks = []
-    if memory.used_peak is not None:
-        peaks.append(f"{format_bytes(memory.used_peak)} used at the peak")
-    if memory.kernel_peak is not None:
-        peaks.append(f"{format_bytes(memory.kernel_peak)} with page cache")
-    if memory.swap_peak:
-        peaks.append(f"{format_bytes(memory.swap_peak)} in swap")
+    if memory.used_peak_bytes is not None:
+        peaks.append(f"{format_bytes(memory.used_peak_bytes)} used at the peak")
+    if memory.kernel_peak_bytes is not None:
+        peaks.append(f"{format_bytes(memory.kernel_peak_bytes)} with page cache")
+    if memory.swap_peak_bytes:
+        peaks.append(f"{format_bytes(memory.swap_peak_bytes)} in swap")
     if memory.oom_kills:
         peaks.append(f"{format_count(memory.oom_kills)} killed")
     yield _line("Memory", ", ".join(peaks) or "not measured", width)
-    yield _line("Read", _traffic(io_use.read_characters, io_use.read_bytes, "from"), width)
-    yield _line("Written", _traffic(io_use.written_characters, io_use.written_bytes, "to"), width)
+    yield _line(
+        "Read", _traffic(io_use.syscall_read_bytes, io_use.storage_read_bytes, "from"), width
+    )
+    yield _line(
+        "Written", _traffic(io_use.syscall_written_bytes, io_use.storage_written_bytes, "to"), width
+    )
 
 
 def _traffic(characters: int | None, stored: int | None, direction: str) -> str:
@@ -213,14 +214,14 @@ def _line(name: str, text: str, width: int) -> Text:
 def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
     rows = report.executables
     counted = max((cell_len(format_count(row.executions)) for row in rows), default=0)
-    room = width - 2 - max(counted, 4) - 3 * 2 - 13 - 8 - 11
+    space = width - 2 - max(counted, 4) - 3 * 2 - 13 - 8 - 11
     counts = ("Runs", max(counted, 4))
     table = _table("Executable", counts, ("CPU time", 13), ("Share", 8), ("Peak memory", 11))
-    table.columns[0].width = room
+    table.columns[0].width = space
     named = [row for row in rows if row.kind != "remainder"]
-    shown = named if all_rows or len(named) <= _SHOWN + 1 else named[:_SHOWN]
+    shown = named if all_rows or len(named) <= _MAX_ROWS + 1 else named[:_MAX_ROWS]
     for row in shown:
-        table.add_row(*_executable_cells(row, room))
+        table.add_row(*_executable_cells(row, space))
     rest = named[len(shown) :]
     if rest:
         time = sum(row.cpu_time for row in rest)
@@ -246,35 +247,35 @@ def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
     return table
 
 
-def _executable_cells(row: ExecutableRow, room: int) -> tuple[Text, str, str, str, str]:
+def _executable_cells(row: ExecutableRow, space: int) -> tuple[Text, str, str, str, str]:
     suffix = " (path unknown)" if row.kind == "path unknown" else ""
-    # An estimate is marked where it stands, not only in the notes below.
+    # Mark an estimate in its row as well as in the notes below.
     mark = "~" if row.cpu_estimated * 100 > row.cpu_time else ""
-    path = Text(fit_path(row.path, room - len(suffix)))
+    path = Text(fit_path(row.path, space - len(suffix)))
     path.append(suffix, style="dim")
     return (
         path,
         format_count(row.executions),
         f"{mark}{format_duration(row.cpu_time)}",
         format_share(row.cpu_share),
-        format_bytes(row.peak_memory),
+        format_bytes(row.peak_memory_bytes),
     )
 
 
 def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
     columns = (("Nodes", 5), ("Tasks", 5), ("CPU time", 12), ("Peak memory", 11), ("Elapsed", 12))
-    room = width - sum(size + 2 for _, size in columns)
+    space = width - sum(size + 2 for _, size in columns)
     table = _table("Step", *columns)
-    table.columns[0].width = room
+    table.columns[0].width = space
     rows = report.steps
-    shown = rows if all_rows or len(rows) <= _SHOWN + 1 else rows[:_SHOWN]
+    shown = rows if all_rows or len(rows) <= _MAX_ROWS + 1 else rows[:_MAX_ROWS]
     for row in shown:
         table.add_row(
-            _step_name(row, room),
+            _step_name(row, space),
             format_count(row.nodes),
             format_count(row.tasks),
             format_duration(row.cpu_time),
-            format_bytes(row.memory_peak),
+            format_bytes(row.memory_kernel_peak_bytes),
             format_duration(row.elapsed),
         )
     rest = rows[len(shown) :]
@@ -288,30 +289,30 @@ def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
     return table
 
 
-def _step_name(row: StepRow, room: int) -> Text:
+def _step_name(row: StepRow, space: int) -> Text:
     remarks = [] if row.ended else ["not ended"]
     if row.oom_kills:
         remarks.append(f"{format_count(row.oom_kills)} killed for memory")
-    name = Text(fit(readable_text(row.step) or UNKNOWN, room))
+    name = Text(fit(readable_text(row.step) or UNKNOWN, space))
     if remarks:
-        text = fit(f" ({', '.join(remarks)})", room - name.cell_len)
+        text = fit(f" ({', '.join(remarks)})", space - name.cell_len)
         name.append(text, style="red" if row.oom_kills else "dim")
     return name
 
 
 def _nodes(report: JobReport, width: int, all_rows: bool) -> Table:
     table = _table("Node", ("CPU time", 13), ("Peak memory", 11), ("Read", 9), ("Written", 9))
-    room = width - 13 - 11 - 9 - 9 - 2 * 4
-    table.columns[0].width = room
+    space = width - 13 - 11 - 9 - 9 - 2 * 4
+    table.columns[0].width = space
     rows = report.node_rows
-    shown = rows if all_rows or len(rows) <= _NODES_SHOWN + 1 else rows[:_NODES_SHOWN]
+    shown = rows if all_rows or len(rows) <= _MAX_NODES + 1 else rows[:_MAX_NODES]
     for row in shown:
         table.add_row(
-            Text(fit(readable_text(row.node), room)),
+            Text(fit(readable_text(row.node), space)),
             format_duration(row.cpu_time),
-            format_bytes(row.memory_used_peak),
-            format_bytes(row.read_characters),
-            format_bytes(row.written_characters),
+            format_bytes(row.memory_used_peak_bytes),
+            format_bytes(row.syscall_read_bytes),
+            format_bytes(row.syscall_written_bytes),
         )
     if len(shown) < len(rows):
         table.add_row(Text(f"{len(rows) - len(shown)} more (--all shows them)", style="italic"))
@@ -322,12 +323,12 @@ def _coverage(report: JobReport, width: int) -> RenderableType:
     grid = _grid()
     grid.add_column(width=1)
     grid.add_column(width=width - 2)
-    # The notes of the known groups come in the order of the coverage; later ones are remarks.
+    # The first notes are those of the groups in the order of the coverage; warnings follow.
     qualities = [report.coverage[group].quality for group in report.coverage]
     for number, note in enumerate(report.coverage_notes):
         quality = qualities[number] if number < len(qualities) else "estimate"
         grid.add_row(Text(_MARKS[quality], style=_MARK_STYLES[quality]), Text(readable_text(note)))
-    title = Text("How sure these figures are", style="bold")
+    title = Text("Coverage", style="bold")
     legend = Text("   = exact  ~ estimate  - not measured  ! failed", style="dim")
     return Group(Text.assemble(title, legend), grid)
 
@@ -350,27 +351,27 @@ _MEMORY_FULL = 0.98
 
 
 class Gauge(NamedTuple):
-    """One bar; without a share there was nothing asked to hold the use against."""
+    """One bar; no share if nothing was requested."""
 
     name: str
     share: float | None
     text: str
-    #: Says in a word what the colour says.
+    #: The meaning of the colour as text.
     verdict: str
     style: str
 
 
 def gauges(report: JobReport) -> list[Gauge]:
-    """The bars of a report; time only where there is a limit."""
+    """The bars of a report; time only if there is a limit."""
     bars = [_cpu(report), _memory(report)]
-    if report.time.asked:
-        elapsed, asked = format_duration(report.time.elapsed), format_duration(report.time.asked)
+    if report.time.requested:
+        elapsed = format_duration(report.time.elapsed)
         ended = report.state.upper() == "TIMEOUT"
         bars.append(
             Gauge(
                 "Time",
                 report.time.share,
-                f"{elapsed} of {asked}",
+                f"{elapsed} of {format_duration(report.time.requested)}",
                 "limit reached" if ended else "",
                 "red" if ended else "cyan",
             )
@@ -380,15 +381,15 @@ def gauges(report: JobReport) -> list[Gauge]:
 
 def _cpu(report: JobReport) -> Gauge:
     cpu = report.cpu
-    if cpu.cores_mean is None:
-        return Gauge("CPU", None, "not known", "", "yellow")
-    busy = format_cores(cpu.cores_mean)
-    if not cpu.asked or cpu.share is None:
-        return Gauge("CPU", None, f"{busy} CPUs busy on average; none asked for", "", "green")
-    noun = "CPU" if cpu.asked == 1 else "CPUs"
-    text = f"{busy} of {format_count(cpu.asked)} {noun} busy"
+    if cpu.mean_cores is None:
+        return Gauge("CPU", None, "unknown", "", "yellow")
+    busy = format_cores(cpu.mean_cores)
+    if not cpu.requested_cpus or cpu.share is None:
+        return Gauge("CPU", None, f"{busy} CPUs busy on average; none requested", "", "green")
+    noun = "CPU" if cpu.requested_cpus == 1 else "CPUs"
+    text = f"{busy} of {format_count(cpu.requested_cpus)} {noun} busy"
     if cpu.share > 1.05:
-        return Gauge("CPU", cpu.share, text, "more than asked", "yellow")
+        return Gauge("CPU", cpu.share, text, "more than requested", "yellow")
     if cpu.share < _CPU_LOW:
         return Gauge("CPU", cpu.share, text, "low", "yellow")
     return Gauge("CPU", cpu.share, text, "", "green")
@@ -396,17 +397,19 @@ def _cpu(report: JobReport) -> Gauge:
 
 def _memory(report: JobReport) -> Gauge:
     memory = report.memory
-    used = memory.used_peak if memory.used_peak is not None else memory.kernel_peak
+    used = (
+        memory.used_peak_bytes if memory.used_peak_bytes is not None else memory.kernel_peak_bytes
+    )
     if used is None:
-        return Gauge("Memory", None, "not known", "", "yellow")
+        return Gauge("Memory", None, "unknown", "", "yellow")
     verdict, style = "", "green"
     if memory.share is not None and memory.share >= _MEMORY_NEAR:
         verdict, style = "near the limit", "red" if memory.share >= _MEMORY_FULL else "yellow"
     if memory.oom_kills:
         verdict, style = "out of memory", "red"
-    if not memory.asked:
-        return Gauge("Memory", None, f"{format_bytes(used)} at most; no limit", verdict, style)
-    text = f"{format_bytes(used)} of {format_bytes(memory.asked)}"
+    if not memory.requested_bytes:
+        return Gauge("Memory", None, f"{format_bytes(used)} at the peak; no limit", verdict, style)
+    text = f"{format_bytes(used)} of {format_bytes(memory.requested_bytes)}"
     return Gauge("Memory", memory.share, text, verdict, style)
 
 
@@ -414,7 +417,7 @@ _GAP = "..."
 
 
 def fit(text: str, width: int) -> str:
-    """Cut a text at its end."""
+    """Truncate text at its end to a number of terminal cells."""
     if cell_len(text) <= width:
         return text
     if width <= len(_GAP):
@@ -423,22 +426,22 @@ def fit(text: str, width: int) -> str:
 
 
 def fit_path(path: str, width: int) -> str:
-    """Cut a path in its middle: the file's own name is what people look for."""
+    """Truncate a path in its middle, so that the file name stays visible."""
     if cell_len(path) <= width:
         return path
     if width <= len(_GAP) + 2:
         return fit(path, width)
-    room = width - len(_GAP)
+    space = width - len(_GAP)
     name = path[path.rfind("/") :]
-    # The whole name where it fits, else the two ends of the path share the room.
-    tail = min(max(cell_len(name), room * 2 // 3), room - 1)
-    tail = tail if tail < room else room // 2
+    # The complete name if it fits; otherwise both ends of the path share the space.
+    tail = min(max(cell_len(name), space * 2 // 3), space - 1)
+    tail = tail if tail < space else space // 2
     end = _tail(path, tail)
-    return _head(path, room - cell_len(end)) + _GAP + end
+    return _head(path, space - cell_len(end)) + _GAP + end
 
 
 def _head(text: str, width: int) -> str:
-    # A wide character on the edge becomes a space: the column stays straight.
+    # A wide character on the edge becomes a space, which keeps columns aligned.
     return set_cell_size(text, width)
 
 
@@ -459,9 +462,9 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def spark_line(values: Sequence[float], most: float | None = None) -> str:
-    """One character for each value, as high as its share of the highest; none for nothing."""
-    highest = max(values, default=0) if most is None else most
+def spark_line(values: Sequence[float], maximum: float | None = None) -> str:
+    """One character per value, its height relative to the maximum; a space for 0."""
+    highest = max(values, default=0) if maximum is None else maximum
     if highest <= 0:
         return " " * len(values)
     last = len(_LEVELS) - 1
@@ -472,19 +475,19 @@ def spark_line(values: Sequence[float], most: float | None = None) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of eighths of characters; what is more than nothing is seen."""
+    """A bar in eighths of characters; any share above 0 is visible."""
     eighths = round(max(0.0, min(share, 1.0)) * width * 8)
     if share > 0:
         eighths = max(eighths, 1)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
 def buckets(values: Sequence[float], count: int) -> list[float]:
-    """Values joined so that at most ``count`` are left; each value counts in one of them."""
+    """Sum values into at most ``count`` buckets of equal width."""
     if len(values) <= count:
         return list(values)
     result = [0.0] * count
-    for place, value in enumerate(values):
-        result[place * count // len(values)] += value
+    for index, value in enumerate(values):
+        result[index * count // len(values)] += value
     return result

@@ -14,6 +14,7 @@ import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.model import JobInfo
+from jobsight.util.outer import Size, Time
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ class NodeInfo(msgspec.Struct, kw_only=True):
     state_flags: tuple[str, ...] = ()
     reason: str | None = None
     reason_user: str | None = None
-    reason_time: int | None = None
+    reason_time: Time | None = None
     address: str | None = None
     host: str | None = None
     port: int | None = None
@@ -127,10 +128,10 @@ class NodeInfo(msgspec.Struct, kw_only=True):
     cpus_idle: int | None = None
     #: The load average over one minute.
     load: float | None = None
-    memory: int | None = None
-    memory_allocated: int | None = None
-    memory_free: int | None = None
-    temporary_disk: int | None = None
+    memory: Size | None = None
+    memory_allocated: Size | None = None
+    memory_free: Size | None = None
+    temporary_disk: Size | None = None
     weight: int | None = None
     features: tuple[str, ...] = ()
     features_active: tuple[str, ...] = ()
@@ -144,9 +145,9 @@ class NodeInfo(msgspec.Struct, kw_only=True):
     gres_used: dict[str, int] = msgspec.field(default_factory=dict)
     tres: dict[str, int] = msgspec.field(default_factory=dict)
     tres_used: dict[str, int] = msgspec.field(default_factory=dict)
-    booted: int | None = None
-    daemon_started: int | None = None
-    last_busy: int | None = None
+    booted: Time | None = None
+    daemon_started: Time | None = None
+    last_busy: Time | None = None
     raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

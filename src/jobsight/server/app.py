@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import PlainTextResponse
@@ -21,15 +20,15 @@ from jobsight.server import errors, ingest
 from jobsight.server.api import health, jobs, usage
 from jobsight.server.auth import BATCHES, AccessControl, TokenCache
 from jobsight.store.store import Store
+from jobsight.util.outer import outer_schemas
 from jobsight.web import pages
 
 _DESCRIPTION = """What the jobs of a cluster really did.
 
 Every route needs the server's token as `Authorization: Bearer TOKEN`; batches may come with the
-token of their cluster instead. Times and durations are
-integer nanoseconds (times in UTC since 1970), CPU time is nanoseconds, sizes are bytes, shares
-run from 0 to 1; only the times of curves, and the times in questions, are in seconds, and sums of
-use are in hours."""
+token of their cluster instead. Times are RFC 3339 strings in UTC; all other units are part of the
+field's name: `_seconds`, `_bytes`, `_hours`; shares are between 0 and 1. Times in parameters are
+RFC 3339 strings or seconds since 1970. `null` means unknown."""
 
 
 def create_app(
@@ -89,7 +88,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schema = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
-        _, schemas = msgspec.json.schema_components(
+        schemas = outer_schemas(
             (*jobs.REPLIES, *usage.REPLIES, health.Health, health.TargetGroup),
             ref_template="#/components/schemas/{name}",
         )

@@ -74,7 +74,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _invalid_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     sentences = [
-        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}"
+        f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg'].removeprefix('Value error, ')}"
         for problem in error.errors()
     ]
     return error_reply(request, 422, "; ".join(sentences))

@@ -1,6 +1,7 @@
-"""The two pages: the list of runs and the page of one run, rendered on the server.
+"""The web pages: the list of runs and the page of one run, rendered on the server.
 
-The templates' environment: everything is escaped, and figures come from ``reports.units``.
+:func:`create_router` has the routes. :func:`render` renders a template; everything is escaped, and
+figures are formatted by ``reports.units``.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from jobsight.store.read.queries import MetricSummary
 from jobsight.store.store import Store
 from jobsight.text import readable_text
 
-ROWS = 50
+ROWS_PER_PAGE = 50
 
-#: Offered by the filter, in the order in which people look for them.
+#: The states in the filter, by frequency of use.
 STATES = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "PENDING")
 
 Text = Annotated[str, Query(max_length=200)]
 
 
 class RunsPage(msgspec.Struct, kw_only=True):
-    """What the list shows: its rows, and the question that led to them."""
+    """One page of the list, and its filter."""
 
     rows: list[JobRow]
     total: int
@@ -70,22 +71,22 @@ class RunsPage(msgspec.Struct, kw_only=True):
 
     @property
     def newer(self) -> str | None:
-        return self._address(max(self.offset - ROWS, 0)) if self.offset else None
+        return self._address(max(self.offset - ROWS_PER_PAGE, 0)) if self.offset else None
 
     @property
     def older(self) -> str | None:
-        return self._address(self.offset + ROWS) if self.last < self.total else None
+        return self._address(self.offset + ROWS_PER_PAGE) if self.last < self.total else None
 
     def _address(self, offset: int) -> str:
-        asked = {"search": self.search, "user": self.user, "state": self.state}
-        pairs = {name: value for name, value in asked.items() if value}
+        filters = {"search": self.search, "user": self.user, "state": self.state}
+        pairs = {name: value for name, value in filters.items() if value}
         return "?" + urlencode(pairs | ({"offset": str(offset)} if offset else {}))
 
 
 class SeriesSummary(msgspec.Struct):
-    """A metric in numbers, for a browser that cannot draw it.
+    """A metric as numbers, for a browser without JavaScript.
 
-    A counter's own least and mean say nothing: of it only the total is given.
+    A counter has only a total; its minimum and mean have no meaning.
     """
 
     title: str
@@ -102,7 +103,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
     """The routes of the pages."""
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
-    # Plain functions: FastAPI runs them in threads, so the store never blocks the event loop.
+    # Not async: FastAPI runs them in threads, so that the store does not block the event loop.
     @router.get("/")
     def runs(
         request: Request,
@@ -111,21 +112,24 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         state: Text = "",
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
     ) -> HTMLResponse:
-        asked: dict[str, Any] = {
+        filters: dict[str, Any] = {
             "search": search.strip() or None,
             "user": user.strip() or None,
             "state": state or None,
         }
         now = clock()
         page = RunsPage(
-            rows=[job_row(row, now) for row in store.runs(limit=ROWS, offset=offset, **asked)],
-            total=store.count_runs(**asked),
+            rows=[
+                job_row(row, now)
+                for row in store.runs(limit=ROWS_PER_PAGE, offset=offset, **filters)
+            ],
+            total=store.count_runs(**filters),
             offset=offset,
             search=search,
             user=user,
             state=state,
         )
-        return _answer(request, "runs.html", page=page)
+        return _page(request, "runs.html", page=page)
 
     @router.get("/jobs/{run}")
     def run(request: Request, run: str) -> HTMLResponse:
@@ -134,7 +138,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
         stored = store.find(reference)
-        return _answer(
+        return _page(
             request,
             "run.html",
             report=build_report(store, stored, clock=clock),
@@ -145,46 +149,46 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
 
 
 def series_summaries(store: Store, run_id: int) -> list[SeriesSummary]:
-    """The curves in numbers over all nodes, in the order of the table of metrics."""
-    found: dict[str, list[MetricSummary]] = {}
+    """The time series as numbers over all nodes, in the order of the table of metrics."""
+    rows: dict[str, list[MetricSummary]] = {}
     for row in store.summaries(run_id):
-        found.setdefault(row.metric, []).append(row)
-    return [_summary(metric, found[name]) for name, metric in METRICS.items() if name in found]
+        rows.setdefault(row.metric, []).append(row)
+    return [_summary(metric, rows[name]) for name, metric in METRICS.items() if name in rows]
 
 
 def _summary(metric: Metric, rows: list[MetricSummary]) -> SeriesSummary:
-    made = SeriesSummary(metric.title, metric.help, metric.unit)
+    summary = SeriesSummary(metric.title, metric.help, metric.unit)
     if metric.kind == "counter":
-        made.total = sum(row.last for row in rows)
+        summary.total = sum(row.last for row in rows)
     else:
-        made.minimum = min(row.minimum for row in rows)
-        made.mean = fmean(row.mean for row in rows)
-        made.maximum = max(row.maximum for row in rows)
-        made.last = fmean(row.last for row in rows)
-    return made
+        summary.minimum = min(row.minimum for row in rows)
+        summary.mean = fmean(row.mean for row in rows)
+        summary.maximum = max(row.maximum for row in rows)
+        summary.last = fmean(row.last for row in rows)
+    return summary
 
 
-def _answer(request: Request, template: str, **context: Any) -> HTMLResponse:
-    # Behind a proxy the pages may live under a prefix, which every address then carries.
+def _page(request: Request, template: str, **context: Any) -> HTMLResponse:
+    # A proxy may serve the pages under a path prefix, which every link must include.
     root = request.scope.get("root_path", "")
     return HTMLResponse(render(template, root=root, **context))
 
 
 class State(NamedTuple):
-    """A state in words, and the tone of its mark."""
+    """The text of a state, and its colour class."""
 
     word: str
     tone: str
 
 
 def state_of(state: str, text: str = "") -> State:
-    """Say a state in the words that every place uses, as the beginning of a line."""
-    words = readable_text(text or describe_state(state, None, None))
-    return State(words[:1].upper() + words[1:], tone_of(state))
+    """The text of a state with a capital letter."""
+    text = readable_text(text or describe_state(state, None, None))
+    return State(text[:1].upper() + text[1:], tone_of(state))
 
 
 def machine_time(moment: int) -> str:
-    """Write a time for the ``datetime`` attribute of a ``<time>`` element."""
+    """A time for the ``datetime`` attribute of a ``<time>`` element."""
     try:
         return datetime.fromtimestamp(moment // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -192,21 +196,21 @@ def machine_time(moment: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share as the width of a bar: between 0 and 100, without a sign."""
-    # NaN compares false with everything and would otherwise reach the page as a width.
+    """A share as the width of a bar: 0 to 100."""
+    # NaN compares false with everything.
     if share is None or not share > 0:
         return "0"
     return f"{min(share, 1.0) * 100:.2f}"
 
 
 def path_pieces(path: str) -> tuple[str, str]:
-    """Cut a path into folder and file, so that the file stays visible where the path is cut."""
-    folder, slash, file = path.rpartition("/")
-    return folder + slash, file
+    """Split a path into directory and file; only the directory is truncated on the page."""
+    directory, slash, file = path.rpartition("/")
+    return directory + slash, file
 
 
 def metric_value(value: float | None, unit: str) -> str:
-    """Write a value of a curve in the unit that :attr:`Metric.rate_unit` names."""
+    """Format a value of a time series in a unit of the table of metrics."""
     match unit:
         case "bytes":
             return units.format_bytes(value)
@@ -223,7 +227,7 @@ def metric_value(value: float | None, unit: str) -> str:
 
 
 def readable_lines(text: str) -> str:
-    """Write a command with its line breaks; backslashes stay single, so that it can be copied."""
+    """A command with its line breaks; backslashes are not doubled, so that it can be copied."""
     return "\n".join(readable_text(line).replace("\\\\", "\\") for line in text.split("\n"))
 
 
@@ -241,16 +245,16 @@ def path_of_run(run: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """The one environment; it holds no state besides the compiled templates."""
-    made = Environment(
+    """The Jinja environment."""
+    jinja = Environment(
         loader=PackageLoader("jobsight.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(version=jobsight.__version__, root="")
-    made.filters.update(
+    jinja.globals.update(version=jobsight.__version__, root="")
+    jinja.filters.update(
         bytes=units.format_bytes,
         duration=units.format_duration,
         share=units.format_share,
@@ -267,9 +271,9 @@ def environment() -> Environment:
         readable_lines=readable_lines,
         group_title=group_title,
     )
-    return made
+    return jinja
 
 
 def render(template: str, **context: Any) -> str:
-    """Render one template of this package to text."""
+    """Render a template of this package."""
     return environment().get_template(template).render(**context)

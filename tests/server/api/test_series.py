@@ -72,11 +72,11 @@ def test_missing_values_are_null_in_the_reply() -> None:
 
 def test_one_point_and_no_point() -> None:
     one = _one(Node("n", _times(1), {"cpu.time": _integers(5), "memory.used": _integers(6)}))
-    assert msgspec.to_builtins(one)["times"] == [1]
+    assert msgspec.to_builtins(one)["times_seconds"] == [1]
     assert np.isnan(one.metrics["cpu.time"].mean[0] or np.nan)
     assert one.metrics["memory.used"].mean == [6]
     none = _one(Node("n", _times(), {"cpu.time": _integers()}))
-    assert none.times == []
+    assert none.times_seconds == []
     assert none.metrics["cpu.time"].mean == []
     assert curves.reply("a:1", [], [], 600).nodes == []
 
@@ -86,7 +86,7 @@ def test_peaks_survive_and_means_are_those_of_the_counter() -> None:
     grown = np.cumsum(np.where(np.arange(1000) == 517, 500, 1)) * SECOND
     made = _one(Node("n", times, {"cpu.time": grown, "memory.used": np.arange(1000)}), points=10)
     cpu, memory = made.metrics["cpu.time"], made.metrics["memory.used"]
-    assert len(made.times) == 10
+    assert len(made.times_seconds) == 10
     assert max(filter(None, cpu.maximum)) == 500
     assert cpu.mean[5] == pytest.approx((99 + 500) / 100)
     assert (memory.minimum[0], memory.maximum[9]) == (0, 999)
@@ -138,7 +138,7 @@ def test_a_gap_is_a_point_without_values() -> None:
     values = np.arange(len(seconds))
     node = Node("n", _times(*seconds), {"memory.used": values, "cpu.time": values * SECOND})
     made = _one(node)
-    assert made.times == [0, 1, 2, 3, 4, 14, 24, 25, 26, 27]
+    assert made.times_seconds == [0, 1, 2, 3, 4, 14, 24, 25, 26, 27]
     for curve in made.metrics.values():
         assert curve.mean[5] is None or np.isnan(curve.mean[5])
     assert made.metrics["memory.used"].mean[6] == 5
@@ -146,7 +146,7 @@ def test_a_gap_is_a_point_without_values() -> None:
     assert made.metrics["cpu.time"].mean[6] == pytest.approx(1 / 20)
     # In few points it stays visible as long as a stretch falls into it, and no point is added.
     few = _one(node, points=9)
-    assert len(few.times) == 5
+    assert len(few.times_seconds) == 5
     assert np.isnan(few.metrics["memory.used"].mean[2])
     two = _one(node, points=2)
     assert not np.isnan(two.metrics["memory.used"].mean).any()
@@ -158,12 +158,12 @@ def test_nodes_share_their_stretches() -> None:
         Node("b", _times(*np.arange(0.2, 100, 0.5)), {"memory.used": np.arange(200)}),
     ]
     made = curves.reply("a:1", nodes, [], 20)
-    assert made.nodes[0].times == made.nodes[1].times
+    assert made.nodes[0].times_seconds == made.nodes[1].times_seconds
 
 
 def test_a_clock_that_stepped_back() -> None:
     made = _one(Node("n", _times(5, 6, 4), {"memory.used": _integers(5, 6, 4)}))
-    assert made.times == [4, 5, 6]
+    assert made.times_seconds == [4, 5, 6]
     assert made.metrics["memory.used"].mean == [4, 5, 6]
 
 
@@ -184,9 +184,9 @@ def test_any_column_gives_sound_json(rows: list[tuple[int, int]], points: int) -
     node = Node("n", times, {"cpu.time": values, "memory.used": values})
     made = msgspec.json.decode(msgspec.json.encode(curves.reply("a:1", [node], [], points)))
     made = made["nodes"][0]
-    assert made["times"] == sorted(made["times"])
+    assert made["times_seconds"] == sorted(made["times_seconds"])
     for curve in made["metrics"].values():
-        assert len(curve["mean"]) == len(made["times"]) <= max(points, 1)
+        assert len(curve["mean"]) == len(made["times_seconds"]) <= max(points, 1)
         for mean, low, high in zip(curve["mean"], curve["minimum"], curve["maximum"], strict=True):
             if mean is not None:
                 slack = 1e-3 + abs(mean) * 1e-9

@@ -12,10 +12,10 @@ _SECOND = START // 10**9
 
 def test_use_by_user_and_day(client: TestClient, filled: Store) -> None:
     before = client.get("/api/v1/usage").json()
-    assert (before["rows"], before["waiting"]) == ([], 2)
+    assert (before["rows"], before["pending_runs"]) == ([], 2)
     update(filled, RuleSet([]))
     reply = client.get(f"/api/v1/usage?by=user,user&every=day&since={_SECOND}").json()
-    assert (reply["since"], reply["until"], reply["waiting"]) == ("2026-11-15", None, 0)
+    assert (reply["since"], reply["until"], reply["pending_runs"]) == ("2026-11-15", None, 0)
     assert [(row["period"], row["jobs"]) for row in reply["rows"]] == [("2026-11-15", 1)] * 2
     assert {row["user"] for row in reply["rows"]} == {"alice", "bob"}
     for row in reply["rows"]:

@@ -1,7 +1,4 @@
-"""How the server fares: the store, the scraping of each cluster, and the sinks.
-
-Which agents there are, as Prometheus's HTTP service discovery reads it.
-"""
+"""API routes for monitoring: health, the server's /metrics, and service discovery of agents."""
 
 from __future__ import annotations
 
@@ -22,25 +19,26 @@ from jobsight.scheduler.state import ScrapeState, read_state
 from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
 from jobsight.store.schema.tables import agents
 from jobsight.store.store import Store
+from jobsight.util.outer import Time
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ClusterHealth(msgspec.Struct):
-    """How the scraping of one cluster fares."""
+    """The state of the scraping of one cluster."""
 
     cluster: str
     healthy: bool
-    #: Why the last attempt failed; what is stored stays as it was.
+    #: Why the last scrape failed; the stored data is unchanged.
     reason: str
-    #: Which source is asked, and why that one.
+    #: The source in use, and why it was chosen.
     source: str
-    attempted: int | None
-    succeeded: int | None
+    attempted: Time | None
+    succeeded: Time | None
 
 
 class SinkHealth(msgspec.Struct):
-    """How one sink fares."""
+    """The state of one sink."""
 
     sink: str
     healthy: bool
@@ -48,7 +46,7 @@ class SinkHealth(msgspec.Struct):
 
 
 class Health(msgspec.Struct):
-    """All of it; healthy where every part is."""
+    """The state of the server; healthy if every part is."""
 
     healthy: bool
     store: str
@@ -61,17 +59,17 @@ def create_health_router(
     clock: Callable[[], int] = time.time_ns,
     more: Callable[[], str] | None = None,
 ) -> APIRouter:
-    """The routes that monitoring asks; ``more`` adds to the text of /metrics."""
+    """Health and /metrics; ``more`` returns further text for /metrics."""
     router = APIRouter()
 
     @router.get("/api/v1/health", tags=["server"], responses=replies(Health, 503))
     def health() -> Response:
-        """Say how the store, the scraping of each cluster and the sinks fare."""
+        """The state of the store, of the scraping of each cluster and of the sinks."""
         return json_reply(read_health(store))
 
     @router.get("/metrics", include_in_schema=False)
     def metrics() -> Response:
-        """Give the gauges of the clusters to Prometheus; Slurm is not asked for them."""
+        """Cluster metrics for Prometheus, from the last scrape of Slurm."""
         parts: list[ClusterMetrics] = []
         for cluster in snapshot_clusters(store):
             parts += read_snapshot(store, cluster, "gauges", ClusterMetrics)
@@ -83,7 +81,7 @@ def create_health_router(
 
 
 def read_health(store: Store) -> Health:
-    """Ask the store, which is thereby shown to answer."""
+    """Read the state from the store, which also checks that the store is available."""
     clusters = [_cluster(_state(store, name)) for name in snapshot_clusters(store)]
     sinks = [SinkHealth(name, not reason, reason) for name, reason in read_reasons(store).items()]
     healthy = all(cluster.healthy for cluster in clusters) and all(sink.healthy for sink in sinks)
@@ -105,12 +103,12 @@ def _cluster(state: ScrapeState) -> ClusterHealth:
     )
 
 
-#: An agent without jobs sends nothing, so that silence is no sign of its end.
-_SILENT_DAYS = 7.0
+#: An agent without jobs sends nothing, so it is listed for some days after its last batch.
+_MAX_SILENT_DAYS = 7.0
 
 
 class TargetGroup(msgspec.Struct):
-    """One agent: where it answers /metrics, and what may become labels."""
+    """One agent: the address of its exporter, and labels for relabelling."""
 
     targets: list[str]
     labels: dict[str, str]
@@ -122,22 +120,22 @@ def create_discovery_router(store: Store, clock: Callable[[], int] = time.time_n
     @router.get("/discovery", tags=["agents"], responses=_replies())
     def discovery(
         cluster: Text = None,
-        port: Annotated[int, Query(ge=1, le=65535, description="Where agents answer")] = 9306,
+        port: Annotated[int, Query(ge=1, le=65535, description="Port of the exporters")] = 9306,
         days: Annotated[
             float,
-            Query(ge=0.001, le=3660, description="Agents that were silent longer are left out"),
-        ] = _SILENT_DAYS,
+            Query(ge=0.001, le=3660, description="Omit agents that sent nothing for this long"),
+        ] = _MAX_SILENT_DAYS,
     ) -> Response:
         """List the agents for Prometheus's `http_sd_configs`."""
         since = clock() - round(days * 86400) * SECOND
-        found = target_groups(store, cluster=cluster, port=port, since=since)
-        return Response(msgspec.json.encode(found), media_type="application/json")
+        groups = target_groups(store, cluster=cluster, port=port, since=since)
+        return Response(msgspec.json.encode(groups), media_type="application/json")
 
     return router
 
 
 def target_groups(store: Store, *, cluster: str | None, port: int, since: int) -> list[TargetGroup]:
-    """The agents that were heard since then, by cluster and node."""
+    """The agents that have sent a batch since then, by cluster and node."""
     query = select(agents.c.cluster, agents.c.node, agents.c.version).where(
         agents.c.received >= since
     )
@@ -159,8 +157,8 @@ def target_groups(store: Store, *, cluster: str | None, port: int, since: int) -
 
 
 def _replies() -> dict[int | str, dict[str, Any]]:
-    made = replies(TargetGroup, 422, 503)
-    # Prometheus wants a bare list.
-    content = made[200]["content"]["application/json"]
+    described = replies(TargetGroup, 422, 503)
+    # Prometheus requires a list, not an object.
+    content = described[200]["content"]["application/json"]
     content["schema"] = {"type": "array", "items": content["schema"]}
-    return made
+    return described

@@ -1,7 +1,8 @@
-"""Curves as pages draw them: counters as rates, no more points than fit, peaks kept.
+"""Time series for plots: counters as rates, downsampled to the wanted number of points.
 
-Everything here is numpy over whole arrays; the JSON is one encoding at the end, where NaN
-becomes null.
+:func:`reply` builds the reply of the route from the stored columns. All work is done with numpy on
+complete columns; NaN becomes null in the JSON. Downsampling keeps minimum and maximum, so peaks
+stay visible.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from jobsight.model import MISSING, SECOND
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
-Places: TypeAlias = NDArray[np.intp]
+Indices: TypeAlias = NDArray[np.intp]
 
-#: So many times the usual step between samples is a gap.
-GAP = 2.5
-#: Steps looked at on each side, to tell what is usual.
+#: A step that exceeds the usual one by this factor is a gap.
+GAP_FACTOR = 2.5
+#: Steps on each side that determine the usual one.
 NEIGHBOURS = 5
-#: How agents sample by default: the step up to each age of a job.
+#: The agents' default sampling interval by the age of a job.
 SCHEDULE = ((60 * SECOND, SECOND), (3600 * SECOND, 10 * SECOND), (None, 30 * SECOND))
 
-#: A reply never holds more values than this; the points per series give way.
+#: Maximum number of values in a reply; the points per series are reduced to stay below.
 MAX_VALUES = 600_000
 MIN_POINTS = 50
 
 
 class NodeSeries(Protocol):
-    """What the store gives for one node."""
+    """The stored columns of one node."""
 
     @property
     def node(self) -> str: ...
@@ -45,9 +46,9 @@ class NodeSeries(Protocol):
 
 
 class MetricSeries(msgspec.Struct):
-    """One curve; each point stands for the samples of a stretch of time.
+    """One time series; each point represents the samples of an interval.
 
-    A point without values lies where no sample was taken for much longer than before and after.
+    A point without values marks a gap: no sample was taken for much longer than usual.
     """
 
     unit: str
@@ -57,24 +58,25 @@ class MetricSeries(msgspec.Struct):
 
 
 class NodeSeriesReply(msgspec.Struct):
-    """The curves of one node over one column of times, in seconds since 1970."""
+    """The time series of one node."""
 
     node: str
-    times: list[float]
+    #: Seconds since 1970: plots need numbers, and one string per point would double the reply.
+    times_seconds: list[float]
     metrics: dict[str, MetricSeries]
 
 
 class SeriesReply(msgspec.Struct):
-    """The curves of a run, node by node."""
+    """The time series of a run by node."""
 
     run: str
-    #: The metrics that were asked for and that no node has.
+    #: Requested metrics that no node has.
     absent: list[str]
     nodes: list[NodeSeriesReply]
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Stretches of equal length, the same for all nodes, so that their points lie together."""
+    """Intervals of equal length, common to all nodes, so that their points coincide."""
 
     start: int
     width: int
@@ -82,7 +84,7 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 def make_grid(series: Sequence[NodeSeries], points: int) -> Grid:
-    """Divide the time that the series cover into so many stretches."""
+    """Divide the time that the series cover into intervals."""
     filled = [part.times for part in series if len(part.times)]
     if not filled:
         return Grid(0, 1, points)
@@ -91,18 +93,18 @@ def make_grid(series: Sequence[NodeSeries], points: int) -> Grid:
     return Grid(start, max(-(-(end - start + 1) // points), 1), points)
 
 
-def points_allowed(points: int, curves: int) -> int:
-    """Keep the reply within bounds: a wide job gets fewer points on each curve."""
-    return max(min(points, MAX_VALUES // (3 * max(curves, 1))), min(points, MIN_POINTS))
+def points_allowed(points: int, count: int) -> int:
+    """Points of each of ``count`` series that keep the reply within :data:`MAX_VALUES`."""
+    return max(min(points, MAX_VALUES // (3 * max(count, 1))), min(points, MIN_POINTS))
 
 
 def reply(
     run: str, series: Iterable[NodeSeries], metrics: Sequence[str], points: int
 ) -> SeriesReply:
-    """Turn stored columns into the curves of a reply."""
+    """Convert the stored columns of all nodes."""
     parts = list(series)
-    curves = sum(len(part.columns) for part in parts)
-    grid = make_grid(parts, points_allowed(points, curves))
+    count = sum(len(part.columns) for part in parts)
+    grid = make_grid(parts, points_allowed(points, count))
     present = {name for part in parts for name in part.columns}
     return SeriesReply(
         run=run,
@@ -112,7 +114,7 @@ def reply(
 
 
 def node_series(series: NodeSeries, grid: Grid) -> NodeSeriesReply:
-    """The curves of one node on a grid."""
+    """Convert the stored columns of one node."""
     times, columns = _sorted(series)
     names = list(columns)
     values = np.full((len(names), len(times)), np.nan)
@@ -130,15 +132,15 @@ def node_series(series: NodeSeries, grid: Grid) -> NodeSeriesReply:
         mean = low = high = values
     else:
         shown, mean, low, high = downsample(times, values, spans, grid)
-        gaps = _empty_stretches(times, gaps, grid)
+        gaps = _empty_intervals(times, gaps, grid)
     if len(gaps):
         shown = np.insert(shown, gaps, (shown[gaps - 1] + shown[gaps]) / 2)
         mean, low, high = (np.insert(part, gaps, np.nan, axis=1) for part in (mean, low, high))
-    # Tenths of a millionth are noise of the division and would triple the length of the text.
+    # Digits beyond a millionth are noise of the division and would triple the size of the JSON.
     mean, low, high = (_rounded(part) for part in (mean, low, high))
     return NodeSeriesReply(
         node=series.node,
-        times=shown.tolist(),
+        times_seconds=shown.tolist(),
         metrics={
             name: MetricSeries(
                 _unit(name), mean[row].tolist(), low[row].tolist(), high[row].tolist()
@@ -149,11 +151,11 @@ def node_series(series: NodeSeries, grid: Grid) -> NodeSeriesReply:
 
 
 def rates(times: Integers, column: NDArray[Any], metric: Metric) -> tuple[Floats, Floats]:
-    """The rate of a counter at each sample, and the seconds for which it stands.
+    """The rate of a counter at each sample, and the seconds that it covers.
 
-    A rate belongs to the time since the sample before, so the first has none. After a missing
-    sample the rate covers the whole gap: the sum over time stays that of the counter. A counter
-    that falls began anew at a moment nobody saw: that step has no rate, rather than a wrong one.
+    A rate covers the time since the previous sample, so the first sample has none. After a missing
+    sample it covers the complete gap, so that the integral equals the counter. A counter that
+    decreases was reset at an unknown time: that step has no rate.
     """
     rate = np.full(len(times), np.nan)
     span = np.zeros(len(times))
@@ -174,7 +176,7 @@ def rates(times: Integers, column: NDArray[Any], metric: Metric) -> tuple[Floats
 
 
 def as_floats(column: NDArray[Any]) -> Floats:
-    """A column as floating-point numbers, with NaN for what is missing."""
+    """A column as floating-point numbers; a missing value becomes NaN."""
     values = column.astype(np.float64)
     if column.dtype.kind == "i":
         values[column == MISSING] = np.nan
@@ -185,14 +187,14 @@ def as_floats(column: NDArray[Any]) -> Floats:
 def downsample(
     times: Integers, values: Floats, weights: Floats, grid: Grid
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Join the samples of each stretch: its middle, and mean, minimum and maximum of each row.
+    """The middle of each interval, and mean, minimum and maximum of each row in it.
 
-    The mean of a rate is weighted with the time that each rate stands for. A stretch without a
-    sample gives no point.
+    The mean of a rate is weighted by the time that each rate covers. An interval without a sample
+    has no point.
     """
-    stretch = (times - grid.start) // grid.width
-    first = np.flatnonzero(np.diff(stretch, prepend=stretch[0] - 1))
-    shown = (grid.start + stretch[first] * grid.width + grid.width / 2) / SECOND
+    interval = (times - grid.start) // grid.width
+    first = np.flatnonzero(np.diff(interval, prepend=interval[0] - 1))
+    shown = (grid.start + interval[first] * grid.width + grid.width / 2) / SECOND
     absent = np.isnan(values)
     if absent.any():
         filled = np.where(absent, 0.0, values)
@@ -203,17 +205,17 @@ def downsample(
     weight = np.add.reduceat(weights, first, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(weight > 0, total / weight, np.nan)
-    # fmin and fmax pass over NaN unless there is nothing else.
+    # fmin and fmax ignore NaN unless all values are NaN.
     low = np.fmin.reduceat(values, first, axis=1)
     high = np.fmax.reduceat(values, first, axis=1)
     return shown, mean, low, high
 
 
-def find_gaps(times: Integers) -> Places:
-    """The places of the samples before which others must have been lost.
+def find_gaps(times: Integers) -> Indices:
+    """Indices of the samples that are preceded by a gap.
 
-    An agent samples ever more seldom as a job grows old, so what is usual is the median of the
-    nearest steps, on the side where they are longer; beyond both ends it is the agent's schedule.
+    The sampling interval grows with the age of a job, so the usual step is the median of the
+    nearest steps, on the side where they are longer; beyond both ends it is the default schedule.
     """
     steps = np.diff(times)
     if len(steps) < 3:
@@ -222,18 +224,18 @@ def find_gaps(times: Integers) -> Places:
     known = np.concatenate([ends[0], steps, ends[1]])
     usual = np.median(sliding_window_view(known, NEIGHBOURS), axis=1)
     before, after = usual[: len(steps)], usual[NEIGHBOURS + 1 :]
-    return np.flatnonzero(steps > GAP * np.maximum(before, after)) + 1
+    return np.flatnonzero(steps > GAP_FACTOR * np.maximum(before, after)) + 1
 
 
 def _scheduled(age: int) -> int:
     return next(step for until, step in SCHEDULE if until is None or age < until)
 
 
-def _empty_stretches(times: Integers, gaps: Places, grid: Grid) -> Places:
-    """The places of the same gaps among the points of the stretches; short ones are in none."""
-    stretch = (times - grid.start) // grid.width
-    seen = gaps[stretch[gaps] - stretch[gaps - 1] > 1]
-    return np.searchsorted(np.unique(stretch), stretch[seen])
+def _empty_intervals(times: Integers, gaps: Indices, grid: Grid) -> Indices:
+    """Indices of the gaps among the points; gaps shorter than an interval are not visible."""
+    interval = (times - grid.start) // grid.width
+    visible = gaps[interval[gaps] - interval[gaps - 1] > 1]
+    return np.searchsorted(np.unique(interval), interval[visible])
 
 
 def _known(column: NDArray[Any]) -> NDArray[np.bool_]:
@@ -245,7 +247,7 @@ def _sorted(series: NodeSeries) -> tuple[Integers, dict[str, NDArray[Any]]]:
     times = series.times
     if len(times) < 2 or bool(np.all(times[1:] >= times[:-1])):
         return times, dict(series.columns)
-    # A clock that stepped back: the samples are true, their order is that of the clock.
+    # A clock that was set back: the samples are valid; sort them by time.
     order = np.argsort(times, kind="stable")
     return times[order], {name: column[order] for name, column in series.columns.items()}
 
@@ -256,4 +258,4 @@ def _rounded(values: Floats) -> Floats:
 
 def _unit(name: str) -> str:
     metric = find_metric(name)
-    return metric.rate_unit if metric else "not known"
+    return metric.rate_unit if metric else "unknown"

@@ -1,4 +1,4 @@
-"""The API's figures of use: the same rows as `jobsight software report` and `list`."""
+"""API routes of software usage: the rows of `jobsight software report` and `software list`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from jobsight.server.api.jobs import Moment, Text, check_parameters, json_reply, replies
+from jobsight.model import SECOND
+from jobsight.server.api.jobs import Text, TimeParameter, check_parameters, json_reply, replies
 from jobsight.store.rollups.catalogue import SoftwareRow, list_software
 from jobsight.store.rollups.usage import (
     NAMES,
@@ -23,21 +24,21 @@ from jobsight.store.rollups.usage import (
 )
 from jobsight.store.store import Store
 
-_DAY = 86400
+_DAY = 86400 * SECOND
 _KEY = f"({'|'.join((*NAMES, *OWNERS))})"
 
 
 class UsageReply(msgspec.Struct, kw_only=True):
-    """The groups that were asked for."""
+    """Usage by group."""
 
-    #: The first day that counts and the one after the last, where the question gave them.
+    #: The first day, and the day after the last; null without a limit.
     since: str | None
     until: str | None
     rows: list[UsageRow]
-    #: What the rules ignore, where it is not among the rows.
+    #: Usage that the rules ignore and the rows do not include.
     left_out: LeftOut
-    #: Runs that have changed and are not summed up anew yet.
-    waiting: int
+    #: Changed runs that the daily rollups do not include yet.
+    pending_runs: int
 
 
 class SoftwareList(msgspec.Struct):
@@ -58,27 +59,29 @@ def create_router(store: Store) -> APIRouter:
             Query(
                 max_length=200,
                 pattern=rf"^{_KEY}(,{_KEY})*$",
-                description="Keys with commas",
+                description="Comma-separated keys",
             ),
         ] = "software",
         every: Annotated[
-            Literal["day", "week", "month"] | None, Query(description="By time, too")
+            Literal["day", "week", "month"] | None, Query(description="Also by time")
         ] = None,
-        since: Moment = None,
-        until: Moment = None,
+        since: TimeParameter = None,
+        until: TimeParameter = None,
         software: Text = None,
         version: Text = None,
         cluster: Text = None,
         user: Text = None,
         account: Text = None,
         partition: Text = None,
-        ignored: Annotated[bool, Query(description="With what the rules ignore")] = False,
+        ignored: Annotated[
+            bool, Query(description="Include software that the rules ignore")
+        ] = False,
     ) -> Response:
-        """Sum up who used what, by software, version, owner and time; whole days in UTC."""
+        """Usage by software, version, owner and time, in complete days (UTC)."""
         question = Question(
             by=tuple(dict.fromkeys(by.split(","))) + ((every,) if every else ()),
-            since=None if since is None else int(since // _DAY),
-            until=None if until is None else int(-(-until // _DAY)),
+            since=None if since is None else since // _DAY,
+            until=None if until is None else -(-until // _DAY),
             software=software,
             version=version,
             cluster=cluster,
@@ -93,13 +96,13 @@ def create_router(store: Store) -> APIRouter:
                 until=_date(question.until),
                 rows=usage(connection, question),
                 left_out=left_out(connection, question),
-                waiting=count_waiting(connection),
+                pending_runs=count_waiting(connection),
             )
         return json_reply(reply)
 
     @router.get("/software", tags=["software"], responses=replies(SoftwareList, 422, 503))
     def software() -> Response:
-        """List the names that the rules have given, with all their use."""
+        """List the software names with their total usage."""
         with store.database.read() as connection:
             return json_reply(SoftwareList(list_software(connection)))
 

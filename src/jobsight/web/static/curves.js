@@ -1,4 +1,4 @@
-// The curves of one run: fetched from the API, drawn for one node or over all of them.
+// The time series of one run: fetched from the API, drawn for one node or for all of them.
 
 import { alignNodes, meanOfNodes } from "./nodes.js";
 import { Plot } from "./plot.js";
@@ -11,16 +11,16 @@ const PLOTS = [
   {
     title: "CPU",
     kind: "cores",
-    asked: "cpus",
+    requested: "cpus",
     lines: [
       { metric: "cpu.time", label: "used", colour: "accent", dash: "solid", band: true },
-      { metric: "cpu.system", label: "in the kernel", colour: "second", dash: "solid", thin: true },
+      { metric: "cpu.system", label: "system", colour: "second", dash: "solid", thin: true },
     ],
   },
   {
     title: "Memory",
     kind: "bytes",
-    asked: "memory",
+    requested: "memory",
     lines: [
       { metric: "memory.used", label: "used", colour: "accent", dash: "solid", band: true },
       { metric: "memory.current", label: "with page cache", colour: "muted", dash: "dashed" },
@@ -54,7 +54,7 @@ const note = document.getElementById("curves-note");
 const tools = section.querySelector(".curves-tools");
 const chooser = document.getElementById("node-chooser");
 const select = chooser.querySelector("select");
-const whole = document.getElementById("whole-time");
+const entireRun = document.getElementById("entire-run");
 const area = section.querySelector(".plots");
 
 let nodes = [];
@@ -69,12 +69,12 @@ function address() {
 const differs = (metric) =>
   metric.minimum?.some((value, index) => value !== null && value !== metric.maximum[index]);
 
-// What was asked for is a figure of the whole job; plots are of one node, or of the mean node.
-function askedLine(plot, length) {
-  const asked = Number(section.dataset[plot.asked]);
-  if (!plot.asked || !asked) return [];
-  const share = asked / Math.max(nodes.length, Number(section.dataset.nodes) || 1);
-  const label = nodes.length > 1 ? "asked, per node" : "asked";
+// The request is for the complete job; a plot shows one node or the mean of all nodes.
+function requestedLine(plot, length) {
+  const requested = Number(section.dataset[plot.requested]);
+  if (!plot.requested || !requested) return [];
+  const share = requested / Math.max(nodes.length, Number(section.dataset.nodes) || 1);
+  const label = nodes.length > 1 ? "requested, per node" : "requested";
   const values = new Array(length).fill(share);
   return [{ label, colour: "bad", dash: "limit", fixed: share, values }];
 }
@@ -113,14 +113,14 @@ function draw() {
   const times = aligned.times.map((time) => time - start);
   PLOTS.forEach((plot, index) => {
     const lines = view === EACH ? linesOfEach(plot, aligned) : linesOfOne(plot, chosen);
-    plots[index].show(times, [...lines, ...askedLine(plot, times.length)]);
+    plots[index].show(times, [...lines, ...requestedLine(plot, times.length)]);
   });
 }
 
 function fillChooser() {
   const names = nodes.map((node) => node.node);
-  const wanted = [[MEAN, `mean and range of ${names.length}`], [EACH, "one line each"]];
-  const options = [...wanted, ...names.map((name) => [name, name])];
+  const views = [[MEAN, `mean and range of ${names.length}`], [EACH, "one line each"]];
+  const options = [...views, ...names.map((name) => [name, name])];
   chooser.hidden = names.length < 2;
   tools.hidden = false;
   if (select.options.length === options.length) return;
@@ -129,21 +129,21 @@ function fillChooser() {
   select.value = names.includes(before) || before === EACH ? before : MEAN;
 }
 
-function say(text) {
+function showNote(text) {
   if (note.textContent !== text) note.textContent = text;
 }
 
 function onCursor(time) {
   if (time === null) {
-    say("");
+    showNote("");
     return;
   }
   const clock = new Date((time + start) * 1000).toISOString().slice(11, 19);
-  say(`${elapsed(time)} after the start, ${clock} UTC`);
+  showNote(`${elapsed(time)} after the start, ${clock} UTC`);
 }
 
 function onZoom() {
-  whole.hidden = !plots.some((plot) => plot.zoomed);
+  entireRun.hidden = !plots.some((plot) => plot.zoomed);
 }
 
 function makePlots() {
@@ -154,13 +154,13 @@ function makePlots() {
 async function load() {
   try {
     const answer = await fetch(address(), { headers: { Accept: "application/json" } });
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-    nodes = (await answer.json()).nodes;
+    if (!answer.ok) throw new Error(`HTTP status ${answer.status}`);
+    nodes = (await answer.json()).nodes.map((node) => ({ ...node, times: node.times_seconds }));
   } catch (error) {
-    say(`The curves could not be fetched: ${error.message}.`);
+    showNote(`The time series could not be loaded: ${error.message}.`);
     return;
   }
-  if (note.textContent.startsWith("The curves")) say("");
+  if (note.textContent.startsWith("The time series")) showNote("");
   fillChooser();
   draw();
 }
@@ -170,10 +170,10 @@ const redraw = () => plots.forEach((plot) => plot.data && plot.draw());
 area.hidden = false;
 makePlots();
 select.addEventListener("change", draw);
-whole.addEventListener("click", () => plots.forEach((plot) => plot.wholeTime()));
+entireRun.addEventListener("click", () => plots.forEach((plot) => plot.showAll()));
 document.addEventListener("jobsight:refresh", load);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-// A canvas keeps its colours: for paper it is drawn once more, in the colours of paper.
+// A canvas keeps its colours: redraw it with the colours for print.
 addEventListener("beforeprint", () => {
   document.documentElement.classList.add("on-paper");
   redraw();

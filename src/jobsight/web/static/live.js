@@ -1,5 +1,5 @@
-// Keeps a page fresh while a job runs. The server renders every figure once, as HTML; this fetches
-// the same page again and exchanges the parts marked data-live, so no figure is formatted twice.
+// Refreshes a page while a job runs: fetches the same page again and replaces the sections marked
+// data-live. All figures are formatted by the server.
 
 const RUNNING_PERIOD = 3000;
 const LONGEST_PERIOD = 60000;
@@ -42,8 +42,7 @@ function isSelected(section) {
 
 const FOCUSABLE = "a[href], button, [tabindex]";
 
-// What the server last sent per section: comparing with the living DOM would always differ,
-// because the relative times are added to it here.
+// The last HTML of each section from the server. The DOM differs from it by the relative times.
 const sent = new Map();
 
 function exchange(section, fresh) {
@@ -53,7 +52,7 @@ function exchange(section, fresh) {
     else section.setAttribute(name, value);
   }
   const html = fresh.innerHTML;
-  // Somebody who is just selecting text to copy should not lose it; the next round will do.
+  // Keep a section while text in it is selected; the next refresh replaces it.
   if (sent.get(section.id) === html || isSelected(section)) return;
   sent.set(section.id, html);
   const focused = [...section.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
@@ -77,8 +76,8 @@ function period() {
 
 async function refresh() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  // A redirection leads to the sign-in page: the session has ended, and the page stays as it is.
-  if (!answer.ok || answer.redirected) throw new Error(`the server answered ${answer.status}`);
+  // A redirect leads to the sign-in page: the session has expired, and the page is left as it is.
+  if (!answer.ok || answer.redirected) throw new Error(`HTTP status ${answer.status}`);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const section of document.querySelectorAll("[data-live][id]")) {
     const fresh = page.getElementById(section.id);
@@ -98,7 +97,7 @@ async function round() {
     } catch {
       failures += 1;
     }
-    // Also once more after the end: the last values come with the end itself.
+    // Once more after the end of the job, for its final values.
     if (wasRunning) document.dispatchEvent(new CustomEvent("jobsight:refresh"));
     document.documentElement.toggleAttribute("data-stale", failures > 1);
   }

@@ -1,24 +1,24 @@
-// Brings the curves of several nodes onto one row of times, because uPlot draws against one.
+// Aligns the time series of several nodes to common times, as uPlot requires.
 
 const PARTS = ["mean", "minimum", "maximum"];
 
-// The server puts a time without values into every gap: beside one, nothing is interpolated.
+// The server inserts a time without values into every gap; gaps are not interpolated.
 function interpolate(times, column, wanted) {
-  const made = new Array(wanted.length).fill(null);
+  const result = new Array(wanted.length).fill(null);
   let right = 0;
   wanted.forEach((time, index) => {
     while (right < times.length && times[right] < time) right += 1;
     if (right >= times.length) return;
-    if (times[right] === time) made[index] = column[right];
+    if (times[right] === time) result[index] = column[right];
     else if (right > 0 && column[right] !== null && column[right - 1] !== null) {
       const share = (time - times[right - 1]) / (times[right] - times[right - 1]);
-      made[index] = column[right - 1] + share * (column[right] - column[right - 1]);
+      result[index] = column[right - 1] + share * (column[right] - column[right - 1]);
     }
   });
-  return made;
+  return result;
 }
 
-// One row of times for all: the densest node's own, with what others saw before and after it.
+// The times of the node with the most points, extended by those of others before and after.
 function commonTimes(nodes) {
   const densest = nodes.reduce((best, node) => (node.times.length > best.times.length ? node : best));
   const first = densest.times[0];
@@ -50,18 +50,18 @@ export function alignNodes(nodes) {
 }
 
 function fold(columns, length, join) {
-  const made = new Array(length).fill(null);
+  const result = new Array(length).fill(null);
   for (let index = 0; index < length; index++) {
     const values = [];
     for (const column of columns) if (column[index] !== null) values.push(column[index]);
-    if (values.length) made[index] = join(values);
+    if (values.length) result[index] = join(values);
   }
-  return made;
+  return result;
 }
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-// The mean over the nodes, and the range from the least to the greatest of any of them.
+// The mean over the nodes, and the minimum and maximum of any node.
 export function meanOfNodes(aligned) {
   const metrics = {};
   for (const name of new Set(aligned.nodes.flatMap((node) => Object.keys(node.metrics)))) {

@@ -15,17 +15,17 @@ function translucent(name, share) {
   return hex + Math.round(share * 255).toString(16).padStart(2, "0");
 }
 
-// A value between two gaps has no neighbour to draw a line to: it gets a point instead.
+// A value between two gaps is drawn as a point, because it has no neighbour for a line.
 function lonely(u, index) {
   const column = u.data[index];
-  const found = [];
+  const indices = [];
   for (let at = 0; at < column.length; at++) {
-    if (column[at] != null && column[at - 1] == null && column[at + 1] == null) found.push(at);
+    if (column[at] != null && column[at - 1] == null && column[at + 1] == null) indices.push(at);
   }
-  return found.length ? found : null;
+  return indices.length ? indices : null;
 }
 
-// The mark on a line under the cursor; the edges of a band and what was asked have none.
+// The mark on a line under the cursor; the edges of a band and the requested value have none.
 function cursorPoint(line, index) {
   if (!line || line.fixed !== undefined || line.group || index !== line.index) return null;
   const mark = document.createElement("div");
@@ -36,10 +36,10 @@ function cursorPoint(line, index) {
 }
 
 function element(name, className, ...children) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  made.append(...children);
-  return made;
+  const node = document.createElement(name);
+  if (className) node.className = className;
+  node.append(...children);
+  return node;
 }
 
 function sample(line) {
@@ -55,8 +55,8 @@ function sample(line) {
   return picture;
 }
 
-// A line is {label, colour, dash, values, minimum?, maximum?}; several lines may share one entry of
-// the legend (the nodes of a job), then only the nearest to the cursor is named.
+// A line is {label, colour, dash, values, minimum?, maximum?}. Several lines may share one entry of
+// the legend (the nodes of a job); it then shows the line nearest to the cursor.
 export class Plot {
   constructor(parent, { title, kind, height, onCursor, onZoom }) {
     Object.assign(this, { title, kind: KINDS[kind], height, onCursor, onZoom });
@@ -76,7 +76,7 @@ export class Plot {
     this.observer.observe(this.area);
   }
 
-  // Draw lines anew, or only give a living uPlot its new values when nothing else has changed.
+  // Redraw the lines, or only update the values of the uPlot if nothing else has changed.
   show(times, lines) {
     const data = [times];
     for (const line of lines) {
@@ -129,7 +129,7 @@ export class Plot {
       const thin = line.dash !== "solid" || line.thin;
       const stroke = line.faint ? translucent(line.colour, 0.65) : colour(line.colour);
       const points = { show: false, filter: lonely };
-      // A rate stands for the time since the sample before it, so it is drawn as a step.
+      // A rate covers the time since the previous sample, so it is drawn as a step.
       const paths = this.stepped ? uPlot.paths.stepped({ align: -1 }) : undefined;
       line.index = this.owners.length;
       this.owners.push(line);
@@ -197,7 +197,7 @@ export class Plot {
     return min != null && (min > times[0] || max < times.at(-1));
   }
 
-  // With few lines there is room in the legend for the range beside the value.
+  // With few lines, the legend has space for the range next to the value.
   get roomy() {
     return this.lines.length < 4;
   }
@@ -227,7 +227,7 @@ export class Plot {
     });
   }
 
-  // Put the values under the cursor into the legend.
+  // Show the values under the cursor in the legend.
   read(focused) {
     if (!this.u) return;
     if (focused !== undefined) this.focused = focused;
@@ -288,7 +288,7 @@ export class Plot {
     this.u.setCursor({ left, top: 10 }, true, true);
   }
 
-  wholeTime() {
+  showAll() {
     const times = this.u?.data[0];
     if (times?.length) this.u.setScale("x", { min: times[0], max: times.at(-1) });
   }

@@ -1,5 +1,5 @@
-// Axis and cursor units. The figures in the page's text come from the server; only what depends on
-// the cursor or the size of a plot is written here.
+// Units of the axes and of the values under the cursor. All other figures are formatted by the
+// server.
 
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const BINARY_STEPS = Array.from({ length: 56 }, (_, power) => 2 ** power);
@@ -32,7 +32,7 @@ function binaryScale(largest) {
   return { unit: BINARY[power], divisor: 1024 ** power };
 }
 
-// Each kind: the steps of its axis, the scale for a largest value, and the text of one value.
+// Each kind: the steps of its axis, the scale for a maximum, and the text of one value.
 export const KINDS = {
   cores: {
     steps: DECIMAL_STEPS,
@@ -74,11 +74,11 @@ export function elapsed(seconds, step = 1) {
   if (seconds < MINUTE && step < MINUTE) {
     return `${Number(seconds.toFixed(step < 1 ? 1 : 0))} s`;
   }
-  const whole = Math.round(seconds);
-  const days = Math.floor(whole / DAY);
-  const hours = Math.floor((whole % DAY) / HOUR);
-  const minutes = Math.floor((whole % HOUR) / MINUTE);
-  const clock = `${two(minutes)}:${two(whole % MINUTE)}`;
+  const rounded = Math.round(seconds);
+  const days = Math.floor(rounded / DAY);
+  const hours = Math.floor((rounded % DAY) / HOUR);
+  const minutes = Math.floor((rounded % HOUR) / MINUTE);
+  const clock = `${two(minutes)}:${two(rounded % MINUTE)}`;
   if (days) return step >= DAY ? `${days} d` : `${days} d ${two(hours)}:${two(minutes)}`;
-  return hours ? `${hours}:${clock}` : `${minutes}:${two(whole % MINUTE)}`;
+  return hours ? `${hours}:${clock}` : `${minutes}:${two(rounded % MINUTE)}`;
 }

@@ -1,0 +1,105 @@
+"""Outer units: RFC 3339, seconds and bytes by declaration, both ways."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobsight.reports.report import JobReport
+from jobsight.server.api import health, jobs, usage
+from jobsight.util.outer import (
+    Duration,
+    Size,
+    Time,
+    format_rfc3339,
+    from_outer,
+    outer_names,
+    outer_schemas,
+    parse_rfc3339,
+    to_outer,
+)
+from tests.reports.samples import report
+
+
+class Inner(msgspec.Struct):
+    wait: Duration | None = msgspec.field(name="wait_seconds")
+    disk: Size
+
+
+class Outer(msgspec.Struct):
+    name: str
+    start: Time | None
+    took: Duration
+    parts: list[Inner]
+    by_name: dict[str, Inner]
+
+
+VALUE = Outer("a", 1_794_721_386_313_222_990, 2_284_276_267, [Inner(None, 7)], {"b": Inner(1, 8)})
+DOCUMENT: dict[str, Any] = {
+    "name": "a",
+    "start": "2026-11-15T05:43:06.313222990Z",
+    "took_seconds": 2.284276267,
+    "parts": [{"wait_seconds": None, "disk_bytes": 7}],
+    "by_name": {"b": {"wait_seconds": 1e-9, "disk_bytes": 8}},
+}
+
+
+def test_both_ways() -> None:
+    assert to_outer(VALUE) == DOCUMENT
+    assert from_outer(DOCUMENT, Outer) == VALUE
+    assert to_outer([{"x": VALUE}]) == [{"x": DOCUMENT}]
+    assert outer_names(Outer)["took"] == "took_seconds"
+
+
+def test_a_wrong_document_is_refused() -> None:
+    for change in ({"start": "soon"}, {"took_seconds": "long"}, {"parts": [3]}, {"name": 4}):
+        with pytest.raises(msgspec.ValidationError):
+            from_outer(DOCUMENT | change, Outer)
+
+
+@given(st.integers(min_value=-(2**62), max_value=2**63 - 1))
+def test_times_keep_every_nanosecond(time: int) -> None:
+    assert parse_rfc3339(format_rfc3339(time)) == time
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01t01:00:00+01:00", 0),
+        ("1970-01-01 00:00:01.5Z", 1.5),
+        ("1970-01-01T00:00:01.1234567899Z", 1.123456789),
+    ],
+)
+def test_forms_of_rfc_3339(text: str, seconds: float) -> None:
+    assert parse_rfc3339(text) == round(seconds * 1e9)
+
+
+@pytest.mark.parametrize("text", ["", "2026-11-15", "2026-11-15T00:00:00", "x" * 40, "9" * 99])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="RFC 3339"):
+        parse_rfc3339(text)
+
+
+def test_a_report_survives_the_way_to_a_client() -> None:
+    made = report()
+    document = msgspec.json.decode(msgspec.json.encode(to_outer(made)))
+    assert from_outer(document, JobReport) == made
+
+
+def test_the_schemas_describe_the_documents() -> None:
+    replies = (*jobs.REPLIES, *usage.REPLIES, health.Health)
+    schemas = outer_schemas(replies, "{name}")
+    report_schema = schemas["JobReport"]["properties"]
+    assert report_schema["start"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+    assert schemas["CpuUse"]["properties"]["cpu_seconds"]["anyOf"][0] == {"type": "number"}
+    document = msgspec.json.decode(msgspec.json.encode(to_outer(report())))
+    assert set(document) == set(report_schema)
+    for part, name in (("cpu", "CpuUse"), ("memory", "MemoryUse"), ("time", "TimeUse")):
+        assert set(document[part]) == set(schemas[name]["properties"])
+    # No schema is left with a name that the documents do not use.
+    for kind in replies:
+        for field in msgspec.structs.fields(kind):
+            assert outer_names(kind)[field.name] == field.encode_name
