@@ -24,10 +24,22 @@ def traced(store: Store) -> Iterator[set[str]]:
     engine.dispose()
     with store.database.alone() as writer:
         writer.set_trace_callback(seen.add)
+    connect = store.database._connect
+    assert connect is not None
+
+    def traced_connect() -> sqlite3.Connection:
+        connection = connect()
+        connection.set_trace_callback(seen.add)
+        return connection
+
+    store.database._readers.clear()
+    store.database._connect = traced_connect
     try:
         yield seen
     finally:
         writer.set_trace_callback(None)
+        store.database._readers.clear()
+        store.database._connect = connect
         event.remove(engine, "connect", listen)
         engine.dispose()
 

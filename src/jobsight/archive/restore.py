@@ -13,8 +13,8 @@ from jobsight.model import JobTotals
 from jobsight.store.database import Transaction
 from jobsight.store.read.external import ArchivedRun
 from jobsight.store.schema import statements
-from jobsight.store.schema.statements import INFO_NAMES, quoted
-from jobsight.store.schema.tables import SUMMED_FIGURES, runs
+from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES, quoted
+from jobsight.store.schema.tables import runs
 from jobsight.store.series import codec
 from jobsight.store.series.curves import ARRIVED, SeriesBlock, join_chunks
 from jobsight.store.store import Store

@@ -37,9 +37,8 @@ from jobsight.errors import JobsightError
 from jobsight.model import SECOND, JobTotals
 from jobsight.store.database import Database
 from jobsight.store.read.external import ArchivedRun
-from jobsight.store.schema.statements import INFO_NAMES
+from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES
 from jobsight.store.schema.tables import (
-    SUMMED_FIGURES,
     checkpoints,
     chunks,
     executables,

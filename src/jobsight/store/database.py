@@ -11,6 +11,7 @@ import re
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,8 @@ class Database:
         self._make_engine = make_engine
         self._engine: Engine | None = None
         self._connect = connect
+        #: Idle connections of :meth:`query` to SQLite.
+        self._readers: deque[sqlite3.Connection] = deque()
         #: The one connection that writes to SQLite.
         self._writer: sqlite3.Connection | None = None
         self._writing = threading.Lock()
@@ -76,6 +79,33 @@ class Database:
             if self.postgresql:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
+
+    @contextmanager
+    def query(self) -> Iterator[Transaction]:
+        """A consistent view of the store by the driver alone, without SQLAlchemy."""
+        with self._explained():
+            if self._connect is None:
+                with self._raw() as connection, connection.transaction():
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    yield Transaction(connection, True)
+                return
+            try:
+                reader = self._readers.pop()
+            except IndexError:
+                reader = self._connect()
+            try:
+                reader.execute("BEGIN")
+                try:
+                    yield Transaction(reader, False)
+                finally:
+                    reader.rollback()
+            except self._errors:
+                reader.close()
+                raise
+            except BaseException:
+                self._readers.append(reader)
+                raise
+            self._readers.append(reader)
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
@@ -140,6 +170,8 @@ class Database:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+        while self._readers:
+            self._readers.pop().close()
         if self._engine is not None:
             self._engine.dispose()
 

@@ -26,6 +26,7 @@ class Cursor(Protocol):
     """What SQLite's and PostgreSQL's cursors have in common."""
 
     rowcount: int
+    description: Any
 
     def fetchone(self) -> Any: ...
     def fetchall(self) -> list[Any]: ...
@@ -45,6 +46,14 @@ class Transaction:
             sql = _percent_style(sql)
         cursor: Cursor = self._connection.execute(sql, parameters or {})
         return cursor
+
+    def mappings(
+        self, sql: str, parameters: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """The rows of a query, each by its column names."""
+        cursor = self.execute(sql, parameters)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def execute_many(self, sql: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Run one statement for every row."""

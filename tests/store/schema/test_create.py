@@ -14,7 +14,7 @@ from jobsight.errors import StoreError
 from jobsight.store.database import open_database
 from jobsight.store.schema import create, statements, tables, versions
 from jobsight.store.store import Store
-from tests.store.sample import batch, info
+from tests.store.sample import batch, info, part, series, step, use
 
 
 def _master(file: Path) -> list[tuple[object, ...]]:
@@ -104,11 +104,36 @@ def test_who_only_writes_needs_the_driver_alone(tmp_path: Path) -> None:
         "from jobsight.store.write.intake import Intake\n"
         "for _ in range(2):\n"
         "    with Intake.open(sys.argv[1]) as store:\n"
-        "        Aggregator(store, 'c1').book([])\n"
+        "        Aggregator(store, 'c1').store([])\n"
         "print(*{'sqlalchemy', 'alembic', 'psycopg', 'numpy'} & sys.modules.keys())\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "store.db")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_who_reads_a_run_needs_the_driver_alone(tmp_path: Path) -> None:
+    """``jobsight report`` and ``jobsight jobs`` have to start fast."""
+    with Store.open(tmp_path / "store.db") as store:
+        news = part(
+            executables=[use(b"/bin/a", 1)], steps=[step("batch", 40)], series=series([0, 1])
+        )
+        assert store.write(batch(news, info()))
+    program = (
+        "import sys\n"
+        "from jobsight.model import RunReference\n"
+        "from jobsight.store.store import Store\n"
+        "with Store.open(sys.argv[1]) as store:\n"
+        "    run = store.find(RunReference(7))\n"
+        "    assert store.runs(search='x', user='y') == [] and store.count_runs() == 1\n"
+        "    assert store.nodes(run.id) and store.executables(run.id) and store.steps(run.id)\n"
+        "print(*{'sqlalchemy', 'alembic', 'psycopg', 'numpy'} & sys.modules.keys())\n"
+        "with Store.open(sys.argv[1]) as store:\n"
+        "    assert store.series(run.id) and store.summaries(run.id)\n"
+        "print(*{'sqlalchemy', 'alembic', 'psycopg', 'numpy'} & sys.modules.keys())\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "store.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "\nnumpy\n"
 
 
 def test_another_that_has_a_new_file_in_hand_is_waited_for(tmp_path: Path) -> None:

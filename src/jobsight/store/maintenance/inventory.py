@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Table, func, select, text
 from sqlalchemy.exc import OperationalError
 
 from jobsight.store.database import Database
+from jobsight.store.read.queries import StoreInfo
 from jobsight.store.schema import tables, versions
 from jobsight.store.schema.tables import (
     agents,
@@ -112,6 +113,38 @@ def take_inventory(database: Database) -> Inventory:
             newest=newest,
             bytes_a_value=_bytes_a_value(connection),
             agents=_agents(connection),
+        )
+
+
+def summarize_store(database: Database) -> StoreInfo:
+    """Count the rows of the main tables."""
+    with database.read() as connection:
+
+        def count(table: Table) -> int:
+            return connection.scalar(select(func.count()).select_from(table)) or 0
+
+        rows, series_size = connection.execute(
+            select(func.sum(chunks.c.rows), func.sum(func.length(chunks.c.data)))
+        ).one()
+        oldest, newest = connection.execute(
+            select(func.min(runs.c.start), func.max(runs.c.start))
+        ).one()
+        return StoreInfo(
+            location=database.where,
+            engine=database.engine.dialect.name,
+            version=versions.stored_version(connection) or "",
+            runs=count(runs),
+            nodes=count(run_nodes),
+            chunks=count(chunks),
+            rows=int(rows or 0),
+            executables=count(executables),
+            steps=count(steps),
+            paths=count(paths),
+            agents=count(agents),
+            series_size=int(series_size or 0),
+            size=size_of(connection),
+            oldest=oldest,
+            newest=newest,
         )
 
 

@@ -1,14 +1,9 @@
-"""What was pruned of a run, asked of the archive that holds it.
-
-Curves that another system keeps: what the store asks of it, and what it says of a run.
-"""
+"""Protocols for data that other systems hold: the archive, and external storage of time series."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
-
-from sqlalchemy import Connection, select
+from typing import Final, NamedTuple, Protocol
 
 from jobsight.errors import StoreError
 from jobsight.store.read.queries import (
@@ -18,12 +13,14 @@ from jobsight.store.read.queries import (
     StoredSeries,
     StoredStep,
 )
-from jobsight.store.schema.tables import runs
-from jobsight.store.series.curves import SeriesBlock, combine, summarise
+from jobsight.store.sql.load import load_statements
+from jobsight.store.transaction import Transaction
+
+_SQL: Final = load_statements("read")
 
 
 class ArchivedRun(NamedTuple):
-    """Where the archive has a run: the file that stands for its part, and its key there."""
+    """Where the archive holds a run: the file of its part, and its key in that file."""
 
     file: str
     cluster: str
@@ -32,7 +29,7 @@ class ArchivedRun(NamedTuple):
 
 
 class Archive(Protocol):
-    """What a store asks for runs that it no longer holds whole."""
+    """Reads the data of runs that retention has removed from the store."""
 
     def executables(self, run: ArchivedRun) -> list[StoredExecutable]: ...
     def steps(self, run: ArchivedRun) -> list[StoredStep]: ...
@@ -46,17 +43,14 @@ class Archive(Protocol):
     ) -> list[StoredSeries]: ...
 
 
-def find_archived(connection: Connection, run_id: int) -> ArchivedRun | None:
-    """Where a run of which something was pruned is archived."""
-    query = select(runs.c.archived, runs.c.cluster, runs.c.job_id, runs.c.archived_start)
-    found = connection.execute(
-        query.where(runs.c.id == run_id, runs.c.pruned != 0, runs.c.archived.is_not(None))
-    ).first()
-    return None if found is None else ArchivedRun(*found)
+def find_archived(transaction: Transaction, run_id: int) -> ArchivedRun | None:
+    """Where a run is archived, if retention has removed some of its data."""
+    rows = transaction.mappings(_SQL["archived_run"], {"run_id": run_id})
+    return ArchivedRun(**rows[0]) if rows else None
 
 
 class RunSpan(NamedTuple):
-    """A run as another system may know it: whose job, from when to when."""
+    """A run as another system identifies it: the job and its interval."""
 
     cluster: str
     job_id: int
@@ -66,29 +60,31 @@ class RunSpan(NamedTuple):
 
 
 class ExternalSeries(Protocol):
-    """Keeps the curves of runs in place of the store's own chunks."""
+    """Holds the time series of runs in place of the store's own chunks."""
 
     def series(
         self, run: RunSpan, metrics: Sequence[str] | None, since: int | None, until: int | None
     ) -> list[StoredSeries]: ...
 
     def nodes(self, run: RunSpan) -> list[StoredNode]:
-        """The run on its nodes, worked out from the curves, where no agent has reported it."""
+        """The nodes of a run that no agent has reported, derived from the time series."""
         ...
 
 
-def find_span(connection: Connection, run_id: int) -> RunSpan:
-    query = select(runs.c.cluster, runs.c.job_id, runs.c.start, runs.c.end)
-    found = connection.execute(query.where(runs.c.id == run_id)).first()
-    if found is None:
+def find_span(transaction: Transaction, run_id: int) -> RunSpan:
+    """The job and the interval of a run, or :class:`StoreError`."""
+    rows = transaction.mappings(_SQL["span_of_run"], {"run_id": run_id})
+    if not rows:
         raise StoreError(f"the store holds no run {run_id} any more")
-    return RunSpan(*found)
+    return RunSpan(**rows[0])
 
 
 def summaries_of(series: Sequence[StoredSeries]) -> list[MetricSummary]:
-    """Minimum, mean, maximum and last of curves that are read as a whole."""
-    made = []
-    for one in series:
-        for metric, summary in summarise(SeriesBlock(one.times, one.columns)).items():
-            made.append(MetricSummary(one.node, metric, *combine([summary])))
-    return sorted(made)
+    """Minimum, mean, maximum and last value of time series that were read in full."""
+    from jobsight.store.series.curves import SeriesBlock, combine, summarise
+
+    return sorted(
+        MetricSummary(of_node.node, metric, *combine([summary]))
+        for of_node in series
+        for metric, summary in summarise(SeriesBlock(of_node.times, of_node.columns)).items()
+    )

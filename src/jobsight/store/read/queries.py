@@ -1,15 +1,16 @@
-"""The read side: what pages, reports and the API ask of a store.
+"""The queries of reports, pages and the API, and the records that they return.
 
-What the store gives back.
+A query takes the :class:`Transaction` of :meth:`Database.query`. SQLAlchemy is not imported, and
+numpy only by the queries for time series: ``jobsight report`` would otherwise spend most of its
+time on imports. Read ``list_runs`` and ``find_run`` first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, String, cast, func, or_, select
 
 from jobsight.errors import StoreError
 from jobsight.model import (
@@ -24,89 +25,138 @@ from jobsight.model import (
     StepUse,
     format_start,
 )
-from jobsight.store.schema.statements import INFO_NAMES
-from jobsight.store.schema.tables import (
-    SUMMED_FIGURES,
-    agents,
-    chunks,
-    executables,
-    paths,
-    run_nodes,
-    runs,
-    steps,
-)
-from jobsight.store.series import codec
-from jobsight.store.series.codec import decompress
-from jobsight.store.series.curves import SeriesBlock, Summary, between, combine, join, summarise
-from jobsight.store.series.packing import Integers, Values
+from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES, quoted
+from jobsight.store.sql.load import load_statements
+from jobsight.store.transaction import Transaction
 from jobsight.store.write.runs import HIGHEST, info_from_columns, total
+
+if TYPE_CHECKING:
+    from jobsight.store.series.packing import Integers, Values
+
+_SQL: Final = load_statements("read")
+#: Before and after every time that can be stored.
+_EVER: Final = (-(2**63), 2**63 - 1)
 
 _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
 _decode_coverage = msgspec.msgpack.Decoder(dict[str, Coverage]).decode
-_decode_summary = msgspec.msgpack.Decoder(dict[str, Summary]).decode
 
 
-def list_runs(
-    connection: Connection, filters: list[ColumnElement[bool]], limit: int, offset: int = 0
-) -> list[StoredRun]:
-    """Runs that pass all filters, the latest start first."""
-    query = select(runs).where(*filters).order_by(runs.c.start.desc(), runs.c.id.desc())
-    return _stored_runs(connection, query.limit(limit).offset(offset))
+class RunFilter(NamedTuple):
+    """Conditions on ``runs`` that all must hold, with their parameters."""
+
+    conditions: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = {}
+
+    def where(self) -> str:
+        return " AND ".join(self.conditions) or "true"
 
 
-def count_runs(connection: Connection, filters: list[ColumnElement[bool]]) -> int:
-    """How many runs pass all filters."""
-    return connection.scalar(select(func.count()).select_from(runs).where(*filters)) or 0
-
-
-def run_filters(
+def run_filter(
     *,
     user: str | None = None,
     account: str | None = None,
     state: str | None = None,
     search: str | None = None,
     since: int | None = None,
-) -> list[ColumnElement[bool]]:
-    """The conditions of a list of runs; ``since`` keeps the runs started then or later."""
-    filters: list[ColumnElement[bool]] = []
-    for column, value in ((runs.c.user, user), (runs.c.account, account), (runs.c.state, state)):
-        if value is not None:
-            filters.append(column == value)
+) -> RunFilter:
+    """The filter of a list of runs; ``since`` keeps the runs started at that time or later."""
+    given = {"user": user, "account": account, "state": state}
+    parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    conditions = [f"{quoted(name)} = :{name}" for name in parameters]
     if since is not None:
-        filters.append(runs.c.start >= since)
+        conditions.append("start >= :since")
+        parameters["since"] = since
     if search:
-        texts = (runs.c.name, runs.c.user, runs.c.account, runs.c.partition, runs.c.command)
-        found = [column.icontains(search, autoescape=True) for column in texts]
-        found.append(cast(runs.c.job_id, String).startswith(search, autoescape=True))
-        filters.append(or_(*found))
-    return filters
+        escaped = "".join(f"/{char}" if char in "%_/" else char for char in search)
+        parameters |= {"anywhere": f"%{escaped}%", "prefix": f"{escaped}%"}
+        texts = ("name", "user", "account", "partition", "command")
+        matches = [f"lower({quoted(name)}) LIKE lower(:anywhere) ESCAPE '/'" for name in texts]
+        matches.append("CAST(job_id AS VARCHAR) LIKE :prefix ESCAPE '/'")
+        conditions.append(f"({' OR '.join(matches)})")
+    return RunFilter(tuple(conditions), parameters)
 
 
-def find_run(connection: Connection, reference: RunReference, where: str) -> StoredRun:
-    """The run that a person means, or :class:`RunNotFound`."""
-    for condition in _meanings(reference):
-        filters = [condition]
-        if reference.cluster is not None:
-            filters.append(runs.c.cluster == reference.cluster)
-        if reference.start is not None:
-            second = reference.start // SECOND * SECOND
-            filters.append(runs.c.start.between(second, second + SECOND - 1))
-        found = list_runs(connection, filters, 1)
-        if found:
-            return found[0]
+def list_runs(
+    transaction: Transaction, filter: RunFilter, limit: int, offset: int = 0
+) -> list[StoredRun]:
+    """Runs that pass the filter, the latest start first."""
+    rows = transaction.mappings(
+        f"SELECT * FROM runs WHERE {filter.where()} "
+        "ORDER BY start DESC, id DESC LIMIT :limit OFFSET :offset",
+        {**filter.parameters, "limit": limit, "offset": offset},
+    )
+    names: dict[int, list[str]] = {row["id"]: [] for row in rows}
+    # The scheduler's end and memory take precedence, so most runs need nothing from their nodes.
+    incomplete = {row["id"] for row in rows if row["end"] is None or row["memory"] is None}
+    reports: dict[int, list[tuple[bool, JobTotals | None]]] = {}
+    nodes = transaction.look_up(_SQL["nodes_of_runs"], [(run_id,) for run_id in names])
+    for run_id, node, final, totals in nodes:
+        names[run_id].append(node)
+        if run_id in incomplete:
+            decoded = None if totals is None else _decode_totals(totals)
+            reports.setdefault(run_id, []).append((bool(final), decoded))
+    return [
+        _stored_run(row, names[row["id"]], summarize_nodes(reports.get(row["id"], ())))
+        for row in rows
+    ]
+
+
+def _stored_run(row: Mapping[str, Any], nodes: Sequence[str], on_nodes: NodesSummary) -> StoredRun:
+    start = None if row["provisional"] else row["start"]
+    columns = {name: row[name] for name in INFO_NAMES}
+    info = info_from_columns(row["cluster"], row["job_id"], start, columns)
+    return StoredRun(
+        id=row["id"],
+        info=info,
+        provisional=bool(row["provisional"]),
+        cpu_time=row["cpu_time"],
+        memory_used_peak=row["memory_used_peak"],
+        memory_peak=row["memory_peak"],
+        nodes=list(dict.fromkeys([*(info.nodes or ()), *nodes])),
+        first_seen=row["first_seen"],
+        last_seen=row["last_seen"],
+        start=row["start"],
+        on_nodes=on_nodes,
+    )
+
+
+def count_runs(transaction: Transaction, filter: RunFilter) -> int:
+    """How many runs pass the filter."""
+    query = f"SELECT count(*) FROM runs WHERE {filter.where()}"
+    return int(transaction.execute(query, filter.parameters).fetchone()[0])
+
+
+def find_run(transaction: Transaction, reference: RunReference, where: str) -> StoredRun:
+    """The run that a reference names, or :class:`RunNotFound`."""
+    parameters: dict[str, Any] = {"job_id": reference.job_id}
+    conditions = []
+    if reference.cluster is not None:
+        conditions.append("cluster = :cluster")
+        parameters["cluster"] = reference.cluster
+    if reference.start is not None:
+        conditions.append("start BETWEEN :first AND :last")
+        first = reference.start // SECOND * SECOND
+        parameters |= {"first": first, "last": first + SECOND - 1}
+    if reference.array_task_id is not None:
+        parameters["task"] = reference.array_task_id
+    if reference.het_offset is not None:
+        parameters["offset_in_job"] = reference.het_offset
+    for meaning in _meanings(reference):
+        runs = list_runs(transaction, RunFilter((meaning, *conditions), parameters), 1)
+        if runs:
+            return runs[0]
     raise RunNotFound(_written(reference), where)
 
 
-def _meanings(reference: RunReference) -> Iterator[ColumnElement[bool]]:
-    job_id = reference.job_id
+def _meanings(reference: RunReference) -> Iterator[str]:
     if reference.array_task_id is not None:
-        yield (runs.c.array_job_id == job_id) & (runs.c.array_task_id == reference.array_task_id)
+        yield "array_job_id = :job_id AND array_task_id = :task"
     elif reference.het_offset is not None:
-        yield (runs.c.het_job_id == job_id) & (runs.c.het_offset == reference.het_offset)
+        yield "het_job_id = :job_id AND het_offset = :offset_in_job"
     else:
-        yield runs.c.job_id == job_id
-        # The id of a whole array or heterogeneous job, where no run has it as its own.
-        yield or_(runs.c.array_job_id == job_id, runs.c.het_job_id == job_id)
+        yield "job_id = :job_id"
+        # The id of an array or heterogeneous job, if no run has it as its own.
+        yield "(array_job_id = :job_id OR het_job_id = :job_id)"
 
 
 def _written(reference: RunReference) -> str:
@@ -122,52 +172,6 @@ def _written(reference: RunReference) -> str:
     return text
 
 
-def _stored_runs(connection: Connection, query: Select[Any]) -> list[StoredRun]:
-    found = connection.execute(query).mappings().all()
-    seen: dict[int, list[str]] = {row["id"]: [] for row in found}
-    names = select(run_nodes.c.run_id, run_nodes.c.node).where(run_nodes.c.run_id.in_(seen))
-    for run_id, node in connection.execute(names.order_by(run_nodes.c.node)) if seen else ():
-        seen[run_id].append(node)
-    # The scheduler's end and memory take precedence, so most runs need nothing from their nodes.
-    on_nodes = _summaries_of_nodes(
-        connection, [row["id"] for row in found if row["end"] is None or row["memory"] is None]
-    )
-    result = []
-    for row in found:
-        start = None if row["provisional"] else row["start"]
-        columns = {name: row[name] for name in INFO_NAMES}
-        info = info_from_columns(row["cluster"], row["job_id"], start, columns)
-        result.append(
-            StoredRun(
-                id=row["id"],
-                info=info,
-                provisional=row["provisional"],
-                cpu_time=row["cpu_time"],
-                memory_used_peak=row["memory_used_peak"],
-                memory_peak=row["memory_peak"],
-                nodes=list(dict.fromkeys([*(info.nodes or ()), *seen[row["id"]]])),
-                first_seen=row["first_seen"],
-                last_seen=row["last_seen"],
-                start=row["start"],
-                on_nodes=on_nodes.get(row["id"], NodesSummary()),
-            )
-        )
-    return result
-
-
-def _summaries_of_nodes(connection: Connection, ids: Sequence[int]) -> dict[int, NodesSummary]:
-    if not ids:
-        return {}
-    columns = (run_nodes.c.run_id, run_nodes.c.final, run_nodes.c.totals)
-    nodes: dict[int, list[tuple[bool, JobTotals | None]]] = {}
-    for run_id, final, totals in connection.execute(
-        select(*columns).where(run_nodes.c.run_id.in_(ids))
-    ):
-        decoded = None if totals is None else _decode_totals(totals)
-        nodes.setdefault(run_id, []).append((final, decoded))
-    return {run_id: summarize_nodes(rows) for run_id, rows in nodes.items()}
-
-
 def summarize_nodes(nodes: Sequence[tuple[bool, JobTotals | None]]) -> NodesSummary:
     """Combine what the nodes of a run report: whether each is final, and its totals."""
     limits = [totals.memory_limit if totals else None for _, totals in nodes]
@@ -179,15 +183,8 @@ def summarize_nodes(nodes: Sequence[tuple[bool, JobTotals | None]]) -> NodesSumm
     )
 
 
-def list_nodes(connection: Connection, run_id: int) -> list[StoredNode]:
-    """The sightings of a run, by node and birth."""
-    same_node = (agents.c.cluster == run_nodes.c.cluster) & (agents.c.node == run_nodes.c.node)
-    query = (
-        select(run_nodes, agents.c.clock_skew)
-        .join(agents, same_node, isouter=True)
-        .where(run_nodes.c.run_id == run_id)
-        .order_by(run_nodes.c.node, run_nodes.c.birth)
-    )
+def list_nodes(transaction: Transaction, run_id: int) -> list[StoredNode]:
+    """The sightings of a run, by node and creation time."""
     return [
         StoredNode(
             id=row["id"],
@@ -197,27 +194,21 @@ def list_nodes(connection: Connection, run_id: int) -> list[StoredNode]:
             coverage={} if row["coverage"] is None else _decode_coverage(row["coverage"]),
             first_sample=row["first_sample"],
             last_sample=row["last_sample"],
-            final=row["final"],
+            final=bool(row["final"]),
             clock_skew=row["clock_skew"],
         )
-        for row in connection.execute(query).mappings()
+        for row in transaction.mappings(_SQL["nodes_of_run"], {"run_id": run_id})
     ]
 
 
-def list_executables(connection: Connection, run_id: int) -> list[StoredExecutable]:
-    """The executables of a run by node, each summed over the agent's epochs, most CPU first."""
-    query = (
-        select(run_nodes.c.node, paths.c.path, executables)
-        .join(run_nodes, run_nodes.c.id == executables.c.run_node_id)
-        .join(paths, paths.c.id == executables.c.path_id)
-        .where(run_nodes.c.run_id == run_id)
-    )
-    return sum_executables(connection.execute(query).mappings())
+def list_executables(transaction: Transaction, run_id: int) -> list[StoredExecutable]:
+    """The executables of a run by node, each summed over the agent epochs, most CPU time first."""
+    return sum_executables(transaction.mappings(_SQL["executables_of_run"], {"run_id": run_id}))
 
 
 def sum_executables(rows: Iterable[Mapping[Any, Any]]) -> list[StoredExecutable]:
-    """Rows of ``executables`` with node and path, of one run."""
-    found: dict[tuple[str, bytes, bool], ExecutableUse] = {}
+    """Sum rows of ``executables`` of one run, each with its node and path."""
+    uses: dict[tuple[str, bytes, bool], ExecutableUse] = {}
     for row in rows:
         path, known = bytes(row["path"]), bool(row["path_known"])
         figures = {
@@ -225,114 +216,107 @@ def sum_executables(rows: Iterable[Mapping[Any, Any]]) -> list[StoredExecutable]
         }
         use = ExecutableUse(path=path, path_known=known, **figures)
         key = (row["node"], path, known)
-        found[key] = _add(found[key], use) if key in found else use
-    order = sorted(found, key=lambda key: (key[0], -found[key].cpu_time, key[1]))
-    return [StoredExecutable(key[0], found[key]) for key in order]
+        uses[key] = _add(uses[key], use) if key in uses else use
+    order = sorted(uses, key=lambda key: (key[0], -uses[key].cpu_time, key[1]))
+    return [StoredExecutable(key[0], uses[key]) for key in order]
 
 
-def _add(one: ExecutableUse, other: ExecutableUse) -> ExecutableUse:
+def _add(use: ExecutableUse, other: ExecutableUse) -> ExecutableUse:
     sums = {
-        name: min(getattr(one, name) + getattr(other, name), HIGHEST) for name in SUMMED_FIGURES
+        name: min(getattr(use, name) + getattr(other, name), HIGHEST) for name in SUMMED_FIGURES
     }
     return msgspec.structs.replace(
-        one,
+        use,
         **sums,
-        peak_memory=max(one.peak_memory, other.peak_memory),
-        # Zero stands for a time that the agent did not know.
-        first_seen=min(one.first_seen or other.first_seen, other.first_seen or one.first_seen),
-        last_seen=max(one.last_seen, other.last_seen),
+        peak_memory=max(use.peak_memory, other.peak_memory),
+        # Zero is a time that the agent did not know.
+        first_seen=min(use.first_seen or other.first_seen, other.first_seen or use.first_seen),
+        last_seen=max(use.last_seen, other.last_seen),
     )
 
 
-def list_steps(connection: Connection, run_id: int) -> list[StoredStep]:
-    """The steps of a run by node, each summed over the node's sightings."""
-    query = (
-        select(run_nodes.c.node, steps)
-        .join(run_nodes, run_nodes.c.id == steps.c.run_node_id)
-        .where(run_nodes.c.run_id == run_id)
-        .order_by(run_nodes.c.node, steps.c.first_seen, steps.c.step, run_nodes.c.birth)
-    )
-    return sum_steps(connection.execute(query).mappings())
+def list_steps(transaction: Transaction, run_id: int) -> list[StoredStep]:
+    """The steps of a run by node, each summed over the sightings of the node."""
+    return sum_steps(transaction.mappings(_SQL["steps_of_run"], {"run_id": run_id}))
 
 
 def sum_steps(rows: Iterable[Mapping[Any, Any]]) -> list[StoredStep]:
-    """Rows of ``steps`` with their node, of one run, in the order in which they are shown."""
-    found: dict[tuple[str, str], StepUse] = {}
+    """Sum rows of ``steps`` of one run, each with its node; the order stays."""
+    uses: dict[tuple[str, str], StepUse] = {}
     for row in rows:
         use = StepUse(**{name: row[name] for name in StepUse.__struct_fields__})
+        use.ended = bool(use.ended)
         key = (row["node"], use.step)
-        found[key] = _add_step(found[key], use) if key in found else use
-    return [StoredStep(node, use) for (node, _), use in found.items()]
+        uses[key] = _add_step(uses[key], use) if key in uses else use
+    return [StoredStep(node, use) for (node, _), use in uses.items()]
 
 
-def _add_step(one: StepUse, other: StepUse) -> StepUse:
-    # A cgroup that was made anew counts from nothing: times add up, peaks do not.
-    peaks = [use.memory_peak for use in (one, other) if use.memory_peak is not None]
+def _add_step(use: StepUse, other: StepUse) -> StepUse:
+    # A cgroup that was created again counts from zero: times add up, peaks do not.
+    peaks = [step.memory_peak for step in (use, other) if step.memory_peak is not None]
     return StepUse(
-        step=one.step,
-        tasks=max(one.tasks, other.tasks),
-        cpu_time=total([one.cpu_time, other.cpu_time]),
-        cpu_overhead=total([one.cpu_overhead, other.cpu_overhead]),
+        step=use.step,
+        tasks=max(use.tasks, other.tasks),
+        cpu_time=total([use.cpu_time, other.cpu_time]),
+        cpu_overhead=total([use.cpu_overhead, other.cpu_overhead]),
         memory_peak=max(peaks, default=None),
-        oom_kills=total([one.oom_kills, other.oom_kills]),
-        first_seen=min(one.first_seen or other.first_seen, other.first_seen or one.first_seen),
-        last_seen=max(one.last_seen, other.last_seen),
-        ended=max(one, other, key=lambda use: use.last_seen).ended,
+        oom_kills=total([use.oom_kills, other.oom_kills]),
+        first_seen=min(use.first_seen or other.first_seen, other.first_seen or use.first_seen),
+        last_seen=max(use.last_seen, other.last_seen),
+        ended=max(use, other, key=lambda step: step.last_seen).ended,
     )
 
 
 def list_series(
-    connection: Connection,
+    transaction: Transaction,
     run_id: int,
     metrics: Sequence[str] | None,
     since: int | None,
     until: int | None,
 ) -> list[StoredSeries]:
-    """The curves of a run, one entry per node."""
-    query = (
-        select(run_nodes.c.node, chunks.c.data)
-        .join(run_nodes, run_nodes.c.id == chunks.c.run_node_id)
-        .where(run_nodes.c.run_id == run_id)
-        .order_by(run_nodes.c.node, chunks.c.id)
-    )
-    if since is not None:
-        query = query.where(chunks.c.last >= since)
-    if until is not None:
-        query = query.where(chunks.c.first <= until)
+    """The time series of a run, one entry per node."""
+    from jobsight.store.series import codec
+    from jobsight.store.series.curves import SeriesBlock, between, join
+
     wanted = None if metrics is None else frozenset(metrics)
-    parts: dict[str, list[SeriesBlock]] = {}
-    for node, data in connection.execute(query):
-        parts.setdefault(node, []).append(SeriesBlock(*codec.decode(data, wanted)))
+    parameters = {
+        "run_id": run_id,
+        "since": _EVER[0] if since is None else since,
+        "until": _EVER[1] if until is None else until,
+    }
+    blocks: dict[str, list[SeriesBlock]] = {}
+    for node, data in transaction.execute(_SQL["chunks_of_run"], parameters).fetchall():
+        blocks.setdefault(node, []).append(SeriesBlock(*codec.decode(data, wanted)))
     return [
-        StoredSeries(node, *between(join(pieces), since, until)) for node, pieces in parts.items()
+        StoredSeries(node, *between(join(of_node), since, until))
+        for node, of_node in blocks.items()
     ]
 
 
-def list_summaries(connection: Connection, run_id: int) -> list[MetricSummary]:
-    """Minimum, mean, maximum and last of every metric by node."""
-    query = (
-        select(run_nodes.c.node, chunks.c.id, chunks.c.summary)
-        .join(run_nodes, run_nodes.c.id == chunks.c.run_node_id)
-        .where(run_nodes.c.run_id == run_id)
-        .order_by(run_nodes.c.node, chunks.c.id)
-    )
-    by_curve: dict[tuple[str, str], list[Summary]] = {}
-    waiting: dict[str, list[int]] = {}
-    for node, chunk_id, packed in connection.execute(query):
+def list_summaries(transaction: Transaction, run_id: int) -> list[MetricSummary]:
+    """Minimum, mean, maximum and last value of every metric by node."""
+    from jobsight.store.series import codec
+    from jobsight.store.series.curves import SeriesBlock, Summary, combine, join, summarise
+
+    decode = msgspec.msgpack.Decoder(dict[str, Summary]).decode
+    summaries: dict[tuple[str, str], list[Summary]] = {}
+    without_summary: dict[str, list[int]] = {}
+    chunks = transaction.execute(_SQL["summaries_of_run"], {"run_id": run_id}).fetchall()
+    for node, chunk_id, packed in chunks:
         if packed is None:
-            waiting.setdefault(node, []).append(chunk_id)
+            without_summary.setdefault(node, []).append(chunk_id)
             continue
-        for metric, summary in _decode_summary(decompress(packed)).items():
-            by_curve.setdefault((node, metric), []).append(summary)
-    # Parts that have just arrived are few: they are summed up now, not with every batch.
-    for node, ids in waiting.items():
-        data = connection.scalars(select(chunks.c.data).where(chunks.c.id.in_(ids)))
-        curves = join([SeriesBlock(*codec.decode(piece)) for piece in data])
-        for metric, summary in summarise(curves).items():
-            by_curve.setdefault((node, metric), []).append(summary)
+        for metric, summary in decode(codec.decompress(packed)).items():
+            summaries.setdefault((node, metric), []).append(summary)
+    # Parts that have just arrived are few: they are summarised here, not with every batch.
+    for node, ids in without_summary.items():
+        data = transaction.look_up(_SQL["chunk_data"], [(chunk_id,) for chunk_id in ids])
+        block = join([SeriesBlock(*codec.decode(chunk)) for (chunk,) in data])
+        for metric, summary in summarise(block).items():
+            summaries.setdefault((node, metric), []).append(summary)
     return [
-        MetricSummary(node, metric, *combine(by_curve[node, metric]))
-        for node, metric in sorted(by_curve)
+        MetricSummary(node, metric, *combine(summaries[node, metric]))
+        for node, metric in sorted(summaries)
     ]
 
 
@@ -340,7 +324,7 @@ class RunNotFound(StoreError):
     """The store holds no such run."""
 
     def __init__(self, reference: str, where: str) -> None:
-        #: Without the place of the store.
+        #: Without the location of the store.
         self.sentence = f"no run of job {reference} is in the store"
         super().__init__(f"{self.sentence} {where}")
 
@@ -361,7 +345,8 @@ class StoredRun(msgspec.Struct, kw_only=True):
 
     id: int
     info: JobInfo
-    #: No record of the scheduler has confirmed it yet; ``start`` is the birth on the node.
+    #: No record of the scheduler has confirmed it yet; ``start`` is the creation time
+    #: on the node.
     provisional: bool
     cpu_time: int | None
     memory_used_peak: int | None
@@ -401,7 +386,7 @@ class StoredNode(msgspec.Struct, kw_only=True):
 
 
 class StoredExecutable(msgspec.Struct):
-    """An executable of a run on one node, summed over the lives of the agent."""
+    """An executable of a run on one node, summed over the agent epochs."""
 
     node: str
     use: ExecutableUse
@@ -415,7 +400,7 @@ class StoredStep(msgspec.Struct):
 
 
 class StoredSeries(msgspec.Struct):
-    """The curves of a run on one node, in the order of time."""
+    """The time series of a run on one node, by time."""
 
     node: str
     times: Integers
@@ -423,7 +408,7 @@ class StoredSeries(msgspec.Struct):
 
 
 class MetricSummary(NamedTuple):
-    """A curve in four numbers. The mean is by time, not by sample: sampling is not regular."""
+    """A time series in four numbers. The mean is weighted by time: sampling is not regular."""
 
     node: str
     metric: str

@@ -17,6 +17,20 @@ INFO_NAMES = tuple(
 )
 
 
+#: The figures of an executable that add up over epochs.
+SUMMED_FIGURES = (
+    "executions",
+    "processes",
+    "cpu_time",
+    "cpu_user",
+    "cpu_system",
+    "cpu_estimated",
+    "read_bytes",
+    "written_bytes",
+    "failures",
+)
+
+
 def quoted(name: str) -> str:
     """A column's name; some are words of SQL (user, end, partition)."""
     return f'"{name}"'

@@ -24,6 +24,8 @@ from sqlalchemy import (
     true,
 )
 
+from jobsight.store.schema.statements import SUMMED_FIGURES
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -204,19 +206,6 @@ software = Table(
     Column("user_provided", Boolean, nullable=False),
     Column("ignored", Boolean, nullable=False),
     UniqueConstraint("name", "version", "local_version", "user_provided", "ignored"),
-)
-
-#: The figures of an executable that add up over epochs.
-SUMMED_FIGURES = (
-    "executions",
-    "processes",
-    "cpu_time",
-    "cpu_user",
-    "cpu_system",
-    "cpu_estimated",
-    "read_bytes",
-    "written_bytes",
-    "failures",
 )
 
 executables = Table(

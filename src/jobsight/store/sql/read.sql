@@ -1,0 +1,49 @@
+-- What reports, pages and the API query. Rows are read by column name.
+
+-- name: nodes_of_runs
+SELECT run_id, node, final, totals FROM run_nodes WHERE run_id IN (:keys) ORDER BY node
+
+-- name: nodes_of_run
+SELECT run_nodes.*, agents.clock_skew
+FROM run_nodes
+LEFT JOIN agents ON agents.cluster = run_nodes.cluster AND agents.node = run_nodes.node
+WHERE run_nodes.run_id = :run_id
+ORDER BY run_nodes.node, run_nodes.birth
+
+-- name: executables_of_run
+SELECT run_nodes.node, paths.path, executables.*
+FROM run_nodes
+JOIN executables ON executables.run_node_id = run_nodes.id
+JOIN paths ON paths.id = executables.path_id
+WHERE run_nodes.run_id = :run_id
+
+-- name: steps_of_run
+SELECT run_nodes.node, steps.*
+FROM run_nodes
+JOIN steps ON steps.run_node_id = run_nodes.id
+WHERE run_nodes.run_id = :run_id
+ORDER BY run_nodes.node, steps.first_seen, steps.step, run_nodes.birth
+
+-- name: chunks_of_run
+SELECT run_nodes.node, chunks.data
+FROM run_nodes
+JOIN chunks ON chunks.run_node_id = run_nodes.id
+WHERE run_nodes.run_id = :run_id AND chunks.last >= :since AND chunks.first <= :until
+ORDER BY run_nodes.node, chunks.id
+
+-- name: summaries_of_run
+SELECT run_nodes.node, chunks.id, chunks.summary
+FROM run_nodes
+JOIN chunks ON chunks.run_node_id = run_nodes.id
+WHERE run_nodes.run_id = :run_id
+ORDER BY run_nodes.node, chunks.id
+
+-- name: chunk_data
+SELECT data FROM chunks WHERE id IN (:keys) ORDER BY id
+
+-- name: archived_run
+SELECT archived AS file, cluster, job_id, archived_start AS start FROM runs
+WHERE id = :run_id AND pruned <> 0 AND archived IS NOT NULL
+
+-- name: span_of_run
+SELECT cluster, job_id, start, "end" FROM runs WHERE id = :run_id
