@@ -17,8 +17,7 @@ import pytest
 
 from jobsight.agent.job import JobView
 from jobsight.agent.outputs.http import HttpOptions, HttpOutput
-from jobsight.agent.outputs.spool import RecordRefused
-from jobsight.agent.outputs.worker import OutputPlan, OutputWorker
+from jobsight.agent.outputs.worker import OutputPlan, OutputWorker, RecordRefused
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
 

@@ -9,8 +9,13 @@ import pytest
 
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.file import FileOptions, FileOutput
-from jobsight.agent.outputs.spool import RecordRefused
-from jobsight.agent.outputs.worker import OutputHandle, OutputPlan, OutputWorker, stop_all
+from jobsight.agent.outputs.worker import (
+    OutputHandle,
+    OutputPlan,
+    OutputWorker,
+    RecordRefused,
+    stop_all,
+)
 from jobsight.cli.compat.collector import view_of
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from jobsight.agent.samplers.gpu.devices import NodeGpus
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, Nvml
-from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary, plain, record
-from jobsight.agent.samplers.gpu.sampler import GpuSampler, main
+from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary, main, plain, record
+from jobsight.agent.samplers.gpu.sampler import GpuSampler
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import MISSING
 from tests.agent.samplers.jobs import Job, write

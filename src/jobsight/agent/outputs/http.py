@@ -23,10 +23,10 @@ from jobsight.agent.outputs.record import Record, encode_record, with_start
 from jobsight.agent.outputs.spool import (
     DEFAULT_LIMIT,
     RecordKey,
-    RecordRefused,
     RecordSpool,
     record_key,
 )
+from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.config import paths
 from jobsight.errors import ConfigError
 

@@ -2,8 +2,8 @@
 
 This is not :class:`jobsight.transport.spool.Spool`: several processes (one collector per job)
 share the directory, records have no sequence, and each carries its key. It has a module of its
-own because every output worker needs :class:`RecordRefused`, while ``http.py`` imports TLS and
-the HTTP client of the standard library.
+own because the file output needs it as well, while ``http.py`` imports TLS and the HTTP client of
+the standard library.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 
 from jobsight.agent.job import JobView
 from jobsight.agent.outputs.record import is_requeued, run_start, without_surrogates
+from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.errors import JobsightError
 from jobsight.util.durable import write_atomically
 from jobsight.util.locks import AlreadyRunning, LockFile
@@ -47,10 +48,6 @@ def record_key(view: JobView) -> RecordKey:
         start=run_start(view),
         requeued=is_requeued(view),
     )
-
-
-class RecordRefused(JobsightError):
-    """The receiver will never accept this record."""
 
 
 class DeliveryResult(NamedTuple):

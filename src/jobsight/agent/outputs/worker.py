@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from jobsight.agent.job import Document, JobView, Output
-from jobsight.agent.outputs.spool import RecordRefused
 from jobsight.errors import JobsightError
 from jobsight.text import readable_text
 from jobsight.util.log_once import LogOnce
@@ -29,6 +28,10 @@ DEFAULT_LIMIT: Final = 1000
 #: A site's own output may call sys.exit, which would end the thread silently.
 _FAILURES: Final = (Exception, SystemExit)
 _MAX_CAUSES: Final = 100
+
+
+class RecordRefused(JobsightError):
+    """Raised by the ``write`` of an output if the receiver will never accept the record."""
 
 
 class OutputPlan(NamedTuple):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -146,3 +150,33 @@ def _objects(value: Any) -> Any:
     if isinstance(value, dict):
         return SimpleNamespace(**{name: _objects(item) for name, item in value.items()})
     return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record the GPUs of this machine for tests."""
+    parser = argparse.ArgumentParser(prog="python -m jobsight.agent.samplers.gpu.nvml_replay")
+    parser.add_argument("--record", metavar="FILE", type=Path, required=True)
+    parser.add_argument("--samples", type=int, default=10)
+    parser.add_argument("--interval", type=float, default=0.5)
+    options = parser.parse_args(arguments)
+    try:
+        import pynvml
+
+        recording = record(pynvml, options.samples, options.interval)
+    except Exception as error:
+        print(f"NVML cannot be used: {error}", file=sys.stderr)
+        return 1
+    try:
+        fields = "index,name,utilization.gpu,memory.used,power.draw,clocks.current.sm"
+        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False, text=True)
+        recording["nvidia_smi"] = done.stdout
+    except (OSError, subprocess.SubprocessError):
+        recording["nvidia_smi"] = None
+    options.record.write_text(json.dumps(recording, indent=1) + "\n")
+    print(f"{len(recording['calls'])} calls and their results are in {options.record}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

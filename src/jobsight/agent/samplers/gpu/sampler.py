@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from jobsight.agent.job import Document, JobView, Row
@@ -238,35 +233,3 @@ class GpuSampler(JobSampler):
             reason = "the allocated GPUs are not known; those that the job's processes used"
             return {"gpu": Coverage(quality="estimate", reason=reason)}
         return {"gpu": Coverage(quality="exact")}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Record the GPUs of this machine for tests."""
-    parser = argparse.ArgumentParser(prog="python -m jobsight.agent.samplers.gpu.sampler")
-    parser.add_argument("--record", metavar="FILE", type=Path, required=True)
-    parser.add_argument("--samples", type=int, default=10)
-    parser.add_argument("--interval", type=float, default=0.5)
-    options = parser.parse_args(arguments)
-    try:
-        import pynvml
-
-        from jobsight.agent.samplers.gpu.nvml_replay import record
-
-        recording = record(pynvml, options.samples, options.interval)
-    except Exception as error:
-        print(f"NVML cannot be used: {error}", file=sys.stderr)
-        return 1
-    try:
-        fields = "index,name,utilization.gpu,memory.used,power.draw,clocks.current.sm"
-        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-        done = subprocess.run(command, capture_output=True, timeout=30, check=False, text=True)
-        recording["nvidia_smi"] = done.stdout
-    except (OSError, subprocess.SubprocessError):
-        recording["nvidia_smi"] = None
-    options.record.write_text(json.dumps(recording, indent=1) + "\n")
-    print(f"{len(recording['calls'])} calls and their results are in {options.record}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
