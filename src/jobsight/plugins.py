@@ -14,6 +14,7 @@ from jobsight.agent.outputs.record import Record, encode_record
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.agent.samplers.base import (
     JobSampler,
+    SamplerOptions,
     duration,
     item_name,
     positive_integer,
@@ -42,6 +43,7 @@ __all__ = [
     "RecordRefused",
     "Row",
     "Sampler",
+    "SamplerOptions",
     "duration",
     "encode_record",
     "item_name",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypedDict
 
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.node import Node, this_node
@@ -14,6 +15,13 @@ from jobsight.text import readable_path
 
 #: The store accepts metric names of up to 128 bytes.
 _MAX_ITEM_NAME = 100
+
+
+class SamplerOptions(TypedDict, total=False):
+    """The keyword arguments that every sampler has."""
+
+    sampler_interval: float
+    node: Node | None
 
 
 class JobSampler:

@@ -7,13 +7,12 @@ is the hard limit, the maximum is the kernel's high-water mark.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.probes.cgroup_files import MemoryPeaks, MemoryReading
-from jobsight.agent.samplers.base import JobSampler, averaged_metrics
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, averaged_metrics
 from jobsight.agent.samplers.cpu import CoreList
-from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import CurrentCgroup, Gauge
 from jobsight.model import MISSING, Coverage
 
@@ -37,10 +36,9 @@ class SlurmCGroup(JobSampler):
         *,
         cgroup_base: str | None = None,
         metrics_to_average: Sequence[str] = ("memory_usage",),
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         # Accepted because files of SAMS have it; the engine knows the directories.
         del cgroup_base
         self._averages = averaged_metrics(self.name, metrics_to_average, _FIELDS)

@@ -7,12 +7,11 @@ estimate: the job's CPU time is distributed over the cores on which its threads 
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.processes.process import Process
-from jobsight.agent.samplers.base import JobSampler, positive_integer
-from jobsight.agent.samplers.node import Node
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, positive_integer
 from jobsight.agent.samplers.readings import CurrentCgroup
 from jobsight.model import MISSING, SECOND, Coverage
 
@@ -35,10 +34,9 @@ class CoreTimes(JobSampler):
         *,
         every: int = 5,
         max_reads: int = 1000,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._every = positive_integer(self.name, "every", every)
         self._max_reads = positive_integer(self.name, "max_reads", max_reads)
         self._core_list = CoreList()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, item_name, text_list
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, item_name, text_list
 from jobsight.agent.samplers.node import Node, Reading
 from jobsight.agent.samplers.readings import (
     MAX_PATHS,
@@ -67,10 +67,9 @@ class IOStats(JobSampler):
         *,
         iostat_devs: Sequence[str] | None = None,
         iostat_command: str | None = None,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         # Accepted because files of SAMS have it; no command is run.
         del iostat_command
         self._patterns = text_list(self.name, "iostat_devs", iostat_devs, required=True)

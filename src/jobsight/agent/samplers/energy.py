@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.processes.procfs import TICK
-from jobsight.agent.samplers.base import JobSampler, text_list
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, text_list
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Counter, Gauge
 from jobsight.model import MISSING, Coverage
@@ -37,10 +37,9 @@ class Energy(JobSampler):
         self,
         *,
         meters: Sequence[str] = METERS,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         chips = text_list(self.name, "meters", meters)
         self._source = self.node.shared(("energy", chips), lambda: NodeEnergy(self.node, chips))
         self._chips = chips

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, positive_integer, text_list
-from jobsight.agent.samplers.node import Node
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, positive_integer, text_list
 from jobsight.agent.samplers.readings import Gauge, check_patterns, fill_pattern
 from jobsight.model import SECOND, Coverage
 from jobsight.util.mounts import below, parse_mountinfo, type_of
@@ -31,10 +30,9 @@ class Files(JobSampler):
         links_every: int = 20,
         max_processes: int = 1000,
         max_links: int = 500,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._prefixes = text_list(self.name, "scratch_prefixes", scratch_prefixes)
         check_patterns(self.name, "scratch_prefixes", self._prefixes)
         self._types = text_list(self.name, "scratch_types", scratch_types)

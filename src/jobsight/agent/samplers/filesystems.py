@@ -10,17 +10,17 @@ import fnmatch
 import glob
 import os
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.base import (
     JobSampler,
+    SamplerOptions,
     averaged_metrics,
     duration,
     item_name,
     text_list,
 )
-from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import (
     MAX_PATHS,
     Background,
@@ -56,10 +56,9 @@ class FSStats(JobSampler):
         self,
         *,
         mount_points: Sequence[str] | None = None,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._patterns = text_list(self.name, "mount_points", mount_points, required=True)
         check_patterns(self.name, "mount_points", self._patterns)
         self._background: Background[dict[str, Space | OSError]] = Background("file systems")
@@ -152,10 +151,9 @@ class ZFSStats(JobSampler):
         zfs_command: str = "/sbin/zfs",
         metrics_to_average: Sequence[str] = ("used",),
         timeout: float = 10.0,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._patterns = text_list(self.name, "volumes", volumes, required=True)
         check_patterns(self.name, "volumes", self._patterns)
         if any(pattern.startswith("-") for pattern in self._patterns):

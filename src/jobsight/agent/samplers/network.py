@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, item_name, text_list
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, item_name, text_list
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Counter
 from jobsight.model import SECOND, Coverage
@@ -94,10 +94,9 @@ class Network(JobSampler):
         self,
         *,
         interfaces: Sequence[str] | None = None,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._patterns = text_list(self.name, "interfaces", interfaces)
         self._selected: dict[str, bool] = {}
         self._base: Values = {}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.probes.cgroup_files import CgroupFiles
-from jobsight.agent.samplers.base import JobSampler, positive_integer
-from jobsight.agent.samplers.node import Node
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, positive_integer
 from jobsight.model import MISSING, Coverage
 
 RESOURCES: Final = ("cpu", "io", "memory")
@@ -47,10 +46,9 @@ class Pressure(JobSampler):
         *,
         cgroup_base: str | None = None,
         every: int = 10,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._base = Path(cgroup_base) if cgroup_base else None
         self._every = positive_integer(self.name, "every", every)
         self._round = 0

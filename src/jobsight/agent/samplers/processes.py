@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, averaged_metrics, positive_integer
-from jobsight.agent.samplers.node import Node
+from jobsight.agent.samplers.base import (
+    JobSampler,
+    SamplerOptions,
+    averaged_metrics,
+    positive_integer,
+)
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND, Coverage, ExecutableUse
 from jobsight.text import readable_path
@@ -47,10 +51,9 @@ class Threads(JobSampler):
         every: int = 5,
         max_programs: int = 50,
         max_threads: int = 1000,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         if not isinstance(states, bool):
             raise ConfigError(f"{self.name}: states must be true or false, not {states!r}")
         self._with_states = states
@@ -157,10 +160,9 @@ class Software(JobSampler):
         *,
         software_mapper: Mapper | str | None = None,
         metrics_to_average: Sequence[str] = _AVERAGES,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._averages = averaged_metrics(self.name, metrics_to_average, _AVERAGES)
         self._mapper: Mapper | None = None
         if callable(software_mapper):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
-from typing import Final
+from typing import Final, Unpack
 from zoneinfo import ZoneInfo
 
 from jobsight.agent.job import Document, JobView
-from jobsight.agent.samplers.base import JobSampler
-from jobsight.agent.samplers.node import Node
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.text import readable_text
@@ -32,10 +31,9 @@ class SlurmInfo(JobSampler):
         *,
         environment: Mapping[str, str] | None = None,
         scontrol: str | None = None,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         # Accepted because files of SAMS have it; no command is run.
         del scontrol
         if environment is not None and not isinstance(environment, Mapping):

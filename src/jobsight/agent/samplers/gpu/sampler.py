@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.samplers.base import JobSampler, duration, text_list
+from jobsight.agent.samplers.base import JobSampler, SamplerOptions, duration, text_list
 from jobsight.agent.samplers.gpu.devices import NodeGpus, parse_gpu_list
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource
-from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Gauge
 from jobsight.model import MISSING, Coverage
 
@@ -92,10 +91,9 @@ class GpuSampler(JobSampler):
         nvidia_smi_metrics: Sequence[str] = _METRICS,
         metrics_to_average: Sequence[str] = _AVERAGES,
         timeout: float = 10.0,
-        sampler_interval: float = 60.0,
-        node: Node | None = None,
+        **common: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(sampler_interval=sampler_interval, node=node)
+        super().__init__(**common)
         self._metrics = self._known(text_list(self.name, "nvidia_smi_metrics", nvidia_smi_metrics))
         self._averages = self._known(text_list(self.name, "metrics_to_average", metrics_to_average))
         command_timeout = duration(self.name, "timeout", timeout)
