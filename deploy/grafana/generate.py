@@ -1,15 +1,16 @@
-"""Writes the dashboards beside this file from the table of names; a test fails when they are old.
+"""Generates the dashboards in this directory from the table of metric families.
 
     python -m deploy.grafana.generate
 
-A name that the table does not hold is an error here: no panel can ask for what is not there.
+A name that is not in the table is an error, so no panel can query a series that does not exist. A
+test fails if the generated files are out of date.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.grafana.rendering import Dashboard, Panel, Target, rendered
+from deploy.grafana.rendering import Dashboard, Panel, Target, render
 from jobsight.metrics import METRICS
 from jobsight.prometheus import names
 
@@ -17,12 +18,12 @@ HERE = Path(__file__).parent
 
 
 def own(metric: str) -> str:
-    """Our name of a metric of the table."""
+    """jobsight's family of a metric."""
     return names.OF_METRIC[metric].name
 
 
-def agent(figure: str) -> str:
-    return names.AGENT[f"jobsight_agent_{figure}"].name
+def agent(name: str) -> str:
+    return names.AGENT[f"jobsight_agent_{name}"].name
 
 
 INFO = names.INFO.name
@@ -36,7 +37,7 @@ def rate(name: str, selector: str) -> str:
 
 
 def graph(title: str, unit: str, *targets: tuple[str, str], help: str = "") -> Panel:
-    return Panel(title, unit, tuple(Target(*one) for one in targets), help=help)
+    return Panel(title, unit, tuple(Target(*target) for target in targets), help=help)
 
 
 def number(title: str, unit: str, expression: str) -> Panel:
@@ -44,7 +45,7 @@ def number(title: str, unit: str, expression: str) -> Panel:
 
 
 def of_metric(metric: str, unit: str, selector: str, by: str, legend: str) -> Panel:
-    """A panel of one metric, in the table's words: the rate of a counter, a gauge as it is."""
+    """A panel of one metric with its title and help: the rate of a counter, or a gauge."""
     row = METRICS[metric]
     name = own(metric)
     value = rate(name, selector) if row.kind == "counter" else f"{name}{{{selector}}}"
@@ -65,27 +66,27 @@ def job() -> Dashboard:
         },
         (
             number("Nodes", "count", f"count({INFO}{{{here}}})"),
-            number("CPUs given", "count", f"max({CPUS}{{{here}}})"),
+            number("CPUs allocated", "count", f"max({CPUS}{{{here}}})"),
             number("CPU in use", "share", f"sum({cpu}) / max({CPUS}{{{here}}})"),
             number("Memory in use", "share", f"sum({used}) / max({MEMORY}{{{here}}})"),
             graph(
                 "Cores in use",
                 "cores",
                 (f"sum by (node) ({cpu})", "{{node}}"),
-                (f"max({CPUS}{{{here}}})", "given"),
+                (f"max({CPUS}{{{here}}})", "allocated"),
             ),
             graph(
                 "Memory",
                 "bytes",
                 (f"sum by (node) ({used})", "{{node}}"),
-                (f"max({MEMORY}{{{here}}})", "given"),
+                (f"max({MEMORY}{{{here}}})", "allocated"),
                 help=METRICS["memory.used"].help,
             ),
             graph(
-                "In programs and in the kernel",
+                "User and system time",
                 "cores",
-                (f"sum({rate(own('cpu.user'), here)})", "programs"),
-                (f"sum({rate(own('cpu.system'), here)})", "kernel"),
+                (f"sum({rate(own('cpu.user'), here)})", "user"),
+                (f"sum({rate(own('cpu.system'), here)})", "system"),
             ),
             graph(
                 "Cores",
@@ -141,7 +142,7 @@ def user() -> Dashboard:
         (
             number("Jobs", "count", f"count(count by (slurm_job) ({info}))"),
             number("Cores in use", "cores", f"sum({cpu})"),
-            number("CPUs given", "count", f"sum({by_job(f'{CPUS}{{{here}}}', 'max')})"),
+            number("CPUs allocated", "count", f"sum({by_job(f'{CPUS}{{{here}}}', 'max')})"),
             number(
                 "Memory",
                 "bytes",
@@ -149,13 +150,13 @@ def user() -> Dashboard:
             ),
             graph("Cores in use by job", "cores", (cpu, job)),
             graph(
-                "Share of the given CPUs by job",
+                "Share of the allocated CPUs by job",
                 "share",
                 (f"{cpu} / {by_job(f'{CPUS}{{{here}}}', 'max')}", job),
             ),
             graph("Memory by job", "bytes", (by_job(own("memory.used") + "{" + here + "}"), job)),
             graph(
-                "Share of the given memory by job",
+                "Share of the allocated memory by job",
                 "share",
                 (
                     f"{by_job(own('memory.used') + '{' + here + '}')} / "
@@ -176,7 +177,7 @@ def user() -> Dashboard:
             graph(
                 "GPUs",
                 "count",
-                (by_job(f"{own('gpu.held')}{{{here}}}"), f"{job} held"),
+                (by_job(f"{own('gpu.held')}{{{here}}}"), f"{job} allocated"),
                 (by_job(f"{own('gpu.idle')}{{{here}}}"), f"{job} idle"),
             ),
         ),
@@ -216,12 +217,12 @@ def node() -> Dashboard:
                 (f"sum({agent('resident_memory_bytes')}{{{here}}})", "agent"),
             ),
             graph(
-                "Waiting for the server",
+                "Size of the spool",
                 "bytes",
                 (f"sum({agent('spool_bytes')}{{{here}}})", "spool"),
             ),
             graph(
-                "What went wrong",
+                "Errors of the agent",
                 "per second",
                 (f"sum({rate(agent('faults_total'), here)})", "faults"),
                 (f"sum({rate(agent('event_overruns_total'), here)})", "events lost"),
@@ -244,25 +245,25 @@ def cluster() -> Dashboard:
         "jobsight: cluster",
         {"cluster": f"label_values({agent('info')}, cluster)"},
         (
-            number("Nodes that report", "count", f"count({agent('info')}{{{here}}})"),
+            number("Reporting nodes", "count", f"count({agent('info')}{{{here}}})"),
             number("Jobs", "count", f"count(count by (slurm_job) ({INFO}{{{here}}}))"),
             number("Cores in use", "cores", f"sum({cpu})"),
             number(
-                "Share of the given CPUs",
+                "Share of the allocated CPUs",
                 "share",
                 f"sum({cpu}) / sum(max by (slurm_job) ({CPUS}{{{here}}}))",
             ),
             graph(
-                "Cores in use and given",
+                "Cores in use and allocated",
                 "cores",
                 (f"sum({cpu})", "in use"),
-                (f"sum(max by (slurm_job) ({CPUS}{{{here}}}))", "given"),
+                (f"sum(max by (slurm_job) ({CPUS}{{{here}}}))", "allocated"),
             ),
             graph(
-                "Memory in use and given",
+                "Memory in use and allocated",
                 "bytes",
                 (f"sum({used})", "in use"),
-                (f"sum(max by (slurm_job) ({MEMORY}{{{here}}}))", "given"),
+                (f"sum(max by (slurm_job) ({MEMORY}{{{here}}}))", "allocated"),
             ),
             graph("Cores by partition", "cores", (by("partition", cpu), "{{partition}}")),
             graph("Cores by account", "cores", (f"topk(20, {by('account', cpu)})", "{{account}}")),
@@ -277,16 +278,16 @@ def cluster() -> Dashboard:
             graph(
                 "GPUs",
                 "count",
-                (f"sum({own('gpu.held')}{{{here}}})", "held"),
+                (f"sum({own('gpu.held')}{{{here}}})", "allocated"),
                 (f"sum({own('gpu.idle')}{{{here}}})", "idle"),
             ),
             graph(
-                "Batches that wait",
+                "Batches in the spool",
                 "count",
                 (f"topk(10, sum by (node) ({agent('spool_batches')}{{{here}}}))", "{{node}}"),
             ),
             graph(
-                "Agents: what went wrong",
+                "Errors of the agents",
                 "per second",
                 (f"sum({rate(agent('faults_total'), here)})", "faults"),
                 (f"sum({rate(agent('spool_dropped_total'), here)})", "batches dropped"),
@@ -294,7 +295,7 @@ def cluster() -> Dashboard:
             graph(
                 "Series",
                 "count",
-                (f"sum({agent('series')}{{{here}}})", "offered"),
+                (f"sum({agent('series')}{{{here}}})", "exposed"),
                 (f"sum({agent('series_left_out')}{{{here}}})", "left out"),
             ),
         ),
@@ -308,10 +309,10 @@ def dashboards() -> list[Dashboard]:
 def main() -> None:
     for dashboard in dashboards():
         file = HERE / f"{dashboard.name}.json"
-        text = rendered(dashboard)
+        text = render(dashboard)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
-            print(f"{file.name}: written anew")
+            print(f"{file.name}: updated")
 
 
 if __name__ == "__main__":

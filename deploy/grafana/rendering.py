@@ -1,11 +1,11 @@
-"""A dashboard as Grafana reads it."""
+"""Renders dashboards as the JSON of Grafana."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
 
-#: Base unit in the name -> Grafana's unit.
+#: Unit of a panel -> unit of Grafana.
 UNITS = {
     "cores": "short",
     "bytes": "bytes",
@@ -35,41 +35,40 @@ class Panel(NamedTuple):
 class Dashboard(NamedTuple):
     name: str
     title: str
-    #: Name of a variable -> the query that gives its values.
+    #: Variable -> the query of its values.
     variables: dict[str, str]
     panels: tuple[Panel, ...]
 
 
-def rendered(dashboard: Dashboard) -> str:
-    """A dashboard as Grafana reads it."""
+def render(dashboard: Dashboard) -> str:
     source = {"type": "prometheus", "uid": "${datasource}"}
-    panels, x, y, height = [], 0, 0, 0
-    for place, panel in enumerate(dashboard.panels, 1):
-        width, tall = (6, 4) if panel.kind == "stat" else (12, 8)
+    panels, x, y, row_height = [], 0, 0, 0
+    for panel_id, panel in enumerate(dashboard.panels, 1):
+        width, height = (6, 4) if panel.kind == "stat" else (12, 8)
         if x + width > 24:
-            x, y = 0, y + height
+            x, y = 0, y + row_height
         panels.append(
             {
-                "id": place,
+                "id": panel_id,
                 "type": panel.kind,
                 "title": panel.title,
                 "description": panel.help,
                 "datasource": source,
-                "gridPos": {"x": x, "y": y, "w": width, "h": tall},
+                "gridPos": {"x": x, "y": y, "w": width, "h": height},
                 "fieldConfig": {"defaults": {"unit": UNITS[panel.unit]}, "overrides": []},
                 "targets": [
                     {
-                        "refId": chr(ord("A") + number),
+                        "refId": chr(ord("A") + index),
                         "datasource": source,
                         "expr": target.expression,
                         "legendFormat": target.legend or "__auto",
                     }
-                    for number, target in enumerate(panel.targets)
+                    for index, target in enumerate(panel.targets)
                 ],
             }
         )
-        x, height = x + width, tall
-    made: dict[str, Any] = {
+        x, row_height = x + width, height
+    document: dict[str, Any] = {
         "uid": f"jobsight-{dashboard.name}",
         "title": dashboard.title,
         "tags": ["jobsight"],
@@ -83,7 +82,7 @@ def rendered(dashboard: Dashboard) -> str:
         ],
         "panels": panels,
     }
-    return json.dumps(made, indent=1) + "\n"
+    return json.dumps(document, indent=1) + "\n"
 
 
 def _source_variable() -> dict[str, Any]:

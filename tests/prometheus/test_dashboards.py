@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from deploy.grafana.generate import HERE, dashboards
-from deploy.grafana.rendering import Dashboard, rendered
+from deploy.grafana.rendering import Dashboard, render
 from jobsight.agent.exporter.exporter import AgentMetrics, Exporter
 from jobsight.agent.exporter.http import Endpoint
 from jobsight.config.settings import MetricsSettings
@@ -38,7 +38,7 @@ def rules() -> list[dict[str, str]]:
 @pytest.mark.parametrize("dashboard", dashboards(), ids=lambda one: one.name)
 def test_a_dashboard_is_what_the_table_gives(dashboard: Dashboard) -> None:
     text = (HERE / f"{dashboard.name}.json").read_text()
-    assert text == rendered(dashboard), "type `python -m deploy.grafana.generate`"
+    assert text == render(dashboard), "type `python -m deploy.grafana.generate`"
     made = json.loads(text)
     places = [tuple(panel["gridPos"].values()) for panel in made["panels"]]
     assert len(set(places)) == len(places)
@@ -90,7 +90,7 @@ tests:
       - {{alertname: JobsightBatchesDropped, eval_time: 50m}}
       - alertname: JobsightBatchesDropped
         eval_time: 70m
-        exp_alerts: [{{exp_labels: {{cluster: c, node: n, severity: critical}}, exp_annotations: {{summary: "n had to drop batches: its spool is full or its disk fails"}}}}]
+        exp_alerts: [{{exp_labels: {{cluster: c, node: n, severity: critical}}, exp_annotations: {{summary: "n has dropped batches: its spool is full or its disk fails"}}}}]
       - alertname: JobsightJobIdle
         eval_time: 100m
         exp_alerts: [{{exp_labels: {{cluster: c, slurm_job: "1", severity: info}}, exp_annotations: {{summary: "Job 1 has used almost none of its CPUs for an hour"}}}}]

@@ -85,12 +85,12 @@ START: Final = Family(
     "jobsight_job_start_time_seconds", "gauge", "Time at which the job was first seen on the node"
 )
 REQUESTED_CPUS: Final = Family(
-    "jobsight_job_requested_cpus", "gauge", "CPUs requested for the job on all its nodes"
+    "jobsight_job_requested_cpus", "gauge", "CPUs allocated to the job on all its nodes"
 )
 REQUESTED_MEMORY: Final = Family(
     "jobsight_job_requested_memory_bytes",
     "gauge",
-    "Memory requested for the job on all its nodes",
+    "Memory allocated to the job on all its nodes",
 )
 PROGRAM_THREADS: Final = Family(
     "jobsight_job_program_threads", "gauge", "Live threads of a program of the job", ("program",)
