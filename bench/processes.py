@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobsight.agent.launch.cgroup import OwnCgroup, make_cgroup
+from jobsight.agent.launch.cgroup import OwnCgroup, create_cgroup
 
 HERE = Path(__file__).parent
 
@@ -101,7 +101,7 @@ class Sleepers:
 @contextmanager
 def sleepers(count: int, threads: int = 1) -> Iterator[Sleepers]:
     """So many processes that sleep in a job's cgroup, ended and removed afterwards."""
-    own = make_cgroup(f"jobsight-bench-{os.getpid()}")
+    own = create_cgroup(f"jobsight-bench-{os.getpid()}")
     if own is None:
         raise SystemExit("this benchmark needs a cgroup of its own: run it as root")
     with tempfile.TemporaryDirectory() as folder:

@@ -127,7 +127,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 query_jobs=question_of(settings, node),
                 listen=True,
             )
-            agent.collector.tracker.names.scripts = settings.agent.name_scripts
+            agent.collector.tracker.names.include_scripts = settings.agent.name_scripts
             with stopping_on_signals(agent.stop):
                 exporter.start(agent)
                 exporter.listen_to_plugin(agent, Path(settings.agent.run_directory))

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobsight.agent.launch.cgroup import Hierarchies, find_hierarchies, make_cgroup
+from jobsight.agent.launch.cgroup import Hierarchies, create_cgroup, find_hierarchies
 from jobsight.agent.processes.netlink import (
     EXEC,
     EXIT,
@@ -175,7 +175,7 @@ def _describe(found: Hierarchies) -> Iterator[str]:
 
 
 def _own_cgroup() -> Check:
-    own = make_cgroup(f"jobsight-doctor-{os.getpid()}")
+    own = create_cgroup(f"jobsight-doctor-{os.getpid()}")
     if own is None:
         return Check(
             "own cgroup",

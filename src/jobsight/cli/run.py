@@ -104,11 +104,11 @@ def run(
             outcome = _launch(request, settings, Delivery(spool, target))
         finally:
             waiting = _close(spool)
-    if outcome.left_overs:
+    if outcome.leftovers:
         _say(
             "1 process outlived the command and was ended with the job"
-            if outcome.left_overs == 1
-            else f"{outcome.left_overs} processes outlived the command and were ended with the job"
+            if outcome.leftovers == 1
+            else f"{outcome.leftovers} processes outlived the command and were ended with the job"
         )
     if not quiet and not waiting:
         try:
@@ -139,7 +139,7 @@ def _launch(request: RunRequest, settings: Settings, delivery: Delivery) -> Outc
         flush_interval=min(settings.agent.send_interval, _SEND_EVERY),
         after_flush=thread.notify,
     )
-    collector.tracker.names.scripts = settings.agent.name_scripts
+    collector.tracker.names.include_scripts = settings.agent.name_scripts
     thread.start()
     try:
         return Launcher(request, collector).run()

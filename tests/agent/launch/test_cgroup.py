@@ -12,9 +12,9 @@ import pytest
 from jobsight.agent.launch.cgroup import (
     Hierarchies,
     OwnCgroup,
+    create_cgroup,
     find_hierarchies,
-    make_cgroup,
-    sweep,
+    remove_stale_cgroups,
 )
 from tests.alone import alone_with
 
@@ -36,7 +36,7 @@ def ended_pid() -> int:
 
 @pytest.fixture
 def own() -> Iterator[OwnCgroup]:
-    made = make_cgroup(NAME)
+    made = create_cgroup(NAME)
     assert made is not None
     yield made
     made.remove()
@@ -44,8 +44,8 @@ def own() -> Iterator[OwnCgroup]:
 
 
 def test_without_a_hierarchy_there_is_none() -> None:
-    assert make_cgroup(NAME, NOBODY) is None
-    assert sweep(NOBODY) == []
+    assert create_cgroup(NAME, NOBODY) is None
+    assert remove_stale_cgroups(NOBODY) == []
 
 
 def test_where_nothing_may_be_made_there_is_none_and_nothing_is_left(tmp_path: Path) -> None:
@@ -53,13 +53,13 @@ def test_where_nothing_may_be_made_there_is_none_and_nothing_is_left(tmp_path: P
     memory.mkdir()
     # The hierarchy of the CPU counters cannot be written, that of memory can.
     found = Hierarchies({"cpuacct": tmp_path / "missing", "memory": memory}, None, None)
-    assert make_cgroup(NAME, found) is None
+    assert create_cgroup(NAME, found) is None
     assert list(memory.iterdir()) == []
 
 
 @pytest.mark.root
 def test_made_and_removed() -> None:
-    own = make_cgroup(NAME)
+    own = create_cgroup(NAME)
     assert own is not None
     assert set(folders_named(NAME)) == set(own.directories.values())
     own.remove()
@@ -86,7 +86,7 @@ def test_left_overs_are_ended_whether_they_heed_or_not(own: OwnCgroup) -> None:
     assert deaf.stdout is not None
     deaf.stdout.readline()
     deaf.stdout.close()
-    assert own.end_left_overs(wait=3) >= 2
+    assert own.kill_leftovers(timeout=3) >= 2
     assert heeding.wait() == -signal.SIGTERM
     assert deaf.wait() == -signal.SIGKILL
     assert own.cgroup.processes() == []
@@ -97,7 +97,7 @@ def test_a_stopped_process_is_ended(own: OwnCgroup) -> None:
     child = subprocess.Popen(["/bin/sleep", "60"], preexec_fn=own.enter)
     child.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
-    assert own.end_left_overs(wait=0.1) == 1
+    assert own.kill_leftovers(timeout=0.1) == 1
     assert child.wait() == -signal.SIGKILL
 
 
@@ -110,7 +110,7 @@ def test_nobody_waits_for_ever(own: OwnCgroup, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", refuse)
-        assert own.end_left_overs(wait=0.1) == 1
+        assert own.kill_leftovers(timeout=0.1) == 1
     child.kill()
     child.wait()
 
@@ -124,10 +124,10 @@ def nobody_else_sweeps() -> Iterator[None]:
 @pytest.mark.root
 @pytest.mark.usefixtures("nobody_else_sweeps")
 def test_what_a_killed_launcher_left_is_swept() -> None:
-    made = make_cgroup(f"jobsight-7-{ended_pid()}")
+    made = create_cgroup(f"jobsight-7-{ended_pid()}")
     assert made is not None
     made.cgroup.close()
-    assert set(sweep(older_than=0)) >= set(made.directories.values())
+    assert set(remove_stale_cgroups(older_than=0)) >= set(made.directories.values())
     assert not any(directory.exists() for directory in made.directories.values())
 
 
@@ -136,13 +136,13 @@ def test_what_a_killed_launcher_left_is_swept() -> None:
 @pytest.mark.parametrize("why", ["launcher lives", "young", "not our name", "busy"])
 def test_everything_else_is_left_alone(why: str) -> None:
     pid = os.getpid() if why == "launcher lives" else ended_pid()
-    made = make_cgroup(f"jobsight-7-{pid}" + ("-more" if why == "not our name" else ""))
+    made = create_cgroup(f"jobsight-7-{pid}" + ("-more" if why == "not our name" else ""))
     assert made is not None
     child = None
     if why == "busy":
         child = subprocess.Popen(["/bin/sleep", "60"], preexec_fn=made.enter)
     try:
-        removed = sweep(older_than=3600 if why == "young" else 0)
+        removed = remove_stale_cgroups(older_than=3600 if why == "young" else 0)
         assert not set(removed) & set(made.directories.values())
         assert all(directory.exists() for directory in made.directories.values())
     finally:

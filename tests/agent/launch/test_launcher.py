@@ -101,5 +101,5 @@ def test_a_tree_of_processes_is_seen_whole() -> None:
     child.communicate()
     probe.finish()
     assert probe.totals().cpu_source == "rusage"
-    assert probe.coverage(0)["executables"].quality == "estimate"
+    assert probe.report(0).coverage["executables"].quality == "estimate"
     probe.close()

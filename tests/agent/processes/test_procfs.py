@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.processes.procfs import NOTHING, Gone, InputOutput, OpenProcess, add, subtract
+from jobsight.agent.processes.procfs import (
+    NO_IO,
+    IoCounters,
+    OpenProcess,
+    ProcessGone,
+    add_io,
+    subtract_io,
+)
 
-ONE = InputOutput(1, 2, 3, 4, 5, 6)
+ONE = IoCounters(1, 2, 3, 4, 5, 6)
 
 
 def descriptors() -> int:
@@ -45,11 +52,11 @@ def stat_line(command: str, state: str = "S", start: int = 77) -> str:
 
 def test_a_real_process_counts_what_it_used() -> None:
     live = OpenProcess(b"/proc", os.getpid())
-    before = live.vitals()
+    before = live.read_stat()
     end = time.process_time() + 0.1
     while time.process_time() < end:
         pass
-    after = live.vitals()
+    after = live.read_stat()
     live.close()
     assert after.cpu_user + after.cpu_system - before.cpu_user - before.cpu_system >= 0.08e9
     assert after.resident > 2**20
@@ -73,13 +80,13 @@ def test_the_clock_of_a_process_has_all_its_threads_to_the_nanosecond() -> None:
         assert program.stdout is not None
         live = OpenProcess(b"/proc", program.pid)
         before = int(program.stdout.readline())
-        read = live.clock()
+        read = live.cpu_clock()
         program.stdin.close()
         after = int(program.stdout.readline())
         program.wait()
     assert 150_000_000 <= before <= read <= after
-    with pytest.raises(Gone):
-        live.clock()
+    with pytest.raises(ProcessGone):
+        live.cpu_clock()
     live.close()
 
 
@@ -87,7 +94,7 @@ def test_the_running_time_of_the_first_thread() -> None:
     live = OpenProcess(b"/proc", os.getpid())
     # The kernel brings its own account up to date at its ticks.
     used = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
-    found = live.scheduled()
+    found = live.sched_stat()
     assert found is not None
     assert found.ran == pytest.approx(used, abs=50_000_000)
     live.close()
@@ -106,8 +113,8 @@ sys.stdin.read()
         assert child.stdout is not None
         child.stdout.readline()
         live = OpenProcess(b"/proc", child.pid)
-        found = live.input_output(1, NOTHING, had_children=False)
-        whole = live.whole_input_output()
+        found = live.own_io(1, NO_IO, had_children=False)
+        whole = live.io_with_children()
         child.communicate()
     live.close()
     assert found is not None
@@ -121,20 +128,20 @@ sys.stdin.read()
 def test_any_command_name_is_read_over(tmp_path: Path, command: str) -> None:
     live = recorded(tmp_path, 42, stat_line(command))
     assert live.start_ticks == 77
-    assert live.vitals().threads == 20
+    assert live.read_stat().threads == 20
     live.close()
 
 
 def test_an_ended_process_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     live = OpenProcess(b"/proc", sleeper.pid)
-    assert live.input_output(1, NOTHING, had_children=False) is not None
+    assert live.own_io(1, NO_IO, had_children=False) is not None
     sleeper.kill()
     sleeper.wait()
-    with pytest.raises(Gone):
-        live.vitals()
-    with pytest.raises(Gone):
-        live.input_output(1, NOTHING, had_children=False)
-    assert live.scheduled() is None
+    with pytest.raises(ProcessGone):
+        live.read_stat()
+    with pytest.raises(ProcessGone):
+        live.own_io(1, NO_IO, had_children=False)
+    assert live.sched_stat() is None
     live.close()
 
 
@@ -142,19 +149,19 @@ def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     live = OpenProcess(b"/proc", sleeper.pid)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-    with pytest.raises(Gone):
-        live.vitals()
+    with pytest.raises(ProcessGone):
+        live.read_stat()
     live.close()
 
 
 def test_a_process_that_is_not_there_leaves_no_descriptor(tmp_path: Path) -> None:
     before = descriptors()
-    with pytest.raises(Gone):
+    with pytest.raises(ProcessGone):
         OpenProcess(b"/proc", 2**22 + 1)
     (tmp_path / "7").mkdir()
     # It ended between the opening and the reading: the file is empty.
     (tmp_path / "7" / "stat").write_text("")
-    with pytest.raises(Gone):
+    with pytest.raises(ProcessGone):
         OpenProcess(os.fsencode(tmp_path), 7)
     assert descriptors() == before
 
@@ -166,10 +173,10 @@ def test_without_a_free_descriptor_nothing_breaks(sleeper: subprocess.Popen[byte
     filler = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest + 2)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(filler) + 1, hard))
     try:
-        with pytest.raises(Gone):
+        with pytest.raises(ProcessGone):
             OpenProcess(b"/proc", sleeper.pid)
-        assert live.input_output(1, NOTHING, had_children=False) is None
-        assert live.vitals().threads == 1
+        assert live.own_io(1, NO_IO, had_children=False) is None
+        assert live.read_stat().threads == 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in filler:
@@ -180,13 +187,13 @@ def test_without_a_free_descriptor_nothing_breaks(sleeper: subprocess.Popen[byte
 def test_ended_threads_are_added_where_the_file_does_not_hold_them(tmp_path: Path) -> None:
     io = "rchar: 10\nwchar: 20\nsyscr: 30\nsyscw: 40\nread_bytes: 50\nwrite_bytes: 60\n"
     live = recorded(tmp_path, 42, stat_line("a"), io)
-    own = InputOutput(10, 20, 30, 40, 50, 60)
-    assert live.input_output(1, NOTHING, had_children=False) == own
-    assert live.input_output(1, ONE, had_children=False) == add(own, ONE)
+    own = IoCounters(10, 20, 30, 40, 50, 60)
+    assert live.own_io(1, NO_IO, had_children=False) == own
+    assert live.own_io(1, ONE, had_children=False) == add_io(own, ONE)
     # The file of the whole process includes its ended threads.
-    assert live.input_output(2, ONE, had_children=False) == own
+    assert live.own_io(2, ONE, had_children=False) == own
     # It also includes children that were waited for, so the threads are summed one by one.
-    assert live.input_output(2, ONE, had_children=True) == add(own, ONE)
+    assert live.own_io(2, ONE, had_children=True) == add_io(own, ONE)
     live.close()
 
 
@@ -203,9 +210,9 @@ print("ready", flush=True)
         assert child.stdout is not None
         child.stdout.readline()
         live = OpenProcess(b"/proc", child.pid)
-        threads = live.vitals().threads
-        own = live.input_output(threads, NOTHING, had_children=True)
-        whole = live.whole_input_output()
+        threads = live.read_stat().threads
+        own = live.own_io(threads, NO_IO, had_children=True)
+        whole = live.io_with_children()
         child.communicate()
     live.close()
     assert own is not None
@@ -214,4 +221,4 @@ print("ready", flush=True)
 
 
 def test_sums() -> None:
-    assert subtract(add(ONE, ONE), ONE) == ONE
+    assert subtract_io(add_io(ONE, ONE), ONE) == ONE

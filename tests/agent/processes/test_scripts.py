@@ -107,7 +107,7 @@ WAIT = "import sys\nprint('x', end='', flush=True)\nsys.stdin.read()\n"
 
 def test_real_interpreters_are_named_with_their_scripts(tmp_path: Path) -> None:
     names, plain = ExecutableNames(), ExecutableNames()
-    names.scripts = True
+    names.include_scripts = True
     script = tmp_path / "näme.py"
     script.write_text(WAIT)
     perl = tmp_path / "x.pl"
@@ -122,7 +122,7 @@ def test_real_interpreters_are_named_with_their_scripts(tmp_path: Path) -> None:
         # What is learned for records of others is the file alone.
         assert set(names._by_inode.values()) == {bare.path}
         names.learn((1, 2), found)
-        assert names.of_inode((1, 2)) == bare.path
+        assert names.path_of((1, 2)) == bare.path
     with process(sys.executable, "-c", WAIT) as pid:
         assert names.by_link(pid) == bare
     with process("perl", perl, "secret") as pid:

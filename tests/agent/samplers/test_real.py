@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.job import JobView
-from jobsight.agent.launch.cgroup import OwnCgroup, make_cgroup
+from jobsight.agent.launch.cgroup import OwnCgroup, create_cgroup
 from jobsight.agent.probes.cgroup import CgroupProbe
 from jobsight.agent.probes.cgroup_files import CgroupGone, CgroupV2
 from jobsight.agent.processes.executables import ExecutableNames
@@ -50,11 +50,11 @@ extra.join()
 
 @pytest.fixture
 def own() -> Iterator[OwnCgroup]:
-    made = make_cgroup(f"jobsight-samplers-{os.getpid()}")
+    made = create_cgroup(f"jobsight-samplers-{os.getpid()}")
     if made is None:
         pytest.skip("no cgroup can be made here")
     yield made
-    made.end_left_overs()
+    made.kill_leftovers()
     made.remove()
 
 

@@ -1,27 +1,31 @@
-"""A cgroup of our own for a job that we start ourselves."""
+"""Creates and removes the cgroup of a job that ``jobsight run`` starts."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from jobsight.agent.probes.cgroup_files import CgroupReader, CgroupV1, CgroupV2
 
-#: A process that does not heed SIGTERM gets SIGKILL after this many seconds.
-KILL_WAIT: Final = 5.0
+logger = logging.getLogger(__name__)
+
+#: Seconds after SIGTERM until SIGKILL is sent.
+KILL_TIMEOUT: Final = 5.0
 _OWN_NAME: Final = re.compile(r"jobsight-[a-z0-9]+-(\d+)")
 
 
 class Hierarchies(NamedTuple):
-    """Where the cgroup hierarchies are mounted, and where this process stands in each."""
+    """The cgroup of this process in each mounted hierarchy."""
 
-    #: Controller -> directory of this process in its v1 hierarchy.
+    #: v1 controller -> directory.
     v1: dict[str, Path]
-    #: Mount point of v2 and the directory of this process in it.
+    #: Mount point of v2, and the directory in it.
     v2_mount: Path | None
     v2: Path | None
 
@@ -29,7 +33,7 @@ class Hierarchies(NamedTuple):
 def find_hierarchies(
     mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/self/cgroup")
 ) -> Hierarchies:
-    """Read where each hierarchy is and where this process stands in it."""
+    """Read the mounted hierarchies and the cgroup of this process in each."""
     points: dict[str, Path] = {}
     unified: Path | None = None
     for line in mounts.read_text(errors="surrogateescape").splitlines():
@@ -55,20 +59,20 @@ def find_hierarchies(
 
 
 class OwnCgroup:
-    """The directories of one job that we made, to be entered by its first process and removed."""
+    """The cgroup of one job, in one or several hierarchies."""
 
     def __init__(self, directories: dict[str, Path], cgroup: CgroupReader) -> None:
         self.directories = directories
         self.cgroup = cgroup
 
     def enter(self) -> None:
-        """Move the calling process in; called in the child right before the exec."""
+        """Move the calling process into the cgroup; called in the child right before the exec."""
         for directory in self.directories.values():
             with open(directory / "cgroup.procs", "wb", 0) as file:
                 file.write(b"0")
 
     def limit_memory(self, size: int) -> bool:
-        """Set the memory limit; False where the controller is not there."""
+        """Set the memory limit; False if there is no memory controller."""
         for controller, names in (
             ("memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")),
             ("unified", ("memory.max", "memory.swap.max")),
@@ -78,123 +82,126 @@ class OwnCgroup:
                 continue
             (directory / names[0]).write_text(str(size))
             if (directory / names[1]).exists():
-                # Without this the job would swap instead of meeting its limit.
+                # Without this the job would swap instead of reaching its limit.
                 (directory / names[1]).write_text("0" if controller == "unified" else str(size))
             return True
         return False
 
-    def end_left_overs(self, wait: float = KILL_WAIT) -> int:
-        """End what the job left running, as a scheduler would; returns how many there were."""
-        left = self.cgroup.processes()
-        deadline = time.monotonic() + wait
-        sent = signal.SIGTERM
-        remaining = left
+    def kill_leftovers(self, timeout: float = KILL_TIMEOUT) -> int:
+        """End the processes that the job left running; returns how many there were."""
+        remaining = self.cgroup.processes()
+        count = len(remaining)
+        deadline = time.monotonic() + timeout
+        number = signal.SIGTERM
         while remaining:
             for pid in remaining:
                 try:
-                    os.kill(pid, sent)
+                    os.kill(pid, number)
                 except (ProcessLookupError, PermissionError):
                     continue
             time.sleep(0.05)
             remaining = self.cgroup.processes()
             if time.monotonic() > deadline:
-                if sent == signal.SIGKILL:
-                    # Stuck in the kernel, or another user's: nothing more can be done about it.
+                if number == signal.SIGKILL:
+                    # Uninterruptible, or another user's.
                     break
-                sent, deadline = signal.SIGKILL, deadline + wait
-        return len(left)
+                number, deadline = signal.SIGKILL, deadline + timeout
+        return count
 
     def remove(self) -> None:
         self.cgroup.close()
         for directory in self.directories.values():
-            _remove_tree(directory, patience=1.0)
+            _remove_tree(directory, timeout=1.0)
 
 
-def _remove_tree(directory: Path, patience: float = 0.0) -> bool:
-    """Remove a cgroup and those below it; the kernel refuses where a process stands in one."""
-    deadline = time.monotonic() + patience
-    for place in sorted((place for place, _, _ in os.walk(directory)), reverse=True):
+def _remove_tree(directory: Path, timeout: float = 0.0) -> bool:
+    """Remove a cgroup and its descendants; False if one of them still contains a process."""
+    deadline = time.monotonic() + timeout
+    for path in sorted((path for path, _, _ in os.walk(directory)), reverse=True):
         while True:
             try:
-                os.rmdir(place)
+                os.rmdir(path)
                 break
             except FileNotFoundError:
                 break
             except OSError:
-                # A zombie still stands in it; the kernel lets go of it in a moment.
+                # A zombie is still in it for a moment.
                 if time.monotonic() >= deadline:
                     return False
                 time.sleep(0.02)
     return True
 
 
-def sweep(hierarchies: Hierarchies | None = None, older_than: float = 60.0) -> list[Path]:
-    """Remove what launchers that were killed left behind: empty cgroups of our own naming whose
-    process is gone. Young ones stay: their launcher may live in another pid namespace."""
-    found = hierarchies or find_hierarchies()
-    places = {found.v1[name] for name in ("cpuacct", "memory") if name in found.v1}
-    place = found.v2
-    while place is not None and found.v2_mount is not None:
-        places.add(place)
-        place = place.parent if place != found.v2_mount else None
+def remove_stale_cgroups(
+    hierarchies: Hierarchies | None = None, older_than: float = 60.0
+) -> list[Path]:
+    """Remove the empty cgroups of launchers that were killed. Recent ones are kept: their
+    launcher may run in another PID namespace."""
+    hierarchies = hierarchies or find_hierarchies()
+    parents = {hierarchies.v1[name] for name in ("cpuacct", "memory") if name in hierarchies.v1}
+    parents |= set(_v2_ancestors(hierarchies))
     removed: list[Path] = []
-    for directory in (directory for place in places for directory in place.glob("jobsight-*-*")):
+    for directory in (path for parent in parents for path in parent.glob("jobsight-*-*")):
         match = _OWN_NAME.fullmatch(directory.name)
         try:
             old = time.time() - directory.stat().st_ctime >= older_than
         except OSError:
             continue
-        if match and old and not _is_alive(int(match[1])) and _remove_tree(directory):
+        is_stale = match and old and not os.path.exists(f"/proc/{match[1]}")
+        if is_stale and _remove_tree(directory):
+            logger.info("removed the stale cgroup %s", directory)
             removed.append(directory)
     return removed
 
 
-def _is_alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
+def _v2_ancestors(hierarchies: Hierarchies) -> Iterator[Path]:
+    """The v2 cgroup of this process and its ancestors, up to the mount point."""
+    if hierarchies.v2 is None or hierarchies.v2_mount is None:
+        return
+    for path in (hierarchies.v2, *hierarchies.v2.parents):
+        yield path
+        if path == hierarchies.v2_mount:
+            return
 
 
-def make_cgroup(name: str, hierarchies: Hierarchies | None = None) -> OwnCgroup | None:
-    """Make the directories of a job: v2 where it has the memory controller, else v1, else None."""
-    found = hierarchies or find_hierarchies()
-    return _make_v2(name, found) or _make_v1(name, found)
+def create_cgroup(name: str, hierarchies: Hierarchies | None = None) -> OwnCgroup | None:
+    """Create the cgroup of a job: on v2 if it has the memory controller, else on v1. None if
+    neither is permitted."""
+    hierarchies = hierarchies or find_hierarchies()
+    return _create_v2(name, hierarchies) or _create_v1(name, hierarchies)
 
 
-def _make_v2(name: str, found: Hierarchies) -> OwnCgroup | None:
-    place = found.v2
-    while place is not None and found.v2_mount is not None:
-        enabled = place / "cgroup.subtree_control"
+def _create_v2(name: str, hierarchies: Hierarchies) -> OwnCgroup | None:
+    # A cgroup with processes delegates no controllers; an ancestor may.
+    for parent in _v2_ancestors(hierarchies):
+        enabled = parent / "cgroup.subtree_control"
         try:
             controllers = enabled.read_text().split()
-            if place == found.v2_mount and "memory" not in controllers:
+            if parent == hierarchies.v2_mount and "memory" not in controllers:
                 enabled.write_text("+memory")
                 controllers = enabled.read_text().split()
-            # A cgroup with processes delegates no controllers; an ancestor may.
             if "memory" in controllers:
-                directory = place / name
+                directory = parent / name
                 directory.mkdir()
                 return OwnCgroup({"unified": directory}, CgroupV2(directory))
-        except OSError:
-            pass
-        if place == found.v2_mount:
-            return None
-        place = place.parent
+        except OSError as error:
+            logger.debug("no cgroup below %s: %s", parent, error)
     return None
 
 
-def _make_v1(name: str, found: Hierarchies) -> OwnCgroup | None:
-    made: dict[str, Path] = {}
+def _create_v1(name: str, hierarchies: Hierarchies) -> OwnCgroup | None:
+    directories: dict[str, Path] = {}
     for controller in ("cpuacct", "memory"):
-        place = found.v1.get(controller)
-        if place is None:
-            continue
-        directory = place / name
-        try:
-            directory.mkdir()
-        except OSError:
-            continue
-        made[controller] = directory
-    if "cpuacct" not in made:
-        for directory in made.values():
+        if controller in hierarchies.v1:
+            directory = hierarchies.v1[controller] / name
+            try:
+                directory.mkdir()
+            except OSError as error:
+                logger.debug("no cgroup %s: %s", directory, error)
+                continue
+            directories[controller] = directory
+    if "cpuacct" not in directories:
+        for directory in directories.values():
             directory.rmdir()
         return None
-    return OwnCgroup(made, CgroupV1(made.get("cpuacct"), made.get("memory")))
+    return OwnCgroup(directories, CgroupV1(directories["cpuacct"], directories.get("memory")))

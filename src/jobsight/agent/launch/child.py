@@ -1,4 +1,4 @@
-"""The process of a job that we start ourselves: waits for its cgroup, then becomes the command."""
+"""The first process of a job of ``jobsight run``: it waits, then executes the command."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from jobsight.errors import CommandError
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
-#: Python ignores these; a command expects them as a shell would hand them on.
-_RESTORED: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+#: Signals that Python ignores; the command gets the default action.
+_DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def become_subreaper() -> None:
-    """Have orphans of our children given to us, so that their use is waited for and counted."""
+    """Adopt orphaned descendants, so that they are waited for and their usage is counted."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class ChildProcess:
-    """A child that stands ready and starts when told, so that nothing of it is missed."""
+    """A child process that executes the command when :meth:`start` is called, so that the tracker
+    knows it before."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class ChildProcess:
             except Exception as error:
                 os.write(self._error_write, b"!" + str(error).encode(errors="replace")[:2000])
                 os._exit(127)
-            for number in _RESTORED:
+            for number in _DEFAULT_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
             os.execvpe(self.arguments[0], list(self.arguments), environment)
@@ -68,7 +69,7 @@ class ChildProcess:
         os._exit(127)
 
     def start(self) -> None:
-        """Let it go; raises CommandError in the words of a shell when it cannot be executed."""
+        """Execute the command; raises CommandError with the message of a shell if that fails."""
         os.write(self._go_write, b"g")
         os.close(self._go_write)
         with os.fdopen(self._error_read, "rb") as pipe:
@@ -78,16 +79,16 @@ class ChildProcess:
             if failure.startswith(b"!"):
                 reason = failure[1:].decode(errors="replace")
                 raise CommandError(f"the job's process could not be prepared: {reason}", 125)
-            raise _explain(self.arguments[0], int(failure))
+            raise _command_error(self.arguments[0], int(failure))
 
     def abandon(self) -> None:
-        """Let it end without having started."""
+        """End the child without executing the command."""
         os.close(self._go_write)
         os.close(self._error_read)
         os.waitpid(self.pid, 0)
 
 
-def _explain(name: str, number: int) -> CommandError:
+def _command_error(name: str, number: int) -> CommandError:
     path = Path(name)
     if number == 2 and "/" not in name:
         return CommandError(f"{name}: command not found; is it on PATH?", 127)

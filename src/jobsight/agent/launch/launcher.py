@@ -1,6 +1,7 @@
-"""Runs a command as a job on this machine, without a scheduler, under the agent's own engine.
+"""Runs a command as a job on this machine without a scheduler, measured by the collector.
 
-What a job that we start ourselves was asked to be, and how it ended.
+:meth:`Launcher.run` creates a cgroup, starts the command in it (``child.py``), runs the collector
+in a thread while it passes signals on to the command, and sends the final part.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ import msgspec
 
 from jobsight.agent.collector import Collector, boot_id
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
-from jobsight.agent.launch.cgroup import KILL_WAIT, OwnCgroup, make_cgroup, sweep
+from jobsight.agent.launch.cgroup import (
+    KILL_TIMEOUT,
+    OwnCgroup,
+    create_cgroup,
+    remove_stale_cgroups,
+)
 from jobsight.agent.launch.child import ChildProcess, become_subreaper
 from jobsight.agent.probes.cgroup import CgroupProbe
 from jobsight.agent.probes.process_tree import REASON, ProcessTreeProbe
-from jobsight.agent.processes.procfs import Gone, OpenProcess
+from jobsight.agent.processes.procfs import OpenProcess, ProcessGone
 from jobsight.errors import CommandError
 from jobsight.model import JobInfo, Run, Sighting
 
-#: Handed on to the command. Those of the terminal reach it by themselves.
-_HANDED_ON: Final = (
+#: Passed on to the command. Signals of the terminal reach the command directly.
+_FORWARDED: Final = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -39,17 +45,47 @@ _HANDED_ON: Final = (
     signal.SIGCONT,
     signal.SIGALRM,
 )
-_WATCHED: Final = {*_HANDED_ON, signal.SIGCHLD}
-#: Where a thread of some library took the signal of the command's end, it is found after this.
-_LOOK_EVERY: Final = 1.0
-#: The terminal sends a signal to the whole group; the kernel peaks it so.
-_FROM_KERNEL: Final = 0x80
-#: Polling the tree is the only way to see short programs without privileges, so it is dense.
+_BLOCKED: Final = {*_FORWARDED, signal.SIGCHLD}
+#: Seconds after which the end of the command is noticed if a thread of a library received its
+#: SIGCHLD.
+_WAIT_INTERVAL: Final = 1.0
+#: The terminal signals the whole process group; si_code is then SI_KERNEL.
+_SI_KERNEL: Final = 0x80
+#: Without privileges, short programs are only seen by frequent polling.
 _TREE_INTERVALS: Final = ((60, 0.1), (3600, 1.0), (None, 10.0))
 
 
+class RunRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """The command and the resources that were requested."""
+
+    arguments: Sequence[str]
+    job_id: int
+    name: str | None = None
+    cpus: int | None = None
+    memory: int | None = None
+    account: str | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the command ended."""
+
+    run: Run
+    state: str
+    exit_code: int | None
+    exit_signal: int | None
+    #: Processes that outlived the command and were ended.
+    leftovers: int
+
+    @property
+    def status(self) -> int:
+        """The exit status in the convention of a shell."""
+        if self.exit_signal is not None:
+            return 128 + self.exit_signal
+        return self.exit_code or 0
+
+
 class Launcher:
-    """One job from its first process to the last word about it in the spool."""
+    """Runs one job, from its first process to its final batch in the spool."""
 
     def __init__(self, request: RunRequest, collector: Collector) -> None:
         self.request = request
@@ -63,59 +99,57 @@ class Launcher:
         self._limits = (0, 0)
 
     def run(self) -> Outcome:
-        """Start the command, follow it to its end and write its last batch."""
+        """Start the command, measure it until it ends, and write the final batch."""
         if not self.request.arguments or not self.request.arguments[0]:
             raise CommandError(
-                "no command was given; right: jobsight run -- COMMAND ARGUMENT...", 2
+                "no command was given; expected: jobsight run -- COMMAND ARGUMENT...", 2
             )
-        self._refuse_too_many_cpus()
+        available = len(os.sched_getaffinity(0))
+        if self.request.cpus is not None and self.request.cpus > available:
+            raise CommandError(
+                f"--cpus {self.request.cpus}: this machine has {available}; "
+                f"expected {available} or fewer",
+                2,
+            )
         become_subreaper()
-        sweep()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-        self._handlers = {number: signal.signal(number, self._stray) for number in _HANDED_ON}
+        remove_stale_cgroups()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        self._handlers = {
+            number: signal.signal(number, self._unexpected_signal) for number in _FORWARDED
+        }
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Two descriptors are kept for each process of the job.
+        # Two descriptors stay open for each process of the job.
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
-        self._own = make_cgroup(f"jobsight-{self.request.job_id}-{os.getpid()}")
+        self._own = create_cgroup(f"jobsight-{self.request.job_id}-{os.getpid()}")
         try:
             return self._run({signal.Signals(number) for number in before})
         finally:
             if self._own is not None:
                 self._own.remove()
-            while signal.sigtimedwait(_WATCHED, 0) is not None:
-                # Meant for a command that had ended; it must not end us before its last batch.
+            while signal.sigtimedwait(_BLOCKED, 0) is not None:
+                # Sent to a command that had ended; it must not end the launcher before its
+                # final batch.
                 pass
-            self._restore()
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _stray(self, number: int, _frame: object) -> None:
-        """A signal while nobody waits for one: some library's thread, which does not block it,
-        took it, and without this it would end us with the job still running."""
-        self._hand_on(number)
-
-    def _restore(self) -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _refuse_too_many_cpus(self) -> None:
-        given = len(os.sched_getaffinity(0))
-        if self.request.cpus is not None and self.request.cpus > given:
-            raise CommandError(
-                f"--cpus {self.request.cpus}: this machine gives {given}; ask for {given} or fewer",
-                2,
-            )
+    def _unexpected_signal(self, number: int, _frame: object) -> None:
+        """A thread of a library, which does not block the signal, received it. Without a handler
+        it would end the launcher while the job is running."""
+        self._forward(number)
 
     def _run(self, mask: set[signal.Signals]) -> Outcome:
         if self._own is not None and self.request.memory is not None:
             self._own.limit_memory(self.request.memory)
-        # What a job writes names the run it belongs to, so its start is fixed before it starts.
+        # The environment of the command contains the run, so its start is set before.
         start = time.time_ns()
         run = Run(self.collector.cluster, self.request.job_id, start)
         command = ChildProcess(
             self.request.arguments,
             environment={**os.environ, "JOBSIGHT_JOB": str(run)},
-            before=self._enter,
+            before=self._prepare_child,
             signal_mask=mask,
         )
         self._pid = command.pid
@@ -134,31 +168,31 @@ class Launcher:
         thread.start()
         self._wait_for(command.pid)
         end = time.time_ns()
-        left = self._end_left_overs()
+        leftovers = self._kill_leftovers()
         self.collector.stop()
         thread.join()
-        outcome = self._outcome(run, left, job)
+        outcome = self._outcome(run, leftovers)
         self._finish(job, end, outcome)
         return outcome
 
-    def _enter(self) -> None:
-        """In the child: take the CPUs asked for and step into the cgroup, as the last thing."""
+    def _prepare_child(self) -> None:
+        """In the child, right before the exec: restrict the CPUs and enter the cgroup."""
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
         for number, handler in self._handlers.items():
-            # What was ignored stays ignored (nohup); Python's own handler is none of the command's.
+            # Ignored signals stay ignored (nohup); Python's handlers are not inherited.
             ignored = handler == signal.SIG_IGN
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         if self.request.cpus is not None:
-            given = sorted(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, given[: self.request.cpus])
+            cpus = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, cpus[: self.request.cpus])
         if self._own is not None:
             self._own.enter()
 
     def _follow(self, pid: int, start: int) -> FollowedJob:
-        found = shutil.which(self.request.arguments[0])
-        if found is not None:
-            # Whatever it does in its first moments, the command itself has a name.
-            self.collector.tracker.names.look_at(os.fsencode(found))
+        path = shutil.which(self.request.arguments[0])
+        if path is not None:
+            # The command is named even if it ends before its link can be read.
+            self.collector.tracker.names.learn_path(os.fsencode(path))
         events = self.collector.open_events()
         intervals = DEFAULT_INTERVALS
         probe: CgroupProbe | ProcessTreeProbe
@@ -167,16 +201,16 @@ class Launcher:
                 self._own.cgroup,
                 self.collector.tracker,
                 events=events,
-                reason=f"split by polling; {self.collector.events_reason}",
+                reason=f"attributed by polling; {self.collector.events_reason}",
             )
             if events:
                 try:
-                    self.collector.tracker.expect(OpenProcess(b"/proc", pid), probe.usage)
-                except Gone:
-                    raise CommandError("the process of the job was ended before it began") from None
+                    self.collector.tracker.expect_exec(OpenProcess(b"/proc", pid), probe.usage)
+                except ProcessGone:
+                    raise CommandError("the process of the job ended before it started") from None
         else:
             probe = self._tree = ProcessTreeProbe(pid, REASON)
-            probe.tracker.names.scripts = self.collector.tracker.names.scripts
+            probe.tracker.names.include_scripts = self.collector.tracker.names.include_scripts
             intervals = _TREE_INTERVALS
         sighting = Sighting(
             cluster=self.collector.cluster,
@@ -214,15 +248,15 @@ class Launcher:
         )
 
     def _wait_for(self, pid: int) -> None:
-        """Hand signals on until the command has ended; reap whatever else comes our way."""
+        """Forward signals until the command has ended, and reap adopted orphans."""
         while self._status is None:
-            received = signal.sigtimedwait(_WATCHED, _LOOK_EVERY)
+            received = signal.sigtimedwait(_BLOCKED, _WAIT_INTERVAL)
             if received is None or received.si_signo == signal.SIGCHLD:
                 self._reap(pid)
                 continue
-            self._hand_on(received.si_signo, from_terminal=received.si_code == _FROM_KERNEL)
+            self._forward(received.si_signo, from_terminal=received.si_code == _SI_KERNEL)
 
-    def _hand_on(self, number: int, *, from_terminal: bool = False) -> None:
+    def _forward(self, number: int, *, from_terminal: bool = False) -> None:
         if self._status is not None or not self._pid:
             return
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -244,23 +278,20 @@ class Launcher:
             if ended == pid:
                 self._status = status
 
-    def _end_left_overs(self) -> int:
-        """A job ends with its command: what it left running is ended, as a scheduler does."""
-        if self._own is not None:
-            left = self._own.end_left_overs()
-        else:
-            left = self._end_orphans()
+    def _kill_leftovers(self) -> int:
+        """End what the command left running, as a scheduler does; returns the number."""
+        count = self._own.kill_leftovers() if self._own is not None else self._kill_orphans()
         self._reap(-1)
-        return left
+        return count
 
-    def _end_orphans(self) -> int:
-        deadline = time.monotonic() + KILL_WAIT
+    def _kill_orphans(self) -> int:
+        deadline = time.monotonic() + KILL_TIMEOUT
         seen: set[int] = set()
         while True:
             self._reap(-1)
             pids = _children_of_self()
-            if not pids or time.monotonic() > deadline + KILL_WAIT:
-                # Those that are still there are another user's and cannot be ended.
+            if not pids or time.monotonic() > deadline + KILL_TIMEOUT:
+                # Those that remain belong to another user.
                 return len(seen)
             seen.update(pids)
             number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
@@ -275,7 +306,7 @@ class Launcher:
         usage = job.probe.usage if isinstance(job.probe, CgroupProbe) else None
         deadline = time.monotonic() + 0.5
         while True:
-            # The last exit event is sent a moment after the parent could wait for the process.
+            # The last exit event arrives a moment after the process could be waited for.
             self.collector.drain()
             if usage is None or not usage.members or time.monotonic() > deadline:
                 break
@@ -298,7 +329,7 @@ class Launcher:
         )
         self.collector.finish(job)
 
-    def _outcome(self, run: Run, left: int, job: FollowedJob) -> Outcome:
+    def _outcome(self, run: Run, leftovers: int) -> Outcome:
         status = self._status or 0
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
@@ -311,7 +342,7 @@ class Launcher:
             state = "CANCELLED"
         else:
             state = "FAILED"
-        return Outcome(run, state, code, number, left)
+        return Outcome(run, state, code, number, leftovers)
 
 
 def _children_of_self() -> list[int]:
@@ -327,33 +358,5 @@ def _children_of_self() -> list[int]:
 
 
 def _text(value: str) -> str:
-    """Command lines may hold bytes that are not UTF-8; they stand as backslash escapes."""
+    """Bytes that are not UTF-8 as backslash escapes."""
     return os.fsencode(value).decode("utf-8", "backslashreplace")
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How the command ended."""
-
-    run: Run
-    state: str
-    exit_code: int | None
-    exit_signal: int | None
-    left_overs: int
-
-    @property
-    def status(self) -> int:
-        """The exit code that a shell would give."""
-        if self.exit_signal is not None:
-            return 128 + self.exit_signal
-        return self.exit_code or 0
-
-
-class RunRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """What was asked for."""
-
-    arguments: Sequence[str]
-    job_id: int
-    name: str | None = None
-    cpus: int | None = None
-    memory: int | None = None
-    account: str | None = None

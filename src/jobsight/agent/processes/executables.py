@@ -1,13 +1,12 @@
-"""Which file a process runs: by its link, by the inode of its exit record, by its command name.
+"""Names executables by the link in /proc, the inode in an exit record, or the command name.
 
-A program of a few milliseconds is gone before its link can be read. Its exit record still
-carries device and inode, so one successful look, at any other run of the same file, names it.
+A program of a few milliseconds ends before its link can be read. Its exit record contains device
+and inode of the executable: one successful reading of any other execution of the same file names
+it.
 
-Which script, module or archive an interpreter runs, by its command line.
-
-Only this one argument is taken, and only where an administrator has asked for it: other arguments
-may hold what a user wants nobody to see, and so does program text (``-c``, ``-e``), which is never
-looked at.
+:func:`script_of` determines which script, module or archive an interpreter runs. Of the command
+line only this one argument is used, and only if an administrator has enabled it: other arguments
+may be confidential, and program text (``-c``, ``-e``) is never read.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-#: Where a command that was never caught alive is looked for, besides the directories already seen.
+#: Searched for a command that was never seen alive, in addition to directories already seen.
 STANDARD_DIRECTORIES: Final = (
     b"/usr/bin",
     b"/bin",
@@ -28,62 +27,61 @@ STANDARD_DIRECTORIES: Final = (
     b"/usr/local/sbin",
 )
 _DELETED: Final = b" (deleted)"
-#: The kernel cuts a command's name here.
+#: The kernel truncates a command name to this length.
 _COMMAND_LENGTH: Final = 15
-#: A search asks the file system once per directory, so only the latest are remembered.
-_FOLDERS_LIMIT: Final = 64
+#: A search costs one stat(2) per directory, so only the latest directories are kept.
+_MAX_DIRECTORIES: Final = 64
 
 
 class ExecutableName(NamedTuple):
     path: bytes
     known: bool
-    #: Where only the command's name is known: the file that a later look may still name.
+    #: Device and inode, if only the command name is known: the path may be resolved later.
     executable: tuple[int, int] | None = None
 
 
-#: A program that its own exec of the next one replaced before anybody could look.
-UNKNOWN: Final = ExecutableName(b"replaced at once", known=False)
+#: An executable that called exec before its link could be read.
+REPLACED: Final = ExecutableName(b"replaced at once", known=False)
 
 
-def same_file(one: ExecutableName, other: ExecutableName | None) -> bool:
-    """Whether two names are of one executable, whatever script it runs."""
-    return other is not None and file_of(one.path) == file_of(other.path)
+def same_file(name: ExecutableName, other: ExecutableName | None) -> bool:
+    """Whether both names have the same executable, whatever script it runs."""
+    return other is not None and executable_path(name.path) == executable_path(other.path)
 
 
-def file_of(path: bytes) -> bytes:
-    """The executable alone."""
+def executable_path(path: bytes) -> bytes:
+    """The path without the script."""
     return path.partition(SEPARATOR)[0]
 
 
 def kernel_device(device: int) -> int:
-    """A device number the way the kernel writes it in an exit record."""
+    """A device number in the encoding of exit records."""
     major, minor = os.major(device), os.minor(device)
     return (minor & 0xFF) | (major << 8) | ((minor & ~0xFF) << 12)
 
 
 class ExecutableNames:
-    """Names of executables, learned from every successful look and bounded in number."""
+    """Paths of executables by device and inode, learned from every link that was read."""
 
     def __init__(self, proc: bytes = b"/proc", limit: int = 50_000) -> None:
         self.proc = proc
-        #: ExecutableName what interpreters run, too; see jobsight.agent.processes.executables.
-        self.scripts = False
+        #: Append the script to the path of an interpreter.
+        self.include_scripts = False
         self._limit = limit
         self._by_inode: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._known_paths: dict[bytes, tuple[int, int]] = {}
         self._directories: OrderedDict[bytes, None] = OrderedDict()
 
     def by_link(self, pid: int) -> ExecutableName | None:
-        """Read the link of a live process; None when it is gone or has no file."""
+        """Read the link of a live process; None if it is gone or is a kernel thread."""
         link = b"%s/%d/exe" % (self.proc, pid)
         try:
             path = os.readlink(link)
             if path.endswith(_DELETED) and not os.path.lexists(path):
                 path = path[: -len(_DELETED)]
             if path not in self._known_paths:
-                found = os.stat(link)
-                self._learn((kernel_device(found.st_dev), found.st_ino), path)
-            if self.scripts and is_interpreter(path):
+                self._learn(_file_id(os.stat(link)), path)
+            if self.include_scripts and is_interpreter(path):
                 path = self._with_script(pid, path, link)
         except OSError:
             return None
@@ -92,9 +90,9 @@ class ExecutableNames:
     def _with_script(self, pid: int, path: bytes, link: bytes) -> bytes:
         before = os.readlink(link)
         with open(b"%s/%d/cmdline" % (self.proc, pid), "rb", 0) as file:
-            arguments = file.read(COMMAND_LINE).split(b"\0")[1:-1]
+            arguments = file.read(MAX_COMMAND_LINE).split(b"\0")[1:-1]
         script = script_of(path, arguments)
-        # Another program that took its place between the two looks has other arguments.
+        # After an exec between the two readings the arguments are those of another program.
         if script is None or os.readlink(link) != before:
             return path
         return path + SEPARATOR + script
@@ -106,32 +104,31 @@ class ExecutableNames:
         if directory not in STANDARD_DIRECTORIES:
             self._directories[directory] = None
             self._directories.move_to_end(directory)
-            if len(self._directories) > _FOLDERS_LIMIT:
+            if len(self._directories) > _MAX_DIRECTORIES:
                 self._directories.popitem(last=False)
         if len(self._by_inode) > self._limit:
             _, forgotten = self._by_inode.popitem(last=False)
             self._known_paths.pop(forgotten, None)
 
-    def look_at(self, path: bytes) -> None:
-        """Learn a file that is about to be executed."""
+    def learn_path(self, path: bytes) -> None:
+        """Learn the path of a file that is about to be executed."""
         try:
-            found = os.stat(path)
+            self._learn(_file_id(os.stat(path)), os.path.realpath(path))
         except OSError:
             return
-        self._learn((kernel_device(found.st_dev), found.st_ino), os.path.realpath(path))
 
     def learn(self, executable: tuple[int, int] | None, name: ExecutableName) -> None:
-        """Take the inode of an exit record for a process whose link was read: on some file
-        systems (overlay, btrfs) it is not the one that stat gives."""
+        """Learn the inode in the exit record of a process whose link was read: on some file
+        systems (overlay, btrfs) it differs from that of stat(2)."""
         if executable is not None and name.known and executable not in self._by_inode:
-            self._learn(executable, file_of(name.path))
+            self._learn(executable, executable_path(name.path))
 
-    def of_inode(self, executable: tuple[int, int]) -> bytes | None:
-        """The path of a file that was met before."""
+    def path_of(self, executable: tuple[int, int]) -> bytes | None:
+        """The path of a file by device and inode; None if it is not known."""
         return self._by_inode.get(executable)
 
     def by_record(self, executable: tuple[int, int] | None, command: bytes) -> ExecutableName:
-        """Name an ended process from its exit record."""
+        """Name an ended process by its exit record."""
         if executable is not None:
             path = self._by_inode.get(executable)
             if path is None:
@@ -141,15 +138,15 @@ class ExecutableNames:
         return ExecutableName(command, known=False, executable=executable)
 
     def _search(self, executable: tuple[int, int], command: bytes) -> bytes | None:
-        """Find the file by its name, and believe it only if device and inode are the record's."""
+        """Find the file by its command name; device and inode must match those of the record."""
         if not command or b"/" in command:
             return None
         for candidate in self._candidates(command):
             try:
-                found = os.stat(candidate)
+                matches = _file_id(os.stat(candidate)) == executable
             except OSError:
                 continue
-            if (kernel_device(found.st_dev), found.st_ino) == executable:
+            if matches:
                 path = os.path.realpath(candidate)
                 self._learn(executable, path)
                 return path
@@ -159,54 +156,58 @@ class ExecutableNames:
         directories = [*reversed(self._directories), *STANDARD_DIRECTORIES]
         if len(command) < _COMMAND_LENGTH:
             return [os.path.join(directory, command) for directory in directories]
-        found: list[bytes] = []
+        paths: list[bytes] = []
         for directory in directories:
             try:
                 names = os.listdir(directory)
             except OSError:
                 continue
-            found += [os.path.join(directory, name) for name in names if name.startswith(command)]
-        return found
+            paths += [os.path.join(directory, name) for name in names if name.startswith(command)]
+        return paths
 
 
-#: Between the path of an interpreter and what it runs; no path of a file has two slashes.
+def _file_id(stat: os.stat_result) -> tuple[int, int]:
+    return kernel_device(stat.st_dev), stat.st_ino
+
+
+#: Separates the path of an interpreter from the script. No path in /proc has two slashes.
 SEPARATOR: Final = b"//"
-#: Bytes of a command line that are read, and of a script's name that are kept.
-COMMAND_LINE: Final = 16384
-_LONGEST: Final = 1024
+#: Bytes of a command line that are read; a longer script name is ignored.
+MAX_COMMAND_LINE: Final = 16384
+_MAX_SCRIPT_NAME: Final = 1024
 
 
 class _Language(NamedTuple):
-    """How an interpreter reads its command line."""
+    """The command line of an interpreter."""
 
-    #: Letters of options: program text follows, a module, a value (attached or the next
-    #: argument), a value that is attached.
+    #: Short options: with program text, with a module, with a value (attached or the next
+    #: argument), with an attached value.
     text: bytes = b""
     module: bytes = b""
     value: bytes = b""
     attached: bytes = b""
-    #: Options in words that take the next argument for their value.
-    words: frozenset[bytes] = frozenset()
-    #: Options in words whose value is what is run, and those with program text.
+    #: Long options whose value is the next argument.
+    long: frozenset[bytes] = frozenset()
+    #: Long options whose value is the script, and those with program text.
     runs: frozenset[bytes] = frozenset()
     programs: frozenset[bytes] = frozenset()
-    #: Options of one dash are words, too.
-    dash_words: bool = False
-    #: A plain argument is what is run.
-    plain: bool = True
-    #: What is run must be a mere name: it could be program text.
+    #: Long options begin with one dash.
+    single_dash: bool = False
+    #: The first argument that is no option is the script.
+    positional: bool = True
+    #: The script must be a plain name, because the argument may be program text.
     name_only: bool = False
 
 
 _PYTHON = _Language(
-    text=b"c", module=b"m", value=b"WXQ", words=frozenset({b"--check-hash-based-pycs"})
+    text=b"c", module=b"m", value=b"WXQ", long=frozenset({b"--check-hash-based-pycs"})
 )
 _PERL = _Language(text=b"eE", value=b"I", attached=b"MmFCDxil0dV")
 _JULIA = _Language(
     text=b"eE",
     value=b"ptJCHL",
     attached=b"Og",
-    words=frozenset(
+    long=frozenset(
         {b"--threads", b"--procs", b"--sysimage", b"--cpu-target", b"--home", b"--load",
          b"--machine-file", b"--gcthreads"}
     ),
@@ -215,20 +216,20 @@ _JULIA = _Language(
 _R = _Language(
     runs=frozenset({b"--file", b"-f"}),
     programs=frozenset({b"-e"}),
-    words=frozenset({b"-g", b"--gui", b"--encoding"}),
-    dash_words=True,
-    plain=False,
+    long=frozenset({b"-g", b"--gui", b"--encoding"}),
+    single_dash=True,
+    positional=False,
 )
 _JAVA = _Language(
-    words=frozenset(
+    long=frozenset(
         {b"-cp", b"-classpath", b"--class-path", b"-p", b"--module-path", b"--add-modules",
          b"--upgrade-module-path", b"--add-opens", b"--add-exports", b"--add-reads"}
     ),
     runs=frozenset({b"-jar", b"-m", b"--module"}),
-    dash_words=True,
+    single_dash=True,
 )  # fmt: skip
 _MATLAB = _Language(
-    runs=frozenset({b"-batch", b"-r"}), dash_words=True, plain=False, name_only=True
+    runs=frozenset({b"-batch", b"-r"}), single_dash=True, positional=False, name_only=True
 )
 
 _INTERPRETERS: Final = (
@@ -246,13 +247,13 @@ def is_interpreter(path: bytes) -> bool:
 
 
 def script_of(path: bytes, arguments: Sequence[bytes]) -> bytes | None:
-    """What an interpreter runs, by its arguments without its own name; None where that is not
-    to be seen: program text, standard input, an interactive session."""
+    """The script, module or archive that an interpreter runs, by its arguments without argv[0].
+    None for program text, standard input and interactive sessions."""
     language = _language(path)
     if language is None:
         return None
-    script = _find(language, iter(arguments))
-    if not script or len(script) > _LONGEST:
+    script = _script_argument(language, iter(arguments))
+    if not script or len(script) > _MAX_SCRIPT_NAME:
         return None
     if language.name_only and not re.fullmatch(rb"[A-Za-z]\w*", script):
         return None
@@ -267,25 +268,25 @@ def _language(path: bytes) -> _Language | None:
     return None
 
 
-def _find(language: _Language, arguments: Iterator[bytes]) -> bytes | None:
+def _script_argument(language: _Language, arguments: Iterator[bytes]) -> bytes | None:
     for argument in arguments:
         if argument == b"--":
-            return next(arguments, None) if language.plain else None
-        if argument == b"-" or (argument[:1] != b"-" and not language.plain):
+            return next(arguments, None) if language.positional else None
+        if argument == b"-" or (argument[:1] != b"-" and not language.positional):
             return None
         if argument[:1] != b"-":
             return argument
-        word = argument.partition(b"=")
-        if argument.startswith(b"--") or language.dash_words:
-            if word[0] in language.programs:
+        option, equals, value = argument.partition(b"=")
+        if argument.startswith(b"--") or language.single_dash:
+            if option in language.programs:
                 return None
-            if word[0] in language.runs:
-                return word[2] if word[1] else next(arguments, None)
-            if argument in language.words:
+            if option in language.runs:
+                return value if equals else next(arguments, None)
+            if argument in language.long:
                 next(arguments, None)
             continue
-        for place, letter in enumerate(argument[1:], 2):
-            rest = argument[place:]
+        for index, letter in enumerate(argument[1:], 2):
+            rest = argument[index:]
             if letter in language.text:
                 return None
             if letter in language.module:

@@ -1,8 +1,8 @@
-"""The kernel's two sources of process events.
+"""The two netlink sockets on which the kernel reports process events.
 
-The process connector tells of every fork, exec and exit; taskstats hands out, for every thread
-that ends, a record of what it used. Both are netlink sockets of the initial network namespace
-and need root (CAP_NET_ADMIN).
+:class:`Connector` receives an event for every fork, exec and exit; :class:`Taskstats` receives an
+exit record with the resource usage of every thread that ends. Both belong to the initial network
+namespace and require root (CAP_NET_ADMIN).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FORK: Final = 0x00000001
 EXEC: Final = 0x00000002
 EXIT: Final = 0x80000000
 
-#: A burst must fit until the next drain: some 20,000 events or records each.
+#: Holds some 20,000 events or records, the largest burst between two drains.
 RECEIVE_BUFFER: Final = 32 * 2**20
 
-_LARGEST_MESSAGE: Final = 16384
+_MAX_MESSAGE_SIZE: Final = 16384
 
 #: The slowest kernels tick a hundred times a second.
-_LONGEST_TICK: Final = 10_000_000
+_MAX_TICK: Final = 10_000_000
 
 
 class EventsUnavailable(OSError):
-    """The kernel does not give process events here; the text says why."""
+    """The kernel does not deliver process events here; the message gives the reason."""
 
 
 class ProcessEvent(NamedTuple):
@@ -44,13 +44,13 @@ class ProcessEvent(NamedTuple):
     time: int
     pid: int
     tgid: int
-    #: Fork: the child's process. Exit: the status as wait(2) gives it.
+    #: Fork: the PID of the child. Exit: the status in the encoding of wait(2).
     value: int
 
 
 class ExitRecord(NamedTuple):
     pid: int
-    #: 0 where the kernel is older than the field (before taskstats version 12).
+    #: 0 before taskstats version 12.
     tgid: int
     parent: int
     uid: int
@@ -68,17 +68,18 @@ class ExitRecord(NamedTuple):
     write_calls: int
     read_bytes: int
     written_bytes: int
+    #: Device and inode of the executable; None before taskstats version 12.
     executable: tuple[int, int] | None
 
 
 def _swapped(value: int) -> int:
-    """A word as the packet filter sees it: it loads in network byte order."""
+    """A value as the packet filter loads it: in network byte order."""
     return int(struct.unpack("!I", struct.pack("=I", value))[0])
 
 
 def _event_filter() -> list[tuple[int, int, int, int]]:
-    """Forks of processes (not threads), execs and exits; the rest never wakes anybody."""
-    load, to_index, equal, equal_index, give = 0x20, 0x07, 0x15, 0x1D, 0x06
+    """A classic BPF program that accepts forks of processes (not threads), execs and exits."""
+    load, to_index, equal, equal_index, accept = 0x20, 0x07, 0x15, 0x1D, 0x06
     return [
         (load, 0, 0, 36),
         (equal, 6, 0, _swapped(EXEC)),
@@ -88,8 +89,8 @@ def _event_filter() -> list[tuple[int, int, int, int]]:
         (to_index, 0, 0, 0),
         (load, 0, 0, 64),
         (equal_index, 0, 1, 0),
-        (give, 0, 0, 0xFFFFFFFF),
-        (give, 0, 0, 0),
+        (accept, 0, 0, 0xFFFFFFFF),
+        (accept, 0, 0, 0),
     ]
 
 
@@ -119,7 +120,7 @@ def _open(protocol: int, groups: int) -> socket.socket:
 
 
 class _Source:
-    """A netlink socket that is drained at once and counts how often it overflowed."""
+    """A netlink socket that counts how often its receive buffer overflowed."""
 
     connection: socket.socket
     overruns: int = 0
@@ -134,7 +135,7 @@ class _Source:
         receive = self.connection.recv
         while True:
             try:
-                yield receive(_LARGEST_MESSAGE)
+                yield receive(_MAX_MESSAGE_SIZE)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -144,7 +145,7 @@ class _Source:
 
 
 class Connector(_Source):
-    """The process connector: forks, execs and exits of the whole node, filtered in the kernel."""
+    """The process connector: forks, execs and exits of all processes, filtered in the kernel."""
 
     _MESSAGE: Final = struct.Struct("=IIQIIII")
 
@@ -165,11 +166,11 @@ class Connector(_Source):
     def _subscribe(self, *, listen: bool) -> None:
         operation = struct.pack("=I", 1 if listen else 2)
         message = struct.pack("=IIIIHH", 1, 1, 0, 0, len(operation), 0) + operation
-        # Message type NLMSG_DONE is what the connector expects.
+        # 3 is NLMSG_DONE, the message type that the connector expects.
         self.connection.send(struct.pack("=IHHII", 16 + len(message), 3, 0, 0, 0) + message)
 
     def drain(self) -> list[ProcessEvent]:
-        """All events that have come since the last call, in the kernel's order."""
+        """All events since the last call, in the order of the kernel."""
         events: list[ProcessEvent] = []
         unpack = self._MESSAGE.unpack_from
         for message in self._messages():
@@ -193,7 +194,7 @@ class Connector(_Source):
 
 
 class Taskstats(_Source):
-    """Exit records: what each ended thread used, from the kernel's own books."""
+    """Exit records: the resource usage of each thread that ended."""
 
     _ATTRIBUTE: Final = struct.Struct("=HH")
     #: From the start of the record: version, exit code, flag ... up to the executable's inode.
@@ -236,7 +237,7 @@ class Taskstats(_Source):
             if kind == 1:
                 return int(struct.unpack_from("=H", reply, position + 4)[0])
             position += max(4, (length + 3) & ~3)
-        raise OSError(errno.EPROTO, "the kernel did not name the family of taskstats")
+        raise OSError(errno.EPROTO, "the kernel did not return the taskstats family")
 
     def _expect_acknowledgement(self) -> None:
         reply = self._wait()
@@ -248,17 +249,17 @@ class Taskstats(_Source):
     def _wait(self) -> bytes:
         self.connection.settimeout(2.0)
         try:
-            return self.connection.recv(_LARGEST_MESSAGE)
+            return self.connection.recv(_MAX_MESSAGE_SIZE)
         finally:
             self.connection.setblocking(False)
 
     def drain(self) -> list[ExitRecord]:
-        """All records that have come since the last call."""
+        """All records since the last call."""
         records: list[ExitRecord] = []
         for message in self._messages():
             if struct.unpack_from("=H", message, 4)[0] != self.family or len(message) < 36:
                 continue
-            # Nested: the aggregate of a thread holds its id and then the record.
+            # Nested attributes: the aggregate of a thread contains its id and then the record.
             _, kind = self._ATTRIBUTE.unpack_from(message, 20)
             length, _ = self._ATTRIBUTE.unpack_from(message, 32)
             if kind == 4:
@@ -269,12 +270,12 @@ class Taskstats(_Source):
 
 
 def parse_record(data: bytes) -> ExitRecord | None:
-    """Read one ``struct taskstats`` of version 8 or later; records of old kernels are shorter."""
+    """Parse a ``struct taskstats`` of version 8 or later; records of old kernels are shorter."""
     if len(data) < 312:
         return None
     version = int.from_bytes(data[:2], "little") if _LITTLE else int.from_bytes(data[:2], "big")
     if version == 15:
-        # That version moved every field behind the first delay counter; 16 put them back.
+        # Version 15 moved every field after the first delay counter; 16 moved them back.
         return None
     cpu_time, command = Taskstats._CPU.unpack_from(data, 72)
     turns, waited = struct.unpack_from("=QQ", data, 16)
@@ -291,11 +292,11 @@ def parse_record(data: bytes) -> ExitRecord | None:
         voluntary_switches,
     ) = Taskstats._IO.unpack_from(data, 216)
     if voluntary_switches == 0 and turns:
-        # The record's own sum is as old as the scheduler's last tick, up to 4 ms, which is all of
-        # a short program's life. A thread that never slept ran whenever it did not wait for a
-        # CPU, and both of these times are taken to the microsecond. More than a tick cannot be
-        # missing: what goes beyond was time without a CPU (throttled, or taken by a hypervisor).
-        ran = min(elapsed * 1000 - waited, cpu_time + _LONGEST_TICK)
+        # The CPU time in the record is that of the last scheduler tick, up to 4 ms ago: the whole
+        # run time of a short program. A thread that never slept was running whenever it did not
+        # wait for a CPU, and both of these times have a resolution of a microsecond. At most one
+        # tick is missing; the rest was time without a CPU (throttling, or a hypervisor).
+        ran = min(elapsed * 1000 - waited, cpu_time + _MAX_TICK)
         cpu_time = max(cpu_time, ran)
     tgid, executable = 0, None
     if version >= 12 and len(data) >= 400:

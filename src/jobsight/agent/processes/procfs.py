@@ -1,7 +1,7 @@
-"""A live process, read through descriptors that stay open.
+"""Reads a live process in /proc through descriptors that stay open.
 
-An open descriptor fails with ESRCH once its process is gone, so a reused pid can never be
-mistaken for the old process, and a read costs a third of an open.
+Once its process is gone, an open descriptor fails with ESRCH: a reused PID is never mistaken for
+the old process. Reading an open file also costs a third of opening it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,24 @@ from typing import Final, NamedTuple
 
 TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-#: A job with more processes than we may have descriptors must not end the agent.
-_CROWDED: Final = (errno.EMFILE, errno.ENFILE)
+#: A job with more processes than there are descriptors must not end the agent.
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+#: The clock of a process that the scheduler keeps (CPUCLOCK_SCHED).
+_CPUCLOCK_SCHED: Final = 2
+#: The fields in use end before these sizes even with the longest numbers, and objects of these
+#: sizes come from Python's own allocator.
+_STAT_SIZE: Final = 400
+_IO_SIZE: Final = 320
+#: Bypasses the constructor of a named tuple, which takes as long as a read.
+_new_tuple: Final = tuple.__new__
 
 
-class Vitals(NamedTuple):
-    """What one look at a process says; cumulative since its birth."""
+class ProcessGone(Exception):
+    """The process ended between two reads."""
+
+
+class ProcessStat(NamedTuple):
+    """Fields of /proc/PID/stat: CPU times in nanoseconds since the start, resident memory."""
 
     cpu_user: int
     cpu_system: int
@@ -26,14 +38,16 @@ class Vitals(NamedTuple):
     resident: int
 
 
-class Scheduled(NamedTuple):
+class SchedStat(NamedTuple):
     """Nanoseconds that a thread has run, and waited for a CPU."""
 
     ran: int
     waited: int
 
 
-class InputOutput(NamedTuple):
+class IoCounters(NamedTuple):
+    """Fields of /proc/PID/io."""
+
     read_characters: int
     written_characters: int
     read_calls: int
@@ -42,66 +56,53 @@ class InputOutput(NamedTuple):
     written_bytes: int
 
 
-#: The kind of a process's clock that the scheduler keeps (CPUCLOCK_SCHED).
-_RUN_TIME: Final = 2
-#: What is wanted of each file lies before this even with the longest numbers, and an object of
-#: that size comes from Python's own allocator.
-_STAT_SIZE: Final = 400
-_IO_SIZE: Final = 320
-#: The way around a named tuple's own constructor, which takes as long as a read.
-_new_tuple: Final = tuple.__new__
-
-NOTHING: Final = InputOutput(0, 0, 0, 0, 0, 0)
+NO_IO: Final = IoCounters(0, 0, 0, 0, 0, 0)
 
 
-# Written out: these run for every process that ends, and a loop costs three times as much.
+# Both run for every process that ends, and a loop costs three times as much.
 
 
-def add(one: InputOutput, other: InputOutput) -> InputOutput:
-    return InputOutput(
-        one[0] + other[0],
-        one[1] + other[1],
-        one[2] + other[2],
-        one[3] + other[3],
-        one[4] + other[4],
-        one[5] + other[5],
+def add_io(left: IoCounters, right: IoCounters) -> IoCounters:
+    return IoCounters(
+        left[0] + right[0],
+        left[1] + right[1],
+        left[2] + right[2],
+        left[3] + right[3],
+        left[4] + right[4],
+        left[5] + right[5],
     )
 
 
-def subtract(one: InputOutput, other: InputOutput) -> InputOutput:
-    return InputOutput(
-        one[0] - other[0],
-        one[1] - other[1],
-        one[2] - other[2],
-        one[3] - other[3],
-        one[4] - other[4],
-        one[5] - other[5],
+def subtract_io(left: IoCounters, right: IoCounters) -> IoCounters:
+    return IoCounters(
+        left[0] - right[0],
+        left[1] - right[1],
+        left[2] - right[2],
+        left[3] - right[3],
+        left[4] - right[4],
+        left[5] - right[5],
     )
-
-
-class Gone(Exception):
-    """The process ended between two reads."""
 
 
 class Descriptors:
-    """How many descriptors live processes may take: a fork bomb must leave some to the rest."""
+    """Limits the descriptors of live processes: a fork bomb must not exhaust them."""
 
     limit = 1 << 30
     opened = 0
 
 
 class OpenProcess:
-    """The open descriptors of one process."""
+    """The open files of one process. Every read raises :class:`ProcessGone` after its end."""
 
     __slots__ = (
         "_directory",
         "_io",
         "_io_data",
-        "_io_parsed",
+        "_io_includes_children",
+        "_parsed_io",
+        "_parsed_stat",
         "_stat",
         "_stat_data",
-        "_vitals",
-        "_whole",
         "pid",
         "start_ticks",
     )
@@ -110,58 +111,56 @@ class OpenProcess:
         self.pid = pid
         self._directory = b"%s/%d" % (proc, pid)
         self._io = -1
-        self._whole = False
-        # A process that did nothing says the same bytes again, which need no parsing.
+        self._io_includes_children = False
+        # An idle process gives the same bytes again, which are not parsed again.
         self._stat_data = self._io_data = b""
-        self._vitals = Vitals(0, 0, 0, 0)
-        self._io_parsed = NOTHING
+        self._parsed_stat = ProcessStat(0, 0, 0, 0)
+        self._parsed_io = NO_IO
         self._stat = -1
         if Descriptors.opened >= Descriptors.limit:
-            raise Gone
+            raise ProcessGone
         try:
             self._stat = os.open(self._directory + b"/stat", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone from None
+            raise ProcessGone from None
         except OSError as error:
-            if error.errno in _CROWDED:
-                raise Gone from None
+            if error.errno in _NO_DESCRIPTORS:
+                raise ProcessGone from None
             raise
-        # One for its I/O is sure to follow.
+        # The I/O counters will need a second one.
         Descriptors.opened += 2
         try:
-            self.start_ticks = int(self._fields()[19])
-        except Gone:
+            self.start_ticks = int(self._stat_fields()[19])
+        except ProcessGone:
             self.close()
             raise
 
-    def _read_stat(self) -> bytes:
+    def _stat_fields(self) -> list[bytes]:
+        """The fields after the command name, which may itself contain blanks and parentheses."""
         try:
             data = os.pread(self._stat, _STAT_SIZE, 0)
         except ProcessLookupError:
-            raise Gone from None
+            raise ProcessGone from None
         if not data:
-            raise Gone
-        return data
+            raise ProcessGone
+        return data[data.rindex(b")") + 2 :].split(b" ", 22)
 
-    def _fields(self) -> list[bytes]:
-        return _split(self._read_stat())
-
-    def vitals(self) -> Vitals:
-        # Written out and not in calls: a round does this for every process of the node.
+    def read_stat(self) -> ProcessStat:
+        # Does not call _stat_fields(): a sampling round does this for every process of the node.
         try:
             data = os.pread(self._stat, _STAT_SIZE, 0)
         except ProcessLookupError:
-            raise Gone from None
+            raise ProcessGone from None
         if data == self._stat_data:
-            return self._vitals
+            return self._parsed_stat
         if not data:
-            raise Gone
+            raise ProcessGone
         fields = data[data.rindex(b")") + 2 :].split(b" ", 22)
         if fields[0] == b"Z":
-            raise Gone
+            raise ProcessGone
         self._stat_data = data
-        self._vitals = vitals = _new_tuple(
-            Vitals,
+        self._parsed_stat = stat = _new_tuple(
+            ProcessStat,
             (
                 int(fields[11]) * TICK,
                 int(fields[12]) * TICK,
@@ -169,85 +168,85 @@ class OpenProcess:
                 int(fields[21]) * PAGE,
             ),
         )
-        return vitals
+        return stat
 
-    def clock(self) -> int:
-        """Nanoseconds that all its threads have run, ended and live.
+    def cpu_clock(self) -> int:
+        """CPU time in nanoseconds of all threads, exited and live.
 
-        Asked by its number, so only where ours are the numbers of /proc, and where the end of a
-        process is told before its number is given away again.
+        The clock is identified by the PID. Use it only in the PID namespace of /proc, and only
+        while exit events are received before the kernel reuses a PID.
         """
         try:
-            return time.clock_gettime_ns((~self.pid << 3) | _RUN_TIME)
+            return time.clock_gettime_ns((~self.pid << 3) | _CPUCLOCK_SCHED)
         except OSError:
-            raise Gone from None
+            raise ProcessGone from None
 
     def has_ended(self) -> bool:
-        """Whether it only waits for its parent to take note; a first thread may end early."""
-        fields = self._fields()
+        """Whether it is a zombie; a zombie with further threads is a first thread that exited."""
+        fields = self._stat_fields()
         return fields[0] in (b"Z", b"X") and int(fields[17]) < 2
 
     def parent(self) -> int:
-        """Its parent's id; 0 where that is outside of what can be seen."""
-        return int(self._fields()[1])
+        """The PID of its parent; 0 for a parent outside of the PID namespace."""
+        return int(self._stat_fields()[1])
 
-    def waited_for(self) -> tuple[int, int]:
+    def children_cpu(self) -> tuple[int, int]:
         """User and system time of the children it has waited for."""
-        fields = self._fields()
+        fields = self._stat_fields()
         return int(fields[13]) * TICK, int(fields[14]) * TICK
 
-    def whole_input_output(self) -> InputOutput | None:
-        """What the process and the children it has waited for read and wrote."""
-        return self.input_output(2, NOTHING, had_children=False)
+    def sched_stat(self) -> SchedStat | None:
+        """Scheduling statistics of its first thread; None when it is gone."""
+        return read_sched_stat(self._directory)
 
-    def scheduled(self) -> Scheduled | None:
-        """What its first thread got of the CPUs; None when it is gone."""
-        return scheduled_of(self._directory)
+    def io_with_children(self) -> IoCounters | None:
+        """The I/O of the process and of the children it has waited for; None if not permitted."""
+        return self.own_io(2, NO_IO, had_children=False)
 
-    def input_output(
-        self, threads: int, ended: InputOutput, *, had_children: bool
-    ) -> InputOutput | None:
-        """What the process itself read and wrote; None where it may not be seen.
+    def own_io(
+        self, threads: int, exited_io: IoCounters, *, had_children: bool
+    ) -> IoCounters | None:
+        """The I/O of the process itself; None if it may not be read.
 
-        The file of the whole process also counts children that it has waited for, whose own
-        exit records count them too. The file of its one thread does not; with several threads
-        the whole is right as long as no child has ended. ``ended`` is what the exit records of
-        its ended threads say, which only the file of the whole process includes.
+        /proc/PID/io also includes children that the process has waited for, and their exit
+        records count them too. The file of its only thread does not include them; with several
+        threads, /proc/PID/io is correct until a child has ended. ``exited_io`` is the I/O of its
+        exited threads, which only /proc/PID/io includes.
         """
         try:
             if threads > 1 and had_children:
-                return self._sum_of_threads(ended)
-            whole = threads > 1
-            if self._io < 0 or whole != self._whole:
-                self._open_io(whole)
+                return self._sum_of_threads(exited_io)
+            with_children = threads > 1
+            if self._io < 0 or with_children != self._io_includes_children:
+                self._open_io(with_children)
             data = os.pread(self._io, _IO_SIZE, 0)
             if data != self._io_data:
-                self._io_data, self._io_parsed = data, _parse_io(data)
+                self._io_data, self._parsed_io = data, _parse_io(data)
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone from None
+            raise ProcessGone from None
         except PermissionError:
             return None
         except OSError as error:
-            if error.errno in _CROWDED:
+            if error.errno in _NO_DESCRIPTORS:
                 return None
             raise
-        if whole or ended is NOTHING:
-            return self._io_parsed
-        return add(self._io_parsed, ended)
+        if with_children or exited_io is NO_IO:
+            return self._parsed_io
+        return add_io(self._parsed_io, exited_io)
 
-    def _open_io(self, whole: bool) -> None:
+    def _open_io(self, with_children: bool) -> None:
         if self._io >= 0:
             os.close(self._io)
             self._io = -1
-        name = b"/io" if whole else b"/task/%d/io" % self.pid
+        name = b"/io" if with_children else b"/task/%d/io" % self.pid
         self._io = os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
-        self._whole = whole
+        self._io_includes_children = with_children
 
-    def _sum_of_threads(self, total: InputOutput) -> InputOutput:
+    def _sum_of_threads(self, total: IoCounters) -> IoCounters:
         for thread in os.listdir(self._directory + b"/task"):
             try:
                 with open(b"%s/task/%s/io" % (self._directory, thread), "rb", 0) as file:
-                    total = add(total, _parse_io(file.read(512)))
+                    total = add_io(total, _parse_io(file.read(512)))
             except (FileNotFoundError, ProcessLookupError):
                 continue
         return total
@@ -261,23 +260,18 @@ class OpenProcess:
         self._stat = self._io = -1
 
 
-def scheduled_of(directory: bytes) -> Scheduled | None:
-    """What the first thread of a process got of the CPUs, by its directory in /proc."""
+def read_sched_stat(directory: bytes) -> SchedStat | None:
+    """Scheduling statistics of the first thread of a process, by its directory in /proc."""
     try:
         with open(directory + b"/schedstat", "rb", 0) as file:
             ran, waited, _ = file.read(64).split(b" ", 2)
-            return Scheduled(int(ran), int(waited))
+            return SchedStat(int(ran), int(waited))
     except (OSError, ValueError):
         return None
 
 
-def _split(data: bytes) -> list[bytes]:
-    # The command may hold blanks and brackets; nothing behind its last bracket does.
-    return data[data.rindex(b")") + 2 :].split(b" ", 22)
-
-
-def _parse_io(data: bytes) -> InputOutput:
+def _parse_io(data: bytes) -> IoCounters:
     words = data.split()
     if len(words) < 12:
-        raise Gone
-    return _new_tuple(InputOutput, map(int, words[1:12:2]))
+        raise ProcessGone
+    return _new_tuple(IoCounters, map(int, words[1:12:2]))
