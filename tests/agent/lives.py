@@ -8,7 +8,7 @@ from typing import Any
 from jobsight.agent.processes.executables import ExecutableName, ExecutableNames
 from jobsight.agent.processes.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
 from jobsight.agent.processes.process import JobUsage
-from jobsight.agent.processes.procfs import Scheduled
+from jobsight.agent.processes.procfs import SchedStat
 from jobsight.agent.processes.tracker import ProcessTracker
 
 MILLISECOND = 1_000_000
@@ -33,12 +33,12 @@ class Alive:
         self.pid = pid
         self.start_ticks = 0
         self.closed = False
-        self._scheduled = None if ran is None else Scheduled(ran, waited)
+        self._scheduled = None if ran is None else SchedStat(ran, waited)
 
     def parent(self) -> int:
         return 100
 
-    def scheduled(self) -> Scheduled | None:
+    def sched_stat(self) -> SchedStat | None:
         return self._scheduled
 
     def close(self) -> None:
@@ -115,5 +115,5 @@ def figures(usage: JobUsage) -> dict[bytes, tuple[int, int, int]]:
     """Executions, processes and CPU time by path."""
     return {
         row.path: (row.executions, row.processes, row.cpu_time)
-        for row in usage.snapshot(estimated=False)
+        for row in usage.snapshot(polled_is_estimate=False)
     }

@@ -235,7 +235,7 @@ class Agent:
             counters,
             self.collector.tracker,
             events=events,
-            reason=f"split by polling; {self.collector.events_reason}",
+            reason=f"attributed by polling; {self.collector.events_reason}",
         )
         info = self._who(place)
         new = not self._births.known(place)
@@ -250,7 +250,7 @@ class Agent:
             restart_count=info.restart_count,
         )
         if new:
-            probe.count_from_birth()
+            probe.count_from_start()
         self.collector.add_info(info)
         followed = FollowedJob(sighting, probe, self.collector.epoch, self._intervals)
         view = JobView(
@@ -263,7 +263,7 @@ class Agent:
         )
         job = SampledJob(place, followed, view, probe, self._samplers, self._outputs)
         self._jobs[place.key] = job
-        followed.extra, followed.extra_coverage = job.columns, job.coverage
+        followed.add_columns, followed.sampler_coverage = job.add_columns, job.coverage
         self.collector.follow(followed)
         logger.info("job %d: following", place.job_id, extra={"action": "follow"})
         self._guarded(place.key, probe.refresh)

@@ -1,6 +1,8 @@
-"""One job that the agent follows: its probe, its curves not yet sent, and when to look next.
+"""A followed job, and the contracts of the parts that measure it.
 
-What a sampler or an output may see of a job that is followed on this node.
+:class:`FollowedJob` is a job as the collector drives it: it samples its :class:`Probe` on a
+schedule and builds the parts that are sent. :class:`JobView` is what samplers and outputs see of
+a job; :class:`Sampler` and :class:`Output` are the contracts for both.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -29,61 +31,78 @@ from jobsight.model import (
 
 #: One sample: metric name (see jobsight.metrics) -> value.
 Row = dict[str, int]
+#: Pairs of job age in seconds (None: any) and the sampling interval up to that age.
+Intervals = tuple[tuple[int | None, float], ...]
+#: Dense at first: most jobs are short, and most faults are early.
+DEFAULT_INTERVALS: Final[Intervals] = ((60, 1.0), (3600, 10.0), (None, 30.0))
+
+
+class ProbeReport(NamedTuple):
+    """The figures of a job at one time. The executables never sum to more CPU time than the
+    totals have."""
+
+    totals: JobTotals
+    executables: list[ExecutableUse]
+    steps: list[StepUse]
+    coverage: dict[str, Coverage]
 
 
 class Probe(Protocol):
-    """Measures one job: by its cgroup, its process tree, or a recorded directory."""
+    """Measures one job: by its cgroup, its process tree, or through another agent."""
 
-    def sample(self) -> Row: ...
-    def read_final_counters(self) -> None: ...
-    def steps(self) -> list[StepUse]: ...
-    def executables(self) -> list[ExecutableUse]: ...
+    def sample(self) -> Row:
+        """One sampling round."""
+        ...
+
+    def read_final_counters(self) -> None:
+        """Called after events were applied: read counters that may be removed soon."""
+        ...
+
+    def report(self, events_lost: int) -> ProbeReport:
+        """All figures, consistent with each other."""
+        ...
+
     def totals(self) -> JobTotals: ...
-    def coverage(self, lost: int) -> dict[str, Coverage]: ...
+    def executables(self) -> list[ExecutableUse]: ...
     def close(self) -> None: ...
 
 
-#: Age of the job in seconds and the interval until then: dense at first, since most jobs are
-#: short and most faults are early.
-DEFAULT_INTERVALS: Final = ((60, 1.0), (3600, 10.0), (None, 30.0))
-
-
 class FollowedJob:
-    """A job on this node."""
+    """A job on this node: its probe, the samples not yet sent, and the time of the next sample."""
 
     def __init__(
         self,
         sighting: Sighting,
         probe: Probe,
         epoch: str,
-        intervals: tuple[tuple[int | None, float], ...] = DEFAULT_INTERVALS,
+        intervals: Intervals = DEFAULT_INTERVALS,
     ) -> None:
         self.sighting = sighting
         self.probe = probe
         self.epoch = epoch
         self.next_sample = 0
-        #: Adds further curves to each row.
-        self.extra: Callable[[Row], None] | None = None
-        #: Adds how sure those are.
-        self.extra_coverage: Callable[[], dict[str, Coverage]] | None = None
+        #: Adds the metrics of samplers to a row.
+        self.add_columns: Callable[[Row], None] | None = None
+        #: The coverage of those metrics.
+        self.sampler_coverage: Callable[[], dict[str, Coverage]] | None = None
+        #: Overruns of the event sockets before this job.
+        self.overruns_before = 0
         self._intervals = intervals
         self._times: array[int] = array("q")
         self._columns: dict[str, array[int]] = {}
-        #: Losses of the event sockets before this job; those since are its own.
-        self.overruns_before = 0
 
     def sample(self, wall: int, monotonic: int) -> None:
-        """Take one round and plan the next."""
+        """Take one sample and schedule the next."""
         self.next_sample = monotonic + self._interval(wall)
         row = self.probe.sample()
-        if self.extra is not None:
-            self.extra(row)
+        if self.add_columns is not None:
+            self.add_columns(row)
         self._append(wall, row)
 
     def _interval(self, wall: int) -> int:
         age = (wall - self.sighting.birth) / SECOND
-        for until, interval in self._intervals:
-            if until is None or age < until:
+        for max_age, interval in self._intervals:
+            if max_age is None or age < max_age:
                 return round(interval * SECOND)
         return 30 * SECOND
 
@@ -100,26 +119,27 @@ class FollowedJob:
                 column.append(MISSING)
 
     def part(self, overruns: int, *, final: bool = False) -> JobPart:
-        """What there is to send; the curves are handed over and start anew."""
-        coverage = self.probe.coverage(overruns - self.overruns_before)
-        if self.extra_coverage is not None:
-            coverage |= self.extra_coverage()
+        """The part to send: all figures now, and the samples since the last part."""
+        report = self.probe.report(overruns - self.overruns_before)
+        coverage = report.coverage
+        if self.sampler_coverage is not None:
+            coverage = coverage | self.sampler_coverage()
         series = Series(self._times, self._columns) if self._times else None
         self._times, self._columns = array("q"), {}
         return JobPart(
             sighting=self.sighting,
             epoch=self.epoch,
             series=series,
-            totals=self.probe.totals(),
-            executables=self.probe.executables(),
-            steps=self.probe.steps(),
+            totals=report.totals,
+            executables=report.executables,
+            steps=report.steps,
             coverage=coverage,
             final=final,
         )
 
 
 class Counters(Protocol):
-    """The cgroups of one job, whatever their version and shape."""
+    """The cgroups of one job, of either version."""
 
     @property
     def version(self) -> str: ...
@@ -136,22 +156,22 @@ class Counters(Protocol):
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """One job, as of now. The engine keeps it up to date; parts only read it."""
+    """What samplers and outputs see of a job. The agent keeps it current; they only read it."""
 
     sighting: Sighting
-    #: Who the job is, as far as anybody has said; fields are filled in as they become known.
+    #: The job's identity; fields are filled in as they become known.
     info: JobInfo
     probe: Probe
-    #: The live processes and the books by executable.
+    #: The live processes and the rows by executable.
     usage: JobUsage
-    #: None where the job has no cgroup.
+    #: None for a job without a cgroup.
     counters: Counters | None = None
-    #: GPUs that belong to the job: minor numbers, UUIDs or MIG names, as Slurm or the prolog
-    #: says; None where nobody has said.
+    #: The GPUs of the job: minor numbers, UUIDs or MIG names from Slurm or the prolog; None if
+    #: not known.
     gpus: tuple[str, ...] | None = None
-    #: The engine's own last row.
+    #: The last row of the probe.
     row: Row = msgspec.field(default_factory=dict)
-    #: When the CPU counter in it was read, on the monotonic clock; None where nobody says.
+    #: When its CPU counter was read, on the monotonic clock; None if not known.
     row_read_at: int | None = None
 
 
@@ -159,32 +179,43 @@ Document = dict[str, Any]
 
 
 class Sampler(Protocol):
-    """Looks at one job from time to time. One instance per job; nothing it raises stops another.
-
-    ``columns`` gives metrics for the job's curves (names of :mod:`jobsight.metrics`),
-    ``document`` what the seed's sampler of the same name would have said now (None: nothing), and
-    ``final`` its last word; ``coverage`` how sure they are. Each may be empty.
-    """
+    """Measures one kind of resource of one job. Each job has its own instance, and an exception
+    in one sampler does not affect the others. Every result may be empty."""
 
     name: str
     interval: float
 
-    def columns(self, view: JobView) -> Row: ...
-    def document(self, view: JobView) -> Document | None: ...
-    def final(self, view: JobView) -> Document: ...
-    def coverage(self, view: JobView) -> dict[str, Coverage]: ...
+    def columns(self, view: JobView) -> Row:
+        """Metrics for the time series (see jobsight.metrics), at every sampling round."""
+        ...
+
+    def document(self, view: JobView) -> Document | None:
+        """The document of the SAMS sampler of this name, at every interval of the sampler."""
+        ...
+
+    def final(self, view: JobView) -> Document:
+        """The final document, at the end of the job."""
+        ...
+
+    def coverage(self, view: JobView) -> dict[str, Coverage]:
+        """The coverage of the metrics, by group."""
+        ...
+
     def close(self) -> None: ...
 
 
 class Output(Protocol):
-    """Takes documents of one job to somewhere. It runs in a thread of its own and may block.
-
-    ``store`` takes one sample of one sampler; ``write`` is called once at the job's end with the
-    last word of every sampler, and again after an error, until it returns.
-    """
+    """Writes the documents of one job elsewhere. It runs in a thread of its own and may block."""
 
     name: str
 
-    def store(self, view: JobView, sampler: str, document: Document) -> None: ...
-    def write(self, view: JobView, documents: dict[str, Document]) -> None: ...
+    def store(self, view: JobView, sampler: str, document: Document) -> None:
+        """Store one document of one sampler."""
+        ...
+
+    def write(self, view: JobView, documents: dict[str, Document]) -> None:
+        """Write the final documents of all samplers. Called once at the end of the job, and again
+        after an exception until it returns."""
+        ...
+
     def close(self) -> None: ...

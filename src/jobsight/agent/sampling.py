@@ -65,7 +65,7 @@ class SampledJob:
         if self.errors[cause] == 1:
             logger.error("job %d: sampler %s", self.view.sighting.job_id, cause)
 
-    def columns(self, row: Row) -> None:
+    def add_columns(self, row: Row) -> None:
         """Add the samplers' curves to a row of the engine's."""
         self.view.row, self.view.row_read_at = row, self.probe.read_at
         for sampler, _ in self._samplers:

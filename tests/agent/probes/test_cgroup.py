@@ -1,13 +1,18 @@
-"""The total of a job whose counter went away: completed by exit records, and never twice."""
+"""A job with a cgroup: its counter completed by exit records, and never exceeded by them."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
+from jobsight.agent.job import FollowedJob
 from jobsight.agent.probes.cgroup import CgroupProbe
 from jobsight.agent.probes.cgroup_files import NO_PEAKS, CgroupGone, CpuReading, MemoryPeaks
-from jobsight.agent.processes.procfs import NOTHING, TICK, InputOutput
-from jobsight.model import SECOND
+from jobsight.agent.processes.executables import ExecutableName
+from jobsight.agent.processes.process import JobUsage
+from jobsight.agent.processes.procfs import NO_IO, TICK, IoCounters
+from jobsight.model import SECOND, Coverage, JobPart, Sighting
 from tests.agent.lives import Alive, Kernel, record
 
 
@@ -47,14 +52,14 @@ class Readable(Alive):
         super().__init__(pid)
         self._used = round(seconds * SECOND)
 
-    def clock(self) -> int:
+    def cpu_clock(self) -> int:
         return self._used
 
-    def vitals(self) -> tuple[int, int, int, int]:
+    def read_stat(self) -> tuple[int, int, int, int]:
         return self._used // TICK * TICK, 0, 1, 0
 
-    def input_output(self, *_: object, **__: object) -> InputOutput:
-        return NOTHING
+    def own_io(self, *_: object, **__: object) -> IoCounters:
+        return NO_IO
 
 
 @pytest.fixture
@@ -156,3 +161,128 @@ def test_a_folder_that_goes_in_the_middle_of_a_round_takes_no_peak_with_it(
     probe.close()
     found = probe.totals()
     assert (found.memory_peak, found.memory_limit, found.oom_kills) == (7 << 20, 64 << 20, 1)
+
+
+def part_of(probe: CgroupProbe) -> JobPart:
+    return FollowedJob(Sighting("c", 1, "n1", "boot", 0), probe, "epoch").part(0)
+
+
+def cpu_by_path(part: JobPart) -> dict[bytes, float]:
+    return {row.path: row.cpu_time / SECOND for row in part.executables}
+
+
+def check_consistent(part: JobPart) -> None:
+    """No row is negative, and together they do not exceed the counter."""
+    assert part.totals is not None
+    assert sum(row.cpu_time for row in part.executables) <= (part.totals.cpu_time or 0)
+    for row in part.executables:
+        assert row.cpu_time == row.cpu_user + row.cpu_system
+        assert min(row.cpu_user, row.cpu_system, row.cpu_estimated) >= 0
+        assert row.cpu_estimated <= row.cpu_time
+
+
+def test_a_record_that_arrives_after_the_counter_was_read_is_in_the_next_part(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    """The process ran on after the counter was read, and its exit record is already queued."""
+    counter.used = 1.0
+    kernel.tracker.catch_up = lambda: ended(kernel, 1.5) if probe.usage.members else None
+    running = part_of(probe)
+    assert cpu_by_path(running) == {b"/bin/sh": 0.0}
+    check_consistent(running)
+    kernel.tracker.catch_up()
+    counter.used = 1.5
+    after = part_of(probe)
+    assert cpu_by_path(after) == {b"/bin/sh": 1.5}
+    assert after.coverage["executables"].quality == "exact"
+
+
+def test_a_live_process_that_exceeds_the_counter_is_reduced_and_marked(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    kernel.names.links[7] = b"/bin/ended"
+    kernel.tell(kernel.fork(100, 7), kernel.execute(7))
+    kernel.tell(kernel.exit(7), record(7, round(0.6 * SECOND)))
+    probe.usage.members[100].live = Readable(100, 1.5)  # type: ignore[assignment]
+    counter.used = 1.0
+    probe.sample()
+    part = part_of(probe)
+    # The exit record stays as it is; only the polled share is reduced.
+    assert cpu_by_path(part) == {b"/bin/sh": 0.4, b"/bin/ended": 0.6}
+    check_consistent(part)
+    coverage = part.coverage["executables"]
+    assert (coverage.quality, coverage.cpu_share) == ("estimate", 1.0)
+    assert "exceeded the job's counter by 110.0%" in coverage.reason
+    assert part.coverage["cpu"].quality == "exact"
+
+
+def test_an_interpolated_share_is_reduced_before_exact_ones(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    probe.usage.add(
+        ExecutableName(b"/exact", True),
+        now=1,
+        cpu_time=SECOND,
+        user_share=0.3,
+        io=NO_IO,
+        peak_memory=0,
+    )
+    probe.usage.add(
+        ExecutableName(b"/interpolated", True),
+        now=1,
+        cpu_time=SECOND,
+        user_share=0.7,
+        io=NO_IO,
+        peak_memory=0,
+        estimated=SECOND // 2,
+    )
+    counter.used = 1.75
+    part = part_of(probe)
+    assert cpu_by_path(part) == {b"/bin/sh": 0.0, b"/exact": 1.0, b"/interpolated": 0.75}
+    check_consistent(part)
+    # Even exact records are reduced to the counter, which is the truth.
+    counter.used = 0.3
+    part = part_of(probe)
+    assert sum(cpu_by_path(part).values()) == pytest.approx(0.3)
+    check_consistent(part)
+    assert part.coverage["executables"].quality == "estimate"
+
+
+def test_an_excess_by_rounding_is_removed_and_the_figures_stay_exact(
+    kernel: Kernel, counter: Counter, probe: CgroupProbe
+) -> None:
+    counter.used = 1.0
+    ended(kernel, 1.0005)
+    part = part_of(probe)
+    check_consistent(part)
+    assert cpu_by_path(part) == {b"/bin/sh": 1.0}
+    assert part.coverage["executables"] == Coverage(quality="exact", cpu_share=1.0)
+
+
+@given(
+    some.lists(some.tuples(some.integers(0, 10**12), some.integers(0, 10**12)), max_size=20),
+    some.integers(0, 10**13),
+)
+def test_rows_never_exceed_the_limit(rows: list[tuple[int, int]], limit: int) -> None:
+    usage = JobUsage()
+    for number, (cpu, estimated) in enumerate(rows):
+        usage.add(
+            ExecutableName(b"/%d" % number, True),
+            now=1,
+            cpu_time=cpu,
+            user_share=0.37,
+            io=NO_IO,
+            peak_memory=0,
+            estimated=min(cpu, estimated),
+        )
+    total = sum(cpu for cpu, _ in rows)
+    limited = usage.snapshot(polled_is_estimate=False, limit=limit)
+    assert sum(row.cpu_time for row in limited) == min(total, limit)
+    assert usage.excess_cpu == max(0, total - limit)
+    for row in limited:
+        assert row.cpu_time == row.cpu_user + row.cpu_system
+        assert min(row.cpu_user, row.cpu_system, row.cpu_estimated) >= 0
+        assert row.cpu_estimated <= row.cpu_time
+    # The account itself is unchanged.
+    whole = usage.snapshot(polled_is_estimate=False)
+    assert sum(row.cpu_time for row in whole) == total

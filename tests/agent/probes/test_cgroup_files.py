@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent.launch.cgroup import OwnCgroup, find_hierarchies, make_cgroup
+from jobsight.agent.launch.cgroup import OwnCgroup, create_cgroup, find_hierarchies
 from jobsight.agent.probes.cgroup_files import CgroupGone, CgroupV1, CgroupV2, CpuReading
 
 DATA = Path(__file__).parents[2] / "data" / "cgroup"
@@ -164,10 +164,10 @@ def test_where_a_recorded_process_stands(
 
 @pytest.fixture
 def own() -> Iterator[OwnCgroup]:
-    made = make_cgroup(f"jobsight-test-{os.getpid()}")
+    made = create_cgroup(f"jobsight-test-{os.getpid()}")
     assert made is not None
     yield made
-    made.end_left_overs()
+    made.kill_leftovers()
     made.remove()
 
 

@@ -194,7 +194,7 @@ def test_every_read_may_fail(
         probe.sample()
         totals = probe.totals()
         assert totals.cpu_time in (850_000_000, 900_000_000)
-        assert probe.coverage(0)["cpu"].quality == "exact"
+        assert probe.report(0).coverage["cpu"].quality == "exact"
         probe.close()
         if not reached:
             break

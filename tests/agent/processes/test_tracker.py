@@ -9,8 +9,8 @@ from hypothesis import strategies as some
 
 from jobsight.agent.processes.netlink import ExitRecord, ProcessEvent
 from jobsight.agent.processes.process import JobUsage, Process, Segment
-from jobsight.agent.processes.procfs import InputOutput
-from jobsight.agent.processes.tracker import LINGER
+from jobsight.agent.processes.procfs import IoCounters
+from jobsight.agent.processes.tracker import LEADER_EXIT_DELAY
 from tests.agent.lives import MILLISECOND, Alive, Kernel, figures, record
 
 SHELL, TRUE, OTHER = b"/bin/sh", b"/bin/true", b"/bin/other"
@@ -23,7 +23,7 @@ def kernel() -> Kernel:
 
 
 def use_of(usage: JobUsage, path: bytes) -> Any:
-    return next(row for row in usage.snapshot(estimated=False) if row.path == path)
+    return next(row for row in usage.snapshot(polled_is_estimate=False) if row.path == path)
 
 
 def test_fork_exec_exit(kernel: Kernel) -> None:
@@ -116,7 +116,7 @@ def test_threads_of_an_older_kernel_are_summed_even_after_the_first(kernel: Kern
     kernel.now = time.monotonic_ns()
     kernel.tell(kernel.exit(7, status=256), record(7, 10, tgid=0, last_of_group=False))
     kernel.tell(kernel.exit(8, 7), record(8, 11, tgid=0, last_of_group=False))
-    kernel.tracker._end_lingering(kernel.now)
+    kernel.tracker._finish_delayed(kernel.now)
     assert figures(usage)[TRUE] == (1, 1, 21)
     assert use_of(usage, TRUE).failures == 1
 
@@ -124,7 +124,7 @@ def test_threads_of_an_older_kernel_are_summed_even_after_the_first(kernel: Kern
 def test_a_process_of_an_older_kernel_ends_after_a_moment(kernel: Kernel) -> None:
     usage = kernel.job()
     kernel.tell(kernel.fork(100, 7), kernel.exit(7), record(7, 10, tgid=0, last_of_group=False))
-    assert kernel.now < time.monotonic_ns() - LINGER
+    assert kernel.now < time.monotonic_ns() - LEADER_EXIT_DELAY
     assert 7 not in usage.members
 
 
@@ -133,7 +133,7 @@ def test_the_number_of_a_lingering_process_may_be_given_away(kernel: Kernel) -> 
     kernel.now = time.monotonic_ns()
     kernel.tell(kernel.fork(100, 7), kernel.exit(7), record(7, 10, tgid=0, last_of_group=False))
     kernel.tell(kernel.fork(100, 7), kernel.exit(7), record(7, 5, tgid=0, last_of_group=False))
-    kernel.tracker.lose(7)
+    kernel.tracker.finish_lost(7)
     assert figures(usage) == {SHELL: (0, 3, 15)}
     assert usage.records_lost == 0
 
@@ -149,9 +149,9 @@ def test_an_exec_in_another_thread_ends_the_first_and_not_the_process(
     kernel.names.links[7] = TRUE
     kernel.tell(kernel.execute(7))
     kernel.tell(kernel.exit(7), record(7, 5, tgid=tgid))
-    kernel.tracker._end_lingering(kernel.now)
+    kernel.tracker._finish_delayed(kernel.now)
     assert sum(cpu for _, _, cpu in figures(usage).values()) == 9
-    assert [row.failures for row in usage.snapshot(estimated=False)] == [0, 0]
+    assert [row.failures for row in usage.snapshot(polled_is_estimate=False)] == [0, 0]
 
 
 def test_an_exec_chain_is_split_where_the_use_is_known(kernel: Kernel) -> None:
@@ -180,8 +180,8 @@ def test_a_late_look_takes_off_what_it_ran_since(waited: int, before: int) -> No
     process.live = Alive(7, 80 * MILLISECOND, waited * MILLISECOND)  # type: ignore[assignment]
     second = Segment(None, 100 * MILLISECOND, executed=True)
     second.named_at = 124 * MILLISECOND
-    process.split(second, b"/no/such/proc")
-    assert second.used == before * MILLISECOND
+    process.measure_exec(second, b"/no/such/proc")
+    assert second.cpu_before == before * MILLISECOND
 
 
 def test_an_exec_chain_is_split_by_time_where_it_was_gone(kernel: Kernel) -> None:
@@ -298,7 +298,7 @@ def test_a_lost_record_is_counted_and_the_last_look_is_booked(kernel: Kernel) ->
     usage = kernel.job()
     kernel.tell(kernel.fork(100, 7))
     process = usage.members[7]
-    process.polled_cpu, process.polled_io = 40, InputOutput(1, 2, 3, 4, 5, 6)
+    process.polled_cpu, process.polled_io = 40, IoCounters(1, 2, 3, 4, 5, 6)
     kernel.tell(kernel.exit(7, status=256))
     assert usage.records_lost == 1
     row = use_of(usage, SHELL)
@@ -308,7 +308,7 @@ def test_a_lost_record_is_counted_and_the_last_look_is_booked(kernel: Kernel) ->
 def test_what_a_process_used_before_the_agent_came_is_not_booked(kernel: Kernel) -> None:
     usage = kernel.job()
     process = usage.members[100]
-    process.base_cpu, process.base_io = 30, InputOutput(1, 1, 1, 1, 100, 200)
+    process.base_cpu, process.base_io = 30, IoCounters(1, 1, 1, 1, 100, 200)
     process.polled_cpu = 30
     process.polled_io = process.base_io
     assert figures(usage)[SHELL] == (0, 1, 0)
@@ -320,10 +320,10 @@ def test_what_a_process_used_before_the_agent_came_is_not_booked(kernel: Kernel)
 def test_the_launcher_s_own_part_before_the_command_is_not_booked(kernel: Kernel) -> None:
     usage = JobUsage()
     kernel.now = time.monotonic_ns()
-    process = kernel.tracker.expect(Alive(7, ran=30), usage)  # type: ignore[arg-type]
+    process = kernel.tracker.expect_exec(Alive(7, ran=30), usage)  # type: ignore[arg-type]
     kernel.names.links[7] = TRUE
     kernel.tell(kernel.execute(7, after=1000))
-    assert not process.expected
+    assert not process.awaits_exec
     kernel.tell(kernel.exit(7), record(7, 50))
     assert figures(usage) == {TRUE: (1, 1, 20)}
 
@@ -366,14 +366,14 @@ def test_processes_of_no_job_leave_nothing_behind(kernel: Kernel) -> None:
 def test_records_whose_exit_was_lost_are_bounded(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.processes.tracker.LIMIT", 100)
+    monkeypatch.setattr("jobsight.agent.processes.tracker.MAX_PENDING_RECORDS", 100)
     for pid in range(1000):
         kernel.tell(record(pid + 1000))
     assert len(kernel.tracker._pending_records) <= 100
 
 
 def test_programs_without_end_share_a_row(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobsight.agent.processes.process.EXECUTABLES_LIMIT", 10)
+    monkeypatch.setattr("jobsight.agent.processes.process.MAX_EXECUTABLES", 10)
     usage = kernel.job()
     for number in range(50):
         kernel.names.links[7] = b"/made/%d" % number
@@ -381,13 +381,13 @@ def test_programs_without_end_share_a_row(kernel: Kernel, monkeypatch: pytest.Mo
         kernel.tell(kernel.exit(7), record(7, 5))
     assert len(usage.executables) == 11
     assert use_of(usage, b"other programs").cpu_time == 5 * 41
-    assert sum(row.cpu_time for row in usage.snapshot(estimated=False)) == 250
+    assert sum(row.cpu_time for row in usage.snapshot(polled_is_estimate=False)) == 250
 
 
 def test_more_processes_than_are_followed_are_stated(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.processes.tracker.PROCESSES_LIMIT", 10)
+    monkeypatch.setattr("jobsight.agent.processes.tracker.MAX_PROCESSES", 10)
     usage = kernel.job()
     kernel.tell(*(kernel.fork(100, 1000 + number) for number in range(50)))
     assert len(kernel.tracker.processes) == 10
@@ -473,11 +473,11 @@ def test_everything_is_booked_once_and_on_its_own_job(
             kernel.tell(*events, *records)
             events, records = [], []
             for usage in usages.values():
-                usage.snapshot(estimated=False)
+                usage.snapshot(polled_is_estimate=False)
     kernel.tell(*events, *records)
-    kernel.tracker._end_lingering(time.monotonic_ns())
+    kernel.tracker._finish_delayed(time.monotonic_ns())
     for root, usage in usages.items():
-        rows = usage.snapshot(estimated=False)
+        rows = usage.snapshot(polled_is_estimate=False)
         cpu, executions = truth[root]
         assert sum(row.cpu_time for row in rows) == cpu
         assert usage.executions == executions

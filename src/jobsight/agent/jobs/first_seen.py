@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
-from jobsight.agent.processes.procfs import TICK, Gone, OpenProcess
+from jobsight.agent.processes.procfs import TICK, OpenProcess, ProcessGone
 
 _FILE: Final = "sightings.json"
 
@@ -69,7 +69,7 @@ class FirstSeen:
         for pid in processes:
             try:
                 process = OpenProcess(self._proc, pid)
-            except Gone:
+            except ProcessGone:
                 continue
             starts.append(boot + process.start_ticks * TICK)
             process.close()

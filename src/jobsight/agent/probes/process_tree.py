@@ -1,8 +1,8 @@
-"""Measures a job without a cgroup: the tree of processes below its first one.
+"""Measures a job without a cgroup: the descendants of its first process.
 
-Here nothing needs a privilege. The total CPU time is exact all the same, because the kernel adds
-every waited-for process to its parent and the launcher, as a subreaper, waits for the rest. The
-split by executable rests on polling and is an estimate.
+Nothing here requires a privilege. The total CPU time is exact all the same: the kernel adds every
+process that was waited for to its parent, and the launcher, as a subreaper, waits for the orphans.
+The attribution to executables is polled and an estimate.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import TYPE_CHECKING
+from typing import Final
 
-from jobsight.agent.probes.cgroup import IO_METRICS
+from jobsight.agent.job import ProbeReport, Row
+from jobsight.agent.probes.cgroup import IO_METRICS, executables_coverage
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.process import JobUsage, Process
-from jobsight.agent.processes.procfs import NOTHING, Gone, InputOutput, OpenProcess, add
+from jobsight.agent.processes.procfs import NO_IO, IoCounters, OpenProcess, ProcessGone, add_io
 from jobsight.agent.processes.tracker import ProcessTracker
-from jobsight.model import SECOND, Coverage, ExecutableUse, JobTotals, StepUse
+from jobsight.model import SECOND, Coverage, ExecutableUse, JobTotals
 
-if TYPE_CHECKING:
-    from jobsight.agent.job import Row
-
-BLOCK = 512
-REASON = "split by polling; process events need root"
+#: The unit of ru_inblock and ru_oublock.
+BLOCK: Final = 512
+REASON: Final = "attributed by polling; process events require root"
 
 
 class ProcessTreeProbe:
@@ -35,41 +34,44 @@ class ProcessTreeProbe:
         self.usage = JobUsage()
         self.tracker = ProcessTracker(ExecutableNames(proc=proc))
         self._proc = proc
-        self._before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._rusage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._cpu = (0, 0)
-        self._io: InputOutput = NOTHING
-        self._io_hidden = False
+        self._io: IoCounters = NO_IO
+        self._io_unreadable = False
         self._used_peak = 0
-        self._ended: resource.struct_rusage | None = None
+        self._final_rusage: resource.struct_rusage | None = None
 
     def sample(self) -> Row:
         """One walk over the tree."""
         pids = self._descendants()
         resident = threads = 0
         user, system = self._waited_for()
-        io = NOTHING
+        io = NO_IO
         for pid in pids:
             try:
                 process = self._process(pid)
-                vitals = process.live.vitals() if process.live else None
-                if vitals is None or process.live is None:
+                live = process.live
+                if live is None:
                     continue
-                process.polled_cpu = vitals.cpu_user + vitals.cpu_system
-                process.polled_user = vitals.cpu_user
-                process.polled_peak = max(process.polled_peak, vitals.resident)
-                self.tracker.look_for_exec(process)
-                waited_user, waited_system = process.live.waited_for()
-                user += vitals.cpu_user + waited_user
-                system += vitals.cpu_system + waited_system
-                resident += vitals.resident
-                threads += vitals.threads
-                io = add(io, self._whole_io(process.live))
-            except Gone:
-                self.tracker.lose(pid)
+                stat = live.read_stat()
+                process.polled_cpu = stat.cpu_user + stat.cpu_system
+                process.polled_user = stat.cpu_user
+                process.polled_peak = max(process.polled_peak, stat.resident)
+                self.tracker.detect_exec(process)
+                children_user, children_system = live.children_cpu()
+                user += stat.cpu_user + children_user
+                system += stat.cpu_system + children_system
+                resident += stat.resident
+                threads += stat.threads
+                process_io = live.io_with_children()
+                self._io_unreadable |= process_io is None
+                io = add_io(io, process_io or NO_IO)
+            except ProcessGone:
+                self.tracker.finish_lost(pid)
         for pid in set(self.usage.members) - set(pids):
-            self.tracker.lose(pid)
+            self.tracker.finish_lost(pid)
         self._cpu = (max(self._cpu[0], user), max(self._cpu[1], system))
-        self._io = InputOutput(*map(max, self._io, io))
+        self._io = IoCounters(*map(max, self._io, io))
         self._used_peak = max(self._used_peak, resident)
         row = {
             "cpu.time": sum(self._cpu),
@@ -79,19 +81,19 @@ class ProcessTreeProbe:
             "tasks.processes": len(self.usage.members),
             "tasks.threads": threads,
         }
-        if not self._io_hidden:
+        if not self._io_unreadable:
             row.update(zip(IO_METRICS, self._io, strict=True))
         return row
 
     def _descendants(self) -> list[int]:
-        found: list[int] = []
-        # What its parent left behind has become ours, who are a subreaper.
-        waiting = list({self.root, *self._children(os.getpid())})
-        while waiting:
-            pid = waiting.pop()
-            found.append(pid)
-            waiting += self._children(pid)
-        return found
+        pids: list[int] = []
+        # Orphans of the job are children of this process, which is a subreaper.
+        queue = list({self.root, *self._children(os.getpid())})
+        while queue:
+            pid = queue.pop()
+            pids.append(pid)
+            queue += self._children(pid)
+        return pids
 
     def _children(self, pid: int) -> list[int]:
         directory = b"%s/%d/task" % (self._proc, pid)
@@ -110,47 +112,42 @@ class ProcessTreeProbe:
             process = self.tracker.adopt(OpenProcess(self._proc, pid), self.usage, new=True)
         return process
 
-    def _whole_io(self, live: OpenProcess) -> InputOutput:
-        found = live.whole_input_output()
-        if found is None:
-            self._io_hidden = True
-            return NOTHING
-        return found
-
     def _waited_for(self) -> tuple[int, int]:
-        """What the launcher itself has waited for since the job began."""
+        """User and system time of the children that this process has waited for since the start."""
         now = resource.getrusage(resource.RUSAGE_CHILDREN)
         return (
-            round((now.ru_utime - self._before.ru_utime) * SECOND),
-            round((now.ru_stime - self._before.ru_stime) * SECOND),
+            round((now.ru_utime - self._rusage_before.ru_utime) * SECOND),
+            round((now.ru_stime - self._rusage_before.ru_stime) * SECOND),
         )
 
     def finish(self) -> None:
-        """Everything has been waited for: the kernel's sum is final."""
-        for pid in list(self.usage.members):
-            self.tracker.lose(pid)
-        self._ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        """All processes have been waited for: the kernel's sum is final."""
+        self.close()
+        self._final_rusage = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._cpu = self._waited_for()
 
     def read_final_counters(self) -> None:
         """There are no counters that could be removed."""
 
-    def steps(self) -> list[StepUse]:
-        return []
+    def report(self, events_lost: int) -> ProbeReport:
+        totals = self.totals()
+        executables = self.usage.snapshot(polled_is_estimate=True, limit=totals.cpu_time)
+        return ProbeReport(totals, executables, [], self._coverage(totals.cpu_time, executables))
 
     def executables(self) -> list[ExecutableUse]:
-        return self.usage.snapshot(estimated=True)
+        return self.usage.snapshot(polled_is_estimate=True)
 
     def totals(self) -> JobTotals:
         user, system = self._cpu
-        io: tuple[int | None, ...] = (None,) * 6 if self._io_hidden else self._io
+        io: tuple[int | None, ...] = (None,) * 6 if self._io_unreadable else self._io
         read_bytes, written_bytes = io[4], io[5]
-        if self._ended is not None:
-            read_bytes = (self._ended.ru_inblock - self._before.ru_inblock) * BLOCK
-            written_bytes = (self._ended.ru_oublock - self._before.ru_oublock) * BLOCK
+        final, before = self._final_rusage, self._rusage_before
+        if final is not None:
+            read_bytes = (final.ru_inblock - before.ru_inblock) * BLOCK
+            written_bytes = (final.ru_oublock - before.ru_oublock) * BLOCK
         return JobTotals(
             time=time.time_ns(),
-            cpu_source="rusage" if self._ended is not None else "process tree",
+            cpu_source="rusage" if final is not None else "process tree",
             cpu_time=user + system,
             cpu_user=user,
             cpu_system=system,
@@ -165,25 +162,28 @@ class ProcessTreeProbe:
             executions=None,
         )
 
-    def coverage(self, lost: int) -> dict[str, Coverage]:
-        cpu_time = sum(self._cpu)
-        booked = sum(row.cpu_time for row in self.executables())
-        share = min(1.0, booked / cpu_time) if cpu_time else None
-        exact = self._ended is not None
+    def _coverage(
+        self, counter: int | None, executables: list[ExecutableUse]
+    ) -> dict[str, Coverage]:
+        cpu = Coverage(quality="exact")
+        if self._final_rusage is None:
+            cpu = Coverage(quality="estimate", reason="the job is running; exact when it has ended")
+        io = Coverage(quality="estimate", reason="polled; I/O after the last reading is missing")
+        if self._io_unreadable:
+            io = Coverage(quality="missing", reason="the I/O of the processes may not be read")
+        attribution = Coverage(quality="estimate", reason=self.reason)
         return {
-            "cpu": Coverage(
-                quality="exact" if exact else "estimate",
-                reason="" if exact else "the job is running; exact when it has ended",
-            ),
+            "cpu": cpu,
             "memory": Coverage(
-                quality="estimate", reason="sum of resident memory; shared pages count repeatedly"
+                quality="estimate",
+                reason="sum of resident memory; shared pages are counted repeatedly",
             ),
-            "io": Coverage(quality="missing", reason="the processes' I/O may not be read")
-            if self._io_hidden
-            else Coverage(quality="estimate", reason="polled; the last moments are not seen"),
-            "executables": Coverage(quality="estimate", cpu_share=share, reason=self.reason),
+            "io": io,
+            "executables": executables_coverage(
+                attribution, executables, counter, self.usage.excess_cpu
+            ),
         }
 
     def close(self) -> None:
         for pid in list(self.usage.members):
-            self.tracker.lose(pid)
+            self.tracker.finish_lost(pid)

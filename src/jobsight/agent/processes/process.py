@@ -1,6 +1,10 @@
-"""One process of a job: which programs it ran one after the other, and what each used.
+"""The processes of a job and their resource usage by executable.
 
-What the processes of one job have used so far, by executable.
+:class:`JobUsage` is the account of one job: its live processes and one row for each executable.
+A :class:`Process` consists of :class:`Segment` objects, one for each executable that it ran one
+after the other. When it ends, :meth:`Process.record_usage` divides its CPU time and I/O among its
+segments and adds them to the rows. :meth:`JobUsage.snapshot` gives the rows at any time, with the
+live processes as last polled.
 """
 
 from __future__ import annotations
@@ -13,35 +17,223 @@ from typing import Final
 import msgspec
 
 from jobsight.agent.probes.cgroup_files import CpuReading
-from jobsight.agent.processes.executables import UNKNOWN, ExecutableName
+from jobsight.agent.processes.executables import REPLACED, ExecutableName
 from jobsight.agent.processes.netlink import ExitRecord
 from jobsight.agent.processes.procfs import (
-    NOTHING,
-    Gone,
-    InputOutput,
+    NO_IO,
+    IoCounters,
     OpenProcess,
-    add,
-    scheduled_of,
-    subtract,
+    ProcessGone,
+    add_io,
+    read_sched_stat,
+    subtract_io,
 )
 from jobsight.model import ExecutableUse
 
+#: Executables of one job with a row of their own; further ones share OTHER_PROGRAMS.
+MAX_EXECUTABLES: Final = 10_000
+OTHER_PROGRAMS: Final = ExecutableName(b"other programs", known=False)
+
+#: Path of an executable, and whether it is known: the key of a row that is sent.
+RowKey = tuple[bytes, bool]
+
+
+class JobUsage:
+    """The account of one job: live processes, and what has ended by executable."""
+
+    def __init__(self, children: JobUsage | None = None) -> None:
+        #: The account of child processes. Those of slurmstepd belong to the user's job.
+        self.children = children or self
+        self.executables: dict[ExecutableName, ExecutableUse] = {}
+        #: The live processes by PID.
+        self.members: dict[int, Process] = {}
+        self.processes = 0
+        self.executions = 0
+        #: CPU time and I/O of all ended processes.
+        self.exited_cpu = 0
+        self.exited_io: IoCounters = NO_IO
+        #: CPU time of ended processes by step.
+        self.step_cpu: Counter[str] = Counter()
+        #: Live processes by step, and the steps whose last process has just ended.
+        self.step_members: Counter[str] = Counter()
+        self.emptied_steps: set[str] = set()
+        #: The kernel's memory peak as last read. It is outdated when a process has ended since
+        #: that may have raised it.
+        self.memory_peak = 0
+        self.peak_outdated = False
+        #: Exit records, each of which rounds I/O down.
+        self.rounded_records = 0
+        #: Processes whose exit record was lost.
+        self.records_lost = 0
+        #: CPU time that the last limited snapshot left out.
+        self.excess_cpu = 0
+        #: Keys of all rows sent so far.
+        self._sent: set[RowKey] = set()
+
+    def join(self, process: Process) -> None:
+        """Add a live process."""
+        self.members[process.tgid] = process
+        self.step_members[process.step] += 1
+        self.processes += 1
+
+    def leave(self, process: Process) -> None:
+        """Remove a process that has ended."""
+        del self.members[process.tgid]
+        self.step_members[process.step] -= 1
+        if self.step_members[process.step] == 0:
+            self.emptied_steps.add(process.step)
+
+    def process_cpu(self) -> int:
+        """CPU time of all processes by their own clocks and exit records."""
+        live = sum(process.polled_cpu - process.base_cpu for process in self.members.values())
+        return self.exited_cpu + live
+
+    def process_io(self) -> IoCounters:
+        """I/O of all processes by their own counters and exit records."""
+        live = [process.polled_io for process in self.members.values()]
+        sums = [sum(column) for column in zip(self.exited_io, *live, strict=True)]
+        for process in self.members.values():
+            if process.base_io is not NO_IO:
+                sums = [value - base for value, base in zip(sums, process.base_io, strict=True)]
+        return IoCounters(*sums)
+
+    def read_clocks(self, proc: bytes) -> bool:
+        """Read the CPU time of every live process to the nanosecond, the resolution of the
+        cgroup's counter. Returns whether every process could be read."""
+        try:
+            for process in self.members.values():
+                process.read_clock(proc)
+        except ProcessGone:
+            return False
+        return True
+
+    def cpu_from_records(self) -> CpuReading:
+        """The sum of the rows, for a job whose counter could not be read."""
+        rows = self.snapshot(polled_is_estimate=False)
+        return CpuReading(
+            sum(row.cpu_time for row in rows),
+            sum(row.cpu_user for row in rows),
+            sum(row.cpu_system for row in rows),
+        )
+
+    def row_for(self, name: ExecutableName) -> ExecutableUse:
+        row = self.executables.get(name)
+        if row is None and len(self.executables) >= MAX_EXECUTABLES:
+            # A job that creates programs without end must not exhaust the node's memory.
+            name = OTHER_PROGRAMS
+            row = self.executables.get(name)
+        if row is None:
+            row = ExecutableUse(path=name.path, path_known=name.known)
+            self.executables[name] = row
+        return row
+
+    def rename(self, old: ExecutableName, new: ExecutableName) -> None:
+        """Move a row to the path that was resolved later."""
+        row = self.executables.pop(old, None)
+        if row is None:
+            return
+        _add(self.row_for(new), row)
+        if (old.path, old.known) in self._sent:
+            # An empty row replaces the one that was sent under the old name.
+            self.row_for(ExecutableName(old.path, old.known))
+
+    def add(
+        self,
+        name: ExecutableName,
+        *,
+        now: int,
+        cpu_time: int,
+        user_share: float,
+        io: IoCounters,
+        peak_memory: int,
+        estimated: int = 0,
+    ) -> None:
+        """Add what an ended process used while it ran this executable."""
+        row = self.row_for(name)
+        row.cpu_time += cpu_time
+        self.exited_cpu += cpu_time
+        user = round(cpu_time * user_share)
+        row.cpu_user += user
+        row.cpu_system += cpu_time - user
+        row.cpu_estimated += estimated
+        row.read_bytes += io.read_bytes
+        row.written_bytes += io.written_bytes
+        if peak_memory > row.peak_memory:
+            row.peak_memory = peak_memory
+        _set_seen(row, now)
+        self.exited_io = add_io(self.exited_io, io)
+
+    def count(
+        self, name: ExecutableName, now: int, *, executions: int = 0, processes: int = 0
+    ) -> None:
+        """Add executions and processes of this executable."""
+        row = self.row_for(name)
+        row.executions += executions
+        row.processes += processes
+        _set_seen(row, now)
+
+    def snapshot(
+        self, *, polled_is_estimate: bool, limit: int | None = None
+    ) -> list[ExecutableUse]:
+        """The rows now: ended processes, plus the live ones as last polled.
+
+        ``limit`` is the job's CPU counter. The rows never exceed it in sum; what they would have
+        exceeded it by is in ``excess_cpu`` afterwards.
+        """
+        rows: dict[RowKey, ExecutableUse] = {}
+        for name, use in self.executables.items():
+            row = rows.get(name[:2])
+            if row is None:
+                rows[name[:2]] = msgspec.structs.replace(use)
+            else:
+                _add(row, use)
+        live_cpu: Counter[RowKey] = Counter()
+        for process in self.members.values():
+            row = rows.get(process.name[:2]) if process.name is not None else None
+            if row is None:
+                continue
+            segment = process.segments[-1]
+            cpu = max(0, process.polled_cpu - process.base_cpu - (segment.cpu_before or 0))
+            user = min(cpu, process.polled_user)
+            live_cpu[(row.path, row.path_known)] += cpu
+            row.cpu_time += cpu
+            row.cpu_user += user
+            row.cpu_system += cpu - user
+            row.cpu_estimated += cpu if polled_is_estimate else 0
+            io = subtract_io(process.polled_io, process.base_io)
+            io = subtract_io(io, segment.io_before or NO_IO)
+            row.read_bytes += max(0, io.read_bytes)
+            row.written_bytes += max(0, io.written_bytes)
+            row.peak_memory = max(row.peak_memory, process.polled_peak)
+        self.excess_cpu = 0
+        if limit is not None:
+            self.excess_cpu = max(0, sum(row.cpu_time for row in rows.values()) - limit)
+        if self.excess_cpu:
+            _remove_cpu(rows, live_cpu, self.excess_cpu)
+        # A row that is empty again (a fork that was counted, then an exec) replaces one that was
+        # sent, and is left out otherwise.
+        sent = {key: row for key, row in rows.items() if key in self._sent or _is_used(row)}
+        self._sent |= sent.keys()
+        return list(sent.values())
+
 
 class Segment:
-    """One executable in one process, from exec (or fork) to exec (or end)."""
+    """One executable in one process: from an exec, or its fork, to the next exec or its end."""
 
-    __slots__ = ("counted", "executed", "io", "name", "named_at", "start", "used")
+    __slots__ = ("counted", "cpu_before", "executed", "io_before", "name", "named_at", "start")
 
     def __init__(self, name: ExecutableName | None, start: int, *, executed: bool) -> None:
         self.name = name
         self.start = start
+        #: It began with an exec, not with a fork.
         self.executed = executed
-        #: The process stands in the count of ``name``.
+        #: The process is included in the counts of ``name``.
         self.counted = False
+        #: When the name was read, on the monotonic clock.
         self.named_at = 0
-        #: CPU time of the process at the start of the segment; None until it can be told.
-        self.used: int | None = None
-        self.io: InputOutput | None = None
+        #: CPU time and I/O of the process when the segment began; None if unknown.
+        self.cpu_before: int | None = None
+        self.io_before: IoCounters | None = None
 
 
 class Process:
@@ -49,28 +241,28 @@ class Process:
 
     __slots__ = (
         "adopted",
+        "awaits_exec",
         "base_cpu",
         "base_io",
-        "cpu",
-        "ended",
-        "expected",
+        "exited_cpu",
+        "exited_io",
+        "exited_peak",
+        "exited_system",
+        "exited_user",
         "failed",
         "had_children",
-        "io",
+        "leader_exit",
         "live",
         "missing_since",
-        "peak",
         "polled_cpu",
         "polled_io",
         "polled_peak",
         "polled_user",
         "segments",
         "step",
-        "system",
         "tgid",
         "threads",
         "usage",
-        "user",
     )
 
     def __init__(self, tgid: int, usage: JobUsage, first: Segment, step: str = "") -> None:
@@ -78,55 +270,56 @@ class Process:
         self.step = step
         self.usage = usage
         self.segments = [first]
-        first.used = 0
-        first.io = NOTHING
-        # Sums over the threads that have ended.
-        self.cpu = self.user = self.system = self.peak = 0
-        self.io: InputOutput = NOTHING
-        # What had been used before we came, and belongs to another epoch.
-        self.base_cpu = 0
-        self.base_io: InputOutput = NOTHING
-        self.had_children = False
-        #: It was met alive; its fork was not told.
-        self.adopted = False
-        #: It waits to become a job's command, and what it uses until then is the launcher's.
-        self.expected = False
-        self.failed = False
-        #: The record and time of its first thread's end, where others may still be running.
-        self.ended: tuple[ExitRecord, int] | None = None
-        # The last look at it while alive.
-        self.live: OpenProcess | None = None
-        self.missing_since: int | None = None
+        first.cpu_before = 0
+        first.io_before = NO_IO
+        # Sums over its exited threads, from their exit records.
+        self.exited_cpu = self.exited_user = self.exited_system = self.exited_peak = 0
+        self.exited_io: IoCounters = NO_IO
+        # The last reading while it was alive. The CPU time is that of its clock in nanoseconds,
+        # or of a later reading in whole ticks, whichever is higher.
+        self.polled_cpu = self.polled_user = self.polled_peak = 0
+        self.polled_io: IoCounters = NO_IO
         self.threads = 1
-        #: By its clock, to the nanosecond, or by a later look in whole ticks: the higher of them.
-        self.polled_cpu = 0
-        self.polled_user = 0
-        self.polled_io: InputOutput = NOTHING
-        self.polled_peak = 0
+        # What it had used before this agent started, which belongs to an earlier agent epoch.
+        self.base_cpu = 0
+        self.base_io: IoCounters = NO_IO
+        #: A child of it has ended.
+        self.had_children = False
+        #: It was found alive; its fork event was not received.
+        self.adopted = False
+        #: It belongs to the job from its next exec on; what it uses until then is the launcher's.
+        self.awaits_exec = False
+        self.failed = False
+        #: Exit record and time of its first thread, while other threads may still be running.
+        self.leader_exit: tuple[ExitRecord, int] | None = None
+        #: Its open files in /proc.
+        self.live: OpenProcess | None = None
+        #: Since when it is not listed in the cgroup although no exit event has arrived.
+        self.missing_since: int | None = None
 
     @property
     def name(self) -> ExecutableName | None:
         return self.segments[-1].name
 
     def open_live(self, proc: bytes) -> OpenProcess:
-        """Its descriptors, opened at the first look; may be too late."""
+        """Its files in /proc, opened at the first reading; raises ProcessGone."""
         if self.live is None:
             self.live = OpenProcess(proc, self.tgid)
         return self.live
 
     def read_clock(self, proc: bytes) -> None:
-        """What it has used to the nanosecond; a look cuts user and system time to whole ticks."""
-        self.polled_cpu = max(self.polled_cpu, self.open_live(proc).clock())
+        """Read its CPU time in nanoseconds; /proc/PID/stat has whole ticks."""
+        self.polled_cpu = max(self.polled_cpu, self.open_live(proc).cpu_clock())
 
     def add_thread(self, record: ExitRecord) -> None:
-        """One of its threads has ended."""
-        self.cpu += record.cpu_time
-        self.user += record.user_time
-        self.system += record.system_time
-        self.peak = max(self.peak, record.peak_memory)
-        self.io = add(
-            self.io,
-            InputOutput(
+        """Add the exit record of one of its threads."""
+        self.exited_cpu += record.cpu_time
+        self.exited_user += record.user_time
+        self.exited_system += record.system_time
+        self.exited_peak = max(self.exited_peak, record.peak_memory)
+        self.exited_io = add_io(
+            self.exited_io,
+            IoCounters(
                 record.read_characters,
                 record.written_characters,
                 record.read_calls,
@@ -136,56 +329,78 @@ class Process:
             ),
         )
 
-    def split(self, segment: Segment, proc: bytes) -> None:
-        """Find out what the process had used at the exec; it ran on for a moment since."""
-        # Most have not met a sampling round yet; their directory can be read all the same.
+    def measure_exec(self, segment: Segment, proc: bytes) -> None:
+        """Determine what the process had used when the segment began, a moment ago."""
+        # Most processes have not been polled yet; their directory can be read all the same.
         live = self.live
-        looked = live.scheduled() if live else scheduled_of(b"%s/%d" % (proc, self.tgid))
-        if looked is None:
+        stat = live.sched_stat() if live else read_sched_stat(b"%s/%d" % (proc, self.tgid))
+        if stat is None:
             return
         since = max(0, segment.named_at - segment.start)
-        # On a full machine it had to wait since, too; as often as before.
-        ran = since * looked.ran // (looked.ran + looked.waited or 1)
-        used = self.cpu + max(0, looked.ran - ran)
-        segment.used = max(used, self.polled_cpu) - self.base_cpu
-        segment.io = subtract(self.polled_io, self.base_io)
+        # Since the exec it has waited for a CPU as often as before.
+        ran = since * stat.ran // (stat.ran + stat.waited or 1)
+        used = self.exited_cpu + max(0, stat.ran - ran)
+        segment.cpu_before = max(used, self.polled_cpu) - self.base_cpu
+        segment.io_before = subtract_io(self.polled_io, self.base_io)
 
-    def hand_over(self) -> None:
-        """A daemon's child that was taken for the daemon executes the user's program."""
+    def move_to_job(self) -> None:
+        """Move a child of slurmstepd, counted as part of the daemon so far, to the user's job."""
         self.usage.leave(self)
         self.usage = self.usage.children
         self.usage.join(self)
         self.segments[-1].counted = False
-        self.expected = True
+        self.awaits_exec = True
 
-    def book(self, ended: int, cpu: int, io: InputOutput, *, exact: bool) -> None:
-        """Enter what it used into the job's books."""
+    def record_usage(self, ended: int, cpu: int, io: IoCounters, *, exact: bool) -> None:
+        """Add what the process used to the rows of its executables."""
         now = time.time_ns()
-        ticks = self.user + self.system
-        user_share = self.user / ticks if ticks else 0.5
+        ticks = self.exited_user + self.exited_system
+        user_share = self.exited_user / ticks if ticks else 0.5
         cpu = max(0, cpu - self.base_cpu)
-        io = subtract(io, self.base_io) if self.base_io is not NOTHING else io
-        for segment, part, part_io, interpolated in _parts(self, ended, cpu, io):
+        io = subtract_io(io, self.base_io) if self.base_io is not NO_IO else io
+        for segment, segment_cpu, segment_io, interpolated in self._divide(ended, cpu, io):
             if segment.name is None:
-                segment.name = UNKNOWN
+                segment.name = REPLACED
             count(self.usage, segment)
-            self.usage.step_cpu[self.step] += part
-            self.usage.book(
+            self.usage.step_cpu[self.step] += segment_cpu
+            is_last = segment is self.segments[-1]
+            self.usage.add(
                 segment.name,
                 now=now,
-                cpu_time=part,
+                cpu_time=segment_cpu,
                 user_share=user_share,
-                io=part_io,
-                # The high-water mark is that of the last program's memory.
-                peak_memory=max(self.peak, self.polled_peak) if segment is self.segments[-1] else 0,
-                estimated=part if interpolated or not exact else 0,
+                io=segment_io,
+                # The peak is that of the memory of the last executable.
+                peak_memory=max(self.exited_peak, self.polled_peak) if is_last else 0,
+                estimated=segment_cpu if interpolated or not exact else 0,
             )
         if self.failed and self.name is not None:
-            self.usage.of(self.name).failures += 1
+            self.usage.row_for(self.name).failures += 1
+
+    def _divide(
+        self, ended: int, cpu: int, io: IoCounters
+    ) -> Iterator[tuple[Segment, int, IoCounters, bool]]:
+        """Divide the usage among the segments: by the readings at each exec, and by time where
+        there is none. Yields segment, CPU time, I/O, and whether it was divided by time."""
+        segments = self.segments
+        if len(segments) == 1:
+            yield segments[0], cpu, io, False
+            return
+        readings = [segment.cpu_before for segment in segments] + [cpu]
+        times = [segment.start for segment in segments] + [ended]
+        points = _interpolate(times, readings)
+        io_points = [segment.io_before for segment in segments] + [io]
+        before = NO_IO
+        for index, segment in enumerate(segments):
+            after = io_points[index + 1] or before
+            interpolated = readings[index] is None or readings[index + 1] is None
+            segment_cpu = points[index + 1] - points[index]
+            yield segment, segment_cpu, subtract_io(after, before), interpolated
+            before = after
 
 
 def count(usage: JobUsage, segment: Segment, sign: int = 1) -> None:
-    """Count the process, once, among those that ran this executable; or take it back."""
+    """Count the process once for the executable of a segment; a sign of -1 reverts that."""
     if segment.name is None or segment.counted is (sign > 0):
         return
     segment.counted = sign > 0
@@ -194,232 +409,69 @@ def count(usage: JobUsage, segment: Segment, sign: int = 1) -> None:
     )
 
 
-def _parts(
-    process: Process, ended: int, cpu: int, io: InputOutput
-) -> Iterator[tuple[Segment, int, InputOutput, bool]]:
-    """Cut the use of a process at its execs; where no look gave the use, by the time between."""
-    segments = process.segments
-    if len(segments) == 1:
-        only = segments[0]
-        yield only, cpu, io, False
-        return
-    points = [segment.used for segment in segments] + [cpu]
-    times = [segment.start for segment in segments] + [ended]
-    filled = _interpolate(times, points)
-    io_points = [segment.io for segment in segments] + [io]
-    before = NOTHING
-    for index, segment in enumerate(segments):
-        part = filled[index + 1] - filled[index]
-        after = io_points[index + 1] or before
-        interpolated = points[index] is None or points[index + 1] is None
-        yield segment, part, subtract(after, before), interpolated
-        before = after
-
-
-def _interpolate(times: list[int], points: list[int | None]) -> list[int]:
-    """Fill unknown points linearly in time; the first and the last are always known."""
-    total = points[-1] or 0
-    filled = [0] * len(points)
+def _interpolate(times: list[int], readings: list[int | None]) -> list[int]:
+    """Fill in missing readings linearly in time; the first and the last are always present."""
+    total = readings[-1] or 0
+    points = [0] * len(readings)
     known = 0
-    for index in range(1, len(points)):
-        value = points[index]
+    for index in range(1, len(readings)):
+        value = readings[index]
         if value is None:
             continue
-        value = min(max(value, filled[known]), total)
+        value = min(max(value, points[known]), total)
         span = times[index] - times[known]
         for between in range(known + 1, index):
             share = (times[between] - times[known]) / span if span > 0 else 1.0
-            filled[between] = filled[known] + round((value - filled[known]) * share)
-        filled[index] = value
+            points[between] = points[known] + round((value - points[known]) * share)
+        points[index] = value
         known = index
-    return filled
+    return points
 
 
-#: So many programs a job are told apart; what comes after them shares one row.
-EXECUTABLES_LIMIT: Final = 10_000
-OTHERS: Final = ExecutableName(b"other programs", known=False)
+def _remove_cpu(rows: dict[RowKey, ExecutableUse], live_cpu: Counter[RowKey], excess: int) -> None:
+    """Remove CPU time from rows: that of live processes first, which was not read at the same
+    time as the counter, then estimates, then that of exit records."""
+    excess -= _reduce([(rows[key], cpu) for key, cpu in live_cpu.items()], excess)
+    excess -= _reduce([(row, row.cpu_estimated) for row in rows.values()], excess)
+    _reduce([(row, row.cpu_time) for row in rows.values()], excess)
 
 
-class JobUsage:
-    """The books of one job: finished use by executable, and the sums of what has ended."""
-
-    def __init__(self, children: JobUsage | None = None) -> None:
-        #: Where children are booked: those of Slurm's daemon are the user's, not the daemon's.
-        self.children = children or self
-        self.executables: dict[ExecutableName, ExecutableUse] = {}
-        #: The live processes by their id.
-        self.members: dict[int, Process] = {}
-        self.ended_io: InputOutput = NOTHING
-        self.processes = 0
-        self.executions = 0
-        #: CPU time of all that has ended.
-        self.ended_cpu = 0
-        #: Live processes by step, and the steps that have just lost their last one.
-        self.step_members: Counter[str] = Counter()
-        self.emptied: set[str] = set()
-        #: The kernel's own peak at the last reading, and whether a process has ended since that
-        #: may have raised it.
-        self.memory_peak = 0
-        self.peak_in_doubt = False
-        #: CPU time of what has ended, by step.
-        self.step_cpu: Counter[str] = Counter()
-        #: Ended processes, whose records round I/O down.
-        self.rounded = 0
-        #: Processes whose end the kernel could not tell us about.
-        self.records_lost = 0
-        #: Path and whether it is known of every row that was handed out.
-        self._sent: set[tuple[bytes, bool]] = set()
-
-    def join(self, process: Process) -> None:
-        """A process has come to life."""
-        self.members[process.tgid] = process
-        self.step_members[process.step] += 1
-        self.processes += 1
-
-    def leave(self, process: Process) -> None:
-        """A process has ended."""
-        del self.members[process.tgid]
-        self.step_members[process.step] -= 1
-        if self.step_members[process.step] == 0:
-            self.emptied.add(process.step)
-
-    def cpu_seen(self) -> int:
-        """What the processes have used by their own account, ended and live."""
-        live = sum(process.polled_cpu - process.base_cpu for process in self.members.values())
-        return self.ended_cpu + live
-
-    def read_clocks(self, proc: bytes) -> bool:
-        """Bring the account to the nanosecond, as a cgroup's counter is; gives whether every
-        process could be read."""
-        try:
-            for process in self.members.values():
-                process.read_clock(proc)
-        except Gone:
-            return False
-        return True
-
-    def io_seen(self) -> InputOutput:
-        """The same for their I/O, less what was there before us."""
-        live = [process.polled_io for process in self.members.values()]
-        sums = [sum(column) for column in zip(self.ended_io, *live, strict=True)]
-        for process in self.members.values():
-            if process.base_io is not NOTHING:
-                sums = [one - other for one, other in zip(sums, process.base_io, strict=True)]
-        return InputOutput(*sums)
-
-    def cpu_by_records(self) -> CpuReading:
-        """What the books say in all, where no counter could be read."""
-        rows = self.snapshot(estimated=False)
-        user = sum(row.cpu_user for row in rows)
-        return CpuReading(sum(row.cpu_time for row in rows), user, sum(r.cpu_system for r in rows))
-
-    def of(self, name: ExecutableName) -> ExecutableUse:
-        use = self.executables.get(name)
-        if use is None and len(self.executables) >= EXECUTABLES_LIMIT:
-            # A job that makes programs without end must not take the node's memory with it.
-            name = OTHERS
-            use = self.executables.get(name)
-        if use is None:
-            use = ExecutableUse(path=name.path, path_known=name.known)
-            self.executables[name] = use
-        return use
-
-    def rename(self, old: ExecutableName, new: ExecutableName) -> None:
-        """A look at another process told what file an unnamed one ran."""
-        use = self.executables.pop(old, None)
-        if use is None:
-            return
-        whole = self.of(new)
-        _add(whole, use)
-        if (old.path, old.known) in self._sent:
-            # What was sent under the old name is taken back by sending it empty.
-            self.of(ExecutableName(old.path, old.known))
-
-    def book(
-        self,
-        name: ExecutableName,
-        *,
-        now: int,
-        cpu_time: int,
-        user_share: float,
-        io: InputOutput,
-        peak_memory: int,
-        estimated: int = 0,
-    ) -> None:
-        """Add what one process used while it ran this executable."""
-        use = self.of(name)
-        use.cpu_time += cpu_time
-        self.ended_cpu += cpu_time
-        user = round(cpu_time * user_share)
-        use.cpu_user += user
-        use.cpu_system += cpu_time - user
-        use.cpu_estimated += estimated
-        use.read_bytes += io.read_bytes
-        use.written_bytes += io.written_bytes
-        if peak_memory > use.peak_memory:
-            use.peak_memory = peak_memory
-        self._seen(use, now)
-        self.ended_io = add(self.ended_io, io)
-
-    def count(
-        self, name: ExecutableName, now: int, *, executions: int = 0, processes: int = 0
-    ) -> None:
-        """Add executions and processes of this executable."""
-        use = self.of(name)
-        use.executions += executions
-        use.processes += processes
-        self._seen(use, now)
-
-    @staticmethod
-    def _seen(use: ExecutableUse, now: int) -> None:
-        if not use.first_seen:
-            use.first_seen = now
-        use.last_seen = now
-
-    def snapshot(self, *, estimated: bool) -> list[ExecutableUse]:
-        """What has ended plus the live processes as last seen."""
-        rows: dict[tuple[bytes, bool], ExecutableUse] = {}
-        for name, use in self.executables.items():
-            row = rows.get(name[:2])
-            if row is None:
-                rows[name[:2]] = msgspec.structs.replace(use)
-            else:
-                _add(row, use)
-        for process in self.members.values():
-            row = rows.get(process.name[:2]) if process.name is not None else None
-            if row is None:
-                continue
-            last = process.segments[-1]
-            cpu = max(0, process.polled_cpu - process.base_cpu - (last.used or 0))
-            user = min(cpu, process.polled_user)
-            row.cpu_time += cpu
-            row.cpu_user += user
-            row.cpu_system += cpu - user
-            row.cpu_estimated += cpu if estimated else 0
-            io = subtract(subtract(process.polled_io, process.base_io), last.io or NOTHING)
-            row.read_bytes += max(0, io.read_bytes)
-            row.written_bytes += max(0, io.written_bytes)
-            row.peak_memory = max(row.peak_memory, process.polled_peak)
-        # A row that was emptied again (a fork counted, then an exec) is only sent if it was before.
-        told = {key: row for key, row in rows.items() if key in self._sent or _is_any(row)}
-        self._sent |= told.keys()
-        return list(told.values())
+def _reduce(shares: list[tuple[ExecutableUse, int]], excess: int) -> int:
+    """Remove up to ``excess`` from rows in proportion to their shares; returns what was removed."""
+    total = sum(share for _, share in shares)
+    removed = left = min(excess, total)
+    for row, share in shares:
+        # Rounded up, so that nothing is left after the last row.
+        cut = min(left, share, -(-share * removed // total)) if left else 0
+        if cut:
+            row.cpu_user -= cut * row.cpu_user // row.cpu_time
+            row.cpu_time -= cut
+            row.cpu_system = row.cpu_time - row.cpu_user
+            row.cpu_estimated = min(row.cpu_estimated, row.cpu_time)
+            left -= cut
+    return removed
 
 
-def _add(row: ExecutableUse, use: ExecutableUse) -> None:
-    row.executions += use.executions
-    row.processes += use.processes
-    row.cpu_time += use.cpu_time
-    row.cpu_user += use.cpu_user
-    row.cpu_system += use.cpu_system
-    row.cpu_estimated += use.cpu_estimated
-    row.read_bytes += use.read_bytes
-    row.written_bytes += use.written_bytes
-    row.failures += use.failures
-    row.peak_memory = max(row.peak_memory, use.peak_memory)
-    row.first_seen = min(row.first_seen or use.first_seen, use.first_seen)
-    row.last_seen = max(row.last_seen, use.last_seen)
+def _add(row: ExecutableUse, other: ExecutableUse) -> None:
+    row.executions += other.executions
+    row.processes += other.processes
+    row.cpu_time += other.cpu_time
+    row.cpu_user += other.cpu_user
+    row.cpu_system += other.cpu_system
+    row.cpu_estimated += other.cpu_estimated
+    row.read_bytes += other.read_bytes
+    row.written_bytes += other.written_bytes
+    row.failures += other.failures
+    row.peak_memory = max(row.peak_memory, other.peak_memory)
+    row.first_seen = min(row.first_seen or other.first_seen, other.first_seen)
+    row.last_seen = max(row.last_seen, other.last_seen)
 
 
-def _is_any(row: ExecutableUse) -> bool:
+def _set_seen(row: ExecutableUse, now: int) -> None:
+    if not row.first_seen:
+        row.first_seen = now
+    row.last_seen = now
+
+
+def _is_used(row: ExecutableUse) -> bool:
     return bool(row.executions or row.processes or row.cpu_time or row.failures)

@@ -18,19 +18,17 @@ import msgspec
 
 from jobsight.agent.agent import Agent
 from jobsight.agent.control import Request, Subscription, send_request
-from jobsight.agent.job import FollowedJob, JobView, Output, Row
+from jobsight.agent.job import FollowedJob, JobView, Output, ProbeReport, Row
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.errors import JobsightError
 from jobsight.model import (
-    Coverage,
     ExecutableUse,
     JobInfo,
     JobPart,
     JobTotals,
-    StepUse,
     merge_job_info,
 )
 
@@ -58,8 +56,11 @@ class AttachedProbe:
     def read_final_counters(self) -> None:
         """Nothing is read here."""
 
-    def steps(self) -> list[StepUse]:
-        return self.part.steps if self.part else []
+    def report(self, events_lost: int) -> ProbeReport:
+        if self.part is None:
+            return ProbeReport(self.totals(), [], [], {})
+        part = self.part
+        return ProbeReport(self.totals(), part.executables, part.steps, part.coverage)
 
     def executables(self) -> list[ExecutableUse]:
         return self.part.executables if self.part else []
@@ -68,9 +69,6 @@ class AttachedProbe:
         if self.part is not None and self.part.totals is not None:
             return self.part.totals
         return JobTotals(time=time.time_ns(), cpu_source="process tree")
-
-    def coverage(self, lost: int) -> dict[str, Coverage]:
-        return self.part.coverage if self.part else {}
 
     def refresh(self) -> None:
         """The node's agent looks for steps."""
