@@ -300,8 +300,8 @@ def test_an_executable_with_any_name(home: Home, burners: dict[str, Path], name:
         (("{folder}",), 126, "{folder}: is a directory, not a command"),
         (("{folder}/text",), 126, "{folder}/text: not a program this machine can execute"),
         (("{folder}/script",), 127, "{folder}/script: its interpreter (first line) does not exist"),
-        ((), 2, "no command was given; right: jobsight run -- COMMAND ARGUMENT..."),
-        (("",), 2, "no command was given; right: jobsight run -- COMMAND ARGUMENT..."),
+        ((), 2, "no command was given; expected: jobsight run -- COMMAND ARGUMENT..."),
+        (("",), 2, "no command was given; expected: jobsight run -- COMMAND ARGUMENT..."),
     ],
 )
 def test_what_cannot_be_run_is_one_line_and_leaves_nothing(

@@ -83,7 +83,7 @@ def run(
     Put -- before the command: jobsight run --cpus 2 -- make -j2
     """
     if not command or not command[0]:
-        raise CommandError("no command was given; right: jobsight run -- COMMAND ARGUMENT...", 2)
+        raise CommandError("no command was given; expected: jobsight run -- COMMAND ARGUMENT...", 2)
     settings = load_settings(config)
     location = store or settings.store.location
     asked = parse_size(memory, "--memory") if memory else None
