@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -96,7 +97,13 @@ def row(report: dict[str, Any], path: str) -> dict[str, Any]:
 def attributed(report: dict[str, Any]) -> float:
     """The share of the counter's CPU time that stands on named executables."""
     named = [row for row in report["executables"] if row["kind"] == "executable"]
-    return float(sum(row["cpu_time"] for row in named) / report["cpu"]["time"])
+    return float(sum(row["cpu_seconds"] for row in named) / report["cpu"]["cpu_seconds"])
+
+
+def adds_up(report: dict[str, Any]) -> bool:
+    """Whether the executables and the remainder together are the CPU time of the counter."""
+    total = sum(row["cpu_seconds"] for row in report["executables"])
+    return math.isclose(total, report["cpu"]["cpu_seconds"], rel_tol=1e-6)
 
 
 def build_burner(kind: str, folder: Path) -> Path:

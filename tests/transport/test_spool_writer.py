@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -44,11 +43,10 @@ def test_batches_are_written_in_their_order_and_all_before_the_end(tmp_path: Pat
 def test_putting_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     spool = SlowSpool(tmp_path / "spool")
     writer = SpoolWriter(spool)
-    before = time.thread_time_ns()
+    # The disk accepts nothing until it is allowed to: put() returns nevertheless.
     writer.put(batch())
     writer.put(batch())
     assert len(spool) == 0
-    assert time.thread_time_ns() - before < 1_000_000_000
     spool.go_on.set()
     writer.end()
     assert len(spool) == 2

@@ -92,11 +92,13 @@ def test_the_clock_of_a_process_has_all_its_threads_to_the_nanosecond() -> None:
 
 def test_the_running_time_of_the_first_thread() -> None:
     live = OpenProcess(b"/proc", os.getpid())
-    # The kernel brings its own account up to date at its ticks.
-    used = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
+    before = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
+    # The kernel updates its account at its ticks and whenever the thread leaves its CPU.
+    time.sleep(0.001)
     found = live.sched_stat()
+    after = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
     assert found is not None
-    assert found.ran == pytest.approx(used, abs=50_000_000)
+    assert before <= found.ran <= after
     live.close()
 
 
