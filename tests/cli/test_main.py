@@ -21,7 +21,7 @@ def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["serv"]) == 2
     assert capsys.readouterr().err == (
-        "jobsight: there is no command 'serv'; did you mean `jobsight serve`?\n"
+        "jobsight: unknown command 'serv'; did you mean `jobsight serve`?\n"
     )
 
 
@@ -87,11 +87,42 @@ def test_a_wrong_path_does_not_become_a_store(
 def test_nothing_heavy_before_the_command_is_known() -> None:
     code = (
         "import sys; from jobsight.cli.main import main; main(['--version']);"
-        "print([name for name in ('typer', 'rich', 'numpy', 'fastapi', 'sqlalchemy') "
+        "print([name for name in ('rich', 'numpy', 'fastapi', 'sqlalchemy') "
         "if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", ["doctor --json", "agent --help", "run --help", "doctor"])
+def test_a_node_needs_only_the_packages_of_the_agent(words: str) -> None:
+    code = (
+        "import sys\n"
+        "for name in ('rich', 'numpy', 'fastapi', 'sqlalchemy', 'alembic', 'httpx2'):\n"
+        "    sys.modules[name] = None\n"
+        f"from jobsight.cli.main import main; sys.exit(main({words.split()!r}))"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "phrase"),
+    [
+        ("jobs --limit 0", "--limit/-n: expected 1 or more, got 0"),
+        ("jobs --limit many", "expected an integer"),
+        ("jobs --format xml", "expected one of table, csv, json"),
+        ("token add --expires nan", "expected 0 to 36,500"),
+        ("store", "usage: jobsight store COMMAND"),
+        ("software shwo", "did you mean `jobsight software show`?"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(
+    words: str, phrase: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(words.split()) == 2
+    captured = capsys.readouterr()
+    assert phrase in captured.out + captured.err
+    assert len(captured.err.splitlines()) <= 1
 
 
 def test_a_closed_pipe_is_no_trace() -> None:

@@ -186,7 +186,7 @@ def test_tests_of_rules(site: Site) -> None:
         (("report", "--since", "soon"), "--since 'soon': right would be 7d"),
         (("report", "--until", "2026-02-31"), "--until '2026-02-31': there is no such day"),
         (("update", "--rules", "x.yaml"), "--rules is for --dry-run"),
-        (("reprot",), "has no command 'reprot'"),
+        (("reprot",), "unknown command 'reprot'"),
     ],
 )
 def test_mistakes_are_one_line(site: Site, arguments: tuple[str, ...], words: str) -> None:

@@ -60,7 +60,7 @@ def test_a_token_that_cannot_be_written_is_not_lost(typed: Typed, tmp_path: Path
 
 def test_the_list(typed: Typed) -> None:
     Store.open(typed.store).close()
-    assert typed("list") == (0, "", "there are no tokens of clusters\n")
+    assert typed("list") == (0, "", "there are no cluster tokens\n")
     typed("add", "--cluster", "alpha", "--label", "[nodes]")
     typed("add", "--cluster", "beta", "--expires", "0")
     typed("add", "--cluster", "beta")
@@ -68,7 +68,7 @@ def test_the_list(typed: Typed) -> None:
     _, out, _ = typed("list")
     rows = [line.split() for line in out.splitlines()]
     assert [row[0] for row in rows] == ["ID", "1", "2", "3"]
-    assert rows[1][:4] == ["1", "alpha", "[nodes]", "good"]
+    assert rows[1][:4] == ["1", "alpha", "[nodes]", "valid"]
     assert "expired" in rows[2]
     assert "revoked" in rows[3]
     found = json.loads(typed("list", "--cluster", "beta", "--json")[1])

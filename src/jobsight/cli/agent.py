@@ -1,7 +1,4 @@
-"""``jobsight agent``: all jobs of this node in one process; with ``--jobid`` one of them.
-
-argparse and not typer: this runs on every compute node, where memory counts.
-"""
+"""``jobsight agent``: measures all jobs of this node in one process, or one with ``--jobid``."""
 
 from __future__ import annotations
 
@@ -14,8 +11,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobsight import __version__
 from jobsight.agent.parts import load_part
-from jobsight.cli.compat.collector import add_options, collect, follow, make_absolute, prepare_log
+from jobsight.cli.arguments import CommandParser, add_config_option
+from jobsight.cli.compat.collector import collect, follow, make_absolute, prepare_log
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
@@ -40,17 +39,33 @@ _FORMAT = "%(asctime)s %(name)s:%(levelname)s %(message)s"
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="jobsight agent",
-        description="Follow the jobs of this node until told to stop.",
-        allow_abbrev=False,
+    """Measure the jobs of this node until stopped.
+
+    One process measures all jobs and sends batches to the server of the settings. With --jobid it
+    measures one job as sams-collector does, with a settings file of SAMS.
+    """
+    parser = CommandParser("agent", main.__doc__)
+    add_config_option(parser)
+    parser.add_argument("--jobid", metavar="N", help="Measure only this job (raw job id)")
+    parser.add_argument("--node", metavar="NAME", help="Name of the node (default: the host name)")
+    parser.add_argument("--daemon", action="store_true", help="Run in the background")
+    parser.add_argument("--pidfile", metavar="FILE", help="Write the PID to this file and lock it")
+    parser.add_argument("--logfile", metavar="FILE", help="Log to this file")
+    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: WARNING)")
+    parser.add_argument(
+        "--test-output", metavar="FILE", help="Pass this JSON document to every output and exit"
     )
-    add_options(parser)
-    options = parser.parse_args(list(arguments))
+    parser.add_argument(
+        "--version", action="version", version=f"jobsight {__version__}", help="Show the version"
+    )
+    return parser.run(lambda **options: _main(argparse.Namespace(**options)), arguments)
+
+
+def _main(options: argparse.Namespace) -> int:
     if options.jobid is not None:
         return collect(options)
     if options.test_output:
-        raise ConfigError("--test-output: needs --jobid, the id that the outputs see")
+        raise ConfigError("--test-output: needs --jobid, the id that the outputs get")
     make_absolute(options)
     background = go_to_background() if options.daemon else None
     try:

@@ -8,13 +8,18 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
-from jobsight.cli.compat.aggregator import progress_line
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
+from jobsight.cli.arguments import (
+    CommandParser,
+    add_store_options,
+    bounded_float,
+    existing_store,
+    one_of,
+)
+from jobsight.cli.output import progress_line
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND, RunReference
@@ -52,47 +57,19 @@ _OPTIONS = {
 
 
 def archive(
-    action: Annotated[
-        Action,
-        typer.Argument(
-            metavar="ACTION", help="write, list, check, read or sql", show_default=False
-        ),
-    ],
-    run: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Read: runs to bring back", show_default=False),
-    ] = None,
-    before: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Write: runs that ended before that day")
-    ] = None,
-    older_than: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=36600,
-            metavar="DAYS",
-            help="Write: runs that ended so long ago [default: 7]",
-        ),
-    ] = None,
-    month: Annotated[
-        str | None, typer.Option(metavar="YYYY-MM", help="Read: all runs of that month")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Read: runs of that cluster only")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write, read: say what would be done")
-    ] = False,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Write: begin another archive than the store knows of")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Write, list, check: as JSON")] = False,
-    location: Annotated[
-        str | None,
-        typer.Option("--archive", metavar="PLACE", help="A folder, or s3://bucket/prefix"),
-    ] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *,
+    action: Action,
+    run: list[str] | None,
+    before: str | None,
+    older_than: float | None,
+    month: str | None,
+    cluster: str | None,
+    dry_run: bool,
+    anew: bool,
+    json: bool,
+    location: str | None,
+    store: str | None,
+    config: str | None,
 ) -> int:
     """Keep finished runs as Parquet files, by cluster and month.
 
@@ -281,4 +258,38 @@ def _find(reader: Reader, text: str, cluster: str | None) -> ArchivedRun:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(archive, "archive", arguments)
+    parser = CommandParser("archive", archive.__doc__)
+    parser.add_argument(
+        "action",
+        type=one_of(Action),
+        metavar="ACTION",
+        help="write, list, check, read or sql",
+    )
+    parser.add_argument("run", nargs="*", metavar="RUN", help="read: runs to restore")
+    parser.add_argument(
+        "--before", metavar="DATE", help="write: only runs that ended before this date"
+    )
+    parser.add_argument(
+        "--older-than",
+        type=bounded_float(0, 36600),
+        metavar="DAYS",
+        help="write: only runs that ended at least this long ago (default: 7)",
+    )
+    parser.add_argument("--month", metavar="YYYY-MM", help="read: all runs of this month")
+    parser.add_argument("--cluster", metavar="NAME", help="read: only runs of this cluster")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write, read: show what would be done and change nothing",
+    )
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="write: start a new archive in place of the one the store refers to",
+    )
+    parser.add_argument("--json", action="store_true", help="write, list, check: print JSON")
+    parser.add_argument(
+        "--archive", dest="location", metavar="PLACE", help="Directory or s3://bucket/prefix"
+    )
+    add_store_options(parser)
+    return parser.run(archive, arguments)

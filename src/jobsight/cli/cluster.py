@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from jobsight.cli.output import JsonOption, add_row, new_table, print_table, write_json
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
+from jobsight.cli.arguments import (
+    CommandParser,
+    add_json_option,
+    add_store_options,
+    existing_store,
+)
+from jobsight.cli.output import Table, print_table, write_json
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.units import format_bytes, format_count, format_duration, format_share
@@ -26,13 +29,7 @@ _SHOWN = 12
 
 
 def cluster(
-    name: Annotated[
-        str | None, typer.Argument(help="The cluster [default: all that are scraped]")
-    ] = None,
-    nodes: Annotated[bool, typer.Option("--nodes", "-N", help="Every node in a line")] = False,
-    json: JsonOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *, name: str | None, nodes: bool, json: bool, store: str | None, config: str | None
 ) -> None:
     """Show what of a cluster is taken, free and lost, and what waits for it.
 
@@ -85,11 +82,11 @@ def _ago(time_seen: int) -> str:
 def _print_view(view: ClusterView) -> None:
     amounts = {"CPUs": view.cpus, "memory": view.memory}
     amounts |= {f"GPUs {readable_text(kind)}": amount for kind, amount in view.gpus.items()}
-    table = new_table("", "allocated", "share", "idle", "of", right=("share", "idle", "of"))
+    table = Table("", "allocated", "share", "idle", "of", right=("share", "idle", "of"))
     for title, amount in amounts.items():
         shown = format_bytes if title == "memory" else format_count
         cells = (_bar(amount), format_share(amount.share), shown(amount.idle), shown(amount.total))
-        add_row(table, title, *cells)
+        table.add(title, *cells)
     print_table(table)
     states = ", ".join(f"{count} {state}" for state, count in view.node_states.items())
     print(f"\nnodes    {states or 'none'}")
@@ -113,12 +110,11 @@ def _bar(amount: Amount) -> str:
 
 def _print_partitions(view: ClusterView) -> None:
     right = ("nodes", "CPUs allocated", "idle", "of", "GPUs idle", "limit", "running", "pending")
-    table = new_table("partition", "state", *right, right=right)
+    table = Table("partition", "state", *right, right=right)
     for row in view.partitions:
         nodes = f"{row.nodes_usable}/{row.nodes}" if row.nodes_usable < row.nodes else row.nodes
         gpus = f"{row.gpus.idle}/{row.gpus.total}" if row.gpus.total else ""
-        add_row(
-            table,
+        table.add(
             readable_text(row.name),
             (row.state or "").lower(),
             str(nodes),
@@ -138,11 +134,11 @@ def _print_partitions(view: ClusterView) -> None:
 def _print_unavailable(view: ClusterView) -> None:
     if not view.unavailable:
         return
-    table = new_table("unavailable", "state", "since", "by", "reason", wrap=("reason",))
+    table = Table("unavailable", "state", "since", "by", "reason", wrap=("reason",))
     for node in view.unavailable[:_SHOWN]:
         since = "" if node.since is None else _ago(node.since)
         words = (node.name, node.state, since, node.user or "", node.reason or "")
-        add_row(table, *(readable_text(word) for word in words))
+        table.add(*(readable_text(word) for word in words))
     print()
     print_table(table)
     if len(view.unavailable) > _SHOWN:
@@ -153,12 +149,11 @@ def _print_nodes(nodes: Sequence[NodeInfo]) -> None:
     from jobsight.reports.cluster import shown_state
 
     right = ("CPUs", "load", "memory", "free")
-    table = new_table("node", "state", *right, "GPUs", "partitions", right=right)
+    table = Table("node", "state", *right, "GPUs", "partitions", right=right)
     for node in nodes:
         used = sum(node.gres_used.values())
         gres = ",".join(f"{name}:{count}" for name, count in node.gres.items())
-        add_row(
-            table,
+        table.add(
             readable_text(node.name),
             shown_state(node),
             f"{node.cpus_allocated or 0}/{node.cpus or 0}",
@@ -173,4 +168,9 @@ def _print_nodes(nodes: Sequence[NodeInfo]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(cluster, "cluster", arguments)
+    parser = CommandParser("cluster", cluster.__doc__)
+    parser.add_argument("name", nargs="?", help="Cluster (default: all)")
+    parser.add_argument("--nodes", "-N", action="store_true", help="List all nodes")
+    add_json_option(parser)
+    add_store_options(parser)
+    return parser.run(cluster, arguments)

@@ -12,14 +12,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from jobsight.cli.arguments import CommandParser, add_config_option, bounded_int
 from jobsight.cli.report import find_report
-from jobsight.cli.typed import ConfigOption, run_typed
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
@@ -37,23 +35,7 @@ ACCOUNT = "samples"
 _END_LIMIT = 10.0
 
 
-def demo(
-    once: Annotated[bool, typer.Option("--once", help="End when the jobs have ended")] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, metavar="N", help="Port of the pages; 0 takes a free one"),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            metavar="PATH",
-            help="The store's file; else one of the demo's own, never the site's",
-            show_default=False,
-        ),
-    ] = None,
-    config: ConfigOption = None,
-) -> int:
+def demo(*, once: bool, port: int | None, store: str | None, config: str | None) -> int:
     """Run four sample jobs of some ten seconds each and show what they really did."""
     settings = load_settings(config)
     settings.store.location = store or str(paths.data_directory() / "demo" / "store.db")
@@ -227,4 +209,18 @@ def _now(store: Store, sample: Sample) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(demo, "demo", arguments)
+    parser = CommandParser("demo", demo.__doc__)
+    parser.add_argument("--once", action="store_true", help="Exit when the jobs have ended")
+    parser.add_argument(
+        "--port",
+        type=bounded_int(0, 65535),
+        metavar="N",
+        help="Port of the pages; 0 selects a free port",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="PATH",
+        help="Store file (default: a store of the demo, never that of the site)",
+    )
+    add_config_option(parser)
+    return parser.run(demo, arguments)

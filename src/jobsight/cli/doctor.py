@@ -1,6 +1,6 @@
-"""``jobsight doctor``: what this machine gives, and what will therefore be exact.
+"""``jobsight doctor``: which sources this machine has, each tried and not derived from a version.
 
-What this machine lets us measure: each source is tried, not guessed from a version.
+:func:`examine` runs the checks, :func:`summary` says what follows from them.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from jobsight.agent.launch.cgroup import Hierarchies, create_cgroup, find_hierarchies
 from jobsight.agent.processes.netlink import (
@@ -29,51 +26,62 @@ from jobsight.agent.processes.netlink import (
     EventsUnavailable,
     Taskstats,
 )
-from jobsight.cli.typed import run_typed
+from jobsight.cli.arguments import CommandParser, add_json_option
+from jobsight.cli.output import write_json
 from jobsight.config import paths
 from jobsight.reports.units import format_bytes
 
-_MARKS = {"good": ("yes", "green"), "partly": ("part", "yellow"), "missing": ("no", "red")}
-#: Without these a machine is not the worse.
+#: What a verdict is called, and its ANSI colour.
+_MARKS = {"good": ("yes", "32"), "partly": ("part", "33"), "missing": ("no", "31")}
+_BOLD, _DIM = "1", "2"
+#: A machine is complete without these.
 _OPTIONAL = ("Slurm", "GPU")
 
 
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="The same as JSON")] = False,
-) -> None:
-    """Say what this machine lets us measure: what will be exact, polled or missing, and why."""
+def main(arguments: Sequence[str]) -> int:
+    parser = CommandParser("doctor", doctor.__doc__)
+    add_json_option(parser)
+    return parser.run(doctor, arguments)
+
+
+def doctor(*, json: bool) -> None:
+    """Show what can be measured on this machine: exactly, by polling or not at all, and why.
+
+    Each source is tried: the command starts child processes and reads their events.
+    """
     checks = examine()
     if json:
-        reply = {"checks": checks, "therefore": summary(checks)}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(reply)).decode() + "\n")
+        write_json({"checks": checks, "therefore": summary(checks)})
         return
-    console = Console(highlight=False)
-    console.print(_table(checks))
-    console.print("\nTherefore, for jobs on this machine:")
-    for sentence in summary(checks):
-        title, _, rest = sentence.partition(":")
-        console.print(Text.assemble("  ", (title, "bold"), ":", rest))
+    styled = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if styled else 1000
+    for line in _lines(checks, styled, width):
+        print(line)
 
 
-def _table(checks: list[Check]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(ratio=1)
+def _lines(checks: list[Check], styled: bool, width: int) -> Iterator[str]:
+    """Plain text: a compute node has no rich."""
+
+    def style(text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if styled else text
+
+    column = max(len(check.name) for check in checks)
+    indent = " " * (column + 6)
     for check in checks:
         word, colour = _MARKS[check.verdict]
         if check.verdict == "missing" and check.name in _OPTIONAL:
-            colour = "dim"
-        table.add_row(
-            Text(check.name, "bold"),
-            Text(word, colour),
-            Text.assemble(check.found, ("\n" + check.therefore, "dim")),
-        )
-    return table
-
-
-def main(arguments: Sequence[str]) -> int:
-    return run_typed(doctor, "doctor", arguments)
+            colour = _DIM
+        first, *more = textwrap.wrap(check.found, max(20, width - len(indent))) or [""]
+        name = style(f"{check.name:<{column}}", _BOLD)
+        yield f"{name} {style(f'{word:<4}', colour)} {first}"
+        yield from (indent + line for line in more)
+        for line in textwrap.wrap(check.therefore, max(20, width - len(indent))):
+            yield indent + style(line, _DIM)
+    yield ""
+    yield "Therefore, for jobs on this machine:"
+    for sentence in summary(checks):
+        title, _, rest = sentence.partition(":")
+        yield f"  {style(title, _BOLD)}:{rest}"
 
 
 Verdict = Literal["good", "partly", "missing"]

@@ -5,34 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
 from zoneinfo import ZoneInfo
 
-import typer
-
-from jobsight.cli.compat.aggregator import progress_line
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.arguments import CommandParser, add_store_options
+from jobsight.cli.output import progress_line
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 
 
 def import_(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="Where the data come from: sams")],
-    path: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="A database, or a folder of them")
-    ],
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Their cluster [default: as their record ids say]"),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and count only")] = False,
-    zone: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The zone of their times [default: this machine's]"),
-    ] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *,
+    system: str,
+    path: list[Path],
+    cluster: str | None,
+    dry_run: bool,
+    zone: str | None,
+    store: str | None,
+    config: str | None,
 ) -> int:
     """Bring the databases of SAMS along: both of its schemas, read only, as often as you like.
 
@@ -77,4 +67,23 @@ def import_(
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(import_, "import", arguments)
+    parser = CommandParser("import", import_.__doc__)
+    parser.add_argument("system", metavar="SYSTEM", help="System to import from: sams")
+    parser.add_argument(
+        "path",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="Database file, or a directory of them",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help="Cluster of the records (default: the prefix of the record ids)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="Only read and count")
+    parser.add_argument(
+        "--zone", metavar="NAME", help="Time zone of the records (default: that of this machine)"
+    )
+    add_store_options(parser)
+    return parser.run(import_, arguments)

@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
-
-from jobsight.cli.output import print_table, write_csv, write_json
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
+from jobsight.cli.arguments import (
+    CommandParser,
+    add_store_options,
+    bounded_int,
+    existing_store,
+    one_of,
+)
+from jobsight.cli.output import Table, print_table, write_csv, write_json
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
@@ -84,27 +88,17 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def jobs(
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Of this user")] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Of this account")] = None,
-    state: Annotated[
-        str | None, typer.Option("--state", "-t", help="RUNNING, FAILED, OUT_OF_MEMORY ...")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", "-S", help="Started then or later: 7d, 12h, 2026-11-15")
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option(help="Words in the name, the command or the id")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many")] = 50,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,C", help=f"Of: {', '.join(_COLUMNS)}", show_default=False),
-    ] = None,
-    form: Annotated[
-        Format, typer.Option("--format", "-o", help="How to write them")
-    ] = Format.TABLE,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *,
+    user: str | None,
+    account: str | None,
+    state: str | None,
+    since: str | None,
+    search: str | None,
+    limit: int,
+    columns: str | None,
+    form: Format,
+    store: str | None,
+    config: str | None,
 ) -> None:
     """List the jobs of the store, the latest start first."""
     chosen = _chosen(columns)
@@ -149,28 +143,18 @@ def parse_since(text: str, now: int, option: str = "--since") -> int:
 
 
 def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     if not rows:
-        print("no job of the store is like that", file=sys.stderr)
+        print("no job matches", file=sys.stderr)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        column = _COLUMNS[name]
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=name != "name",
-            overflow="ellipsis" if name == "name" else "ignore",
-            max_width=32 if name == "name" else None,
-        )
+    columns = [_COLUMNS[name] for name in names]
+    table = Table(
+        *(column.title for column in columns),
+        right=[column.title for column in columns if column.right],
+        max_width={_COLUMNS["name"].title: 32},
+    )
     attributes = {outer: name for name, outer in outer_names(type(rows[0])).items()}
     for row in rows:
-        # Text, not markup: names hold brackets.
-        table.add_row(
-            *(Text(_COLUMNS[name].shown(getattr(row, attributes[name]))) for name in names)
-        )
+        table.add(*(_COLUMNS[name].shown(getattr(row, attributes[name])) for name in names))
     print_table(table)
 
 
@@ -191,4 +175,38 @@ _WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSON: _wr
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(jobs, "jobs", arguments)
+    parser = CommandParser("jobs", jobs.__doc__)
+    parser.add_argument("--user", "-u", metavar="NAME", help="Only this user")
+    parser.add_argument("--account", "-A", metavar="NAME", help="Only this account")
+    parser.add_argument(
+        "--state", "-t", metavar="STATE", help="Only this state: RUNNING, FAILED, OUT_OF_MEMORY ..."
+    )
+    parser.add_argument(
+        "--since",
+        "-S",
+        metavar="TIME",
+        help="Only jobs started at or after this time: 7d, 12h, 2026-11-15",
+    )
+    parser.add_argument(
+        "--search", metavar="TEXT", help="Only jobs with this text in the name, command or id"
+    )
+    parser.add_argument(
+        "--limit",
+        "-n",
+        type=bounded_int(1),
+        metavar="N",
+        default=50,
+        help="Maximum number of jobs (default: 50)",
+    )
+    parser.add_argument("--columns", metavar="A,B,C", help=f"Columns, of: {', '.join(_COLUMNS)}")
+    parser.add_argument(
+        "--format",
+        "-o",
+        dest="form",
+        type=one_of(Format),
+        metavar="FORMAT",
+        default=Format.TABLE,
+        help="Output format: table, csv or json (default: table)",
+    )
+    add_store_options(parser)
+    return parser.run(jobs, arguments)

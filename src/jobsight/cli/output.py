@@ -1,68 +1,116 @@
-"""Rows for people and programs: a table, CSV, JSON or a Parquet file.
+"""Output of the commands: tables, CSV, JSON, Parquet files and progress.
 
-How far long work has come: a bar on a terminal, a line now and then elsewhere.
+rich is used on a terminal only and where it is installed: a compute node has only the agent's
+packages.
 """
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
+from typing import Any, TextIO, get_args
 
 import msgspec
-import typer
 
 from jobsight.errors import JobsightError
 from jobsight.text import readable_text
 from jobsight.util.outer import encode_json, to_outer
 
-if TYPE_CHECKING:
-    from rich.table import Table
 
+class Table:
+    """Rows of texts under titles. Columns named in ``right`` are aligned at the right; those in
+    ``wrap`` are folded on a narrow terminal, all others are cut."""
 
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON")]
-CsvOption = Annotated[bool, typer.Option("--csv", help="As CSV")]
+    def __init__(
+        self,
+        *titles: str,
+        right: Sequence[str] = (),
+        wrap: Sequence[str] = (),
+        max_width: Mapping[str, int] | None = None,
+    ) -> None:
+        self.titles = titles
+        self.right = frozenset(right)
+        self.wrap = frozenset(wrap)
+        self.max_width = max_width or {}
+        self.rows: list[tuple[Sequence[str], str | None]] = []
 
-
-def new_table(*columns: str, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
-    """A table with these columns; those of figures are aligned at the right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in columns:
-        table.add_column(
-            title,
-            justify="right" if title in right else "left",
-            no_wrap=title not in wrap,
-            overflow="fold" if title in wrap else "ellipsis",
-        )
-    return table
-
-
-def add_row(table: Table, *cells: str, style: str | None = None) -> None:
-    """Add texts as they are: names hold brackets, which are markup elsewhere."""
-    from rich.text import Text
-
-    table.add_row(*(Text(cell) for cell in cells), style=style)
+    def add(self, *cells: str, style: str | None = None) -> None:
+        """Add a row. Cells are plain text: names may hold brackets, which are markup in rich."""
+        self.rows.append((cells, style))
 
 
 def print_table(table: Table) -> None:
-    """Print a table; in a pipe no line is folded to the width of a terminal that is not there."""
-    from rich.console import Console
+    """Print a table with rich on a terminal, as plain text elsewhere and where rich is missing.
+    Plain lines are never folded or cut to the width of a terminal."""
+    if sys.stdout.isatty():
+        try:
+            _print_rich(table)
+        except ModuleNotFoundError:
+            pass
+        else:
+            return
+    for line in plain_lines(table):
+        sys.stdout.write(f"{line}\n")
 
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(table)
-        return
-    wide = Console(highlight=False, width=1000)
-    with wide.capture() as captured:
-        wide.print(table)
-    for line in captured.get().splitlines():
-        sys.stdout.write(f"{line.rstrip()}\n")
+
+def plain_lines(table: Table) -> Iterator[str]:
+    """The lines of a table as text, with two spaces between the columns."""
+    limits = [table.max_width.get(title) for title in table.titles]
+    rows = [table.titles, *(cells for cells, _ in table.rows)]
+    texts = [
+        [_cut(cell, limit) for cell, limit in zip(cells, limits, strict=True)] for cells in rows
+    ]
+    widths = [max(map(_width, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        cells = [
+            " " * (width - _width(cell)) + cell
+            if title in table.right
+            else cell + " " * (width - _width(cell))
+            for title, cell, width in zip(table.titles, row, widths, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _cut(text: str, limit: int | None) -> str:
+    return (
+        text
+        if limit is None or len(text) <= limit
+        else f"{text[: limit - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+def _width(text: str) -> int:
+    """The columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def _print_rich(table: Table) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=None, pad_edge=False, header_style="bold")
+    for title in table.titles:
+        shown.add_column(
+            title,
+            justify="right" if title in table.right else "left",
+            no_wrap=title not in table.wrap,
+            overflow="fold" if title in table.wrap else "ellipsis",
+            max_width=table.max_width.get(title),
+        )
+    for cells, style in table.rows:
+        shown.add_row(*map(Text, cells), style=style)
+    Console(highlight=False).print(shown)
 
 
 def write_json(document: Any) -> None:
@@ -71,7 +119,9 @@ def write_json(document: Any) -> None:
 
 
 def write_csv(rows: Sequence[msgspec.Struct], names: Sequence[str]) -> None:
-    """The named fields of the rows in outer units; an unknown value is empty."""
+    """Write the named fields of the rows in outer units; an unknown value is empty."""
+    import csv
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
@@ -83,7 +133,7 @@ def write_csv(rows: Sequence[msgspec.Struct], names: Sequence[str]) -> None:
 def write_parquet(
     rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct], names: Sequence[str], file: Path
 ) -> None:
-    """The same as a Parquet file, whole or not at all."""
+    """Write the named fields of the rows to a Parquet file, atomically."""
     import pyarrow
     import pyarrow.parquet
 
@@ -103,34 +153,34 @@ def write_parquet(
         raise JobsightError(f"{file} cannot be written: {error.strerror}") from None
 
 
-#: Seconds between two lines, where no terminal shows a bar.
-EVERY = 10.0
+#: Seconds between two lines of progress where no terminal shows a bar.
+PROGRESS_INTERVAL = 10.0
 
 
-class Lines:
-    """One line when a piece of work is done, and one every few seconds until then."""
+class ProgressLines:
+    """One line when a task is done, and one every few seconds until then."""
 
     def __init__(self, file: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
         self._clock = clock
-        self._said = clock()
+        self._last = clock()
         self._ended = ""
 
-    def __call__(self, what: str, done: int, whole: int) -> None:
-        ended = bool(whole) and done >= whole and self._ended != what
-        if not ended and self._clock() - self._said < EVERY:
+    def __call__(self, task: str, done: int, total: int) -> None:
+        ended = bool(total) and done >= total and self._ended != task
+        if not ended and self._clock() - self._last < PROGRESS_INTERVAL:
             return
-        self._said = self._clock()
-        self._ended = what if ended else self._ended
-        of = f" of {whole:,}" if whole else ""
-        print(f"{what}: {done:,}{of}", file=self._file, flush=True)
+        self._last = self._clock()
+        self._ended = task if ended else self._ended
+        of_total = f" of {total:,}" if total else ""
+        print(f"{task}: {done:,}{of_total}", file=self._file, flush=True)
 
 
 @contextmanager
 def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Something to call with what is done, how much of it, and how much there is (0: unknown)."""
+    """A function to call with a task, how much is done, and the total (0 if unknown)."""
     if not sys.stderr.isatty():
-        yield Lines(sys.stderr)
+        yield ProgressLines(sys.stderr)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -142,9 +192,19 @@ def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
     ) as bars:
         tasks = {}
 
-        def show(what: str, done: int, whole: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=None)
-            bars.update(tasks[what], completed=done, total=whole or None)
+        def show(task: str, done: int, total: int) -> None:
+            if task not in tasks:
+                tasks[task] = bars.add_task(task, total=None)
+            bars.update(tasks[task], completed=done, total=total or None)
 
         yield show
+
+
+def progress_line(what: str) -> Callable[[int, int], None]:
+    """A line that counts up on a terminal, and nothing elsewhere."""
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done == total else ""
+        print(f"\r{done:,} of {total:,} {what}", end=end, file=sys.stderr, flush=True)
+
+    return show if sys.stderr.isatty() else lambda done, total: None

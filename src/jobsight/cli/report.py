@@ -13,12 +13,11 @@ import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import typer
 
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.arguments import CommandParser, add_json_option, add_store_options
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
@@ -34,18 +33,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="12, 62_3, 88+1 or cluster:12:start; else the job of this shell, else your last",
-            show_default=False,
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The same report as JSON")] = False,
-    all_rows: Annotated[bool, typer.Option("--all", help="Every executable and node")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *, run: str | None, json: bool, all_rows: bool, store: str | None, config: str | None
 ) -> None:
     """Report what a job asked for and used, by which programs, and how sure each figure is."""
     settings = load_settings(config)
@@ -89,8 +77,6 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
             return build_report(opened, _choose(opened, reference))
         finally:
             opened.close()
-    # MOVED
-
     made = fetch_report(paths.server_file(location), wanted, user_name())
     if made is None:
         raise _no_store(location)
@@ -143,7 +129,19 @@ def _no_store(location: str) -> StoreError:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(report, "report", arguments)
+    parser = CommandParser("report", report.__doc__)
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="12, 62_3, 88+1 or cluster:12:start (default: the job of this shell or your last job)",
+    )
+    add_json_option(parser)
+    parser.add_argument(
+        "--all", dest="all_rows", action="store_true", help="Show all executables and nodes"
+    )
+    add_store_options(parser)
+    return parser.run(report, arguments)
 
 
 _LIMIT = 10.0

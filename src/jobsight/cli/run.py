@@ -5,28 +5,21 @@ Where the batches of `jobsight run` go: the server that runs here, else the stor
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import Console
 
 from jobsight.agent.collector import Collector
 from jobsight.agent.launch.launcher import Launcher, Outcome, RunRequest
-from jobsight.cli.report import find_report
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.arguments import CommandParser, add_store_options, bounded_int
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import CommandError, JobsightError
-from jobsight.reports.terminal import print_report
-from jobsight.server.receiver import EmbeddedTarget, Receiver
-from jobsight.store.store import Store
 from jobsight.text import parse_size
 from jobsight.transport.delivery import (
     Delivery,
@@ -41,47 +34,23 @@ _SEND_EVERY = 2.0
 
 
 def run(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="COMMAND ARGUMENT",
-            help="What to run, as a shell would",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Name of the job; else the command's", show_default=False
-        ),
-    ] = None,
-    cpus: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="CPUs asked for; the job is kept to them", show_default=False
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Memory asked for, such as 512M or 2G; a limit where a cgroup can be made",
-            show_default=False,
-        ),
-    ] = None,
-    account: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Account to book the job on", show_default=False),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No report at the end")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *,
+    command: list[str],
+    name: str | None,
+    cpus: int | None,
+    memory: str | None,
+    account: str | None,
+    quiet: bool,
+    store: str | None,
+    config: str | None,
 ) -> int:
     """Run a command as a job and report what it did.
 
     The command's output and exit code stay as they are; the report goes to standard error.
     Put -- before the command: jobsight run --cpus 2 -- make -j2
     """
+    if command[:1] == ["--"]:
+        command = command[1:]
     if not command or not command[0]:
         raise CommandError("no command was given; expected: jobsight run -- COMMAND ARGUMENT...", 2)
     settings = load_settings(config)
@@ -112,11 +81,21 @@ def run(
         )
     if not quiet and not waiting:
         try:
-            print_report(find_report(location, str(outcome.run)), Console(stderr=True))
-        except (JobsightError, OSError) as error:
-            # The command has ended as it has, whatever becomes of the report.
+            _print_report(location, str(outcome.run))
+        except (JobsightError, OSError, ModuleNotFoundError) as error:
+            # The exit code is that of the command, with or without a report.
             _say(f"the report cannot be shown: {error}")
     return outcome.status
+
+
+def _print_report(location: str, run: str) -> None:
+    # A compute node has only the agent's packages; the job itself needs no others.
+    from rich.console import Console
+
+    from jobsight.cli.report import find_report
+    from jobsight.reports.terminal import print_report
+
+    print_report(find_report(location, run), Console(stderr=True))
 
 
 def _close(spool: Spool) -> int:
@@ -158,7 +137,32 @@ def _say(sentence: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(run, "run", arguments, takes_command=True)
+    parser = CommandParser("run", run.__doc__)
+    parser.usage = "jobsight run [OPTIONS] -- COMMAND [ARGUMENT ...]"
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="Command and its arguments, after --",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="Name of the job; by default that of the command"
+    )
+    parser.add_argument(
+        "--cpus",
+        type=bounded_int(1),
+        metavar="N",
+        help="CPUs to request; the job is restricted to them",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="Memory to request, e.g. 512M or 2G; enforced where a cgroup can be created",
+    )
+    parser.add_argument("--account", metavar="NAME", help="Account that the job is charged to")
+    parser.add_argument("--quiet", "-q", action="store_true", help="Print no report at the end")
+    add_store_options(parser)
+    return parser.run(run, arguments)
 
 
 @contextmanager
@@ -168,6 +172,10 @@ def open_target(settings: Settings, location: str) -> Iterator[Target]:
     if target is not None:
         yield target
         return
+    # Imported only where there is no server: a compute node has none of their packages.
+    from jobsight.server.receiver import EmbeddedTarget, Receiver
+    from jobsight.store.store import Store
+
     if "://" not in location:
         paths.private_directory(paths.store_directory(location))
     store = Store.open(location)

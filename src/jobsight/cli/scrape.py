@@ -7,11 +7,9 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.arguments import CommandParser, add_store_options, bounded_float, one_of
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
@@ -24,17 +22,7 @@ _SOURCES = ("auto", "rest", "json", "text", "pyslurm", "onsite", "recorded")
 
 
 def scrape(
-    once: Annotated[bool, typer.Option("--once", help="One round, then end")] = False,
-    every: Annotated[
-        float | None,
-        typer.Option(min=1, max=86400, metavar="SECONDS", help="A round so often, until Ctrl-C"),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"{', '.join(_SOURCES)} [default: auto]"),
-    ] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *, once: bool, every: float | None, source: str | None, store: str | None, config: str | None
 ) -> int:
     """Bring what Slurm knows of its jobs into the store: who, where, when, and how they ended.
 
@@ -43,8 +31,6 @@ def scrape(
     """
     settings = load_settings(config)
     if source is not None:
-        if source not in _SOURCES:
-            raise ConfigError(f"--source {source!r}: right would be one of {', '.join(_SOURCES)}")
         for each in (settings.scheduler, *settings.clusters.values()):
             each.source = source  # type: ignore[assignment]
     if store is not None:
@@ -113,4 +99,19 @@ def _feed_once(settings: Settings, store: Store) -> list[bool]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(scrape, "scrape", arguments)
+    parser = CommandParser("scrape", scrape.__doc__)
+    parser.add_argument("--once", action="store_true", help="Scrape once and exit")
+    parser.add_argument(
+        "--every",
+        type=bounded_float(1, 86400),
+        metavar="SECONDS",
+        help="Scrape at this interval until interrupted",
+    )
+    parser.add_argument(
+        "--source",
+        type=one_of(_SOURCES),
+        metavar="NAME",
+        help=f"Source: {', '.join(_SOURCES)} (default: auto)",
+    )
+    add_store_options(parser)
+    return parser.run(scrape, arguments)

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
-from jobsight.cli.typed import ConfigOption, StoreOption, run_typed
+from jobsight.cli.arguments import CommandParser, add_store_options, bounded_int
 from jobsight.config.load import load_settings
 
 
 def serve(
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Where to listen [default: 127.0.0.1]")
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, metavar="N", help="Port; 0 takes a free one [default: 8080]"
-        ),
-    ] = None,
-    store: StoreOption = None,
-    token_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Where the token is kept [default: beside the store]"),
-    ] = None,
-    config: ConfigOption = None,
+    *,
+    host: str | None,
+    port: int | None,
+    store: str | None,
+    token_file: str | None,
+    config: str | None,
 ) -> None:
     """Serve the pages and the API, until Ctrl-C.
 
@@ -49,4 +37,18 @@ def serve(
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(serve, "serve", arguments)
+    parser = CommandParser("serve", serve.__doc__)
+    parser.add_argument(
+        "--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port",
+        type=bounded_int(0, 65535),
+        metavar="N",
+        help="Port to listen on; 0 selects a free port (default: 8080)",
+    )
+    add_store_options(parser)
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="Token file (default: next to the store)"
+    )
+    return parser.run(serve, arguments)

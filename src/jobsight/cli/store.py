@@ -5,23 +5,28 @@
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
+from jobsight.cli.arguments import (
+    CommandParser,
+    Subcommand,
+    add_json_option,
+    add_store_options,
+    existing_store,
+    run_group,
+)
 from jobsight.cli.output import (
-    JsonOption,
-    add_row,
-    new_table,
+    Table,
     print_table,
     shown_progress,
     write_json,
 )
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_group
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, StoreError
 from jobsight.model import SECOND
@@ -39,12 +44,7 @@ if TYPE_CHECKING:
     from jobsight.store.maintenance.retention import Pruned
 
 
-def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write")],
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-) -> None:
+def backup(*, file: Path, force: bool, store: str | None, config: str | None) -> None:
     """Write the whole store into one file, while the server goes on writing.
 
     The file holds all rows as they were at one moment, compressed, with a digest over all of them.
@@ -64,18 +64,7 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of jobsight store backup")],
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Into a store that is not empty; with --yes")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="What the store holds now may be lost")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the file to its end, and change nothing")
-    ] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *, file: Path, replace: bool, yes: bool, dry_run: bool, store: str | None, config: str | None
 ) -> None:
     """Make a store of a backup: a new one, or in place of what a store holds.
 
@@ -111,10 +100,7 @@ def _confirm(replace: bool, yes: bool) -> None:
         raise ConfigError("--yes: is said with --replace")
 
 
-def move(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A store: a file or an address")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="Where to: a new file or an address")],
-) -> None:
+def move(*, source: str, target: str) -> None:
     """Bring a whole store to another place, SQLite to PostgreSQL or the other way.
 
     Stop the server before: what comes after the first row was read stays behind. The rows go over
@@ -136,13 +122,13 @@ def move(
     print(f"{rows:,} rows, {made.counts['runs']:,} runs moved; the first store is as it was")
 
 
-_ABOUT = "Look after the store: what it holds, whether it is sound, what goes, copies of it."
+_DESCRIPTION = "Inspect, check, compact, prune, back up and move the store."
 #: An agent that has said nothing for so long is named.
 _SILENT = 3600 * SECOND
 _NAMED = 10
 
 
-def info(json: JsonOption = False, store: StoreOption = None, config: ConfigOption = None) -> None:
+def info(*, json: bool, store: str | None, config: str | None) -> None:
     """Say how much the store holds, from when to when, and which agents report.
 
     Sizes are those of the engine, with indices. What a value of a series costs is found from some
@@ -162,16 +148,7 @@ def info(json: JsonOption = False, store: StoreOption = None, config: ConfigOpti
 
 
 def check(
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what can be worked out again")
-    ] = False,
-    remove_damaged: Annotated[
-        bool,
-        typer.Option("--remove-damaged", help="Remove chunks that cannot be read: they are lost"),
-    ] = False,
-    json: JsonOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *, repair: bool, remove_damaged: bool, json: bool, store: str | None, config: str | None
 ) -> int:
     """Check that the store is sound; name each run, node and chunk where it is not.
 
@@ -212,14 +189,7 @@ def _verdict(faults: int, sound: bool) -> str:
     return f"{faults:,} faults, {'all repaired' if sound else 'see above'}"
 
 
-def compact(
-    vacuum: Annotated[
-        bool, typer.Option("--vacuum/--no-vacuum", help="Give free pages back to the disk")
-    ] = True,
-    json: JsonOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-) -> None:
+def compact(*, vacuum: bool, json: bool, store: str | None, config: str | None) -> None:
     """Join what was left apart, remove what nothing uses, and give free pages back.
 
     A run that ended without its agent's last word (a node that crashed) leaves its series in many
@@ -251,14 +221,7 @@ def compact(
     print(f"size     {format_bytes(done.size_before)} before, {format_bytes(done.size_after)} now")
 
 
-def prune(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and change nothing")
-    ] = False,
-    json: JsonOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-) -> None:
+def prune(*, dry_run: bool, json: bool, store: str | None, config: str | None) -> None:
     """Downsample and delete the data that is older than the retention settings.
 
     The settings store.retention.series, downsampled, executables and runs give the days after the
@@ -337,9 +300,9 @@ def _show_inventory(found: Inventory) -> None:
     )
     print(_agents_line(found.agents, time.time_ns()))
     print()
-    table = new_table("class", "rows", "size", right=("rows", "size"))
+    table = Table("class", "rows", "size", right=("rows", "size"))
     for name, held in found.classes.items():
-        add_row(table, name, format_count(held.rows), format_bytes(held.bytes))
+        table.add(name, format_count(held.rows), format_bytes(held.bytes))
     print_table(table)
 
 
@@ -358,16 +321,78 @@ def _agents_line(agents: list[LastHeard], now: int) -> str:
     return line
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "info": info,
-    "check": check,
-    "compact": compact,
-    "prune": prune,
-    "backup": backup,
-    "restore": restore,
-    "move": move,
+def _add_backup_options(parser: CommandParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="File to write")
+    parser.add_argument("--force", action="store_true", help="Replace an existing file")
+    add_store_options(parser)
+
+
+def _add_restore_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="File written by `jobsight store backup`"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="Replace the content of a store; requires --yes"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="Confirm that the present content is lost"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="Verify the file and change nothing")
+    add_store_options(parser)
+
+
+def _add_move_options(parser: CommandParser) -> None:
+    parser.add_argument("source", metavar="FROM", help="Store to copy: file or URL")
+    parser.add_argument("target", metavar="TO", help="New store: file or URL")
+
+
+def _add_info_options(parser: CommandParser) -> None:
+    add_json_option(parser)
+    add_store_options(parser)
+
+
+def _add_check_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--repair", action="store_true", help="Recompute values that follow from other rows"
+    )
+    parser.add_argument(
+        "--remove-damaged",
+        action="store_true",
+        help="Delete chunks that cannot be read",
+    )
+    add_json_option(parser)
+    add_store_options(parser)
+
+
+def _add_compact_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--vacuum",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Rewrite the database without its free pages",
+    )
+    add_json_option(parser)
+    add_store_options(parser)
+
+
+def _add_prune_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Show what would be deleted and change nothing"
+    )
+    add_json_option(parser)
+    add_store_options(parser)
+
+
+COMMANDS = {
+    "info": Subcommand(info, _add_info_options),
+    "check": Subcommand(check, _add_check_options),
+    "compact": Subcommand(compact, _add_compact_options),
+    "prune": Subcommand(prune, _add_prune_options),
+    "backup": Subcommand(backup, _add_backup_options),
+    "restore": Subcommand(restore, _add_restore_options),
+    "move": Subcommand(move, _add_move_options),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_group(COMMANDS, "store", _ABOUT, arguments)
+    return run_group(COMMANDS, "store", _DESCRIPTION, arguments)

@@ -8,11 +8,17 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_typed
+from jobsight.cli.arguments import (
+    CommandParser,
+    add_store_options,
+    bounded_float,
+    bounded_int,
+    existing_store,
+    one_of,
+)
+from jobsight.cli.output import Table, print_table, write_json
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND
@@ -31,42 +37,17 @@ class Action(StrEnum):
 
 
 def token(
-    action: Annotated[
-        Action,
-        typer.Argument(
-            metavar="ACTION", help="add, list, revoke ID, or rotate ID", show_default=False
-        ),
-    ],
-    id: Annotated[
-        int | None,
-        typer.Argument(metavar="ID", help="The number that list shows", show_default=False),
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The cluster: of a new one, or to list")
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A new one: what it is for, for you")
-    ] = None,
-    expires: Annotated[
-        float | None,
-        typer.Option(min=0, max=36500, metavar="DAYS", help="A new one: good for so long"),
-    ] = None,
-    grace: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=8760,
-            metavar="HOURS",
-            help="Rotate: how long the old one stays good [default: 24]",
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a new one there, readable by its owner alone"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="List: as JSON")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *,
+    action: Action,
+    id: int | None,
+    cluster: str | None,
+    label: str | None,
+    expires: float | None,
+    grace: float | None,
+    file: Path | None,
+    json: bool,
+    store: str | None,
+    config: str | None,
 ) -> None:
     """Make, list, replace and revoke the tokens with which agents send batches.
 
@@ -137,33 +118,52 @@ def hand_out(made: str, file: Path | None) -> None:
         raise JobsightError(f"{file} cannot be written: {error.strerror}; see above") from None
 
 
-def _show(found: list[ClusterToken], *, as_json: bool) -> None:
+def _show(tokens: list[ClusterToken], *, as_json: bool) -> None:
     if as_json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+        write_json(tokens)
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from jobsight.store.tokens import day_and_time
 
-    if not found:
-        print("there are no tokens of clusters", file=sys.stderr)
+    if not tokens:
+        print("there are no cluster tokens", file=sys.stderr)
         return
     now = time.time_ns()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("ID", "CLUSTER", "LABEL", "STATE", "CREATED", "EXPIRES", "USED"):
-        table.add_column(title, no_wrap=True)
-    for one in found:
-        state = "good" if one.refusal(now) is None else "revoked" if one.revoked else "expired"
-        times = [day_and_time(t) if t else "" for t in (one.created, one.expires, one.used)]
-        row = (str(one.id), one.cluster, one.label, state, *times)
-        # Text, not markup: labels hold brackets.
-        table.add_row(*(Text(value) for value in row))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(table)
+    table = Table("ID", "CLUSTER", "LABEL", "STATE", "CREATED", "EXPIRES", "USED")
+    for token in tokens:
+        state = "valid" if token.refusal(now) is None else "revoked" if token.revoked else "expired"
+        times = [day_and_time(t) if t else "" for t in (token.created, token.expires, token.used)]
+        table.add(str(token.id), token.cluster, token.label, state, *times)
+    print_table(table)
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_typed(token, "token", arguments)
+    parser = CommandParser("token", token.__doc__)
+    parser.add_argument(
+        "action",
+        type=one_of(Action),
+        metavar="ACTION",
+        help="add, list, revoke or rotate",
+    )
+    parser.add_argument(
+        "id", nargs="?", type=bounded_int(0), metavar="ID", help="Token id, as shown by list"
+    )
+    parser.add_argument("--cluster", metavar="NAME", help="Cluster of a new token, or to list")
+    parser.add_argument("--label", metavar="TEXT", help="Description of a new token")
+    parser.add_argument(
+        "--expires", type=bounded_float(0, 36500), metavar="DAYS", help="Validity of a new token"
+    )
+    parser.add_argument(
+        "--grace",
+        type=bounded_float(0, 8760),
+        metavar="HOURS",
+        help="Validity of the replaced token after a rotation (default: 24)",
+    )
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="Write a new token to this file with mode 0600",
+    )
+    parser.add_argument("--json", action="store_true", help="Print the list as JSON")
+    add_store_options(parser)
+    return parser.run(token, arguments)

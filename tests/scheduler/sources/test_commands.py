@@ -77,7 +77,7 @@ def test_wrong_words_are_one_line(location: str, capsys: pytest.CaptureFixture[s
         (["jobs", "--store", location], "there is no store"),
         (["scrape", "--store", location], "either --once or --every"),
         (["scrape", "--once", "--every", "5", "--store", location], "either --once or --every"),
-        (["scrape", "--once", "--source", "x", "--store", location], "right would be one of"),
+        (["scrape", "--once", "--source", "x", "--store", location], "expected one of"),
     ):
         assert main(arguments) != 0
         assert words in capsys.readouterr().err

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
 from jobsight.cli.compat.common import common_parser, default_config, run_on_store
+from jobsight.cli.output import progress_line
 from jobsight.sams.inbox import Inbox
 from jobsight.sams.settings import AggregatorSettings, LoaderSettings, load_aggregator
 from jobsight.util.locks import LockFile
@@ -60,16 +61,6 @@ def aggregate(settings: AggregatorSettings) -> int:
             done = aggregator.run(reader(loader, inbox), progress_line("records"))
             logger.info("%s: %d records stored, %d refused", loader.name, done.stored, done.refused)
     return 0
-
-
-def progress_line(what: str) -> Callable[[int, int], None]:
-    """A line that counts up on a terminal, and nothing elsewhere."""
-
-    def show(done: int, total: int) -> None:
-        end = "\n" if done == total else ""
-        print(f"\r{done:,} of {total:,} {what}", end=end, file=sys.stderr, flush=True)
-
-    return show if sys.stderr.isatty() else lambda done, total: None
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:
     """Sum up what has changed, and write what that says."""
-    from jobsight.cli.typed import existing_store
+    from jobsight.cli.arguments import existing_store
     from jobsight.export.extract import Extractor
     from jobsight.store.rollups.rollups import sum_up_all
     from jobsight.store.store import Store

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jobsight.cli.compat.aggregator import progress_line
 from jobsight.cli.compat.common import common_parser, run_on_store, warn
+from jobsight.cli.output import progress_line
 from jobsight.sams.settings import UpdaterSettings, load_updater
 from jobsight.text import path_bytes
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:
     """What the options ask for; of several the first in SAMS's order."""
-    from jobsight.cli.typed import existing_store
+    from jobsight.cli.arguments import existing_store
     from jobsight.software.rules import RuleSet
     from jobsight.store.store import Store
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from jobsight.cli.arguments import (
+    CommandParser,
+    Subcommand,
+    add_config_option,
+    add_csv_option,
+    add_json_option,
+    add_store_options,
+    existing_store,
+    run_group,
+)
 from jobsight.cli.output import (
-    CsvOption,
-    JsonOption,
-    add_row,
-    new_table,
+    Table,
     print_table,
     write_csv,
     write_json,
 )
-from jobsight.cli.software.report import SinceOption, first_day, hours, report
-from jobsight.cli.software.update import name_text, update
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store, run_group
+from jobsight.cli.software.report import (
+    add_limit_option,
+    add_report_options,
+    add_since_option,
+    first_day,
+    hours,
+    report,
+)
+from jobsight.cli.software.update import add_update_options, name_text, update
 from jobsight.config.load import load_settings
 from jobsight.reports.units import UNKNOWN, format_count, format_time
 from jobsight.text import path_bytes, readable_text
@@ -29,17 +41,10 @@ if TYPE_CHECKING:
     from jobsight.software.suggestions import Suggestion
     from jobsight.store.rollups.catalogue import PathRow
 
-_ABOUT = "What ran, under what name, for whom; and the rules that name it."
-
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows")]
+_DESCRIPTION = "Report the usage of software, and manage the rules that name it."
 
 
-def list_(
-    json: JsonOption = False,
-    csv: CsvOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-) -> None:
+def list_(*, json: bool, csv: bool, store: str | None, config: str | None) -> None:
     """List the names that the rules have given, with their use.
 
     What no rule knows (undetermined) and what no program accounts for (not attributed) stand last.
@@ -57,13 +62,12 @@ def list_(
         write_csv(rows, SoftwareRow.__struct_fields__)
         return
     figures = ("paths", "jobs", "users", "core hours", "CPU hours")
-    table = new_table("software", "version", *figures, "last used", "", right=figures)
+    table = Table("software", "version", *figures, "last used", "", right=figures)
     for row in rows:
         flags = ["user's own"] * row.user_provided + ["ignored"] * row.ignored
         version = " ".join(filter(None, (row.version, row.local_version)))
         counts = [format_count(value) for value in (row.paths, row.jobs, row.users)]
-        add_row(
-            table,
+        table.add(
             readable_text(row.software or row.kind),
             readable_text(version),
             *counts,
@@ -77,13 +81,14 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A software, or a path")],
-    version: Annotated[str | None, typer.Option(help="Only this version")] = None,
-    since: SinceOption = None,
-    limit: LimitOption = 20,
-    json: JsonOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *,
+    name: str,
+    version: str | None,
+    since: str | None,
+    limit: int,
+    json: bool,
+    store: str | None,
+    config: str | None,
 ) -> None:
     """Show a software with its versions, users and paths; or what a path is called, and why.
 
@@ -110,12 +115,7 @@ def show(
 
 
 def undetermined(
-    since: SinceOption = None,
-    limit: LimitOption = 20,
-    json: JsonOption = False,
-    csv: CsvOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *, since: str | None, limit: int, json: bool, csv: bool, store: str | None, config: str | None
 ) -> None:
     """List what no rule knows, by core hours, with a rule that would name each cluster of paths.
 
@@ -142,17 +142,7 @@ def undetermined(
         _show_suggestions(found)
 
 
-def try_rules(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files of rules [default: those of the settings]"),
-    ] = None,
-    ready: Annotated[
-        bool, typer.Option("--ready/--no-ready", help="Ask the ready rules after them")
-    ] = True,
-    json: JsonOption = False,
-    config: ConfigOption = None,
-) -> int:
+def try_rules(*, files: list[Path] | None, ready: bool, json: bool, config: str | None) -> int:
     """Run the tests that stand in files of rules, and say where the rules name otherwise.
 
     Without any file the ready rules try themselves. The exit code is 1 where a test fails.
@@ -175,19 +165,23 @@ def try_rules(
 def _show_software(about: AboutSoftware) -> None:
     print(f"{readable_text(about.software)} {readable_text(about.version or '')}".strip())
     figures = ("core hours", "CPU hours", "jobs", "users")
-    table = new_table("\nversion", *(f"\n{name}" for name in figures), "\nlast used",
-                      right=[f"\n{name}" for name in figures])  # fmt: skip
+    table = Table("version", *figures, "last used", right=figures)
     for row in about.versions:
         version = " ".join(filter(None, (row.version, row.local_version))) or UNKNOWN
-        add_row(table, readable_text(version), hours(row.core_hours), hours(row.cpu_hours),
-                format_count(row.jobs), format_count(row.users), row.last)  # fmt: skip
+        hours_used = (hours(row.core_hours), hours(row.cpu_hours))
+        counts = (format_count(row.jobs), format_count(row.users))
+        table.add(readable_text(version), *hours_used, *counts, row.last)
+    print()
     print_table(table)
-    table = new_table("\nuser", "\naccount", "\nversion", "\ncore hours", "\njobs", "\nlast used",
-                      right=("\ncore hours", "\njobs"))  # fmt: skip
+    users = Table(
+        *("user", "account", "version", "core hours", "jobs", "last used"),
+        right=("core hours", "jobs"),
+    )
     for row in sorted(about.users, key=lambda row: row.last, reverse=True):
         names = [readable_text(text or UNKNOWN) for text in (row.user, row.account, row.version)]
-        add_row(table, *names, hours(row.core_hours), format_count(row.jobs), row.last)
-    print_table(table)
+        users.add(*names, hours(row.core_hours), format_count(row.jobs), row.last)
+    print()
+    print_table(users)
     _show_paths(about.paths)
 
 
@@ -207,11 +201,12 @@ def _show_path(about: AboutPath) -> None:
 
 
 def _show_paths(rows: Sequence[PathRow]) -> None:
-    figures = ("\ncore hours", "\nCPU hours", "\njobs", "\nexecutions")
-    table = new_table("\npath", *figures, right=figures, wrap=["\npath"])
+    figures = ("core hours", "CPU hours", "jobs", "executions")
+    table = Table("path", *figures, right=figures, wrap=["path"])
     for row in rows:
-        add_row(table, row.path, hours(row.core_hours), hours(row.cpu_hours),
+        table.add(row.path, hours(row.core_hours), hours(row.cpu_hours),
                 format_count(row.jobs), format_count(row.executions))  # fmt: skip
+    print()
     print_table(table)
 
 
@@ -230,15 +225,56 @@ def _show_suggestions(found: Sequence[Suggestion]) -> None:
         print(f"{one.rule}\n" if one.rule else "")
 
 
-COMMANDS: dict[str, Callable[..., object]] = {
-    "report": report,
-    "list": list_,
-    "show": show,
-    "undetermined": undetermined,
-    "test": try_rules,
-    "update": update,
+def _add_list_options(parser: CommandParser) -> None:
+    add_json_option(parser)
+    add_csv_option(parser)
+    add_store_options(parser)
+
+
+def _add_show_options(parser: CommandParser) -> None:
+    parser.add_argument("name", metavar="NAME|PATH", help="Software name, or path of an executable")
+    parser.add_argument("--version", metavar="NAME", help="Only this version")
+    add_since_option(parser)
+    add_limit_option(parser, 20)
+    add_json_option(parser)
+    add_store_options(parser)
+
+
+def _add_undetermined_options(parser: CommandParser) -> None:
+    add_since_option(parser)
+    add_limit_option(parser, 20)
+    add_json_option(parser)
+    add_csv_option(parser)
+    add_store_options(parser)
+
+
+def _add_try_rules_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="Rule files (default: those of the settings)",
+    )
+    parser.add_argument(
+        "--ready",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Apply the built-in rules after them",
+    )
+    add_json_option(parser)
+    add_config_option(parser)
+
+
+COMMANDS = {
+    "report": Subcommand(report, add_report_options),
+    "list": Subcommand(list_, _add_list_options),
+    "show": Subcommand(show, _add_show_options),
+    "undetermined": Subcommand(undetermined, _add_undetermined_options),
+    "test": Subcommand(try_rules, _add_try_rules_options),
+    "update": Subcommand(update, add_update_options),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_group(COMMANDS, "software", _ABOUT, arguments)
+    return run_group(COMMANDS, "software", _DESCRIPTION, arguments)

@@ -8,22 +8,24 @@ import time
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from jobsight.cli.arguments import (
+    CommandParser,
+    add_csv_option,
+    add_json_option,
+    add_store_options,
+    bounded_int,
+    existing_store,
+)
 from jobsight.cli.jobs import parse_since
 from jobsight.cli.output import (
-    CsvOption,
-    JsonOption,
-    add_row,
-    new_table,
+    Table,
     print_table,
     write_csv,
     write_json,
     write_parquet,
 )
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.terminal import bar, spark_line
@@ -31,58 +33,34 @@ from jobsight.reports.units import UNKNOWN, format_count, format_share
 from jobsight.text import readable_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from sqlalchemy import Connection
 
     from jobsight.software.queries import Trend
     from jobsight.store.rollups.usage import Question, UsageRow
-
-SinceOption = Annotated[
-    str | None,
-    typer.Option("--since", "-S", metavar="DAY", help="From this day on (UTC): 90d, 2026-11-15"),
-]
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _BAR, _TREND = 12, 20
 
 
 def report(
-    by: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B,C",
-            help="Of: software, version, local_version, user, account, partition, cluster, node, "
-            "day, week, month",
-        ),
-    ] = "software",
-    since: Annotated[
-        str,
-        typer.Option("--since", "-S", metavar="DAY", help="From this day on (UTC); all is all"),
-    ] = "30d",
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="DAY", help="Up to the day before this one", show_default="now"),
-    ] = None,
-    software: Annotated[str | None, typer.Option(help="Only this software")] = None,
-    version: Annotated[str | None, typer.Option(help="Only this version")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Of this user")] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Of this account")] = None,
-    partition: Annotated[str | None, typer.Option(help="In this partition")] = None,
-    cluster: Annotated[str | None, typer.Option(help="On this cluster")] = None,
-    ignored: Annotated[
-        bool, typer.Option("--ignored", help="With software that the rules ignore")
-    ] = False,
-    movers: Annotated[
-        bool, typer.Option("--movers", help="What grew and shrank against as many days before")
-    ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows")] = 50,
-    json: JsonOption = False,
-    csv: CsvOption = False,
-    parquet: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Into a Parquet file", show_default=False)
-    ] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *,
+    by: str,
+    since: str,
+    until: str | None,
+    software: str | None,
+    version: str | None,
+    user: str | None,
+    account: str | None,
+    partition: str | None,
+    cluster: str | None,
+    ignored: bool,
+    movers: bool,
+    limit: int,
+    json: bool,
+    csv: bool,
+    parquet: Path | None,
+    store: str | None,
+    config: str | None,
 ) -> None:
     """Report use by software, version, user, account, partition, node and time.
 
@@ -194,7 +172,7 @@ def _usage(
     gpus = any(row.gpu_hours for row in rows)
     figures = ([] if by_node else ["core hours"]) + ["CPU hours"] + ["GPU hours"] * gpus
     counts = ["jobs", "users", "executions"]
-    table = new_table(
+    table = Table(
         *keys, *figures, "share", "", *counts, *(["trend"] if trends else []),
         right=[*figures, "share", *counts],
     )  # fmt: skip
@@ -203,8 +181,7 @@ def _usage(
         values = ([] if by_node else [row.core_hours]) + [row.cpu_hours]
         values += [row.gpu_hours] * gpus
         trend = trends.get(tuple(getattr(row, name) for name in key_fields(question)))
-        add_row(
-            table,
+        table.add(
             *_names(row, keys),
             *map(hours, values),
             format_share(None if share is None else round(share, 4)),
@@ -218,12 +195,11 @@ def _usage(
 
 def _movers(keys: Sequence[str], rows: Sequence[Trend]) -> Table:
     figures = ("before", "after", "change")
-    table = new_table(*keys, *figures, "", right=figures)
+    table = Table(*keys, *figures, "", right=figures)
     most = max(abs(row.change) for row in rows) or 1.0
     for row in rows:
         sign = "+" if row.change > 0 else "-" if row.change < 0 else ""
-        add_row(
-            table,
+        table.add(
             *_names(row, keys),
             hours(row.before),
             hours(row.after),
@@ -247,3 +223,55 @@ def _names(row: UsageRow | Trend, keys: Sequence[str]) -> list[str]:
 
 def _size(row: UsageRow) -> float:
     return row.cpu_hours if row.core_hours is None else row.core_hours
+
+
+def add_report_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--by",
+        metavar="A,B,C",
+        default="software",
+        help="Columns, of: software, version, local_version, user, account, partition, cluster, "
+        "node, day, week, month (default: software)",
+    )
+    parser.add_argument(
+        "--since",
+        "-S",
+        metavar="DATE",
+        default="30d",
+        help='Start date (UTC), e.g. 2026-01-01 or 30d; "all" for no limit (default: 30d)',
+    )
+    parser.add_argument("--until", metavar="DAY", help="End date (UTC), exclusive (default: now)")
+    parser.add_argument("--software", metavar="NAME", help="Only this software")
+    parser.add_argument("--version", metavar="NAME", help="Only this version")
+    parser.add_argument("--user", "-u", metavar="NAME", help="Only this user")
+    parser.add_argument("--account", "-A", metavar="NAME", help="Only this account")
+    parser.add_argument("--partition", metavar="NAME", help="Only this partition")
+    parser.add_argument("--cluster", metavar="NAME", help="Only this cluster")
+    parser.add_argument(
+        "--ignored", action="store_true", help="Include software that the rules ignore"
+    )
+    parser.add_argument(
+        "--movers", action="store_true", help="Compare with the same number of days before"
+    )
+    add_limit_option(parser, 50)
+    add_json_option(parser)
+    add_csv_option(parser)
+    parser.add_argument("--parquet", type=Path, metavar="FILE", help="Write a Parquet file")
+    add_store_options(parser)
+
+
+def add_since_option(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--since", "-S", metavar="DATE", help="Start date (UTC), e.g. 2026-01-01 or 90d"
+    )
+
+
+def add_limit_option(parser: CommandParser, default: int) -> None:
+    parser.add_argument(
+        "--limit",
+        "-n",
+        type=bounded_int(1),
+        metavar="N",
+        default=default,
+        help=f"Maximum number of rows (default: {default})",
+    )

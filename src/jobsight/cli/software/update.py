@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from jobsight.cli.arguments import (
+    CommandParser,
+    add_json_option,
+    add_store_options,
+    existing_store,
+)
 from jobsight.cli.output import (
-    JsonOption,
-    add_row,
-    new_table,
+    Table,
     print_table,
     shown_progress,
     write_json,
 )
 from jobsight.cli.software.report import hours
-from jobsight.cli.typed import ConfigOption, StoreOption, existing_store
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.units import format_count
@@ -32,16 +33,7 @@ _HOUR = 3.6e9
 
 
 def update(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say which hours would move, and change nothing")
-    ] = False,
-    rules: Annotated[
-        list[str] | None,
-        typer.Option("--rules", metavar="FILE", help="With --dry-run: try these files of rules"),
-    ] = None,
-    json: JsonOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
+    *, dry_run: bool, rules: list[str] | None, json: bool, store: str | None, config: str | None
 ) -> None:
     """Name what is new, follow changed rules through all that is stored, and sum up.
 
@@ -98,10 +90,9 @@ def _show_moves(moves: list[Change], json: bool) -> None:
         print("no path would get another name")
         return
     figures = ("core hours", "CPU hours", "jobs", "paths")
-    table = new_table("from", "to", *figures, "for example", right=figures)
+    table = Table("from", "to", *figures, "for example", right=figures)
     for move in moves:
-        add_row(
-            table,
+        table.add(
             name_text(move.before),
             name_text(move.after),
             hours(move.core_time / _HOUR),
@@ -155,7 +146,7 @@ def _show_difference(
         return
     if changes:
         figures = ("before", "after", "change")
-        table = new_table("software", "version", *figures, right=figures)
+        table = Table("software", "version", *figures, right=figures)
         for row, old in changes:
             name, version = (
                 readable_text(row.software or row.kind),
@@ -163,8 +154,21 @@ def _show_difference(
             )
             change = row.core_hours - old
             sign = "+" if change > 0 else "-"
-            add_row(table, name, version, hours(old), hours(row.core_hours),
+            table.add(name, version, hours(old), hours(row.core_hours),
                     f"{sign}{hours(abs(change))}")  # fmt: skip
         print_table(table)
         print("\nCore hours before and after.", end=" ")
     print(f"{runs:,} runs were summed up.")
+
+
+def add_update_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Show which usage would change its name, and change nothing",
+    )
+    parser.add_argument(
+        "--rules", action="append", metavar="FILE", help="With --dry-run: rule files to try"
+    )
+    add_json_option(parser)
+    add_store_options(parser)
