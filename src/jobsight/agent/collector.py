@@ -10,7 +10,6 @@ import os
 import select
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ from jobsight.agent.processes.netlink import Connector, EventsUnavailable, Tasks
 from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
 from jobsight.transport.spool import Spool, SpoolWriter
+from jobsight.util.log_once import LogOnce
 
 #: Events are taken in at most this often: joined wake-ups cost a fifth of single ones.
 JOIN: Final = 50_000_000
@@ -93,7 +93,7 @@ class Collector:
         self._unsettled = False
         self._stop = threading.Event()
         self._closed_overruns = 0
-        self.faults = Faults()
+        self.faults = Faults(logger)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
@@ -337,22 +337,13 @@ def _nothing() -> None:
 
 logger = logging.getLogger("jobsight.agent")
 
-#: A cause carries no pid and no path, so there are few; this is for those nobody thought of.
-_LIMIT: Final = 1_000
 
-
-class Faults:
-    """Counts by cause."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+class Faults(LogOnce):
+    """Internal errors of the agent: logged once per cause, counted always."""
 
     def note(self, where: str, error: Exception) -> None:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        cause = f"{where}: {type(error).__name__}: {said}"
-        if cause not in self.counts and len(self.counts) >= _LIMIT:
-            cause = "others"
-        self.counts[cause] += 1
-        if self.counts[cause] == 1:
-            # The trace is for us, and only where it is no weather of the system.
-            logger.error("%s", cause, exc_info=None if isinstance(error, OSError) else error)
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cause = f"{where}: {type(error).__name__}: {text}"
+        # A traceback is logged for bugs only, not for I/O errors.
+        bug = None if isinstance(error, OSError) else error
+        self.report(cause, cause, level=logging.ERROR, error=bug)

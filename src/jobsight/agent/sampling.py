@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from jobsight.agent.job import Document, FollowedJob, JobView, Output, Probe, Row, Sampler
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.outputs.worker import OutputHandle
+from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import Coverage
+from jobsight.text import readable_text
+from jobsight.util.log_once import LogOnce
 
 logger = logging.getLogger("jobsight.agent")
 
@@ -48,7 +50,7 @@ class SampledJob:
         self.followed = followed
         self.view = view
         self.probe = probe
-        self.errors: Counter[str] = Counter()
+        self._log = LogOnce(logger)
         self._samplers: list[tuple[Sampler, float]] = []
         self._due: dict[str, float] = {}
         self._outputs = [OutputHandle(make(view), view) for make in outputs]
@@ -61,9 +63,13 @@ class SampledJob:
     def _failed(self, name: str, error: Exception) -> None:
         """One line per cause: a sampler that fails every second must not fill the log."""
         cause = f"{name}: {type(error).__name__}: {error}"
-        self.errors[cause] += 1
-        if self.errors[cause] == 1:
-            logger.error("job %d: sampler %s", self.view.sighting.job_id, cause)
+        message = f"job {self.view.sighting.job_id}: sampler {cause}"
+        self._log.report(cause, readable_text(message)[:500], level=logging.ERROR)
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Failed readings by cause."""
+        return self._log.counts
 
     def add_columns(self, row: Row) -> None:
         """Add the samplers' curves to a row of the engine's."""
@@ -101,12 +107,16 @@ class SampledJob:
                 self._store(sampler.name, document)
 
     def _log_news(self, sampler: Sampler) -> None:
-        """Readings that failed inside a sampler, each cause once."""
+        """Log readings that failed inside a sampler, each cause once."""
         errors = getattr(sampler, "errors", None)
         if isinstance(errors, Errors):
-            for sentence in errors.unreported():
-                self.errors[f"{sampler.name}: {sentence}"] += 1
-                logger.warning("job %d: %s: %s", self.view.sighting.job_id, sampler.name, sentence)
+            for message in errors.unreported():
+                cause = f"{sampler.name}: {message}"
+                self._log.report(cause, f"job {self.view.sighting.job_id}: {cause}")
+        node = getattr(sampler, "node", None)
+        if isinstance(node, Node):
+            for message in node.errors.unreported():
+                logger.warning("%s", message)
 
     def _store(self, name: str, document: Document) -> None:
         for output in self._outputs:

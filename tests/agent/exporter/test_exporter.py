@@ -228,7 +228,7 @@ def test_every_name_on_a_recorded_v2_tree(
     place = recorded_v2(tmp_path, [process.pid for process in sleepers])
     counters = SlurmCounters({"unified": place})
     probe = SlurmProbe(counters, ProcessTracker(ExecutableNames()), events=False)
-    probe.count_from_birth()
+    probe.count_from_start()
     probe.refresh()
     view = JobView(
         sighting=Sighting("c", 2, "node1", "boot", 1),

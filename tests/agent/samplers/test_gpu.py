@@ -1,6 +1,7 @@
 """GPUs: by name, by process, divided, idle, silent, absent."""
 
 import json
+import logging
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -245,22 +246,24 @@ def test_a_gpu_that_is_lost_in_the_middle(job: Job, library: Library) -> None:
     assert gpu.final(job.view)["0"]["utilization_gpu_average"] == 0.0
 
 
-def test_a_node_without_a_gpu_says_so_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_a_gpu_says_so_once(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     gpu, other = GpuSampler(node=job.node), GpuSampler(node=job.node)
     for _ in range(5):
         assert gpu.columns(job.view) == {}
         assert gpu.document(job.view) is None
         assert other.final(job.view) == {}
         job.clock.go(1)
-    assert job.node.errors.count == 1
-    assert gpu.errors.causes == {}
+    assert len(caplog.records) == 1
+    assert gpu.errors.causes == job.node.errors.causes == {}
     assert gpu.coverage(job.view) == {}
     job.view.gpus = ("0",)
-    assert gpu.coverage(job.view)["gpu"].quality == "missing"
+    missing = gpu.coverage(job.view)["gpu"]
+    assert (missing.quality, missing.reason) == ("missing", "this node has no NVIDIA driver")
     # After some minutes it looks again: the driver may have been loaded since.
     job.clock.go(400)
     gpu.columns(job.view)
-    assert job.node.errors.count == 2
+    assert len(caplog.records) == 2
 
 
 def test_nvidia_smi_takes_over(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

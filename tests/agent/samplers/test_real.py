@@ -103,7 +103,7 @@ def running(own: OwnCgroup, tmp_path: Path) -> Iterator[Running]:
     made.process.kill()
     made.end()
     for process in list(made.probe.usage.members.values()):
-        made.probe.tracker.lose(process.tgid)
+        made.probe.tracker.finish_lost(process.tgid)
 
 
 @pytest.mark.root
@@ -209,7 +209,7 @@ def test_pressure_of_a_real_v2_group(tmp_path: Path) -> None:
             running.process.kill()
             running.end()
             for process in list(running.probe.usage.members.values()):
-                running.probe.tracker.lose(process.tgid)
+                running.probe.tracker.finish_lost(process.tgid)
         running.view.row = {}
         own.remove()
         assert sampler.final(running.view)["cpu"]["some"]["total"] > 0

@@ -32,6 +32,8 @@ class NodeGpus:
         self._command = command
         self._timeout = timeout
         self._source: GpuSource | None = None
+        #: Why there is no source.
+        self.unavailable = ""
         self._tried_at: int | None = None
         self._refreshed_at = node.clock()
 
@@ -53,7 +55,8 @@ class NodeGpus:
         driver_files = (node.dev / "nvidiactl", node.proc / "driver" / "nvidia" / "version")
         if not any(map(os.path.exists, driver_files)):
             # Nothing is imported in this case, so a node without a GPU pays no memory either.
-            node.errors.add("GPU", "this node has no NVIDIA driver; GPUs are not measured")
+            self.unavailable = "this node has no NVIDIA driver"
+            logger.info("%s; GPUs are not measured", self.unavailable)
             return None
         try:
             import pynvml
@@ -66,7 +69,8 @@ class NodeGpus:
             node.errors.add("NVML", f"{describe(error)}; {self._command} is used instead")
         if os.access(self._command, os.X_OK):
             return NvidiaSmi(node, self._command, self._timeout, node.errors)
-        node.errors.add("GPU", f"neither NVML nor {self._command} can be used")
+        self.unavailable = f"neither NVML nor {self._command} can be used"
+        node.errors.add("GPU", self.unavailable)
         return None
 
     def read(self, source: GpuSource, gpu: Gpu) -> Reading[GpuReading]:

@@ -224,7 +224,7 @@ class GpuSampler(JobSampler):
             return {"gpu": Coverage(quality="failed", reason=reason)}
         if not self._held:
             if view.gpus:
-                reason = self.node.errors.causes.get("GPU", "the GPUs could not be read")
+                reason = self._gpus.unavailable or "the GPUs could not be read"
                 return {"gpu": Coverage(quality="missing", reason=reason)}
             return {}
         if self._estimated:
