@@ -122,8 +122,7 @@ def test_no_statement_of_writing_and_scraping_reads_a_whole_table(tmp_path: Path
         store.record_jobs([info(3, end=START + 9), info(9, start=None, state="PENDING")])
         assert len(store.open_runs("c1")) == 8
         find(store, "3")
-        store.record_finished(
-            "c1", [info(job_id, end=START + 9) for job_id in range(1, 9)], [], "k"
-        )
+        ended = [info(job_id, end=START + 9) for job_id in range(1, 9)]
+        store.record_finished("c1", ended, [], "key")
     assert len(seen) > 30
     assert scans(file, seen) == []

@@ -73,7 +73,7 @@ DELETE_STRETCH = "DELETE FROM batches WHERE spool_id = :spool_id AND first = :fi
 
 #: Inserts nothing where content with this name has been imported before.
 INSERT_IMPORT = (
-    "INSERT INTO marks (name, value) VALUES (:name, :received) ON CONFLICT (name) DO NOTHING"
+    "INSERT INTO checkpoints (name, value) VALUES (:name, :received) ON CONFLICT (name) DO NOTHING"
 )
 
 # Runs
