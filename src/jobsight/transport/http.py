@@ -69,6 +69,7 @@ def request(
     timeout: float,
     wrap: Callable[[socket.socket], socket.socket] | None = None,
     largest: int = LARGEST_REPLY,
+    connect_timeout: float | None = None,
 ) -> Reply:
     """One exchange. HTTP 1.0: the reply ends with the connection."""
     deadline = time.monotonic() + timeout
@@ -77,7 +78,8 @@ def request(
     lines += [f"{key}: {value}" for key, value in headers.items()]
     if any("\r" in line or "\n" in line for line in lines):
         raise BadReply("a header holds a line break")
-    connection = socket.create_connection((host, port), timeout)
+    connection = socket.create_connection((host, port), min(timeout, connect_timeout or timeout))
+    connection.settimeout(timeout)
     try:
         if wrap is not None:
             connection = wrap(connection)

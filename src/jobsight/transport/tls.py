@@ -23,12 +23,15 @@ class ClientTls:
         key: str | None = None,
         *,
         pinned: bool = False,
+        settings: tuple[str, str] = ("agent.tls_certificate", "agent.tls_key"),
     ) -> None:
         """With ``pinned`` the first file is the server's own certificate, to be met exactly."""
         self._ca = ca
         self._certificate = certificate
         self._key = key
         self._pinned = pinned
+        #: The names of certificate and key in error messages.
+        self._settings = settings
         self._seen = self._state()
         self.context = self._load()
 
@@ -67,16 +70,21 @@ class ClientTls:
             raise ConfigError(f"{self._ca} holds no certificate (PEM): {_said(error)}") from None
         if self._certificate is None:
             if self._key is not None:
-                raise ConfigError("agent.tls_key: needs agent.tls_certificate, too")
+                raise ConfigError("{1} requires {0}".format(*self._settings))
             return context
         try:
-            context.load_cert_chain(self._certificate, self._key, _no_passphrase)
+            context.load_cert_chain(self._certificate, self._key, self._no_passphrase)
         except OSError as error:
             raise ConfigError(
-                f"agent.tls_certificate {self._certificate} and agent.tls_key "
+                f"{self._settings[0]} {self._certificate} and {self._settings[1]} "
                 f"{self._key or 'in the same file'} cannot be used together: {_said(error)}"
             ) from None
         return context
+
+    def _no_passphrase(self) -> bytes:
+        raise ConfigError(
+            f"{self._settings[1]}: is protected by a passphrase; expected a key without one"
+        )
 
     def _load_trust(self, context: ssl.SSLContext) -> None:
         if self._ca is None:
@@ -107,10 +115,6 @@ class _Socket(ssl.SSLSocket):
 
 
 _Context.sslsocket_class = _Socket
-
-
-def _no_passphrase() -> bytes:
-    raise ConfigError("agent.tls_key: is protected by a passphrase; an agent has nobody to ask")
 
 
 def _said(error: Exception) -> str:

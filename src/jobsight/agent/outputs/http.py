@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import os
-import socket
-import ssl
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -29,6 +25,10 @@ from jobsight.agent.outputs.spool import (
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.config import paths
 from jobsight.errors import ConfigError
+from jobsight.transport.http import request
+
+if TYPE_CHECKING:
+    from jobsight.transport.tls import ClientTls
 
 #: Client errors that concern the settings or the time of the request, not the record.
 _RETRY_STATUS: Final = frozenset({401, 403, 407, 408, 425, 429})
@@ -160,39 +160,40 @@ class HttpOutput:
     def send(self, key: RecordKey, body: bytes) -> None:
         """Post one record. Raises OSError if a retry may help, else RecordRefused."""
         parts = urlsplit(self.options.url(key))
-        connection = self._connect(parts.scheme, parts.hostname or "", parts.port)
-        deadline = threading.Timer(self.options.timeout, _shut_down, [connection])
-        deadline.daemon = True
+        host, secure = parts.hostname or "", parts.scheme == "https"
         try:
-            connection.connect()
-            connection.sock.settimeout(self.options.timeout)
-            deadline.start()
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            connection.request("POST", target, body, self._headers(parts.username, parts.password))
-            response = connection.getresponse()
-            answer = response.read(2000)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            where = f"{parts.hostname}:{parts.port or parts.scheme}"
+            reply = request(
+                "POST",
+                host,
+                parts.port or (443 if secure else 80),
+                (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+                self._headers(parts.username, parts.password),
+                body,
+                self.options.timeout,
+                self._tls().wrapping(host) if secure else None,
+                connect_timeout=self.options.connect_timeout,
+            )
+        except (OSError, ValueError) as error:
+            where = f"{host}:{parts.port or parts.scheme}"
             reason = str(error) or type(error).__name__
             raise ConnectionError(f"{where} does not answer: {reason}") from None
-        finally:
-            deadline.cancel()
-            connection.close()
-        if 200 <= response.status < 300:
+        if 200 <= reply.status < 300:
             return
-        text = f"{parts.hostname} answered {response.status}: {answer.decode(errors='replace')!r}"
-        if 400 <= response.status < 500 and response.status not in _RETRY_STATUS:
+        text = f"{host} answered {reply.status}: {reply.body[:2000].decode(errors='replace')!r}"
+        if 400 <= reply.status < 500 and reply.status not in _RETRY_STATUS:
             raise RecordRefused(text)
         raise ConnectionError(text)
 
-    def _connect(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
-        if scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=self.options.connect_timeout)
-        context = ssl.create_default_context(cafile=self.options.ca_file)
-        if self.options.cert_file:
-            context.load_cert_chain(self.options.cert_file, self.options.key_file)
-        return http.client.HTTPSConnection(
-            host, port, timeout=self.options.connect_timeout, context=context
+    def _tls(self) -> ClientTls:
+        # Imported only if needed: TLS is a fifth of the agent's memory.
+        from jobsight.transport.tls import ClientTls
+
+        options = self.options
+        return ClientTls(
+            options.ca_file,
+            options.cert_file,
+            options.key_file,
+            settings=("cert_file", "key_file"),
         )
 
     def _headers(self, user: str | None, password: str | None) -> dict[str, str]:
@@ -214,13 +215,3 @@ def _is_http_url(uri: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-
-
-def _shut_down(connection: http.client.HTTPConnection) -> None:
-    """End a request that has taken too long, whatever it waits for."""
-    if isinstance(connection.sock, socket.socket):
-        try:
-            # Not the method of a TLS socket, which would discard the state that the reader uses.
-            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
-        except OSError:
-            pass

@@ -1,9 +1,7 @@
 """Records that could not be delivered, kept on the node's disk until the next attempt.
 
 This is not :class:`jobsight.transport.spool.Spool`: several processes (one collector per job)
-share the directory, records have no sequence, and each carries its key. It has a module of its
-own because the file output needs it as well, while ``http.py`` imports TLS and the HTTP client of
-the standard library.
+share the directory, records have no sequence, and each carries its key.
 """
 
 from __future__ import annotations
