@@ -20,12 +20,8 @@ from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.util.locks import LockFile
-from jobsight.util.service import (
-    Background,
-    go_to_background,
-    start_logging,
-    stopping_on_signals,
-)
+from jobsight.util.logging import configure_logging
+from jobsight.util.service import Background, go_to_background, stopping_on_signals
 
 if TYPE_CHECKING:
     from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
@@ -34,8 +30,6 @@ if TYPE_CHECKING:
     from jobsight.transport.spool import Spool
 
 logger = logging.getLogger("jobsight.agent")
-
-_FORMAT = "%(asctime)s %(name)s:%(levelname)s %(message)s"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,7 +45,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--daemon", action="store_true", help="Run in the background")
     parser.add_argument("--pidfile", metavar="FILE", help="Write the PID to this file and lock it")
     parser.add_argument("--logfile", metavar="FILE", help="Log to this file")
-    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: WARNING)")
+    parser.add_argument(
+        "--log-level",
+        "--loglevel",
+        dest="loglevel",
+        metavar="LEVEL",
+        help="debug, info, warning, error or critical (default: the setting log.level)",
+    )
     parser.add_argument(
         "--test-output", metavar="FILE", help="Pass this JSON document to every output and exit"
     )
@@ -99,8 +99,12 @@ def _run(options: argparse.Namespace, background: Background | None) -> int:
             _take_pidfile(options, stack)
             return follow(seed, None, node, background)
         settings = load_settings(file)
-        level = parse_level("--loglevel", options.loglevel) if options.loglevel else "WARNING"
-        start_logging(options.logfile, level, _FORMAT, stderr=background is None)
+        level: str = settings.log.level
+        if options.loglevel:
+            level = parse_level("--loglevel", options.loglevel)
+        configure_logging(
+            level, settings.log.format, file=options.logfile, stderr=background is None
+        )
         _take_pidfile(options, stack)
         return _serve(options, settings, background)
 

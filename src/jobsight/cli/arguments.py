@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from jobsight.errors import JobsightError, StoreError
 
+LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+
 TextType = TypeVar("TextType", bound=str)
 
 #: Exit code of wrong arguments, as of a wrong setting.
@@ -119,6 +121,24 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
     """--store and --config, which every command on a store has."""
     parser.add_argument("--store", metavar="PATH", help="SQLite file or URL of the store")
     add_config_option(parser)
+
+
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """--log-level and -v, both stored as ``log_level``."""
+    parser.add_argument(
+        "--log-level",
+        type=one_of(LOG_LEVELS),
+        metavar="LEVEL",
+        help=f"Least severe level to log: {', '.join(LOG_LEVELS)}",
+    )
+    parser.add_argument(
+        "--verbose",
+        "-v",
+        dest="log_level",
+        action="store_const",
+        const="debug",
+        help="Same as --log-level debug",
+    )
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

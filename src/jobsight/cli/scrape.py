@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jobsight.cli.arguments import CommandParser, add_store_options, bounded_float, one_of
+from jobsight.cli.arguments import (
+    CommandParser,
+    add_log_options,
+    add_store_options,
+    bounded_float,
+    one_of,
+)
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
+from jobsight.util.logging import configure_logging
 
 if TYPE_CHECKING:
     from jobsight.store.store import Store
@@ -22,7 +28,13 @@ _SOURCES = ("auto", "rest", "json", "text", "pyslurm", "onsite", "recorded")
 
 
 def scrape(
-    *, once: bool, every: float | None, source: str | None, store: str | None, config: str | None
+    *,
+    once: bool,
+    every: float | None,
+    source: str | None,
+    store: str | None,
+    config: str | None,
+    log_level: str | None,
 ) -> int:
     """Bring what Slurm knows of its jobs into the store: who, where, when, and how they ended.
 
@@ -40,8 +52,9 @@ def scrape(
     location = settings.store.location
     if "://" not in location:
         paths.private_directory(paths.store_directory(location))
-    # What is wrong with a field or a sink is logged where it is seen.
-    logging.basicConfig(format="jobsight: %(message)s", level=logging.WARNING)
+    # One scrape prints its result; the messages of a service go to the log.
+    level = log_level or ("warning" if once else settings.log.level)
+    configure_logging(level, settings.log.format, brief=once)
     from jobsight.store.store import Store
 
     with Store.open(location) as opened:
@@ -114,4 +127,5 @@ def main(arguments: Sequence[str]) -> int:
         help=f"Source: {', '.join(_SOURCES)} (default: auto)",
     )
     add_store_options(parser)
+    add_log_options(parser)
     return parser.run(scrape, arguments)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from jobsight.cli.arguments import CommandParser, add_store_options, bounded_int
+from jobsight.cli.arguments import CommandParser, add_log_options, add_store_options, bounded_int
 from jobsight.config.load import load_settings
+from jobsight.util.logging import configure_logging
 
 
 def serve(
@@ -16,12 +17,14 @@ def serve(
     store: str | None,
     token_file: str | None,
     config: str | None,
+    log_level: str | None,
 ) -> None:
     """Serve the pages and the API, until Ctrl-C.
 
     Everything needs the token, which is printed with the address.
     """
     settings = load_settings(config)
+    configure_logging(log_level or settings.log.level, settings.log.format)
     if host is not None:
         settings.server.host = host
     if port is not None:
@@ -51,4 +54,5 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--token-file", metavar="FILE", help="Token file (default: next to the store)"
     )
+    add_log_options(parser)
     return parser.run(serve, arguments)

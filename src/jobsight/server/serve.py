@@ -216,6 +216,8 @@ def _server(app: FastAPI, settings: Settings, tls: ServerTls | None) -> uvicorn.
     config = uvicorn.Config(
         app,
         http=HttpProtocol,
+        # Its loggers use the handler of the command.
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,

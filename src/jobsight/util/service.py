@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
-
-from jobsight.errors import JobsightError
 
 #: All of them mean the same: the job is over, write down what there is.
 STOPPING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -111,21 +108,3 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
         thread.join()
         os.close(reader)
         os.close(writer)
-
-
-def start_logging(file: str | None, level: str, form: str, *, stderr: bool) -> None:
-    """Log into a file, else to standard error where there is one."""
-    handler: logging.Handler
-    if file:
-        try:
-            handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise JobsightError(f"the log {file} cannot be written: {error.strerror}") from None
-    else:
-        handler = logging.StreamHandler() if stderr else logging.NullHandler()
-    handler.setFormatter(logging.Formatter(form))
-    root = logging.getLogger()
-    for old in list(root.handlers):
-        root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(level)

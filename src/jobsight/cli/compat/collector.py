@@ -28,12 +28,8 @@ from jobsight.config.settings import short_host_name
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import JobInfo, Sighting
 from jobsight.util.locks import LockFile
-from jobsight.util.service import (
-    Background,
-    go_to_background,
-    start_logging,
-    stopping_on_signals,
-)
+from jobsight.util.logging import start_logging
+from jobsight.util.service import Background, go_to_background, stopping_on_signals
 
 if TYPE_CHECKING:
     from jobsight.agent.job import Probe

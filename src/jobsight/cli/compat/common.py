@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from jobsight import __version__
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import LogSettings, parse_level
-from jobsight.util.service import start_logging
+from jobsight.util.logging import start_logging
 
 logger = logging.getLogger("jobsight.sams")
 

@@ -20,7 +20,8 @@ from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import RemoteWriteSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.util.service import start_logging, stopping_on_signals
+from jobsight.util.logging import start_logging
+from jobsight.util.service import stopping_on_signals
 
 #: Where petricore's exporter pushes to.
 GATEWAY = "http://localhost:9091"

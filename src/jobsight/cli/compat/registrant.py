@@ -13,7 +13,7 @@ from jobsight import __version__
 from jobsight.errors import JobsightError
 from jobsight.export.registrant import RegistrantSettings, load_registrant
 from jobsight.util.locks import LockFile
-from jobsight.util.service import start_logging
+from jobsight.util.logging import start_logging
 
 logger = logging.getLogger("jobsight.export")
 
