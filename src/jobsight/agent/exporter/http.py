@@ -63,6 +63,7 @@ class Endpoint:
         """Bind the address."""
         try:
             self._listener = _listener(*self._address)
+            logger.info("serving /metrics on %s port %d", self._address[0], self.port)
         except OSError as error:
             host, port = self._address
             raise JobsightError(

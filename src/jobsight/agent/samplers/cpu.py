@@ -6,6 +6,7 @@ estimate: the job's CPU time is distributed over the cores on which its threads 
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Final, Unpack
 
@@ -14,6 +15,8 @@ from jobsight.agent.processes.process import Process
 from jobsight.agent.samplers.base import JobSampler, SamplerOptions, positive_integer
 from jobsight.agent.samplers.readings import CurrentCgroup
 from jobsight.model import MISSING, SECOND, Coverage
+
+logger = logging.getLogger(__name__)
 
 #: Fields of /proc/PID/stat, counted from the one after the command name.
 _USER: Final = 11
@@ -89,6 +92,8 @@ class CoreTimes(JobSampler):
                 self.errors.add("cpuset", error)
         directory = view.counters.directories.get("cpuacct") if view.counters else None
         if directory is None:
+            if self._round == 1:
+                logger.debug("job %d: CPU time by core is estimated", view.sighting.job_id)
             return self._estimate(view)
         self.exact = True
         try:

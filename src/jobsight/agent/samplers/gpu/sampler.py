@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final, Unpack
 
@@ -11,6 +12,8 @@ from jobsight.agent.samplers.gpu.devices import NodeGpus, parse_gpu_list
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource
 from jobsight.agent.samplers.readings import Gauge
 from jobsight.model import MISSING, Coverage
+
+logger = logging.getLogger(__name__)
 
 #: Metric -> field of :class:`GpuReading`, and the factor to the metric's unit.
 _COLUMNS: Final = {
@@ -101,7 +104,7 @@ class GpuSampler(JobSampler):
             "gpus", lambda: NodeGpus(self.node, nvidia_smi_command, command_timeout)
         )
         self._variable = gpu_index_environment
-        self._held: dict[str, _JobGpu] = {}
+        self._job_gpus: dict[str, _JobGpu] = {}
         self._estimated = False
         self._unknown: list[str] = []
 
@@ -114,12 +117,12 @@ class GpuSampler(JobSampler):
     @property
     def gpus(self) -> dict[str, bool]:
         """The keys of the job's GPUs, and whether each has ever been used."""
-        return {key: not held.never_used for key, held in self._held.items()}
+        return {key: not held.never_used for key, held in self._job_gpus.items()}
 
     @property
     def readings(self) -> dict[str, GpuReading]:
         """The last reading of each GPU of the job."""
-        return {key: held.reading for key, held in self._held.items()}
+        return {key: held.reading for key, held in self._job_gpus.items()}
 
     def _update(self, view: JobView) -> bool:
         source = self._gpus.source
@@ -127,12 +130,12 @@ class GpuSampler(JobSampler):
             return False
         try:
             self._assign(view, source)
-            for held in self._held.values():
+            for held in self._job_gpus.values():
                 held.add(*self._gpus.read(source, held.gpu))
         except (OSError, ValueError) as error:
             self.errors.add("GPU", error)
             return False
-        return bool(self._held)
+        return bool(self._job_gpus)
 
     def _assign(self, view: JobView, source: GpuSource) -> None:
         """Assign GPUs as Slurm or the prolog announced them, else those that the processes use."""
@@ -149,8 +152,10 @@ class GpuSampler(JobSampler):
                     f"GPU {name}", "it is allocated to the job but not present on the node"
                 )
         for gpu in gpus:
-            if gpu.key not in self._held:
-                self._held[gpu.key] = _JobGpu(gpu)
+            if gpu.key not in self._job_gpus:
+                origin = "its processes" if names is None else "its allocation"
+                logger.debug("job %d: GPU %s by %s", view.sighting.job_id, gpu.key, origin)
+                self._job_gpus[gpu.key] = _JobGpu(gpu)
 
     def _from_environment(self, view: JobView) -> tuple[str, ...] | None:
         """The prolog's variables, which the collector of a single job inherits."""
@@ -164,10 +169,10 @@ class GpuSampler(JobSampler):
         if not self._update(view):
             return {}
         row: Row = {
-            "gpu.held": len(self._held),
-            "gpu.idle": sum(held.idle for held in self._held.values()),
+            "gpu.held": len(self._job_gpus),
+            "gpu.idle": sum(held.idle for held in self._job_gpus.values()),
         }
-        for key, held in self._held.items():
+        for key, held in self._job_gpus.items():
             for metric, (field, factor) in _COLUMNS.items():
                 value = getattr(held.reading, field)
                 if value is not None:
@@ -183,7 +188,7 @@ class GpuSampler(JobSampler):
     def document(self, view: JobView) -> Document | None:
         if not self._update(view):
             return None
-        return {key: self._entry(held) for key, held in self._held.items()}
+        return {key: self._entry(held) for key, held in self._job_gpus.items()}
 
     def _entry(self, held: _JobGpu) -> Document:
         """Values as nvidia-smi prints them; what the GPU does not provide is left out."""
@@ -204,7 +209,7 @@ class GpuSampler(JobSampler):
     def final(self, view: JobView) -> Document:
         self._update(view)
         document: Document = {}
-        for key, held in self._held.items():
+        for key, held in self._job_gpus.items():
             entry = self._entry(held)
             for field in ("utilization", "memory_used", "power", "temperature"):
                 highest = held.gauges[field].maximum
@@ -222,7 +227,7 @@ class GpuSampler(JobSampler):
         if self._unknown:
             reason = f"not present on the node: GPU {', '.join(self._unknown)}"
             return {"gpu": Coverage(quality="failed", reason=reason)}
-        if not self._held:
+        if not self._job_gpus:
             if view.gpus:
                 reason = self._gpus.unavailable or "the GPUs could not be read"
                 return {"gpu": Coverage(quality="missing", reason=reason)}
