@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from jobsight.archive.reader import dictionaries
+from jobsight.archive.schema import to_rows
 from jobsight.model import MISSING, SECOND, Batch, Coverage, JobInfo, Series, Sighting
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
@@ -153,4 +153,4 @@ def archived_rows(folder: Path) -> list[tuple[int, int]]:
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
-    return dictionaries(pq.ParquetFile(file).read())
+    return to_rows(pq.ParquetFile(file).read())

@@ -110,8 +110,8 @@ ANSWERS: dict[str, Callable[[Store], list[tuple[Any, ...]]]] = {
     "CPU hours by user and month": cpu_hours,
     "Top software paths": top_paths,
     "Efficiency of jobs": efficiency,
-    "A curve of one job": curve,
-    "Memory asked and used": memory,
+    "A time series of one job": curve,
+    "Memory requested and used": memory,
 }
 
 
@@ -145,7 +145,7 @@ def test_the_queries(filled: Store, place: Storage, settings: ArchiveSettings) -
         connection.execute(views(settings))
         for name, query in QUERIES.items():
             found = ask(connection, query)
-            assert len(found) > 1 or name == "Memory asked and used"
+            assert len(found) > 1 or name == "Memory requested and used"
             assert in_order(found) == in_order(ANSWERS[name](filled)), name
 
 

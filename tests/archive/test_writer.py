@@ -50,6 +50,8 @@ def test_the_columns_have_types_and_meanings(filled: Store, place: Storage) -> N
     assert pq.read_schema(file).field("end").type == pa.timestamp("ns", "UTC")
     first, second = months.rows(file)
     assert (first["user"], first["memory"], first["time_limit"]) == ("anna", 2**34, 2 * HOUR)
+    columns = pq.ParquetFile(file).read(["memory_bytes", "time_limit_seconds"]).to_pylist()[0]
+    assert columns == {"memory_bytes": 2**34, "time_limit_seconds": 7200}
     assert (first["start"], first["end"]) == (OCTOBER, OCTOBER + HOUR)
     assert second["nodes"] == ["n1", "n2"]
     assert second["tres"] == [("cpu", 16), ("gres/gpu:a100", 2)]

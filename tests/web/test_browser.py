@@ -261,7 +261,7 @@ def test_readable_without_javascript(browser: Browser, address: str, runs: dict[
         assert "59 runs" in page.locator("main").inner_text()
         page.goto(f"{address}/jobs/{runs['storm']}")
         text = page.locator("main").inner_text()
-        for wanted in ("The curves need JavaScript", "Memory used", "3,000", "not attributed"):
+        for wanted in ("The plots need JavaScript", "Memory used", "3,000", "not attributed"):
             assert wanted in text
         assert page.locator(".curves-tools").is_hidden()
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import pyarrow as pa
 
-from jobsight.archive.schema import SCHEMAS, TABLES, Stretch
+from jobsight.archive.schema import SCHEMAS, TABLES, Stretch, to_table
 from jobsight.archive.storage import ArchiveError, FileEntry, SeriesFiles, Storage, TableFile
 from jobsight.model import SECOND
 
@@ -58,7 +58,7 @@ class Part:
             self._pack_runs()
 
     def _pack_runs(self) -> None:
-        self._runs.append(pa.Table.from_pylist(self._waiting, SCHEMAS["runs"]))
+        self._runs.append(to_table(self._waiting, SCHEMAS["runs"]))
         self._waiting = []
 
     def add(self, table: str, rows: list[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobsight.archive.part import MANIFEST, Manifest, cluster_and_month
-from jobsight.archive.schema import Metric, columns_of, series_of
+from jobsight.archive.schema import Metric, columns_of, series_of, to_rows
 from jobsight.archive.storage import ArchiveError, Storage
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND, RunReference
@@ -99,12 +99,12 @@ class Reader:
         found = self._select(run.file, run)
         if not found.num_rows:
             raise ArchiveError(f"{self.place.location}/{run.file} does not hold job {run.job_id}")
-        return dictionaries(found)[0]
+        return to_rows(found)[0]
 
     def rows(self, run: ArchivedRun, table: str) -> list[dict[str, Any]]:
         """The run's rows of one of the tables, times as numbers."""
         (file,) = self._files(run, table)
-        found = dictionaries(self._select(file, run))
+        found = to_rows(self._select(file, run))
         for row in found:
             # In the store, zero stands for a time that the agent did not know.
             for name in _SEEN & row.keys():
@@ -139,7 +139,7 @@ class Reader:
             table = self._read(file, [*_VERSION, *_IDS])
             if reference is not None:
                 table = table.filter(_meant(table, reference))
-            for row in dictionaries(table.select(_VERSION)):
+            for row in to_rows(table.select(_VERSION)):
                 key = (its_cluster, row["job_id"], row["start"])
                 version = (row["archived"], row["withdrawn"], file)
                 newest[key] = max(newest.get(key, version), version)
@@ -255,15 +255,6 @@ def _may_hold(footer: pq.FileMetaData, group: int, job_id: int) -> bool:
     if statistics is None or not statistics.has_min_max:
         return True
     return bool(statistics.min <= job_id <= statistics.max)
-
-
-def dictionaries(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows with times as nanoseconds since 1970."""
-    for place, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type):
-            table = table.set_column(place, field.name, table.column(place).cast(pa.int64()))
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
 
 
 def _manifest(place: Storage, file: str, footer: pq.FileMetaData) -> Manifest:

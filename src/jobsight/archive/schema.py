@@ -1,21 +1,20 @@
-"""The tables of the archive: every column with its type and its meaning.
+"""The tables of the archive: every column with its type and meaning.
 
-Times are timestamps of nanoseconds in UTC, durations are nanoseconds, sizes are bytes. A value that
-is not known is NULL. Each file lies under ``TABLE/cluster=NAME/month=YYYY-MM/``, which gives two
-more columns.
+Times are Arrow timestamps, durations are decimal seconds (exact to the nanosecond), sizes are
+bytes, and the unit is part of the column's name. An unknown value is NULL. Rows of the store are
+converted by :func:`to_table` and back by :func:`to_rows`. Files are in
+``TABLE/cluster=NAME/month=YYYY-MM/``, which gives two more columns.
 
-The archive for DuckDB: a view for each table, with the newest version of each run only.
-
-Curves as rows with a column for each metric: the smallest layout, and the quickest to ask.
-
-A column is named after its metric. Where that name is taken (by a key, by the same metric of the
-other type, or by one that differs in case only, which SQL does not tell apart) the type is added;
-the field's metadata has the metric's own name.
+:func:`views` has the DuckDB views with the newest version of each run only. Time series have one
+column per metric, which is the smallest layout and the fastest to query. A column is named after
+its metric and has the metric's own unit. If the name is not free (a key, the same metric with
+another type, or a name that differs in case only, which SQL does not distinguish), the type is
+appended; the field's metadata has the metric's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,16 +30,76 @@ from jobsight.store.series.packing import Values
 
 TIME = pa.timestamp("ns", "UTC")
 NUMBER = pa.int64()
+#: Nanoseconds in the store.
+SECONDS = pa.decimal128(19, 9)
 TEXT = pa.string()
 FLAG = pa.bool_()
 
 TABLES = ("runs", "nodes", "executables", "steps", "series")
 
 
+#: Columns whose name differs from that of the stored field, because it includes the unit.
+OUTER_NAMES = {
+    "cpu_time": "cpu_seconds",
+    "cpu_user": "cpu_user_seconds",
+    "cpu_system": "cpu_system_seconds",
+    "cpu_overhead": "overhead_seconds",
+    "cpu_estimated": "cpu_estimated_seconds",
+    "time_limit": "time_limit_seconds",
+    "memory": "memory_bytes",
+    "memory_peak": "memory_kernel_peak_bytes",
+    "memory_used_peak": "memory_used_peak_bytes",
+    "memory_limit": "memory_limit_bytes",
+    "swap_peak": "swap_peak_bytes",
+    "peak_memory": "peak_memory_bytes",
+    "read_characters": "syscall_read_bytes",
+    "written_characters": "syscall_written_bytes",
+    "read_bytes": "storage_read_bytes",
+    "written_bytes": "storage_written_bytes",
+}
+_INNER_NAMES = {outer: inner for inner, outer in OUTER_NAMES.items()}
+
+
 def _schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
     return pa.schema(
-        [pa.field(name, kind, metadata={"meaning": meaning}) for name, kind, meaning in columns]
+        [
+            pa.field(OUTER_NAMES.get(name, name), kind, metadata={"meaning": meaning})
+            for name, kind, meaning in columns
+        ]
     )
+
+
+def to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows of the store, in its names and units, as a table of the archive."""
+    arrays = []
+    for field in schema:
+        name = _INNER_NAMES.get(field.name, field.name)
+        values = [row.get(name) for row in rows]
+        arrays.append(_seconds(values) if field.type == SECONDS else pa.array(values, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table in the names and units of the store."""
+    columns: dict[str, list[Any]] = {}
+    for field in table.schema:
+        column = table.column(field.name)
+        if pa.types.is_timestamp(field.type):
+            column = column.cast(pa.int64())
+        values = column.to_pylist()
+        if pa.types.is_decimal(field.type):
+            values = [None if value is None else int(value.scaleb(9)) for value in values]
+        columns[_INNER_NAMES.get(field.name, field.name)] = values
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _seconds(durations: Sequence[int | None]) -> pa.Array:
+    """Nanoseconds as decimals, without a Python object per value."""
+    known = np.array([duration is not None for duration in durations], np.bool_)
+    low = np.array([duration or 0 for duration in durations], np.int64)
+    words = np.column_stack([low, low >> 63])
+    validity = pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(SECONDS, len(low), [validity, pa.py_buffer(words)])
 
 
 _KEY = (
@@ -76,17 +135,17 @@ RUNS = _schema(
     ("command", TEXT, "What was submitted."),
     ("nodes", pa.list_(TEXT), "The nodes that the scheduler names."),
     ("cpus", NUMBER, "CPUs allocated."),
-    ("memory", NUMBER, "Memory allocated, in bytes."),
+    ("memory", NUMBER, "Memory allocated."),
     ("gpus", NUMBER, "GPUs allocated."),
     ("tres", pa.map_(TEXT, NUMBER), "All that was allocated, by Slurm's names."),
-    ("time_limit", NUMBER, "The limit of time, in nanoseconds."),
+    ("time_limit", SECONDS, "The limit of time."),
     ("submit", TIME, "When the job was submitted."),
     ("end", TIME, "When the run ended."),
     ("state", TEXT, "The scheduler's last state."),
     ("exit_code", NUMBER, "The exit code."),
     ("exit_signal", NUMBER, "The signal that ended it."),
-    ("cpu_time", NUMBER, "CPU time on all nodes, in nanoseconds."),
-    ("memory_used_peak", NUMBER, "Highest sampled use of memory, summed over the nodes, in bytes."),
+    ("cpu_time", SECONDS, "CPU time on all nodes."),
+    ("memory_used_peak", NUMBER, "Highest sampled use of memory, summed over the nodes."),
     ("memory_peak", NUMBER, "The kernel's peak, page cache included, summed over the nodes."),
     ("first_seen", TIME, "The first sample."),
     ("last_seen", TIME, "The last sample."),
@@ -110,14 +169,14 @@ NODES = _schema(
     ("last_sample", TIME, "The last sample."),
     ("counted", TIME, "When the figures below were read; NULL where there are none."),
     ("cpu_source", TEXT, "Where the CPU time comes from."),
-    ("cpu_time", NUMBER, "CPU time, in nanoseconds."),
-    ("cpu_user", NUMBER, "The part spent in programs."),
-    ("cpu_system", NUMBER, "The part spent in the kernel."),
-    ("cpu_overhead", NUMBER, "The share of slurmstepd, counted apart."),
-    ("memory_peak", NUMBER, "The kernel's peak, page cache included, in bytes."),
-    ("memory_used_peak", NUMBER, "Highest sampled use, in bytes."),
-    ("memory_limit", NUMBER, "The limit of the cgroup, in bytes."),
-    ("swap_peak", NUMBER, "Highest use of swap, in bytes."),
+    ("cpu_time", SECONDS, "CPU time."),
+    ("cpu_user", SECONDS, "The part spent in programs."),
+    ("cpu_system", SECONDS, "The part spent in the kernel."),
+    ("cpu_overhead", SECONDS, "The share of slurmstepd, counted apart."),
+    ("memory_peak", NUMBER, "The kernel's peak, page cache included."),
+    ("memory_used_peak", NUMBER, "Highest sampled use."),
+    ("memory_limit", NUMBER, "The limit of the cgroup."),
+    ("swap_peak", NUMBER, "Highest use of swap."),
     ("oom_kills", NUMBER, "Processes killed for want of memory."),
     ("read_characters", NUMBER, "Bytes through read(2)."),
     ("written_characters", NUMBER, "Bytes through write(2)."),
@@ -135,7 +194,7 @@ NODES = _schema(
 _FIGURES = {
     "executions": "How often it was started.",
     "processes": "Processes that ran it.",
-    "cpu_time": "CPU time, in nanoseconds.",
+    "cpu_time": "CPU time.",
     "cpu_user": "The part spent in the program.",
     "cpu_system": "The part spent in the kernel.",
     "cpu_estimated": "The part of the CPU time that was estimated.",
@@ -151,8 +210,11 @@ EXECUTABLES = _schema(
     ("path_known", FLAG, "False where only the command's name is known."),
     ("epoch", NUMBER, "The life of the agent, as a number; figures add up over them."),
     ("sequence", NUMBER, "The batch that brought these figures."),
-    *((name, NUMBER, _FIGURES[name]) for name in SUMMED_FIGURES),
-    ("peak_memory", NUMBER, "Highest use of memory of one process, in bytes."),
+    *(
+        (name, SECONDS if name.startswith("cpu_") else NUMBER, _FIGURES[name])
+        for name in SUMMED_FIGURES
+    ),
+    ("peak_memory", NUMBER, "Highest use of memory of one process."),
     ("first_seen", TIME, "When it was first seen."),
     ("last_seen", TIME, "When it was last seen."),
 )
@@ -161,9 +223,9 @@ STEPS = _schema(
     *_SIGHTING,
     ("step", TEXT, "As the scheduler names it: batch, extern, 0, 1 ..."),
     ("tasks", NUMBER, "Tasks on the node."),
-    ("cpu_time", NUMBER, "CPU time, in nanoseconds."),
-    ("cpu_overhead", NUMBER, "The share of slurmstepd, counted apart."),
-    ("memory_peak", NUMBER, "The kernel's peak, in bytes."),
+    ("cpu_time", SECONDS, "CPU time."),
+    ("cpu_overhead", SECONDS, "The share of slurmstepd, counted apart."),
+    ("memory_peak", NUMBER, "The kernel's peak."),
     ("oom_kills", NUMBER, "Processes killed for want of memory."),
     ("first_seen", TIME, "When it was first seen."),
     ("last_seen", TIME, "When it was last seen."),

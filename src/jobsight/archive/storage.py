@@ -29,6 +29,7 @@ from jobsight.archive.schema import (
     columns_of,
     metrics_of,
     pieces,
+    to_table,
     wide_schema,
     wide_table,
 )
@@ -295,7 +296,7 @@ class TableFile:
     def flush(self) -> None:
         if self._waiting:
             rows, self._waiting = self._waiting, []
-            self.write(pa.Table.from_pylist(rows, self.schema))
+            self.write(to_table(rows, self.schema))
 
     def write(self, table: pa.Table) -> None:
         """Write one row group."""

@@ -78,7 +78,7 @@ def test_documents_are_clockworks_and_ours(address: str, database: Any, store: S
         "last_slurm_update": 77.0,
         "last_slurm_update_by_sacct": 77.0,
     }
-    assert (job["jobsight"]["cpu_time"], job["jobsight"]["slurm_cpu_time"]) == (5.0, 9.0)
+    assert (job["jobsight"]["cpu_seconds"], job["jobsight"]["slurm_cpu_seconds"]) == (5.0, 9.0)
     assert found["8"]["slurm"]["exit_code"] == "ERROR:3"
     assert found["9"]["slurm"]["start_time"] is None
     nodes = {found["slurm"]["name"]: found for found in database.nodes.find()}
@@ -101,7 +101,7 @@ def test_the_same_again_writes_nothing_and_a_change_one(
     assert feed(store, sink) == 5
     assert database.jobs.count_documents({}) == 1502
     assert [found["slurm"]["name"] for found in database.nodes.find()] == ["n2"]
-    assert database.jobs.count_documents({"jobsight.waiting": True}) == 1
+    assert database.jobs.count_documents({"jobsight.pending": True}) == 1
     # A new process, and one that lost its mark: both see by the digests what is there.
     again = sink_for(address, database)
     assert feed(store, again) == 0

@@ -21,6 +21,7 @@ from jobsight.scheduler.sinks.base import SinkError
 from jobsight.scheduler.sinks.feeder import feed
 from jobsight.scheduler.sinks.opensearch import OpenSearchSink
 from jobsight.store.store import Store
+from jobsight.util.outer import format_rfc3339
 from tests.scheduler.sinks import servers
 from tests.scheduler.sinks.site import START, book, keep, node, record
 from tests.store.sample import batch, part, sighting, totals
@@ -63,18 +64,18 @@ def test_jobs_and_nodes_can_be_asked_for(address: str, store: Store) -> None:
     # The queries of docs/scheduler.md: hours by user, what is inefficient, failures by month.
     hours = ask(address, "/asked-jobs-*/_search", {
         "size": 0,
-        "query": {"range": {"end_time": {"gte": START, "format": "epoch_second"}}},
+        "query": {"range": {"end": {"gte": format_rfc3339(START * SECOND)}}},
         "aggs": {"by_user": {"terms": {"field": "user"},
-                             "aggs": {"core_seconds": {"sum": {"field": "core_time"}}}}},
+                             "aggs": {"core_seconds": {"sum": {"field": "core_seconds"}}}}},
     })  # fmt: skip
     found = hours["aggregations"]["by_user"]["buckets"]
     by_user = {bucket["key"]: bucket["core_seconds"]["value"] for bucket in found}
     assert by_user == {"user0": 2400.0, "user1": 2400.0}
-    low = {"query": {"range": {"cpu_efficiency": {"lte": 0.5}}}}
+    low = {"query": {"range": {"cpu_share": {"lte": 0.5}}}}
     wasteful = ask(address, "/asked-jobs-*/_search", low)
     (hit,) = wasteful["hits"]["hits"]
     assert hit["_id"] == "c1:7:20260921T141320Z"
-    assert (hit["_source"]["cpu_time"], hit["_source"]["cpu_efficiency"]) == (1200.0, 0.5)
+    assert (hit["_source"]["cpu_seconds"], hit["_source"]["cpu_share"]) == (1200.0, 0.5)
     assert hit["_source"]["comment"] == "50% <&>\n"
     failed = ask(address, "/asked-jobs-*/_search", {"query": {"term": {"state": "FAILED"}}})
     assert [hit["_source"]["grafana_helpers"] for hit in failed["hits"]["hits"]] == [
@@ -82,7 +83,7 @@ def test_jobs_and_nodes_can_be_asked_for(address: str, store: Store) -> None:
     ]
     mapping = httpx.get(f"{address}/asked-jobs-2026.09/_mapping").json()
     fields = mapping["asked-jobs-2026.09"]["mappings"]["properties"]
-    assert (fields["start_time"]["type"], fields["user"]["type"]) == ("date", "keyword")
+    assert (fields["start"]["type"], fields["user"]["type"]) == ("date", "keyword")
     sink.close()
 
 

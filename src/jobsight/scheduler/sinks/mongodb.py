@@ -28,6 +28,7 @@ from jobsight.scheduler.fields import MIB, gpus_of
 from jobsight.scheduler.hostlist import compress_hosts
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
+from jobsight.util.outer import format_rfc3339, to_seconds
 
 _JOBS_INDICES = (
     ("job_id_cluster_name_and_start", ("slurm.job_id", "slurm.cluster_name", "slurm.start_time")),
@@ -90,7 +91,7 @@ class MongoSink:
 
     def waiting(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
         documents = {job.key: job_document(job) for job in jobs}
-        there = {"slurm.cluster_name": cluster, "slurm.start_time": None, "jobsight.waiting": True}
+        there = {"slurm.cluster_name": cluster, "slurm.start_time": None, "jobsight.pending": True}
         return self._replace(self._jobs, documents, there)
 
     def nodes(self, cluster: str, nodes: Sequence[NodeInfo]) -> int:
@@ -189,18 +190,18 @@ def job_document(job: SinkJob) -> dict[str, Any]:
         },
         "cw": {"mila_email_username": None},
         "jobsight": {
-            "waiting": info.start is None,
+            "pending": info.start is None,
             "qos": info.qos,
             "gpus": info.gpus,
             "sluid": info.sluid,
             "restart_count": info.restart_count,
             "reason": record.reason,
             "flags": list(record.flags),
-            "expected_start_time": _seconds(record.expected_start),
-            "slurm_cpu_time": _cpu_seconds(record.cpu_time),
-            "cpu_time": _cpu_seconds(job.figures.cpu_time),
-            "memory_used_peak": job.figures.memory_used_peak,
-            "memory_peak": job.figures.memory_peak,
+            "expected_start": _rfc3339(record.expected_start),
+            "slurm_cpu_seconds": _cpu_seconds(record.cpu_time),
+            "cpu_seconds": _cpu_seconds(job.figures.cpu_time),
+            "memory_used_peak_bytes": job.figures.memory_used_peak,
+            "memory_kernel_peak_bytes": job.figures.memory_peak,
         },
     }
 
@@ -280,5 +281,9 @@ def _seconds(time: int | None) -> int | None:
     return None if time is None else time // SECOND
 
 
-def _cpu_seconds(time: int | None) -> float | None:
-    return None if time is None else time / SECOND
+def _cpu_seconds(duration: int | None) -> float | None:
+    return None if duration is None else to_seconds(duration)
+
+
+def _rfc3339(time: int | None) -> str | None:
+    return None if time is None else format_rfc3339(time)

@@ -23,6 +23,7 @@ from jobsight.scheduler.fields import gpus_of
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
 from jobsight.transport.client import Address, HttpClient, HttpError, tls_context
+from jobsight.util.outer import format_rfc3339, to_seconds
 
 #: Documents in one request; some services refuse more than some ten megabytes.
 _AT_ONCE = 500
@@ -202,7 +203,7 @@ def _groups(entries: Sequence[Any]) -> Iterable[Any]:
 
 _WORD = {"type": "keyword", "ignore_above": 1024}
 _COUNT = {"type": "long"}
-_TIME = {"type": "date", "format": "epoch_second"}
+_TIME = {"type": "date", "format": "strict_date_optional_time_nanos"}
 _REAL = {"type": "double"}
 _TEXT = {"type": "text", "fields": {"word": _WORD}}
 
@@ -213,14 +214,15 @@ _JOB_FIELDS: dict[str, Any] = {
     **_COMMON,
     **dict.fromkeys(("job_id", "array_job_id", "array_task_id", "uid"), _COUNT),
     **dict.fromkeys(("het_job_id", "het_offset", "restart_count"), _COUNT),
-    **dict.fromkeys(("cpus", "gpus", "memory", "node_count", "priority"), _COUNT),
-    **dict.fromkeys(("exit_code", "exit_signal", "memory_used_peak", "memory_peak"), _COUNT),
+    **dict.fromkeys(("cpus", "gpus", "memory_bytes", "node_count", "priority"), _COUNT),
+    **dict.fromkeys(("exit_code", "exit_signal"), _COUNT),
+    **dict.fromkeys(("memory_used_peak_bytes", "memory_kernel_peak_bytes"), _COUNT),
     **dict.fromkeys(("user", "account", "partition", "qos", "reservation", "sluid"), _WORD),
     **dict.fromkeys(("nodes", "gpu_types", "flags", "state_flags"), _WORD),
     **dict.fromkeys(("name", "comment", "working_directory", "submit_line"), _TEXT),
-    **dict.fromkeys(("submit_time", "start_time", "end_time", "eligible_time"), _TIME),
-    **dict.fromkeys(("time_limit", "elapsed", "waited"), _COUNT),
-    **dict.fromkeys(("cpu_time", "slurm_cpu_time", "core_time", "cpu_efficiency"), _REAL),
+    **dict.fromkeys(("submit", "start", "end", "eligible"), _TIME),
+    **dict.fromkeys(("time_limit_seconds", "elapsed_seconds", "pending_seconds"), _REAL),
+    **dict.fromkeys(("cpu_seconds", "slurm_cpu_seconds", "core_seconds", "cpu_share"), _REAL),
     "grafana_helpers": _COLOUR,
 }
 _NODE_FIELDS: dict[str, Any] = {
@@ -228,8 +230,8 @@ _NODE_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("name", "partitions", "features", "state_flags", "gpu_types"), _WORD),
     **dict.fromkeys(("reservation", "architecture", "system", "version"), _WORD),
     **dict.fromkeys(("cpus", "cpus_allocated", "cpus_idle", "gpus", "gpus_used"), _COUNT),
-    **dict.fromkeys(("memory", "memory_allocated", "memory_free"), _COUNT),
-    **dict.fromkeys(("booted_time", "last_busy_time", "reason_time"), _TIME),
+    **dict.fromkeys(("memory_bytes", "memory_allocated_bytes", "memory_free_bytes"), _COUNT),
+    **dict.fromkeys(("booted", "last_busy", "reason_time"), _TIME),
     "load": _REAL,
     "grafana_helpers": _COLOUR,
 }
@@ -297,21 +299,21 @@ def job_source(job: SinkJob) -> dict[str, Any]:
         "cpus": info.cpus,
         "gpus": info.gpus,
         "gpu_types": sorted(gpus_of(info.tres or {})),
-        "memory": info.memory,
+        "memory_bytes": info.memory,
         "priority": record.priority,
-        "time_limit": _seconds(info.time_limit),
-        "submit_time": _seconds(info.submit),
-        "eligible_time": _seconds(record.eligible),
-        "start_time": _seconds(info.start),
-        "end_time": _seconds(info.end),
-        "elapsed": _seconds(elapsed),
-        "waited": _waited(job),
-        "core_time": _real_seconds(core_time),
-        "slurm_cpu_time": _real_seconds(record.cpu_time),
-        "cpu_time": _real_seconds(figures.cpu_time),
-        "cpu_efficiency": share,
-        "memory_used_peak": figures.memory_used_peak,
-        "memory_peak": figures.memory_peak,
+        "time_limit_seconds": _seconds(info.time_limit),
+        "submit": _rfc3339(info.submit),
+        "eligible": _rfc3339(record.eligible),
+        "start": _rfc3339(info.start),
+        "end": _rfc3339(info.end),
+        "elapsed_seconds": _seconds(elapsed),
+        "pending_seconds": _seconds(_pending(job)),
+        "core_seconds": _seconds(core_time),
+        "slurm_cpu_seconds": _seconds(record.cpu_time),
+        "cpu_seconds": _seconds(figures.cpu_time),
+        "cpu_share": share,
+        "memory_used_peak_bytes": figures.memory_used_peak,
+        "memory_kernel_peak_bytes": figures.memory_peak,
         "grafana_helpers": {"job_state_color": _colour(info.state)},
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -327,7 +329,7 @@ def node_source(node: NodeInfo) -> dict[str, Any]:
         "state": node.state,
         "state_flags": list(node.state_flags),
         "reason": node.reason,
-        "reason_time": _seconds(node.reason_time),
+        "reason_time": _rfc3339(node.reason_time),
         "partitions": list(node.partitions),
         "features": list(node.features),
         "reservation": node.reservation,
@@ -340,12 +342,12 @@ def node_source(node: NodeInfo) -> dict[str, Any]:
         "gpus": sum(gpus.values()),
         "gpus_used": sum(used) if node.gres_used else None,
         "gpu_types": sorted(name.partition(":")[2] or "gpu" for name in gpus),
-        "memory": node.memory,
-        "memory_allocated": node.memory_allocated,
-        "memory_free": node.memory_free,
+        "memory_bytes": node.memory,
+        "memory_allocated_bytes": node.memory_allocated,
+        "memory_free_bytes": node.memory_free,
         "load": node.load,
-        "booted_time": _seconds(node.booted),
-        "last_busy_time": _seconds(node.last_busy),
+        "booted": _rfc3339(node.booted),
+        "last_busy": _rfc3339(node.last_busy),
         "grafana_helpers": {"job_state_color": _colour(node.state)},
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -355,19 +357,16 @@ def _colour(state: str | None) -> int:
     return 0 if state in _BAD else 5 if state in _MIDDLING or state is None else 10
 
 
-def _waited(job: SinkJob) -> int | None:
+def _pending(job: SinkJob) -> int | None:
+    """How long the job was eligible before it started."""
     info = job.record.info
     begin = job.record.eligible or info.submit
-    return None if info.start is None or begin is None else max(0, _whole(info.start - begin))
+    return None if info.start is None or begin is None else max(0, info.start - begin)
 
 
-def _seconds(time: int | None) -> int | None:
-    return None if time is None else _whole(time)
+def _seconds(duration: int | None) -> float | None:
+    return None if duration is None else to_seconds(duration)
 
 
-def _whole(time: int) -> int:
-    return time // SECOND
-
-
-def _real_seconds(time: int | None) -> float | None:
-    return None if time is None else time / SECOND
+def _rfc3339(time: int | None) -> str | None:
+    return None if time is None else format_rfc3339(time)
