@@ -248,7 +248,7 @@ def test_an_agent_that_begins_looks_a_second_time(
 
 
 def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobsight.agent.agent.LINGER", 100_000_000)
+    monkeypatch.setattr("jobsight.agent.agent.IDLE_TIMEOUT", 100_000_000)
     with following(node.finder()) as running:
         collector = running.agent.collector
         assert collector.events is None
@@ -262,7 +262,7 @@ def test_sockets_are_closed_without_jobs(node: SlurmNode, monkeypatch: pytest.Mo
 def test_a_prolog_opens_the_sockets_before_the_job_comes(
     node: SlurmNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobsight.agent.agent.EXPECTED", 500_000_000)
+    monkeypatch.setattr("jobsight.agent.agent.ANNOUNCEMENT_TIMEOUT", 500_000_000)
     with following(node.finder()) as running:
         agent, told = running.agent, threading.Event()
 

@@ -15,6 +15,9 @@ class Source:
     def __init__(self) -> None:
         self.waiting: list[Any] = []
 
+    def fileno(self) -> int:
+        return 0
+
     def drain(self) -> list[ProcessEvent] | list[ExitRecord]:
         found, self.waiting = self.waiting, []
         return found
@@ -26,6 +29,9 @@ class Sources:
     def __init__(self) -> None:
         self.connector = Source()
         self.taskstats = Source()
+
+    def close(self) -> None:
+        pass
 
 
 class Job:
@@ -59,4 +65,18 @@ def test_an_end_that_is_told_in_a_round_settles_the_jobs_after_it() -> None:
     collector.sample(job)
     assert job.settled == 0
     collector.events = None
+    collector.close()
+
+
+def test_events_of_untracked_processes_are_forgotten_with_the_sockets() -> None:
+    """While the sockets are closed, PIDs are reused unnoticed."""
+    collector = Collector(None, cluster="c", node="n")
+    kernel = Kernel()
+    collector.tracker.apply([kernel.fork(1, 7)], [])
+    assert collector.tracker.untracked.fork_of(7) is not None
+    sources: Any = Sources()
+    collector.events = sources
+    collector._poll.register(sources.connector.fileno())
+    collector.close_events()
+    assert collector.tracker.untracked.fork_of(7) is None
     collector.close()

@@ -1,6 +1,8 @@
-"""The agent's engine: process events, sampling rounds and batches for all jobs of a node.
+"""The event loop of the agent: process events, sampling rounds and batches for all jobs.
 
-What went wrong in the agent itself: counted every time, logged once per cause.
+:meth:`Collector.run` sleeps until a sample, a flush or a timer is due, or until the kernel has
+process events. :meth:`Collector.drain` applies the events to the tracker, :meth:`Collector.sample`
+takes a sample of one job, :meth:`Collector.flush` sends a batch with a part of every job.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ from jobsight.model import SECOND, Batch, JobInfo, JobPart
 from jobsight.transport.spool import Spool, SpoolWriter
 from jobsight.util.log_once import LogOnce
 
-#: Events are taken in at most this often: joined wake-ups cost a fifth of single ones.
-JOIN: Final = 50_000_000
-#: After a pause this many wake-ups are not joined.
-_AT_ONCE: Final = 3
+logger = logging.getLogger(__name__)
+
+#: Events are applied at most this often: joined wake-ups cost a fifth of single ones.
+JOIN_INTERVAL: Final = 50_000_000
+#: After a pause, so many wake-ups are not joined.
+_IMMEDIATE_DRAINS: Final = 3
 
 
 def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """The kernel's name for the time since the last boot; "" where it has none."""
+    """The kernel's identifier of the current boot; "" if it has none."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -41,7 +45,7 @@ def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 
 
 class EventSources:
-    """Both event sockets, opened together: one without the other cannot give an exact split."""
+    """Both event sockets. One without the other does not give an exact attribution."""
 
     def __init__(self) -> None:
         self.connector = Connector()
@@ -61,7 +65,7 @@ class EventSources:
 
 
 class Collector:
-    """Follows jobs until told to stop. One thread runs it; others wake it through ``wake``."""
+    """Measures jobs until it is stopped. One thread runs it; others call :meth:`wake`."""
 
     def __init__(
         self,
@@ -77,120 +81,61 @@ class Collector:
         self.node = node
         self.epoch = os.urandom(16).hex()
         self.tracker = ProcessTracker(ExecutableNames())
-        self.tracker.catch_up = self._take_in
+        self.tracker.catch_up = self._apply_events
         self.jobs: list[FollowedJob] = []
-        self.events: EventSources | None = None
-        self.events_reason = ""
-        self._flush_interval = round(flush_interval * SECOND)
-        self._writer = SpoolWriter(spool, after_flush) if spool is not None else None
-        self._infos: list[JobInfo] = []
-        self._next_flush = time.monotonic_ns() + self._flush_interval
-        self._last_drain = 0
-        #: While events are left to gather: until when.
-        self._joined_until = 0
-        self._at_once = 0
-        #: Events were taken in, and nobody has looked whether they were somebody's last.
-        self._unsettled = False
-        self._stop = threading.Event()
-        self._closed_overruns = 0
-        self.faults = Faults(logger)
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self._wake_read, select.POLLIN)
-        self._watched: dict[int, Callable[[], None]] = {}
-        #: Called when a sampling round finds a job's cgroup removed.
+        #: Called when a sampling round finds the cgroup of a job removed.
         self.on_gone: Callable[[FollowedJob], None] = self.finish
-        #: Called with every batch, before it is numbered and spooled.
+        #: Called with every batch before it is spooled.
         self.on_batch: Callable[[Batch], None] | None = None
         #: Sampling rounds so far and the CPU time they took.
         self.rounds = 0
         self.rounds_cpu = 0
-        #: Due time, interval or None, and what to do.
+        #: Errors of the agent itself, by cause.
+        self.errors = LogOnce(logger)
+        self.events: EventSources | None = None
+        #: Why the kernel delivers no events.
+        self.events_reason = ""
+        self._closed_overruns = 0
+        self._last_drain = 0
+        self._immediate_drains = 0
+        #: The end of the interval in which events are joined; 0 outside of one.
+        self._joined_until = 0
+        #: Events were applied since the probes last read their final counters.
+        self._events_applied = False
+        self._flush_interval = round(flush_interval * SECOND)
+        self._next_flush = time.monotonic_ns() + self._flush_interval
+        self._writer = SpoolWriter(spool, after_flush) if spool is not None else None
+        self._infos: list[JobInfo] = []
+        self._stop = threading.Event()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._watched: dict[int, Callable[[], None]] = {}
+        #: Due time, interval or None, and action.
         self._timers: list[tuple[int, int | None, Callable[[], None]]] = []
 
-    def open_events(self) -> bool:
-        """Ask the kernel for process events; the reason stays where it refuses."""
-        if self.events is None:
-            try:
-                self.events = EventSources()
-            except EventsUnavailable as error:
-                self.events_reason = str(error.strerror)
-                return False
-            self._poll.register(self.events.connector.fileno(), select.POLLIN)
-        return True
-
-    def close_events(self) -> None:
-        """A node without jobs has no use for them, and they would cost."""
-        if self.events is not None:
-            self._joined_until = 0
-            self._poll.unregister(self.events.connector.fileno())
-            self._closed_overruns += self.events.overruns
-            self.events.close()
-            self.events = None
-
-    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call back from the loop whenever there is something to read."""
-        self._poll.register(descriptor, select.POLLIN)
-        self._watched[descriptor] = callback
-
-    def watch_room(self, descriptor: int, *, wanted: bool) -> None:
-        """Call back, too, when a watched descriptor has room for what is to be written."""
-        if descriptor in self._watched:
-            self._poll.modify(descriptor, select.POLLIN | (select.POLLOUT if wanted else 0))
-
-    def at(self, due: int, action: Callable[[], None]) -> None:
-        """Do something once, from the loop, at a time of the monotonic clock."""
-        self._timers.append((due, None, action))
-
-    def every(self, interval: float, action: Callable[[], None]) -> None:
-        """Do something again and again, from the loop."""
-        step = round(interval * SECOND)
-        self._timers.append((time.monotonic_ns() + step, step, action))
-
-    def unwatch(self, descriptor: int) -> None:
-        if self._watched.pop(descriptor, None) is not None:
-            self._poll.unregister(descriptor)
-
-    @property
-    def overruns(self) -> int:
-        return self._closed_overruns + (self.events.overruns if self.events else 0)
-
-    def follow(self, job: FollowedJob) -> None:
-        job.overruns_before = self.overruns
-        self.jobs.append(job)
-
-    def add_info(self, info: JobInfo) -> None:
-        """Send what is known about a job along with the next batch."""
-        # It is filled in further while the batch waits for the disk.
-        self._infos.append(msgspec.structs.replace(info))
-
-    def wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"!")
-        except OSError:
-            # Full: it will wake anyway. Closed: nobody is left to be woken.
-            pass
-
-    def stop(self) -> None:
-        """End the loop from another thread, or from a signal."""
-        self._stop.set()
-        self.wake()
+    # The loop.
 
     def run(self) -> None:
-        """The loop: sleep until something is due or the kernel has something to say."""
+        """Measure until :meth:`stop`."""
         while not self._stop.is_set():
             ready = {descriptor for descriptor, _ in self._poll.poll(self._timeout() / 1_000_000)}
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
             for descriptor in ready & self._watched.keys():
-                # One callback may take away another's descriptor.
+                # A callback may have removed the descriptor of another.
                 self._watched.get(descriptor, _nothing)()
             if self.events is not None:
-                self._join(self.events.connector.fileno(), ready)
-            self._do_what_is_due()
+                self._receive_events(self.events.connector.fileno(), ready)
+            now = time.monotonic_ns()
+            for job in list(self.jobs):
+                if job.next_sample <= now:
+                    self.sample(job)
+            if self._next_flush <= now:
+                self.flush()
+            self._run_timers(now)
 
     def _timeout(self) -> float:
-        now = time.monotonic_ns()
         due = min(
             [
                 self._next_flush,
@@ -199,68 +144,9 @@ class Collector:
                 *(timer[0] for timer in self._timers),
             ]
         )
-        return max(0, due - now)
+        return max(0, due - time.monotonic_ns())
 
-    def _join(self, connector: int, ready: set[int]) -> None:
-        """The first event is taken in at once, to read its link; a stream of them is joined."""
-        now = time.monotonic_ns()
-        if self._joined_until:
-            # One that is ready although it is not asked for has overflowed.
-            if now >= self._joined_until or connector in ready:
-                self.drain()
-            return
-        if connector not in ready:
-            return
-        until = self._last_drain + JOIN
-        if now >= until:
-            self._at_once = _AT_ONCE
-            self.drain()
-        elif self._at_once:
-            # A fork is followed by its exec within a moment, and that is the one to see alive.
-            self._at_once -= 1
-            self.drain()
-        else:
-            # Everything else, such as the directories of a new job, is still noticed at once.
-            self._joined_until = until
-            self._poll.modify(connector, 0)
-
-    def drain(self) -> None:
-        """Take in all events. Records after events: each exit event then finds its record."""
-        if self.events is None:
-            return
-        self._last_drain = time.monotonic_ns()
-        if self._joined_until:
-            self._joined_until = 0
-            self._poll.modify(self.events.connector.fileno(), select.POLLIN)
-        self._take_in()
-        self._settle()
-
-    def _settle(self) -> None:
-        self._unsettled = False
-        for job in self.jobs:
-            try:
-                job.probe.read_final_counters()
-            except Exception as error:
-                self.faults.note("a job's last reading", error)
-
-    def _take_in(self) -> None:
-        if self.events is None:
-            return
-        before = self.events.overruns
-        events = self.events.connector.drain()
-        self._unsettled |= bool(events)
-        self.tracker.apply(events, self.events.taskstats.drain())
-        if self.events.overruns != before:
-            # Every job looks once at who is there.
-            self.tracker.losses += 1
-
-    def _do_what_is_due(self) -> None:
-        now = time.monotonic_ns()
-        for job in list(self.jobs):
-            if job.next_sample <= now:
-                self.sample(job)
-        if self._next_flush <= now:
-            self.flush()
+    def _run_timers(self, now: int) -> None:
         for timer in [timer for timer in self._timers if timer[0] <= now]:
             self._timers.remove(timer)
             _, interval, action = timer
@@ -268,8 +154,132 @@ class Collector:
                 self._timers.append((now + interval, interval, action))
             action()
 
+    def wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"!")
+        except OSError:
+            # Full: the loop wakes anyway. Closed: the loop has ended.
+            pass
+
+    def stop(self) -> None:
+        """End the loop; may be called from another thread or a signal handler."""
+        self._stop.set()
+        self.wake()
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call back from the loop whenever the descriptor is readable."""
+        self._poll.register(descriptor, select.POLLIN)
+        self._watched[descriptor] = callback
+
+    def watch_writable(self, descriptor: int, *, wanted: bool) -> None:
+        """Call back when a watched descriptor is writable, too."""
+        if descriptor in self._watched:
+            self._poll.modify(descriptor, select.POLLIN | (select.POLLOUT if wanted else 0))
+
+    def unwatch(self, descriptor: int) -> None:
+        if self._watched.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def at(self, due: int, action: Callable[[], None]) -> None:
+        """Call the action once from the loop, at a time of the monotonic clock."""
+        self._timers.append((due, None, action))
+
+    def every(self, interval: float, action: Callable[[], None]) -> None:
+        """Call the action from the loop every ``interval`` seconds."""
+        nanoseconds = round(interval * SECOND)
+        self._timers.append((time.monotonic_ns() + nanoseconds, nanoseconds, action))
+
+    # Process events.
+
+    def open_events(self) -> bool:
+        """Subscribe to process events; False, with ``events_reason``, if the kernel refuses."""
+        if self.events is None:
+            try:
+                self.events = EventSources()
+            except EventsUnavailable as error:
+                self.events_reason = str(error.strerror)
+                return False
+            self._poll.register(self.events.connector.fileno(), select.POLLIN)
+            logger.debug("process events: subscribed")
+        return True
+
+    def close_events(self) -> None:
+        """Unsubscribe: on a node without jobs, events cost CPU time for nothing."""
+        if self.events is not None:
+            self._joined_until = 0
+            self._poll.unregister(self.events.connector.fileno())
+            self._closed_overruns += self.events.overruns
+            self.events.close()
+            self.events = None
+            self.tracker.untracked.clear()
+            logger.debug("process events: unsubscribed")
+
+    @property
+    def overruns(self) -> int:
+        """How often an event socket lost events."""
+        return self._closed_overruns + (self.events.overruns if self.events else 0)
+
+    def _receive_events(self, connector: int, ready: set[int]) -> None:
+        """Drain the first events after a pause at once, to read links in time; join a stream."""
+        now = time.monotonic_ns()
+        if self._joined_until:
+            # The socket is not polled now: if it is ready nevertheless, it has overflowed.
+            if now >= self._joined_until or connector in ready:
+                self.drain()
+            return
+        if connector not in ready:
+            return
+        until = self._last_drain + JOIN_INTERVAL
+        if now >= until:
+            self._immediate_drains = _IMMEDIATE_DRAINS
+            self.drain()
+        elif self._immediate_drains:
+            # An exec follows a fork within a moment, and its link should be read in time.
+            self._immediate_drains -= 1
+            self.drain()
+        else:
+            # Other descriptors, such as that of the cgroup watcher, are still polled.
+            self._joined_until = until
+            self._poll.modify(connector, 0)
+
+    def drain(self) -> None:
+        """Apply all events, and let the probes read counters that may be removed soon."""
+        if self.events is None:
+            return
+        self._last_drain = time.monotonic_ns()
+        if self._joined_until:
+            self._joined_until = 0
+            self._poll.modify(self.events.connector.fileno(), select.POLLIN)
+        self._apply_events()
+        self._read_final_counters()
+
+    def _apply_events(self) -> None:
+        if self.events is None:
+            return
+        before = self.events.overruns
+        # Records are drained after events: each exit event then finds its record.
+        events = self.events.connector.drain()
+        self._events_applied |= bool(events)
+        self.tracker.apply(events, self.events.taskstats.drain())
+        if self.events.overruns != before:
+            self.tracker.losses += 1
+
+    def _read_final_counters(self) -> None:
+        self._events_applied = False
+        for job in self.jobs:
+            try:
+                job.probe.read_final_counters()
+            except Exception as error:
+                self.report_error("the final counters of a job", error)
+
+    # Jobs.
+
+    def follow(self, job: FollowedJob) -> None:
+        job.overruns_before = self.overruns
+        self.jobs.append(job)
+
     def sample(self, job: FollowedJob) -> None:
-        """One round of one job, after all events that came before it."""
+        """One sampling round of one job, after all events before it."""
         self.drain()
         before = time.thread_time_ns()
         try:
@@ -277,28 +287,33 @@ class Collector:
         except CgroupGone:
             self.on_gone(job)
         except Exception as error:
-            # One job must never end the others' measuring.
-            self.faults.note("a sampling round", error)
-        if self._unsettled:
-            # A process may have ended while others were looked at.
-            self._settle()
+            # An error in one job must not end the measurement of the others.
+            self.report_error("a sampling round", error)
+        if self._events_applied:
+            # A process may have ended during the round.
+            self._read_final_counters()
         self.rounds += 1
         self.rounds_cpu += time.thread_time_ns() - before
 
     def flush(self) -> None:
-        """Write what has gathered as one batch."""
+        """Send a batch with a part of every job."""
         self._next_flush = time.monotonic_ns() + self._flush_interval
-        # The books must not be behind the counters, which are read now.
+        # The parts read the counters now; exit records must not be behind them.
         self.drain()
-        self._put([job.part(self.overruns) for job in self.jobs])
+        self._send([job.part(self.overruns) for job in self.jobs])
 
     def finish(self, job: FollowedJob) -> None:
-        """The job has ended on this node: send its last word."""
+        """Send the final part of a job that has ended on this node."""
         self.jobs.remove(job)
         job.probe.close()
-        self._put([job.part(self.overruns, final=True)])
+        self._send([job.part(self.overruns, final=True)])
 
-    def _put(self, parts: list[JobPart]) -> None:
+    def add_info(self, info: JobInfo) -> None:
+        """Send the identity of a job with the next batch."""
+        # A copy: the original is filled in further while the batch waits for the disk.
+        self._infos.append(msgspec.structs.replace(info))
+
+    def _send(self, parts: list[JobPart]) -> None:
         infos, self._infos = self._infos, []
         if not parts and not infos:
             return
@@ -318,14 +333,22 @@ class Collector:
         if self._writer is not None:
             self._writer.put(batch)
 
+    def report_error(self, where: str, error: Exception) -> None:
+        """Count an error of the agent itself, and log it once."""
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cause = f"{where}: {type(error).__name__}: {text}"
+        # A traceback only for bugs, not for I/O errors.
+        bug = None if isinstance(error, OSError) else error
+        self.errors.report(cause, cause, level=logging.ERROR, error=bug)
+
     def close(self) -> None:
-        """End; everything that was put is in the spool then."""
+        """Wait until all batches are in the spool, and close the sockets."""
         if self._writer is not None:
             self._writer.end()
             self._writer = None
         self.close_events()
         read, write = self._wake_read, self._wake_write
-        # A late signal must not write into whatever gets these numbers next.
+        # A late signal must not write to a reused descriptor.
         self._wake_read = self._wake_write = -1
         os.close(read)
         os.close(write)
@@ -333,17 +356,3 @@ class Collector:
 
 def _nothing() -> None:
     pass
-
-
-logger = logging.getLogger("jobsight.agent")
-
-
-class Faults(LogOnce):
-    """Internal errors of the agent: logged once per cause, counted always."""
-
-    def note(self, where: str, error: Exception) -> None:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        cause = f"{where}: {type(error).__name__}: {text}"
-        # A traceback is logged for bugs only, not for I/O errors.
-        bug = None if isinstance(error, OSError) else error
-        self.report(cause, cause, level=logging.ERROR, error=bug)

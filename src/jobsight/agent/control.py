@@ -1,7 +1,9 @@
-"""The agent's door on the node: prologs tell it of jobs, and others follow a job through it.
+"""The control socket of the agent: prologs announce jobs, clients subscribe to a job's batches.
 
-A unix socket that only its owner can open. A client sends one JSON object on a line and gets one
-back; ``follow`` keeps the connection and sends batches of that job, each after its length.
+A Unix socket that only its owner can open. A client sends a JSON object on a line
+(:class:`Request`) and receives one (:class:`Reply`). After ``follow`` the connection stays open,
+and each batch of that job is sent after its length. :class:`Control` is the side of the agent;
+:func:`send_request` and :class:`Subscription` are the sides of a client.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from jobsight.util.locks import LockFile
 
 SOCKET: Final = "agent.sock"
 _LENGTH: Final = struct.Struct("!I")
-#: A client that does not take what it asked for is let go.
-_LARGEST_BACKLOG: Final = 16 * 2**20
-_LARGEST_REQUEST: Final = 65536
-_MOST_CLIENTS: Final = 64
-#: Without a descriptor for a new client, the next attempt is made after this.
-_ACCEPT_AGAIN: Final = 1_000_000_000
+#: A client that does not read what is sent is disconnected at this backlog.
+_MAX_BACKLOG: Final = 16 * 2**20
+_MAX_REQUEST_SIZE: Final = 65536
+_MAX_CLIENTS: Final = 64
+#: Delay before accepting again after a failure, such as a lack of descriptors.
+_ACCEPT_DELAY: Final = 1_000_000_000
 
 
 class Request(msgspec.Struct):
-    """What a client may ask for."""
+    """A request of a client: ``do`` selects the operation."""
 
     do: Literal["status", "job", "follow"]
     job_id: int | None = None
@@ -57,36 +59,36 @@ class _Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.received = b""
-        self.waiting = bytearray()
-        #: The job whose batches it wants.
+        self.backlog = bytearray()
+        #: The job that it has subscribed to.
         self.job_id: int | None = None
-        self.waits_for_room = False
+        self.watches_writable = False
 
     def send(self, data: bytes) -> bool:
-        """Send as much as the other side takes now; False when it is to be let go."""
-        self.waiting += data
+        """Send as much as possible without blocking; False if the client must be disconnected."""
+        self.backlog += data
         try:
-            sent = self.connection.send(self.waiting)
-            del self.waiting[:sent]
+            sent = self.connection.send(self.backlog)
+            del self.backlog[:sent]
         except BlockingIOError:
             pass
         except OSError:
             return False
-        return len(self.waiting) <= _LARGEST_BACKLOG
+        return len(self.backlog) <= _MAX_BACKLOG
 
 
 class Control:
-    """The listening side, driven by the collector's loop."""
+    """The listening side, run by the loop of the collector."""
 
     def __init__(
-        self, directory: Path, collector: Collector, answer: Callable[[Request], Reply]
+        self, directory: Path, collector: Collector, handle: Callable[[Request], Reply]
     ) -> None:
         self.path = directory / SOCKET
         self._collector = collector
-        self._answer = answer
+        self._handle = handle
         self._clients: dict[int, _Client] = {}
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A lock and not a look: two that start at once would both find nobody.
+        # A lock, because two agents that start at the same time would not see each other.
         self._lock = LockFile(directory / "agent.lock", f"an agent at {self.path}")
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -96,7 +98,7 @@ class Control:
         except OSError as error:
             self._listener.close()
             self._lock.close()
-            raise JobsightError(f"{self.path} cannot be listened at: {error}") from None
+            raise JobsightError(f"cannot listen on {self.path}: {error}") from None
         finally:
             os.umask(before)
         self._listener.listen(32)
@@ -109,12 +111,12 @@ class Control:
         except (BlockingIOError, ConnectionError):
             return
         except OSError:
-            # Whoever waits would wake us again and again.
+            # The pending connection would wake the loop again and again.
             self._collector.unwatch(self._listener.fileno())
-            again = time.monotonic_ns() + _ACCEPT_AGAIN
+            again = time.monotonic_ns() + _ACCEPT_DELAY
             self._collector.at(again, self._listen_again)
             return
-        if len(self._clients) >= _MOST_CLIENTS:
+        if len(self._clients) >= _MAX_CLIENTS:
             connection.close()
             return
         connection.setblocking(False)
@@ -127,18 +129,18 @@ class Control:
             self._collector.watch(self._listener.fileno(), self._accept)
 
     def _send(self, client: _Client, data: bytes) -> bool:
-        """False when the client was let go."""
+        """False if the client was disconnected."""
         if not client.send(data):
             self._drop(client)
             return False
-        wanted = bool(client.waiting)
-        if wanted != client.waits_for_room:
-            client.waits_for_room = wanted
-            self._collector.watch_room(client.connection.fileno(), wanted=wanted)
+        wanted = bool(client.backlog)
+        if wanted != client.watches_writable:
+            client.watches_writable = wanted
+            self._collector.watch_writable(client.connection.fileno(), wanted=wanted)
         return True
 
     def _read(self, client: _Client) -> None:
-        if client.waiting and not self._send(client, b""):
+        if client.backlog and not self._send(client, b""):
             return
         try:
             data = client.connection.recv(4096)
@@ -147,7 +149,7 @@ class Control:
         except OSError:
             data = b""
         client.received += data
-        if not data or len(client.received) > _LARGEST_REQUEST:
+        if not data or len(client.received) > _MAX_REQUEST_SIZE:
             self._drop(client)
             return
         while b"\n" in client.received:
@@ -159,18 +161,18 @@ class Control:
         try:
             request = _REQUEST.decode(line)
         except msgspec.MsgspecError as error:
-            return Reply(False, f"not a request: {error}")
+            return Reply(False, f"invalid request: {error}")
         try:
-            reply = self._answer(request)
+            reply = self._handle(request)
         except Exception as error:
-            self._collector.faults.note("a question at the socket", error)
-            return Reply(False, "the agent failed at this; its log says why")
+            self._collector.report_error("a request on the control socket", error)
+            return Reply(False, "internal error of the agent, see its log")
         if reply.ok and request.do == "follow":
             client.job_id = request.job_id
         return reply
 
     def publish(self, batch: Batch) -> None:
-        """Give followers the parts of their job."""
+        """Send the parts of each job to its subscribers."""
         for client in list(self._clients.values()):
             if client.job_id is None:
                 continue
@@ -189,7 +191,7 @@ class Control:
             client.connection.setblocking(True)
             client.connection.settimeout(1.0)
             with contextlib.suppress(OSError):
-                client.connection.sendall(client.waiting)
+                client.connection.sendall(client.backlog)
             self._drop(client)
         self._collector.unwatch(self._listener.fileno())
         self._listener.close()
@@ -198,7 +200,7 @@ class Control:
 
 
 def send_request(directory: Path, request: Request, timeout: float = 2.0) -> Reply | None:
-    """Ask the node's agent something; None where there is none or it does not answer in time."""
+    """Send a request to the agent of this node; None if there is none or it does not reply."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
@@ -210,7 +212,7 @@ def send_request(directory: Path, request: Request, timeout: float = 2.0) -> Rep
 
 
 class Subscription:
-    """The client's side of ``follow``."""
+    """A client's subscription to the batches of one job."""
 
     def __init__(self, directory: Path, job_id: int) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -227,7 +229,7 @@ class Subscription:
             raise
 
     def batches(self) -> Iterator[Batch]:
-        """The job's batches as they come, until the agent ends or the job does."""
+        """The batches of the job, until the job or the agent ends."""
         self.connection.settimeout(None)
         while True:
             head = self._stream.read(_LENGTH.size)

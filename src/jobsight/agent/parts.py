@@ -1,6 +1,6 @@
-"""Replaceable parts by name: a short name of ours, or anyone's ``package.module:Name``.
+"""Loads probes, samplers and outputs by name: a built-in name, or ``package.module:Class``.
 
-Nothing is imported before it is asked for, so the agent pays only for the parts it uses.
+A part is imported when it is loaded, so the agent needs memory only for the parts in use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jobsight.agent.outputs import LISTENERS, OUTPUTS
 from jobsight.agent.samplers import SAMPLERS
 from jobsight.errors import ConfigError
 
-#: Kind of part -> short name -> import string.
+#: Kind of part -> built-in name -> import string.
 PARTS: dict[str, dict[str, str]] = {
     "listener": dict(LISTENERS),
     "output": {
@@ -29,43 +29,43 @@ PARTS: dict[str, dict[str, str]] = {
 
 
 class PartError(ConfigError):
-    """A part cannot be found or imported."""
+    """A part does not exist or cannot be imported."""
 
 
 def names(kind: str) -> list[str]:
-    """The short names of a kind of part."""
+    """The built-in names of a kind of part."""
     return sorted(PARTS[kind])
 
 
 def load_part(kind: str, name: str) -> Any:
-    """Import the part that a name stands for."""
+    """Import a part by its name."""
     table = PARTS[kind]
     if ":" in name:
         return import_from_string(kind, name)
     if name not in table:
-        valid = ", ".join(sorted(table)) or "none yet"
+        valid = ", ".join(names(kind))
         raise PartError(
             f"there is no {kind} named {name!r}; valid names: {valid}; "
-            f"your own {kind} is given as package.module:Name"
+            f"expected one of them, or package.module:Name for your own"
         )
     return import_from_string(kind, table[name])
 
 
 def import_from_string(kind: str, text: str) -> Any:
-    """Import ``package.module:Name``; the error says which half of it is wrong."""
+    """Import ``package.module:Name``; the error names the half that is wrong."""
     module_name, _, attributes = text.partition(":")
     if not module_name or not attributes:
-        raise PartError(f"{kind} {text!r}: right would be the form package.module:Name")
+        raise PartError(f"{kind} {text!r}: expected the form package.module:Name")
     try:
-        found: Any = importlib.import_module(module_name)
+        part: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # A module that is missing inside the part is the part's trouble: let its trace be seen.
+        # A module that the part itself fails to import is reported with its traceback.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise PartError(f"{kind} {text!r}: there is no module {error.name}") from None
     for attribute in attributes.split("."):
         try:
-            found = getattr(found, attribute)
+            part = getattr(part, attribute)
         except AttributeError:
             raise PartError(f"{kind} {text!r}: {module_name} has no {attributes}") from None
-    return found
+    return part

@@ -1,4 +1,4 @@
-"""The samplers and outputs of one job: each looks when it is due, and no one stops another."""
+"""The samplers and outputs of one job. A failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jobsight.model import Coverage
 from jobsight.text import readable_text
 from jobsight.util.log_once import LogOnce
 
-logger = logging.getLogger("jobsight.agent")
+logger = logging.getLogger(__name__)
 
 
 class Refreshable(Probe, Protocol):
-    """A probe that can look again for what Slurm has made and removed."""
+    """A probe that finds the steps that Slurm has created and removed."""
 
     read_at: int | None
 
@@ -27,7 +27,7 @@ class Refreshable(Probe, Protocol):
 
 
 class SamplerPlan(NamedTuple):
-    """A sampler that every job gets one of."""
+    """A sampler of which every job gets an instance."""
 
     name: str
     make: Callable[[JobView], Sampler]
@@ -39,61 +39,57 @@ class SampledJob:
 
     def __init__(
         self,
-        place: JobCgroup,
+        cgroup: JobCgroup,
         followed: FollowedJob,
         view: JobView,
         probe: Refreshable,
         samplers: Sequence[SamplerPlan],
         outputs: Sequence[Callable[[JobView], Output]],
     ) -> None:
-        self.place = place
+        self.cgroup = cgroup
         self.followed = followed
         self.view = view
         self.probe = probe
-        self._log = LogOnce(logger)
+        #: Errors of the samplers, by cause.
+        self.errors = LogOnce(logger)
         self._samplers: list[tuple[Sampler, float]] = []
+        #: When each sampler gives its next document.
         self._due: dict[str, float] = {}
         self._outputs = [OutputHandle(make(view), view) for make in outputs]
         for plan in samplers:
             try:
                 self._samplers.append((plan.make(view), plan.interval))
             except Exception as error:
-                self._failed(plan.name, error)
+                self._report(plan.name, error)
 
-    def _failed(self, name: str, error: Exception) -> None:
-        """One line per cause: a sampler that fails every second must not fill the log."""
+    def _report(self, name: str, error: Exception) -> None:
         cause = f"{name}: {type(error).__name__}: {error}"
         message = f"job {self.view.sighting.job_id}: sampler {cause}"
-        self._log.report(cause, readable_text(message)[:500], level=logging.ERROR)
-
-    @property
-    def errors(self) -> dict[str, int]:
-        """Failed readings by cause."""
-        return self._log.counts
+        self.errors.report(cause, readable_text(message)[:500], level=logging.ERROR)
 
     def add_columns(self, row: Row) -> None:
-        """Add the samplers' curves to a row of the engine's."""
+        """Add the metrics of the samplers to a row of the probe."""
         self.view.row, self.view.row_read_at = row, self.probe.read_at
         for sampler, _ in self._samplers:
             try:
                 row.update(sampler.columns(self.view))
             except Exception as error:
-                self._failed(sampler.name, error)
+                self._report(sampler.name, error)
 
     def coverage(self) -> dict[str, Coverage]:
-        """How sure the samplers' figures are, where they say so."""
-        found: dict[str, Coverage] = {}
+        """The coverage of those metrics."""
+        coverage: dict[str, Coverage] = {}
         for sampler, _ in self._samplers:
             try:
-                found |= sampler.coverage(self.view)
+                coverage |= sampler.coverage(self.view)
             except Exception as error:
-                self._failed(sampler.name, error)
-        return found
+                self._report(sampler.name, error)
+        return coverage
 
     def tick(self, now: float) -> None:
-        """Give the outputs what the samplers that are due have to say."""
+        """Pass the documents of the samplers that are due to the outputs."""
         for sampler, interval in self._samplers:
-            self._log_news(sampler)
+            self._report_readings(sampler)
             due = self._due.setdefault(sampler.name, now + interval)
             if now < due:
                 continue
@@ -101,37 +97,34 @@ class SampledJob:
             try:
                 document = sampler.document(self.view)
             except Exception as error:
-                self._failed(sampler.name, error)
+                self._report(sampler.name, error)
                 continue
             if document is not None:
-                self._store(sampler.name, document)
+                for output in self._outputs:
+                    output.store(sampler.name, document)
 
-    def _log_news(self, sampler: Sampler) -> None:
-        """Log readings that failed inside a sampler, each cause once."""
+    def _report_readings(self, sampler: Sampler) -> None:
+        """Report the failed readings of a sampler, each cause once."""
         errors = getattr(sampler, "errors", None)
         if isinstance(errors, Errors):
-            for message in errors.unreported():
-                cause = f"{sampler.name}: {message}"
-                self._log.report(cause, f"job {self.view.sighting.job_id}: {cause}")
+            for text in errors.unreported():
+                cause = f"{sampler.name}: {text}"
+                self.errors.report(cause, f"job {self.view.sighting.job_id}: {cause}")
         node = getattr(sampler, "node", None)
         if isinstance(node, Node):
-            for message in node.errors.unreported():
-                logger.warning("%s", message)
-
-    def _store(self, name: str, document: Document) -> None:
-        for output in self._outputs:
-            output.store(name, document)
+            for text in node.errors.unreported():
+                logger.warning("%s", text)
 
     def finish(self) -> None:
-        """The last word of every sampler to every output."""
+        """Pass the final documents of all samplers to the outputs."""
         documents: dict[str, Document] = {}
         for sampler, _ in self._samplers:
             try:
-                last = sampler.final(self.view)
-                if last:
-                    documents[sampler.name] = last
+                document = sampler.final(self.view)
+                if document:
+                    documents[sampler.name] = document
                 sampler.close()
             except Exception as error:
-                self._failed(sampler.name, error)
+                self._report(sampler.name, error)
         for output in self._outputs:
             output.finish(documents)

@@ -14,29 +14,29 @@ def place(directory: Path, key: str = "slurm/uid_0/job_1", **inodes: int) -> Job
 
 def test_a_birth_survives_a_restart_of_the_agent(tmp_path: Path) -> None:
     births = FirstSeen(tmp_path / "run", boot_id="a")
-    birth = births.of(place(tmp_path), [])
+    birth = births.creation_time(place(tmp_path), [])
     again = FirstSeen(tmp_path / "run", boot_id="a")
-    assert again.known(place(tmp_path))
-    assert again.of(place(tmp_path), []) == birth
+    assert again.is_known(place(tmp_path))
+    assert again.creation_time(place(tmp_path), []) == birth
     # A hierarchy may join; none changes.
-    assert again.known(place(tmp_path, cpuacct=7, memory=9))
-    assert not again.known(place(tmp_path, cpuacct=8))
-    assert not again.known(place(tmp_path, memory=7))
+    assert again.is_known(place(tmp_path, cpuacct=7, memory=9))
+    assert not again.is_known(place(tmp_path, cpuacct=8))
+    assert not again.is_known(place(tmp_path, memory=7))
 
 
 def test_another_boot_has_other_jobs(tmp_path: Path) -> None:
-    FirstSeen(tmp_path, boot_id="a").of(place(tmp_path), [])
-    assert not FirstSeen(tmp_path, boot_id="b").known(place(tmp_path))
+    FirstSeen(tmp_path, boot_id="a").creation_time(place(tmp_path), [])
+    assert not FirstSeen(tmp_path, boot_id="b").is_known(place(tmp_path))
 
 
 def test_what_ended_is_forgotten_for_good(tmp_path: Path) -> None:
     births = FirstSeen(tmp_path, boot_id="a")
     for key in ("one", "two", "three"):
-        births.of(place(tmp_path, key), [])
+        births.creation_time(place(tmp_path, key), [])
     births.forget(place(tmp_path, "one"))
     births.keep_only({"two"})
     again = FirstSeen(tmp_path, boot_id="a")
-    assert [again.known(place(tmp_path, key)) for key in ("one", "two", "three")] == [
+    assert [again.is_known(place(tmp_path, key)) for key in ("one", "two", "three")] == [
         False,
         True,
         False,
@@ -47,16 +47,16 @@ def test_what_ended_is_forgotten_for_good(tmp_path: Path) -> None:
 def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "sightings.json").write_bytes(content)
     births = FirstSeen(tmp_path, boot_id="a")
-    assert not births.known(place(tmp_path))
-    births.of(place(tmp_path), [])
-    assert FirstSeen(tmp_path, boot_id="a").known(place(tmp_path))
+    assert not births.is_known(place(tmp_path))
+    births.creation_time(place(tmp_path), [])
+    assert FirstSeen(tmp_path, boot_id="a").is_known(place(tmp_path))
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     births = FirstSeen(tmp_path / "file" / "run", boot_id="a")
-    assert births.of(place(tmp_path), []) > 0
-    assert births.known(place(tmp_path))
+    assert births.creation_time(place(tmp_path), []) > 0
+    assert births.is_known(place(tmp_path))
 
 
 def test_looks_that_share_no_hierarchy_are_of_two_jobs() -> None:

@@ -127,7 +127,7 @@ class PluginSocket:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._collector.faults.note("the socket of the profile plugin", error)
+                self._collector.report_error("the socket of the profile plugin", error)
                 return
             self.handle(data)
 

@@ -1,8 +1,7 @@
-"""Finds the jobs of Slurm on this node by their cgroups, and notices at once when one comes.
+"""Finds the jobs of Slurm on this node by their cgroups, on cgroup v1 and v2.
 
-Nothing is polled: the kernel tells through inotify when a directory is made or removed.
-
-Tells when directories come and go, so that nobody has to look.
+:class:`CgroupWatcher` lists them. Nothing is polled: :class:`Inotify` reports when a cgroup is
+created or removed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 
 from jobsight.agent.probes.slurm_cgroup import V1_CONTROLLERS
 
-#: v1: "slurm", or "slurm_<node>" where several slurmd may run on one machine.
+#: v1: "slurm", or "slurm_<node>" if several slurmd run on one machine.
 DEFAULT_V1_ROOTS: Final = (r"slurm(?:_(?P<node>.+))?",)
 #: v2: "slurmstepd.scope", or "<node>_slurmstepd.scope".
 DEFAULT_SCOPES: Final = (r"(?:(?P<node>.+)_)?slurmstepd\.scope",)
@@ -26,29 +25,29 @@ DEFAULT_SCOPES: Final = (r"(?:(?P<node>.+)_)?slurmstepd\.scope",)
 _JOB: Final = re.compile(r"job_(?P<id>\d+)|(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13})", re.IGNORECASE)
 _USER: Final = re.compile(r"uid_(?P<uid>\d+)")
 _TITLE: Final = re.compile(rb"slurmstepd: \[(\d+)\.")
-#: The hierarchies in which v1 jobs are looked for, the most telling first.
+#: The hierarchies in which v1 jobs are searched, in this order.
 _DISCOVERY: Final = ("cpuacct", "memory", "freezer", "cpuset")
 
 
 class JobCgroup(NamedTuple):
-    """A job's directories on this node."""
+    """The cgroup of a job on this node, in one or several hierarchies."""
 
-    #: The same in every hierarchy.
+    #: The path below the mount point of a hierarchy.
     key: str
     directory: Path
-    #: By controller, for those that are there; they tell a job from an earlier one of its name.
+    #: By controller, of those that exist; they differ from those of an earlier job of this name.
     inodes: dict[str, int]
-    #: None for a SLUID whose job id is not known yet.
+    #: None for a SLUID until its job id is known.
     job_id: int | None
     sluid: str | None
-    #: The node's name in the directory, where several slurmd share a machine.
+    #: The node name in the path, if several slurmd share the machine.
     node: str | None
     uid: int | None
     directories: dict[str, Path]
 
 
 class CgroupWatcher:
-    """The jobs that there are now, kept current by the kernel's word."""
+    """Lists the jobs on the node; its descriptor is readable when the list may have changed."""
 
     def __init__(
         self,
@@ -68,19 +67,18 @@ class CgroupWatcher:
 
     @property
     def blind(self) -> bool:
-        """Whether the kernel does not tell of every directory."""
+        """Whether some directories could not be watched, so that the list must be polled."""
         return self._inotify.refused
 
     def fileno(self) -> int:
         return self._inotify.fileno()
 
     def changed(self) -> bool:
-        """Take in what the kernel said; True when any of it may concern a job."""
-        ours = [event for event in self._inotify.read() if self._is_ours(event)]
-        return bool(ours)
+        """Read all events; True if any of them may concern a job."""
+        return bool([event for event in self._inotify.read() if self._is_relevant(event)])
 
-    def _is_ours(self, event: DirectoryEvent) -> bool:
-        """Beside Slurm's directories come and go those of services, which are nothing to us."""
+    def _is_relevant(self, event: DirectoryEvent) -> bool:
+        """Cgroups of services are created next to those of Slurm and are ignored."""
         if event.kind == OVERFLOWED or event.directory not in self._outer:
             return True
         if event.name == "system.slice" or event.directory == self.mount:
@@ -89,14 +87,13 @@ class CgroupWatcher:
         return _match(patterns, event.name) is not None
 
     def jobs(self) -> list[JobCgroup]:
-        """All jobs of this moment; what is found is watched from now on."""
-        # Whatever is not watched yet is asked for again: others may have made room.
+        """All jobs now. Their cgroups are watched from now on."""
+        # A watch that was refused is requested again: others may have been released.
         self._inotify.refused = False
-        found = list(self._find_v2())
-        found += self._find_v1()
-        keys = {place.key for place in found}
+        jobs = [*self._find_v2(), *self._find_v1()]
+        keys = {job.key for job in jobs}
         self._owners = {key: owner for key, owner in self._owners.items() if key in keys}
-        return found
+        return jobs
 
     def _entries(self, directory: Path) -> list[os.DirEntry[str]]:
         """The subdirectories; watched before they are listed, so that none is missed."""
@@ -111,11 +108,11 @@ class CgroupWatcher:
             raise
 
     def _find_v2(self) -> Iterator[JobCgroup]:
-        # On a hybrid machine v2 is mounted below; its jobs are then those of v1.
+        # On a hybrid machine v2 is mounted below and has no controllers; the jobs are on v1.
         if not (self.mount / "cgroup.controllers").exists():
             return
-        for place in (self.mount / "system.slice", self.mount):
-            for entry in self._entries(place):
+        for parent in (self.mount / "system.slice", self.mount):
+            for entry in self._entries(parent):
                 node = _match(self._scopes, entry.name)
                 if node is None:
                     continue
@@ -155,13 +152,13 @@ class CgroupWatcher:
         if match is None:
             return
         self._watch_steps(directories)
-        number = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
+        job_id = int(match["id"]) if match["id"] else self._id_from_title(Path(entry.path))
         inodes = inodes_of(directories)
         sluid = match["sluid"].upper() if match["sluid"] else None
         if uid is None:
             uid = self._owner(key, inodes, Path(entry.path))
         if inodes:
-            yield JobCgroup(key, Path(entry.path), inodes, number, sluid, node, uid, directories)
+            yield JobCgroup(key, Path(entry.path), inodes, job_id, sluid, node, uid, directories)
 
     def _watch_steps(self, directories: dict[str, Path]) -> None:
         for controller in ("unified", "cpuacct", "memory"):
@@ -171,8 +168,8 @@ class CgroupWatcher:
                         self._inotify.watch(Path(step.path))
 
     def _owner(self, key: str, inodes: dict[str, int], directory: Path) -> int | None:
-        """The user of a v2 job, whose directory does not say it: its tasks' uid, as the kernel has
-        it. A program may run as root for others, so root is not believed."""
+        """The user of a v2 job, which is not part of its path: the uid of its tasks. Root is
+        skipped, because a set-user-ID program may run as root."""
         before = self._owners.get(key)
         if before is not None and before[0] == inodes:
             return before[1]
@@ -187,7 +184,7 @@ class CgroupWatcher:
         return None
 
     def _id_from_title(self, directory: Path) -> int | None:
-        """A SLUID directory does not say the job's id; the title of its slurmstepd does."""
+        """The job id of a SLUID, from the process title of its slurmstepd."""
         for pid in _processes(directory, "slurm"):
             try:
                 title = (self._proc / pid / "cmdline").read_bytes()
@@ -203,24 +200,25 @@ class CgroupWatcher:
 
 
 def _processes(job: Path, below: str) -> Iterator[str]:
-    """The process ids in that part of every step; a directory may go at any moment."""
-    for place, _, names in os.walk(job):
-        parts = Path(place).relative_to(job).parts
+    """The PIDs in that part ("user" or "slurm") of every step. A cgroup may vanish any time."""
+    for path, _, names in os.walk(job):
+        parts = Path(path).relative_to(job).parts
         if parts[1:2] == (below,) and "cgroup.procs" in names:
             try:
-                yield from Path(place, "cgroup.procs").read_text().split()
+                yield from Path(path, "cgroup.procs").read_text().split()
             except OSError:
                 continue
 
 
 def inodes_of(directories: dict[str, Path]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    """The inode of each directory that exists, by controller."""
+    inodes: dict[str, int] = {}
     for controller, directory in directories.items():
         try:
-            found[controller] = directory.stat().st_ino
+            inodes[controller] = directory.stat().st_ino
         except OSError:
             continue
-    return found
+    return inodes
 
 
 def _match(patterns: list[re.Pattern[str]], name: str) -> dict[str, str | None] | None:
@@ -249,7 +247,7 @@ class DirectoryEvent(NamedTuple):
 
 
 class Inotify:
-    """Watches directories for directories that are made and removed in them.
+    """Reports subdirectories that are created or removed in watched directories.
 
     Only the watch of its parent reports the removal of a cgroup. The kernel neither sends
     DELETE_SELF for it nor ends its watch, and a stale watch would hide its successor.
@@ -263,14 +261,14 @@ class Inotify:
             raise OSError(number, f"inotify: {os.strerror(number)}")
         self._directories: dict[int, Path] = {}
         self._watches: dict[Path, int] = {}
-        #: The kernel gave no watch for want of room: somebody has to look from time to time.
+        #: The kernel refused a watch because of a limit.
         self.refused = False
 
     def fileno(self) -> int:
         return int(self._descriptor)
 
     def watch(self, directory: Path) -> bool:
-        """Start watching; False when the directory is gone."""
+        """Start watching; False if the directory is gone."""
         if directory in self._watches:
             return True
         mask = CREATED | DELETED | DELETED_SELF | _FOLDERS_ONLY
@@ -293,7 +291,7 @@ class Inotify:
         return len(self._watches)
 
     def read(self) -> Iterator[DirectoryEvent]:
-        """What has happened since the last call."""
+        """The events since the last call."""
         while True:
             try:
                 data = os.read(self._descriptor, 65536)
@@ -306,10 +304,10 @@ class Inotify:
                 name = data[start : start + length].rstrip(b"\0")
                 position = start + length
                 if mask & OVERFLOWED:
-                    # Among what was lost may be the end of a directory: all are asked for again.
+                    # A removal may be among the lost events: all watches are set again.
                     for directory in list(self._watches):
                         self._forget(directory)
-                    # Their last words may be lost as well.
+                    # Their IN_IGNORED events may be lost as well.
                     self._directories.clear()
                     yield DirectoryEvent(OVERFLOWED, Path(), "")
                 elif mask & _IGNORED:
@@ -324,7 +322,7 @@ class Inotify:
                     yield event
 
     def _forget(self, directory: Path) -> None:
-        """End the watch of a directory that is gone; the kernel answers with a last word of it."""
+        """End the watch of a removed directory; the kernel sends IN_IGNORED for it."""
         watch = self._watches.pop(directory, None)
         if watch is not None:
             self._library.inotify_rm_watch(self._descriptor, watch)

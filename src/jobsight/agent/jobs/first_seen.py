@@ -1,12 +1,12 @@
-"""When each job was first seen on this node, remembered over a restart of the agent.
+"""The creation time of each job on this node, kept over restarts of the agent.
 
-The kernel does not keep the birth of a cgroup: its directory's times are those of the first look.
-The inode number, though, is given only once between two boots.
+The kernel does not record when a cgroup was created: the times of its directory are those of its
+first access. An inode number of a cgroup is used only once between two boots.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -16,99 +16,105 @@ import msgspec
 
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.processes.procfs import TICK, OpenProcess, ProcessGone
+from jobsight.util.durable import write_atomically
+from jobsight.util.log_once import LogOnce
+
+logger = logging.getLogger(__name__)
 
 _FILE: Final = "sightings.json"
 
 
-class _Remembered(msgspec.Struct):
+class _Job(msgspec.Struct):
     birth: int
     inodes: dict[str, int]
 
 
-class _Remembering(msgspec.Struct):
-    #: Another boot gives the same inode numbers to other jobs.
+class _Content(msgspec.Struct):
+    #: After another boot the same inode numbers belong to other jobs.
     boot_id: str
-    jobs: dict[str, _Remembered]
+    jobs: dict[str, _Job]
 
 
 class FirstSeen:
-    """Birth by a job's place, in a file that does not survive a reboot."""
+    """Creation times by the key of a cgroup, in a file that does not survive a reboot."""
 
     def __init__(self, directory: Path | None, proc: bytes = b"/proc", boot_id: str = "") -> None:
         self._boot_id = boot_id
         self._file = directory / _FILE if directory is not None else None
         self._proc = proc
-        self._known: dict[str, _Remembered] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._log = LogOnce(logger)
         if self._file is not None:
             try:
-                data = self._file.read_bytes()
-                remembered = msgspec.json.decode(data, type=_Remembering)
-                if remembered.boot_id == boot_id:
-                    self._known = remembered.jobs
-            except (OSError, msgspec.MsgspecError):
-                # Without it a running job is taken for a new one, which the server tells apart.
+                content = msgspec.json.decode(self._file.read_bytes(), type=_Content)
+                if content.boot_id == boot_id:
+                    self._jobs = content.jobs
+            except FileNotFoundError:
                 pass
+            except (OSError, msgspec.MsgspecError) as error:
+                # Running jobs get a second sighting then, which the server matches to their run.
+                logger.warning("%s is not used: %s", self._file, error)
 
-    def known(self, place: JobCgroup) -> bool:
-        """Whether an agent has followed this very job before, and not an earlier of its name."""
-        remembered = self._known.get(place.key)
-        return remembered is not None and same_directories(remembered.inodes, place.inodes)
+    def is_known(self, cgroup: JobCgroup) -> bool:
+        """Whether an agent has followed this job before, not an earlier one of the same name."""
+        job = self._jobs.get(cgroup.key)
+        return job is not None and same_directories(job.inodes, cgroup.inodes)
 
-    def of(self, place: JobCgroup, processes: list[int]) -> int:
-        """The birth of a job: as remembered, else the start of its oldest process."""
-        if self.known(place):
-            return self._known[place.key].birth
-        birth = min([_changed(place.directory), *self._starts(processes)])
-        self._known[place.key] = _Remembered(birth, dict(place.inodes))
+    def creation_time(self, cgroup: JobCgroup, pids: list[int]) -> int:
+        """The stored creation time, or the start of the oldest process."""
+        if self.is_known(cgroup):
+            return self._jobs[cgroup.key].birth
+        try:
+            changed = cgroup.directory.stat().st_ctime_ns
+        except OSError:
+            changed = time.time_ns()
+        birth = min([changed, *self._start_times(pids)])
+        self._jobs[cgroup.key] = _Job(birth, dict(cgroup.inodes))
         self._save()
         return birth
 
-    def _starts(self, processes: list[int]) -> list[int]:
+    def _start_times(self, pids: list[int]) -> list[int]:
         boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        starts = []
-        for pid in processes:
+        times = []
+        for pid in pids:
             try:
                 process = OpenProcess(self._proc, pid)
             except ProcessGone:
                 continue
-            starts.append(boot + process.start_ticks * TICK)
+            times.append(boot + process.start_ticks * TICK)
             process.close()
-        return starts
+        return times
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Forget jobs that ended while no agent was there."""
-        gone = [key for key in self._known if key not in keys]
-        for key in gone:
-            del self._known[key]
-        if gone:
+        """Remove jobs that ended while no agent was running."""
+        ended = [key for key in self._jobs if key not in keys]
+        for key in ended:
+            del self._jobs[key]
+        if ended:
             self._save()
 
-    def forget(self, place: JobCgroup) -> None:
-        if self.known(place):
-            del self._known[place.key]
+    def forget(self, cgroup: JobCgroup) -> None:
+        if self.is_known(cgroup):
+            del self._jobs[cgroup.key]
             self._save()
 
     def _save(self) -> None:
         if self._file is None:
             return
-        temporary = self._file.with_suffix(".new")
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(msgspec.json.encode(_Remembering(self._boot_id, self._known)))
-            os.replace(temporary, self._file)
-        except OSError:
-            # A full or read-only run directory must not stop the measuring.
-            pass
+            data = msgspec.json.encode(_Content(self._boot_id, self._jobs))
+            # Not synced: the file is of no use after a power failure.
+            write_atomically(self._file, data, sync=False)
+        except OSError as error:
+            # A full or read-only run directory must not stop the measurement.
+            self._log.report("save", f"{self._file} cannot be written: {error.strerror}")
+        else:
+            self._log.resolve("save")
 
 
 def same_directories(before: dict[str, int], now: dict[str, int]) -> bool:
-    """Whether two looks saw the same job: hierarchies may join it, but none changes its inode."""
+    """Whether both sets of inodes belong to the same job: a hierarchy may be added, but the inode
+    in a hierarchy does not change."""
     shared = before.keys() & now.keys()
     return bool(shared) and all(before[name] == now[name] for name in shared)
-
-
-def _changed(directory: Path) -> int:
-    try:
-        return directory.stat().st_ctime_ns
-    except OSError:
-        return time.time_ns()

@@ -1,11 +1,8 @@
-"""Who the jobs are: what was said of jobs that have not come yet, and what the node sees itself.
+"""The identity of jobs: user, account, requested resources, from three sources.
 
-Who a job is, from the environment that Slurm gives its prolog.
-
-slurmd itself sets these variables for a prolog, and a user has no hand in them. They are believed
-only for the job that they name.
-
-Asks Slurm who the jobs of this node are: one question for all of them, beside the loop.
+:func:`info_from_prolog` reads the environment that slurmd sets for a prolog; a user cannot change
+it. :func:`info_from_cgroup` gives what the cgroup itself shows. :class:`Identity` queries Slurm
+for the rest. :class:`PendingJobInfo` keeps announcements until the cgroup of the job appears.
 """
 
 from __future__ import annotations
@@ -13,60 +10,70 @@ from __future__ import annotations
 import logging
 import pwd
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.model import SECOND, JobInfo
+from jobsight.util.backoff import Backoff
+from jobsight.util.log_once import LogOnce
 
-#: A prolog may tell of jobs whose directories never come.
-_LIMIT: Final = 1_000
+logger = logging.getLogger(__name__)
+
+#: The cgroup of an announced job may never appear.
+MAX_PENDING: Final = 1_000
+#: Seconds between two queries of slurmctld, however many jobs start, and the largest backoff.
+MIN_QUERY_INTERVAL: Final = 5.0
+MAX_QUERY_INTERVAL: Final = 300.0
+#: Seconds from the start of a job to the query.
+JOIN_DELAY: Final = 1.0
 
 
 class PendingJobInfo:
-    """What prologs said before the job's directories came; the oldest is forgotten first."""
+    """Announcements of jobs whose cgroup does not exist yet; the oldest is dropped first."""
 
     def __init__(self) -> None:
         self._infos: dict[int, JobInfo] = {}
         self._gpus: dict[int, tuple[str, ...]] = {}
 
-    def keep_info(self, info: JobInfo) -> None:
+    def add_info(self, info: JobInfo) -> None:
         self._infos[info.job_id] = info
-        if len(self._infos) > _LIMIT:
+        if len(self._infos) > MAX_PENDING:
             del self._infos[next(iter(self._infos))]
 
-    def keep_gpus(self, job_id: int, gpus: tuple[str, ...]) -> None:
+    def add_gpus(self, job_id: int, gpus: tuple[str, ...]) -> None:
         self._gpus[job_id] = gpus
-        if len(self._gpus) > _LIMIT:
+        if len(self._gpus) > MAX_PENDING:
             del self._gpus[next(iter(self._gpus))]
 
-    def take_info(self, job_id: int) -> JobInfo | None:
+    def pop_info(self, job_id: int) -> JobInfo | None:
         return self._infos.pop(job_id, None)
 
-    def take_gpus(self, job_id: int) -> tuple[str, ...] | None:
+    def pop_gpus(self, job_id: int) -> tuple[str, ...] | None:
         return self._gpus.pop(job_id, None)
 
 
-def info_from_cgroup(cluster: str, job_id: int, place: JobCgroup) -> JobInfo:
-    """What the node itself knows of a job."""
+def info_from_cgroup(cluster: str, job_id: int, cgroup: JobCgroup) -> JobInfo:
+    """The identity of a job as far as its cgroup shows it."""
     user = None
-    if place.uid is not None:
+    if cgroup.uid is not None:
         try:
-            user = pwd.getpwuid(place.uid).pw_name
+            user = pwd.getpwuid(cgroup.uid).pw_name
         except KeyError:
-            user = str(place.uid)
+            user = str(cgroup.uid)
     return JobInfo(
         cluster=cluster,
         job_id=job_id,
         source="cgroup",
-        sluid=place.sluid,
+        sluid=cgroup.sluid,
         user=user,
-        uid=place.uid,
+        uid=cgroup.uid,
     )
 
 
 def info_from_prolog(environment: Mapping[str, str], cluster: str, job_id: int) -> JobInfo | None:
-    """What the prolog was told about this job; None where it was told nothing."""
+    """The identity of a job from the environment of its prolog; None if it is that of another."""
     if environment.get("SLURM_JOB_ID") != str(job_id):
         return None
     start = _number(environment, "SLURM_JOB_START_TIME")
@@ -89,7 +96,7 @@ def info_from_prolog(environment: Mapping[str, str], cluster: str, job_id: int) 
 
 
 def _number(environment: Mapping[str, str], *names: str) -> int | None:
-    """The first of these that is a number."""
+    """The first of these variables that is a number."""
     for name in names:
         text = environment.get(name, "")
         if text.isascii() and text.isdigit():
@@ -98,68 +105,69 @@ def _number(environment: Mapping[str, str], *names: str) -> int | None:
 
 
 def _nodes(text: str) -> tuple[str, ...] | None:
-    # A list with brackets is Slurm's to expand; the server asks it.
+    # A host list with brackets is left to the server, which queries Slurm.
     return tuple(text.split(",")) if text and "[" not in text else None
 
 
-logger = logging.getLogger("jobsight.agent")
-
-#: slurmctld is left in peace: however many jobs begin, it is not asked more often than this.
-SHORTEST_PAUSE: Final = 5.0
-LONGEST_PAUSE: Final = 300.0
-
-
 class Identity(threading.Thread):
-    """Asks when a job begins that nobody has told of, and again while Slurm is away."""
+    """Queries Slurm for the identity of the node's jobs: one query for all, in its own thread.
+
+    A query is made after a job has started that no prolog announced completely, and repeated with
+    a backoff while Slurm is unreachable.
+    """
 
     def __init__(
         self,
-        ask: Callable[[], list[JobInfo]],
-        tell: Callable[[list[JobInfo]], None],
+        query: Callable[[], list[JobInfo]],
+        deliver: Callable[[list[JobInfo]], None],
         *,
-        pause: float = SHORTEST_PAUSE,
+        min_interval: float = MIN_QUERY_INTERVAL,
     ) -> None:
-        super().__init__(name="identity", daemon=True)
-        self._ask = ask
-        self._tell = tell
-        self._pause = pause
-        self._wanted = threading.Event()
-        self._ended = threading.Event()
-        self.failures = 0
-        self.last_error = ""
+        super().__init__(name="jobsight-identity", daemon=True)
+        self._query = query
+        self._deliver = deliver
+        self._min_interval = min_interval
+        self._next_query = 0.0
+        self._backoff = Backoff(min_interval, MAX_QUERY_INTERVAL)
+        self._log = LogOnce(logger)
+        self._requested = threading.Event()
+        self._stopped = threading.Event()
 
-    def want(self) -> None:
-        """A job has begun whose owner is not known."""
-        self._wanted.set()
+    @property
+    def failures(self) -> int:
+        """Failed queries since the last success."""
+        return self._backoff.failures
+
+    def request(self) -> None:
+        """Query soon: a job has started whose identity is incomplete."""
+        self._requested.set()
 
     def run(self) -> None:
-        while not self._ended.is_set():
-            self._wanted.wait()
-            if self._ended.is_set():
-                return
-            self._wanted.clear()
-            self._ended.wait(self._pause_after(self.failures))
-            self._once()
+        delay = 0.0
+        while not self._stopped.is_set():
+            self._requested.wait()
+            # Jobs start together, and one query serves them all.
+            delay = max(delay, min(JOIN_DELAY, self._min_interval))
+            self._stopped.wait(max(delay, self._next_query - time.monotonic()))
+            if not self._stopped.is_set():
+                delay = self._query_once()
 
-    def _pause_after(self, failures: int) -> float:
-        if failures == 0:
-            # Jobs begin together; one answer shall serve them all.
-            return min(1.0, self._pause)
-        return min(self._pause * 2.0 ** (failures - 1), LONGEST_PAUSE)
-
-    def _once(self) -> None:
+    def _query_once(self) -> float:
+        """One query; returns the delay before the next."""
+        self._requested.clear()
+        self._next_query = time.monotonic() + self._min_interval
         try:
-            answer = self._ask()
+            infos = self._query()
         except Exception as error:
-            self.failures += 1
-            if self.last_error != str(error):
-                self.last_error = str(error)
-                logger.warning("Slurm cannot be asked who the jobs are: %s", error)
-            self._wanted.set()
-            return
-        self.failures, self.last_error = 0, ""
-        self._tell(answer)
+            self._log.report("query", f"Slurm cannot be queried for the node's jobs: {error}")
+            self._requested.set()
+            return self._backoff.fail()
+        logger.debug("Slurm returned %d jobs of this node", len(infos))
+        self._log.resolve("query", "Slurm can be queried again")
+        self._backoff.reset()
+        self._deliver(infos)
+        return 0.0
 
-    def end(self) -> None:
-        self._ended.set()
-        self._wanted.set()
+    def stop(self) -> None:
+        self._stopped.set()
+        self._requested.set()

@@ -1,4 +1,4 @@
-"""The counters of a job's cgroups, on both versions, through descriptors that stay open."""
+"""Reads the CPU and memory files of cgroup v1 and v2 through descriptors that stay open."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
-#: v1 writes "no limit" as the largest number of whole pages.
+#: v1 writes "no limit" as the largest multiple of the page size.
 _NO_LIMIT: Final = 2**62
 
 
 class CpuReading(NamedTuple):
+    """CPU time in nanoseconds."""
+
     time: int
     user: int
     system: int
 
 
 class MemoryReading(NamedTuple):
+    """Memory in bytes."""
+
     current: int
     anonymous: int
     #: Page cache without shared memory.
@@ -32,6 +36,8 @@ class MemoryReading(NamedTuple):
 
 
 class MemoryPeaks(NamedTuple):
+    """The kernel's own peaks, the limit and the OOM kills; None if the kernel has none."""
+
     peak: int | None
     limit: int | None
     swap_peak: int | None
@@ -43,7 +49,7 @@ class CgroupGone(OSError):
 
 
 class CgroupFiles:
-    """Kept descriptors of the files of one directory."""
+    """The open files of one cgroup."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -62,7 +68,7 @@ class CgroupFiles:
             raise
 
     def number(self, name: str) -> int | None:
-        """A file of one number; None where this kernel does not have it or it says "max"."""
+        """A file of one number; None if the kernel does not have it or it contains "max"."""
         try:
             text = self.read(name, 64).strip()
         except FileNotFoundError:
@@ -71,6 +77,7 @@ class CgroupFiles:
         return None if value is None or value >= _NO_LIMIT else value
 
     def table(self, name: str) -> dict[bytes, int]:
+        """A file of names and numbers."""
         words = self.read(name, 8192).split()
         return dict(zip(words[::2], map(int, words[1::2]), strict=False))
 
@@ -81,21 +88,21 @@ class CgroupFiles:
 
 
 def cpu_v1(files: CgroupFiles) -> CpuReading:
-    """The CPU counters of a directory of the cpuacct hierarchy and all below it."""
+    """The CPU counters of a cgroup of the cpuacct hierarchy, including its descendants."""
     total = int(files.read("cpuacct.usage", 64))
     split = files.table("cpuacct.stat")
     return _scaled(total, split.get(b"user", 0), split.get(b"system", 0))
 
 
 def cpu_v2(files: CgroupFiles) -> CpuReading:
-    """The CPU counters of a directory of the unified hierarchy and all below it."""
+    """The CPU counters of a v2 cgroup, including its descendants."""
     table = files.table("cpu.stat")
     total = table.get(b"usage_usec", 0) * 1000
     return _scaled(total, table.get(b"user_usec", 0), table.get(b"system_usec", 0))
 
 
 def memory_v1(files: CgroupFiles) -> MemoryReading:
-    """The memory counters of a directory of the memory hierarchy and all below it."""
+    """The memory counters of a cgroup of the memory hierarchy, including its descendants."""
     current = files.number("memory.usage_in_bytes") or 0
     table = files.table("memory.stat")
     shared = table.get(b"total_shmem", 0)
@@ -109,7 +116,7 @@ def memory_v1(files: CgroupFiles) -> MemoryReading:
 
 
 def memory_v2(files: CgroupFiles) -> MemoryReading:
-    """The memory counters of a directory of the unified hierarchy and all below it."""
+    """The memory counters of a v2 cgroup, including its descendants."""
     current = files.number("memory.current") or 0
     table = files.table("memory.stat")
     shared = table.get(b"shmem", 0)
@@ -145,7 +152,7 @@ def peaks_v2(files: CgroupFiles) -> MemoryPeaks:
 
 
 def _scaled(total: int, user: int, system: int) -> CpuReading:
-    """Split an exact total in the proportion of two coarse counters."""
+    """Divide an exact total in the proportion of two coarse counters."""
     parts = user + system
     share = user / parts if parts else 0.5
     exact_user = round(total * share)
@@ -156,7 +163,7 @@ NO_PEAKS: Final = MemoryPeaks(None, None, None, None)
 
 
 class CgroupV1:
-    """One job's directories in the v1 hierarchies; a controller that is not there is None."""
+    """The cgroup of one job in the v1 hierarchies; None for a controller without one."""
 
     version: Final = "cgroup v1"
 
@@ -190,7 +197,7 @@ class CgroupV1:
 
 
 class CgroupV2:
-    """One job's directory in the unified hierarchy. CPU counters are there without a controller."""
+    """The cgroup of one job on v2. CPU counters do not require a controller."""
 
     version: Final = "cgroup v2"
 
@@ -219,14 +226,14 @@ CgroupReader = CgroupV1 | CgroupV2
 
 
 def processes_below(directory: Path) -> list[int]:
-    """The process ids of a cgroup and all below it."""
-    found: list[int] = []
-    for place, _, names in os.walk(directory):
+    """The PIDs of a cgroup and its descendants."""
+    pids: list[int] = []
+    for path, _, names in os.walk(directory):
         if "cgroup.procs" in names:
             try:
-                with open(os.path.join(place, "cgroup.procs"), "rb", 0) as file:
-                    found += map(int, file.read().split())
+                with open(os.path.join(path, "cgroup.procs"), "rb", 0) as file:
+                    pids += map(int, file.read().split())
             except OSError as error:
                 if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EOPNOTSUPP):
                     raise
-    return found
+    return pids

@@ -1,7 +1,7 @@
-"""All cgroups that Slurm made for one job on a node: steps and tasks kept apart and summed.
+"""The cgroups of one Slurm job on a node: counters of the job, its steps and its tasks.
 
-Slurm removes them as steps end and before the epilog runs. What the directory of the job counts
-outlives its steps; what a step counted is kept from its last reading.
+Slurm removes the cgroup of a step when the step ends, and that of the job before the epilog. The
+counters of the job include ended steps; those of an ended step are kept from its last reading.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from jobsight.agent.probes.cgroup_files import (
 from jobsight.model import StepUse
 
 V1_CONTROLLERS: Final = ("cpuacct", "memory", "cpuset", "freezer", "devices")
-_WHOLE_STEP: Final = ("freezer", "memory", "cpuset", "cpuacct")
-#: The process that Slurm's own daemon is, where it shares a directory with the user's.
+_STEP_CONTROLLERS: Final = ("freezer", "memory", "cpuset", "cpuacct")
+#: The command name of Slurm's daemon, which shares a cgroup with the user's processes on v1.
 DAEMON: Final = b"slurmstepd"
 
 
 class StepCgroup:
-    """The directories of one step."""
+    """The cgroup of one step, in one or several hierarchies."""
 
     def __init__(self, name: str, directories: dict[str, Path], version: str) -> None:
         self.use = StepUse(step=name, first_seen=time.time_ns())
@@ -44,9 +44,9 @@ class StepCgroup:
         self._v2 = version == SlurmCounters.V2
         self._files: dict[str, CgroupFiles] = {}
         self._tasks: dict[Path, CgroupFiles] = {}
-        #: CPU time of each task at its last reading; a task may go before its step.
+        #: CPU time of each task at its last reading; a task may end before its step.
         self._task_cpu: dict[Path, int] = {}
-        #: The part of the CPU time that was spent in programs; on v2 alone.
+        #: User time; on v2 only.
         self.cpu_user = 0
 
     def _open(self, controller: str, below: str = "") -> CgroupFiles | None:
@@ -56,7 +56,7 @@ class StepCgroup:
         return files
 
     def refresh(self, directories: dict[str, Path]) -> None:
-        """Look for tasks, and for hierarchies in which the step has appeared since."""
+        """Find tasks, and hierarchies in which the step has appeared since."""
         self.directories.update(directories)
         tasks = [] if self._v2 else _directories(self.directories.get("cpuacct"), "task_")
         for directory in tasks:
@@ -65,7 +65,7 @@ class StepCgroup:
         self.use.tasks = max(self.use.tasks, len(tasks))
 
     def read(self) -> None:
-        """Take the step's counters; one that is gone keeps its last ones."""
+        """Read the counters of the step. A removed step keeps its last ones."""
         if self.use.ended:
             return
         try:
@@ -75,7 +75,7 @@ class StepCgroup:
                 self._read_v1()
             self.use.last_seen = time.time_ns()
         except CgroupGone:
-            # On v2 the directories of a new step are made one after the other.
+            # On v2 the cgroups of a new step are created one after the other.
             if not any(directory.exists() for directory in self.directories.values()):
                 self.end()
 
@@ -86,9 +86,9 @@ class StepCgroup:
             self.use.memory_peak, self.use.oom_kills = peaks.peak, peaks.oom_kills
         if cpuacct is None:
             return
-        whole = int(cpuacct.read("cpuacct.usage", 64))
+        total = int(cpuacct.read("cpuacct.usage", 64))
         if not self._tasks and not self._task_cpu:
-            self.use.cpu_time, self.use.cpu_overhead = whole, 0
+            self.use.cpu_time, self.use.cpu_overhead = total, 0
             return
         complete = bool(self._tasks)
         for directory, files in list(self._tasks.items()):
@@ -101,9 +101,9 @@ class StepCgroup:
                     del self._tasks[directory]
         tasks = sum(self._task_cpu.values())
         if complete and len(self._tasks) == len(self._task_cpu):
-            self.use.cpu_overhead = max(0, whole - tasks)
-        # A task that has gone before its last reading is still in the step, and is the user's.
-        self.use.cpu_time = max(tasks, whole - (self.use.cpu_overhead or 0))
+            self.use.cpu_overhead = max(0, total - tasks)
+        # The step still includes a task that ended before its last reading.
+        self.use.cpu_time = max(tasks, total - (self.use.cpu_overhead or 0))
 
     def _read_v2(self) -> None:
         user = self._open("unified", "user")
@@ -137,8 +137,8 @@ class StepCgroup:
         return [pid for pid in self._all() if _is_daemon(pid)]
 
     def _all(self) -> list[int]:
-        """Everything in the step. slurmstepd stays out of the cpuacct hierarchy."""
-        for controller in _WHOLE_STEP:
+        """All PIDs of the step. slurmstepd is not in the cpuacct hierarchy."""
+        for controller in _STEP_CONTROLLERS:
             if controller in self.directories:
                 return processes_below(self.directories[controller])
         return []
@@ -155,35 +155,35 @@ class StepCgroup:
 
 
 class SlurmCounters:
-    """The counters of one job of Slurm on this node."""
+    """The counters of one Slurm job on this node."""
 
     V1: Final = "cgroup v1"
     V2: Final = "cgroup v2"
 
     def __init__(self, directories: dict[str, Path]) -> None:
-        #: By controller on v1, "unified" on v2; hierarchies may appear later.
+        #: By controller on v1, "unified" on v2; some may be created later.
         self.directories = directories
         self.version = self.V2 if "unified" in directories else self.V1
         self.overhead: int | None = None
         self._files: dict[str, CgroupFiles] = {}
         self._steps: dict[str, StepCgroup] = {}
         self._ended: list[StepUse] = []
-        #: Of the ended steps; their time in programs, where it is counted by step.
+        #: User time of the ended steps; on v2 only.
         self._ended_user = 0
         self.refresh()
 
     def refresh(self) -> None:
-        """Look for steps and tasks; called when a directory has come or gone."""
-        found: dict[str, dict[str, Path]] = {}
+        """Find steps and tasks; called after cgroups were created or removed."""
+        present: dict[str, dict[str, Path]] = {}
         for controller, directory in self.directories.items():
-            for place in _directories(directory, "step_"):
-                found.setdefault(place.name.removeprefix("step_"), {})[controller] = place
-        for name, directories in found.items():
+            for path in _directories(directory, "step_"):
+                present.setdefault(path.name.removeprefix("step_"), {})[controller] = path
+        for name, directories in present.items():
             step = self._steps.get(name)
             if step is None:
                 step = self._steps[name] = StepCgroup(name, directories, self.version)
             step.refresh(directories)
-        for name in [name for name in self._steps if name not in found]:
+        for name in [name for name in self._steps if name not in present]:
             step = self._steps.pop(name)
             step.end()
             self._ended.append(step.use)
@@ -197,7 +197,7 @@ class SlurmCounters:
         return files
 
     def cpu(self) -> CpuReading | None:
-        """The job's CPU time without slurmstepd's, which is in ``overhead``."""
+        """The CPU time of the job without that of slurmstepd, which is in ``overhead``."""
         files = self._open("unified" if self.version == self.V2 else "cpuacct")
         if files is None:
             return None
@@ -205,16 +205,16 @@ class SlurmCounters:
             step.read()
         steps = self.steps()
         self.overhead = sum(step.cpu_overhead or 0 for step in steps)
-        whole = cpu_v2(files) if self.version == self.V2 else cpu_v1(files)
-        used = max(0, whole.time - self.overhead)
+        total = cpu_v2(files) if self.version == self.V2 else cpu_v1(files)
+        used = max(0, total.time - self.overhead)
         users = [step.cpu_time for step in steps]
         if self.version == self.V2 and None not in users:
-            # slurmstepd runs on between two reads, so the users' own sums are taken as they are;
-            # a step that could not be read yet is in the whole alone.
+            # slurmstepd runs between two reads, so the sum of the steps is more accurate than
+            # the difference. A step that could not be read yet is in the total only.
             used = sum(filter(None, users))
             user = self._ended_user + sum(step.cpu_user for step in self._steps.values())
             return CpuReading(used, user, used - user)
-        user = round(used * whole.user / whole.time) if whole.time else used // 2
+        user = round(used * total.user / total.time) if total.time else used // 2
         return CpuReading(used, user, used - user)
 
     def memory(self) -> MemoryReading | None:
@@ -247,7 +247,7 @@ class SlurmCounters:
         return [(name, step.user_processes()) for name, step in self._steps.items()]
 
     def daemons(self) -> list[tuple[str, int]]:
-        """Slurm's own processes: their children are the user's."""
+        """Step and PID of each slurmstepd. Their children belong to the user."""
         return [(name, pid) for name, step in self._steps.items() for pid in step.daemons()]
 
     def close(self) -> None:
