@@ -94,6 +94,20 @@ def test_nothing_heavy_before_the_command_is_known() -> None:
     assert shown.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("words", ["report", "jobs"])
+def test_queries_import_nothing_heavy(words: str, tmp_path: Path) -> None:
+    """A tenth of a second each; bench_startup measures the sum."""
+    store = ["--store", str(tmp_path / "store.db")]
+    assert command.main(["run", "-q", *store, "--", "true"]) == 0
+    code = (
+        f"import sys; from jobsight.cli.main import main; main({[words, *store]!r})\n"
+        "heavy = ('numpy', 'pyarrow', 'fastapi', 'sqlalchemy', 'alembic', 'httpx2', 'ssl')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize("words", ["doctor --json", "agent --help", "run --help", "doctor"])
 def test_a_node_needs_only_the_packages_of_the_agent(words: str) -> None:
     code = (

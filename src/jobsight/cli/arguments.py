@@ -9,7 +9,6 @@ parameters. Its ``main`` builds a :class:`CommandParser`, adds the options and c
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, name: str, description: str | None) -> None:
         super().__init__(
             prog=f"jobsight {name}" if name else "jobsight",
-            description=inspect.cleandoc(description or ""),
+            description=description or "",
             formatter_class=HelpFormatter,
             allow_abbrev=False,
             add_help=False,
@@ -64,7 +63,7 @@ class HelpFormatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=28)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = text.split("\n\n")
+        paragraphs = text.strip().split("\n\n")
         return "\n\n".join(
             textwrap.fill(" ".join(paragraph.split()), width, initial_indent=indent)
             for paragraph in paragraphs
@@ -197,7 +196,7 @@ def _check_bounds(value: float, least: float, most: float | None) -> None:
 
 
 def _first_sentence(function: Callable[..., Any]) -> str:
-    text = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
+    text = (function.__doc__ or "").split("\n\n")[0]
     return " ".join(text.split()).rstrip(".")
 
 

@@ -1,6 +1,6 @@
-"""``jobsight report``: what a job asked for and used, in place of ``seff``.
+"""``jobsight report``: what a job requested and used, in place of ``seff``.
 
-Asks a running server of this user, where the store itself may not be read.
+The report comes from the store, or from the running server if the store cannot be read.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -24,6 +22,7 @@ from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
+from jobsight.transport.http import request
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
 from jobsight.util.outer import encode_json, from_outer
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 def report(
     *, run: str | None, json: bool, all_rows: bool, store: str | None, config: str | None
 ) -> None:
-    """Report what a job asked for and used, by which programs, and how sure each figure is."""
+    """Report what a job requested and used, by executable, with the coverage of each figure."""
     settings = load_settings(config)
     location = store or settings.store.location
     wanted = run or job_of_this_shell()
@@ -63,15 +62,18 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
     """Build the report from the store itself, or ask the server that may read it."""
     reference = _reference(wanted) if wanted else None
     if _readable(location):
-        from jobsight.archive.reader import attach
         from jobsight.reports.build import build_report
         from jobsight.store.store import Store
 
         opened = Store.open(location)
-        if settings is not None:
-            from jobsight.server.promql import attach_promql
+        if settings is not None and settings.archive.location:
+            # pyarrow and numpy take longer than the whole report.
+            from jobsight.archive.reader import attach
 
             attach(opened, settings.archive)
+        if settings is not None and settings.server.series == "promql":
+            from jobsight.server.promql import attach_promql
+
             attach_promql(opened, settings.server)
         try:
             return build_report(opened, _choose(opened, reference))
@@ -144,7 +146,9 @@ def main(arguments: Sequence[str]) -> int:
     return parser.run(report, arguments)
 
 
-_LIMIT = 10.0
+#: Seconds for one request, and bytes of the largest reply.
+_TIMEOUT = 10.0
+_MAX_REPLY = 256 * 2**20
 
 
 class _Row(msgspec.Struct):
@@ -162,40 +166,46 @@ def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
         return None
     token = read_token(Path(record.token_file))
     if wanted is None:
-        query = urllib.parse.urlencode({"user": user, "limit": 1})
+        query = urlencode({"user": user, "limit": 1})
         rows = _get(record, f"/api/v1/jobs?{query}", token, _Rows).jobs
         if not rows:
             raise StoreError(f"the server {record.url} has no job of {user}")
         wanted = rows[0].run
-    return _get(record, f"/api/v1/jobs/{urllib.parse.quote(wanted)}", token, JobReport)
+    return _get(record, f"/api/v1/jobs/{quote(wanted)}", token, JobReport)
 
 
 _Reply = TypeVar("_Reply")
 
 
 def _get(record: RunningServer, path: str, token: str, kind: type[_Reply]) -> _Reply:
-    url = record.url + path
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    # No proxy: the server is on this machine, and its token must not leave it.
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    """One request. The agent's HTTP client uses no proxy: the server is on this machine, and its
+    token must not leave it."""
+    url = urlsplit(record.url)
+    host = url.hostname or ""
+    wrap = None
     if record.certificate is not None:
         from jobsight.transport.tls import ClientTls
 
-        context = ClientTls(record.certificate, pinned=True).context
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-    opener = urllib.request.build_opener(*handlers)
+        wrap = ClientTls(record.certificate, pinned=True).wrapping(host)
+    headers = {"Authorization": f"Bearer {token}"}
     try:
-        with opener.open(request, timeout=_LIMIT) as reply:
-            return from_outer(msgspec.json.decode(reply.read()), kind)
-    except urllib.error.HTTPError as error:
-        raise StoreError(_sentence(error)) from None
+        reply = request(
+            "GET",
+            host,
+            url.port or (80 if wrap is None else 443),
+            path,
+            headers,
+            b"",
+            _TIMEOUT,
+            wrap,
+            _MAX_REPLY,
+        )
+        if reply.status == 200:
+            return from_outer(msgspec.json.decode(reply.body), kind)
     except (OSError, msgspec.MsgspecError) as error:
-        reason: Any = getattr(error, "reason", None) or error
-        raise JobsightError(f"the server at {url} cannot be asked: {reason}") from None
-
-
-def _sentence(error: urllib.error.HTTPError) -> str:
+        raise JobsightError(f"the server at {record.url} cannot be queried: {error}") from None
     try:
-        return str(msgspec.json.decode(error.read(), type=dict[str, str])["error"])
-    except (msgspec.DecodeError, KeyError, OSError):
-        return f"the server answered {error.code} {error.reason}"
+        sentence = str(msgspec.json.decode(reply.body, type=dict[str, str])["error"])
+    except (msgspec.MsgspecError, KeyError):
+        sentence = f"the server at {record.url} answered {reply.status}"
+    raise StoreError(sentence)
