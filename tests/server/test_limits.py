@@ -285,3 +285,24 @@ def test_huge_numbers_of_jobs_do_not_reach_the_store(store: Store) -> None:
     answer = app_with(store).post("/api/v1/batches", content=wire.encode(sent))
     assert answer.status_code == 422
     assert "16,385 jobs; at most 16,384 allowed" in answer.json()["error"]
+
+
+def test_refused_batches_are_logged_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    client = app_with(store)
+    caplog.set_level("INFO", "jobsight.server")
+    for _ in range(3):
+        assert client.post("/api/v1/batches", content=b"nonsense").status_code == 400
+    (refused,) = [record for record in caplog.records if "refused a batch" in record.message]
+    assert refused.levelname == "WARNING"
+    assert client.post("/api/v1/batches", content=wire.encode(batch())).status_code == 200
+    assert "are accepted again" in caplog.text
+
+
+def test_slow_requests_are_logged(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.server.app.SLOW", 0.0)
+    caplog.set_level("DEBUG", "jobsight.server")
+    app_with(store).get("/api/v1/jobs?user=secret")
+    assert "GET /api/v1/jobs took" in caplog.text
+    assert "secret" not in caplog.text

@@ -168,7 +168,7 @@ def test_a_renewed_certificate_is_taken_up_without_a_restart(
 ) -> None:
     before = shown(server)
     renew(papers, tmp_path)
-    monkeypatch.setattr("jobsight.server.serve._RENEWAL_TURNS", 1)
+    monkeypatch.setattr("jobsight.server.serve._RENEWAL_TICKS", 1)
     now = wait_until(lambda: shown(server) != before and shown(server))
     assert now.split() == Path(papers.pair("node")[0]).read_text().split()
     assert send(server, ClientTls(papers.authority)).stored
@@ -182,12 +182,12 @@ def test_a_renewal_in_its_middle_changes_nothing(
     shutil.copy(papers.pair("node")[1], tmp_path / "server.key")
     with caplog.at_level(logging.INFO, "jobsight.server"):
         tls.renew()
-        assert "not taken up yet" in caplog.text
+        assert "cannot be loaded yet" in caplog.text
         (tmp_path / "server.pem").unlink()
         tls.renew()
         shutil.copy(papers.pair("node")[0], tmp_path / "server.pem")
         tls.renew()
-        assert "was renewed" in caplog.text
+        assert "reloaded the certificate" in caplog.text
         caplog.clear()
         tls.renew()
     assert caplog.text == ""
@@ -216,15 +216,15 @@ def wrong_settings(papers: Papers, folder: Path) -> dict[str, dict[str, str | No
         subprocess.run([*command, "-out", locked], check=True, capture_output=True)
     right: dict[str, str | None] = {"tls_certificate": certificate, "tls_key": key}
     return {
-        r"server\.tls_key: is needed beside server\.tls_certificate": right | {"tls_key": None},
-        r"server\.tls_certificate: is needed beside server\.tls_client_ca": {
+        r"server\.tls_key: is required with server\.tls_certificate": right | {"tls_key": None},
+        r"server\.tls_certificate: is required with server\.tls_client_ca": {
             "tls_client_ca": papers.authority
         },
         r"tls_certificate: /none cannot be read: No such": right | {"tls_certificate": "/none"},
         r"cannot be used together: KEY_VALUES_MISMATCH": right
         | {"tls_key": papers.pair("node")[1]},
-        r"cannot be used together: .*; right are PEM": right | {"tls_key": certificate},
-        r"server\.tls_key: is protected by a passphrase": right | {"tls_key": str(locked)},
+        r"cannot be used together: .*; expected a PEM": right | {"tls_key": certificate},
+        r"server\.tls_key: has a passphrase": right | {"tls_key": str(locked)},
         r"tls_client_ca: .*server\.key holds no certificate": right | {"tls_client_ca": key},
     }
 
@@ -246,7 +246,7 @@ def test_wrong_papers_of_an_agent_are_one_clear_line(papers: Papers) -> None:
     cases = {
         r"/none cannot be read: No such file": ("/none", None, None),
         r"node\.key holds no certificate \(PEM\)": (key, None, None),
-        r"tls_key: needs agent\.tls_certificate": (None, None, key),
+        r"tls_key requires agent\.tls_certificate": (None, None, key),
         r"cannot be used together: KEY_VALUES": (None, certificate, papers.pair("server")[1]),
     }
     for words, given in cases.items():

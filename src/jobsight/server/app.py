@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import jobsight
 from jobsight import web
@@ -22,6 +25,11 @@ from jobsight.server.auth import BATCHES, AccessControl, TokenCache
 from jobsight.store.store import Store
 from jobsight.util.outer import outer_schemas
 from jobsight.web import pages
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a request is logged as slow.
+SLOW = 1.0
 
 _DESCRIPTION = """What the jobs of a cluster really did.
 
@@ -71,6 +79,7 @@ def create_app(
     async def alive() -> PlainTextResponse:
         return PlainTextResponse("ok\n")
 
+    app.add_middleware(SlowRequests)
     app.add_middleware(
         AccessControl,
         token=token,
@@ -81,6 +90,22 @@ def create_app(
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+class SlowRequests:
+    """Logs requests that take longer than :data:`SLOW` seconds, at DEBUG."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = time.monotonic()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            elapsed = time.monotonic() - start
+            if elapsed > SLOW:
+                logger.debug("%s %s took %.1f s", scope.get("method"), scope["path"], elapsed)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

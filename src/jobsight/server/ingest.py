@@ -30,6 +30,7 @@ from jobsight.server.receiver import Receipt, Receiver
 from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken
 from jobsight.transport.wire import WireError
+from jobsight.util.log_once import LogOnce
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ class Ingest:
             threads=MAX_BATCHES if parallel else 1,
             batch_size=1 if parallel else MAX_BATCHES,
         )
+        #: By the address of the agent.
+        self._refused = LogOnce(logger)
         #: Bytes of the bodies in memory.
         self._body_bytes = 0
 
@@ -106,7 +109,19 @@ class Ingest:
         token: ClusterToken | None = request.scope.get(TOKEN_IN_SCOPE)
         self._warn_of_proxy(request)
         # Behind a proxy that is not trusted, the address is the proxy's: its agents share a limit.
-        agent = (token.id if token else None, request.client.host if request.client else "")
+        address = request.client.host if request.client else ""
+        try:
+            receipt = await self._receive(request, token, (token.id if token else None, address))
+        except (HTTPException, JobsightError) as error:
+            reason = error.detail if isinstance(error, HTTPException) else str(error)
+            self._refused.report(address, f"refused a batch from {address}: {reason}")
+            raise
+        self._refused.resolve(address, f"batches from {address} are accepted again")
+        return receipt
+
+    async def _receive(
+        self, request: Request, token: ClusterToken | None, agent: tuple[int | None, str]
+    ) -> Receipt:
         try:
             self._check_certificate(request)
             self._check_rate(agent)

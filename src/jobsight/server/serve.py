@@ -1,6 +1,7 @@
-"""Runs the server: in this process until a signal, or in a thread beside something else.
+"""Runs the server: until a signal (:func:`run_server`), or in a thread (:class:`BackgroundServer`).
 
-The server's own TLS: its certificate, renewed while it runs, and those it asks agents for.
+:func:`_prepared` opens socket, store and background work in their order. :class:`ServerTls` has the
+TLS context and reloads a renewed certificate.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import uvicorn
 from fastapi import FastAPI
@@ -35,15 +36,17 @@ from jobsight.store.store import Store
 from jobsight.transport.running_server import RunningServer, announced, load_token
 from jobsight.util.memory import collect_rarely, return_free_memory
 
-_START_LIMIT = 30.0
-#: Those that some ten batches make.
-_NEW_OBJECTS = 20_000
-#: uvicorn's own loop turns so often between two looks at the certificate: ten seconds.
-_RENEWAL_TURNS = 100
+logger = logging.getLogger(__name__)
+
+_START_TIMEOUT = 30.0
+#: Garbage collection threshold: the objects of about ten batches.
+_GC_THRESHOLD = 20_000
+#: Ticks of uvicorn between two checks of the certificate: ten seconds.
+_RENEWAL_TICKS = 100
 
 
 class BackgroundServer:
-    """A server in a thread of this process, for as long as the ``with`` block lasts."""
+    """A server in a thread of this process, for the duration of the ``with`` block."""
 
     def __init__(self, settings: Settings, store: Store | None = None) -> None:
         self.settings = settings
@@ -57,7 +60,7 @@ class BackgroundServer:
 
     @property
     def address(self) -> str:
-        """The address that signs a browser in."""
+        """The URL that signs a browser in; it contains the token."""
         return f"{self.url}/?token={self.token}"
 
     def __enter__(self) -> Self:
@@ -86,7 +89,7 @@ class BackgroundServer:
         assert self._server is not None
         assert self._thread is not None
         ended = threading.Event()
-        for _ in range(int(_START_LIMIT / 0.01)):
+        for _ in range(int(_START_TIMEOUT / 0.01)):
             if self._server.started:
                 return
             if not self._thread.is_alive():
@@ -102,42 +105,43 @@ class BackgroundServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which looks after the certificate now and then."""
+    """uvicorn's server, which also checks for a renewed certificate."""
 
     tls: ServerTls | None = None
 
     async def on_tick(self, counter: int) -> bool:
-        if self.tls is not None and counter % _RENEWAL_TURNS == 0:
+        if self.tls is not None and counter % _RENEWAL_TICKS == 0:
             self.tls.renew()
         return await super().on_tick(counter)
 
 
-class _Prepared:
-    """A server with its socket open and nothing running yet."""
+class _Prepared(NamedTuple):
+    """A server with an open socket that is not running yet."""
 
-    def __init__(
-        self, server: uvicorn.Server, listener: socket.socket, url: str, token: str
-    ) -> None:
-        self.server = server
-        self.listener = listener
-        self.url = url
-        self.token = token
+    server: uvicorn.Server
+    listener: socket.socket
+    url: str
+    token: str
+    #: The location of the store, without a password.
+    store: str
 
     def run(self) -> None:
+        logger.info("listening on %s, store %s", self.url, self.store)
         self.server.run(sockets=[self.listener])
+        logger.info("stopped listening on %s", self.url)
 
 
-def run_server(settings: Settings, say: Callable[[str], None] = print) -> None:
-    """Serve until INT or TERM, then end cleanly."""
-    # A heap for each thread would keep what the largest batches of each have needed.
+def run_server(settings: Settings, show: Callable[[str], None] = print) -> None:
+    """Serve until SIGINT or SIGTERM; ``show`` prints the address with the token."""
+    # With one heap per thread, each would keep the memory of its largest batches.
     return_free_memory(heaps=2, large=4 * 2**20)
     with _prepared(settings, None) as prepared, _quiet_signals():
         gc.collect()
-        collect_rarely(_NEW_OBJECTS)
-        say(f"jobsight serves {settings.store.location}")
-        say(f"  open   {prepared.url}/?token={prepared.token}")
-        say(f"  token  {token_file(settings)}")
-        say("  end    Ctrl-C")
+        collect_rarely(_GC_THRESHOLD)
+        show(f"jobsight serves {prepared.store}")
+        show(f"  open   {prepared.url}/?token={prepared.token}")
+        show(f"  token  {token_file(settings)}")
+        show("  end    Ctrl-C")
         prepared.run()
 
 
@@ -196,16 +200,16 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             tokens=tokens,
             remote=_remote(settings, stack),
         )
-        yield _Prepared(_server(app, settings, tls), listener, url, token)
+        yield _Prepared(_server(app, settings, tls), listener, url, token, store.database.where)
 
 
 def _remote(settings: Settings, stack: ExitStack) -> RemoteWriter | None:
-    """Where batches go besides the store, as long as the server runs."""
+    """Remote write of all stored batches, while the server runs."""
     wanted = settings.server.remote_write
     if wanted.url is None:
         return None
-    folder = paths.store_directory(settings.store.location) / "remote-write"
-    remote = RemoteWriter("server.remote_write", wanted, folder, compress=best_snappy())
+    directory = paths.store_directory(settings.store.location) / "remote-write"
+    remote = RemoteWriter("server.remote_write", wanted, directory, compress=best_snappy())
     stack.callback(remote.close)
     remote.start()
     return remote
@@ -218,7 +222,6 @@ def _server(app: FastAPI, settings: Settings, tls: ServerTls | None) -> uvicorn.
         http=HttpProtocol,
         # Its loggers use the handler of the command.
         log_config=None,
-        log_level="warning",
         access_log=False,
         server_header=False,
         lifespan="off",
@@ -233,19 +236,19 @@ def _server(app: FastAPI, settings: Settings, tls: ServerTls | None) -> uvicorn.
 
 
 def open_listener(settings: Settings) -> socket.socket:
-    """Open the socket before anything else is touched, so that a port in use costs nothing."""
+    """Open the socket. This comes first, so that a port in use has no side effects."""
     host, port = settings.server.host, settings.server.port
     address = _address(host, port)
     secure = settings.server.tls_certificate is not None
     if not (address.is_loopback or secure or settings.server.allow_network):
         raise ConfigError(
-            f"{host} is not a loopback address, and the pages are not encrypted: set "
-            "server.tls_certificate and server.tls_key, put a proxy with TLS before 127.0.0.1, or "
+            f"{host} is not a loopback address and TLS is not configured: set "
+            "server.tls_certificate and server.tls_key, or use a proxy with TLS and 127.0.0.1, or "
             "set server.allow_network to true"
         )
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    # asyncio sends at once (TCP_NODELAY) only where the protocol is named. Else an answer, which is
-    # written in two pieces, waits 40 ms for the other side to acknowledge the first.
+    # asyncio sets TCP_NODELAY only on sockets with an explicit protocol. Without it, a reply, which
+    # is written in two parts, waits 40 ms for the acknowledgement of the first.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -256,7 +259,7 @@ def open_listener(settings: Settings) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise JobsightError(
                 f"port {port} of {host} is in use; choose another with --port N or make run PORT=N "
-                "(0 takes any free one) or end the program that holds it"
+                "(0 for any free port), or stop the program that uses it"
             ) from None
         raise JobsightError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return listener
@@ -264,10 +267,10 @@ def open_listener(settings: Settings) -> socket.socket:
 
 def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise ConfigError(f"{host!r} is not an address of this machine") from None
-    return ipaddress.ip_address(str(found[0][4][0]).partition("%")[0])
+    return ipaddress.ip_address(str(addresses[0][4][0]).partition("%")[0])
 
 
 def _url(host: str, port: int, *, secure: bool) -> str:
@@ -277,8 +280,8 @@ def _url(host: str, port: int, *, secure: bool) -> str:
 
 @contextmanager
 def _quiet_signals() -> Iterator[None]:
-    # uvicorn ends on these signals and then raises them again for whoever was there before; a
-    # TERM would then kill the process before its record is removed.
+    # uvicorn stops on these signals and then raises them again for the previous handlers; SIGTERM
+    # would then kill the process before its server file is removed.
     def ignore(number: int, frame: object) -> None:
         return None
 
@@ -290,11 +293,8 @@ def _quiet_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-logger = logging.getLogger("jobsight.server")
-
-
 class ServerTls:
-    """The context of the server's connections. A renewed certificate is taken up as it is found."""
+    """The TLS context of the server; a renewed certificate is reloaded without a restart."""
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
         self.certificate = certificate
@@ -305,7 +305,7 @@ class ServerTls:
 
     @classmethod
     def of(cls, settings: ServerSettings) -> ServerTls | None:
-        """As the settings say; None where the server speaks plain HTTP."""
+        """From the settings; None without TLS."""
         named = {
             name: Path(value).expanduser()
             for name in ("tls_certificate", "tls_key", "tls_client_ca")
@@ -315,7 +315,7 @@ class ServerTls:
             return None
         for name in ("tls_certificate", "tls_key"):
             if name not in named:
-                raise ConfigError(f"server.{name}: is needed beside server.{min(named)}")
+                raise ConfigError(f"server.{name}: is required with server.{min(named)}")
         for name, file in named.items():
             try:
                 file.open("rb").close()
@@ -326,23 +326,23 @@ class ServerTls:
         return cls(named["tls_certificate"], named["tls_key"], named.get("tls_client_ca"))
 
     def renew(self) -> None:
-        """Take up a certificate and key that have changed; wrong ones change nothing."""
+        """Reload the certificate and key if they have changed; an invalid pair changes nothing."""
         try:
             state = self._state()
             if state == self._seen:
                 return
-            # Tried elsewhere first: a pair that does not fit would spoil the context in use.
+            # Loaded into another context first: a mismatched pair would break the one in use.
             self._load()
             self.context.load_cert_chain(self.certificate, self.key, _no_passphrase)
         except (OSError, ConfigError) as error:
-            logger.warning("the renewed certificate is not taken up yet: %s", error)
+            logger.warning("the renewed certificate cannot be loaded yet: %s", error)
             return
         self._seen = state
-        logger.info("the certificate %s was renewed", self.certificate)
+        logger.info("reloaded the certificate %s", self.certificate)
 
     def _state(self) -> list[tuple[int, int]]:
-        found = [os.stat(file) for file in (self.certificate, self.key)]
-        return [(status.st_mtime_ns, status.st_ino) for status in found]
+        files = (self.certificate, self.key)
+        return [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, files)]
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -351,24 +351,24 @@ class ServerTls:
         except OSError as error:
             raise ConfigError(
                 f"server.tls_certificate {self.certificate} and server.tls_key {self.key} cannot "
-                f"be used together: {_said(error)}; right are PEM files of one another"
+                f"be used together: {_reason(error)}; expected a PEM certificate and its key"
             ) from None
         if self._client_ca is not None:
-            # Asked of everybody and needed for batches alone: browsers have none.
+            # Optional: required for batches only; browsers have no certificate.
             context.verify_mode = ssl.CERT_OPTIONAL
             try:
                 context.load_verify_locations(self._client_ca)
             except OSError as error:
                 raise ConfigError(
                     f"server.tls_client_ca: {self._client_ca} holds no certificate (PEM): "
-                    f"{_said(error)}"
+                    f"{_reason(error)}"
                 ) from None
         return context
 
 
 def _no_passphrase() -> bytes:
-    raise ConfigError("server.tls_key: is protected by a passphrase; a server has nobody to ask")
+    raise ConfigError("server.tls_key: has a passphrase; expected a key without one")
 
 
-def _said(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return str(getattr(error, "reason", None) or error.strerror or error)
