@@ -20,6 +20,9 @@ SECOND = 1_000_000_000
 #: A reading that failed, inside a column of integers. Floating-point columns use NaN.
 MISSING = -(2**63)
 
+#: The source of runs that `jobsight run` started; no scheduler knows them.
+LAUNCHER_SOURCE = "jobsight run"
+
 Quality: TypeAlias = Literal["exact", "estimate", "failed", "missing"]
 
 

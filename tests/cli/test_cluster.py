@@ -8,8 +8,8 @@ import pytest
 from jobsight.cli.main import main
 from jobsight.model import SECOND
 from jobsight.scheduler.records import PartitionInfo
-from jobsight.scheduler.snapshot import Snapshot
 from jobsight.scheduler.state import ScrapeState, write_state
+from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from tests.scheduler.sinks.site import START, book, keep, node, record
 
@@ -31,7 +31,7 @@ def location(tmp_path: Path) -> str:
             PartitionInfo(cluster="c1", name="main", state="UP", time_limit=3600 * SECOND),
             PartitionInfo(cluster="c1", name="long", state="UP"),
         ]
-        Snapshot(store, "c1").keep("partition", [(one.name, one) for one in partitions])
+        Snapshot(store.database, "c1").replace("partition", [(one.name, one) for one in partitions])
         write_state(place, ScrapeState(cluster="c1", attempted=START, succeeded=START))
     return place
 

@@ -11,11 +11,11 @@ from starlette.testclient import TestClient
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND
 from jobsight.scheduler.cluster_metrics import count_cluster, count_health, exposition
-from jobsight.scheduler.sinks.feeder import keep_mark
-from jobsight.scheduler.snapshot import Snapshot
+from jobsight.scheduler.sinks.feeder import set_sink_checkpoint
 from jobsight.scheduler.state import ScrapeState, write_state
 from jobsight.server.app import create_app
 from jobsight.server.serve import BackgroundServer
+from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from tests.prometheus.servers import Prometheus, wait_for
 from tests.scheduler.sinks.site import START, node, record
@@ -71,7 +71,7 @@ def test_the_server_gives_them_and_the_health(tmp_path: Path) -> None:
     with Store.open(location) as store:
         for cluster in ("c1", "c2"):
             counted = count_cluster(cluster, NODES, JOBS)
-            Snapshot(store, cluster).keep("gauges", [("all", counted)])
+            Snapshot(store.database, cluster).replace("cluster_metrics", [("all", counted)])
         write_state(str(location), ScrapeState(cluster="c1", attempted=1, succeeded=1))
         write_state(str(location), ScrapeState(cluster="c2", attempted=1, reason="squeue failed"))
         client = TestClient(create_app(store, "t" * 20), base_url="http://localhost")
@@ -88,7 +88,7 @@ def test_the_server_gives_them_and_the_health(tmp_path: Path) -> None:
             for sample in family.samples
         }
         assert success == {"c1": 1, "c2": 0}
-        keep_mark(store, "mongodb", 0, "MongoDB does not take the jobs: away")
+        set_sink_checkpoint(store, "mongodb", 0, "MongoDB does not take the jobs: away")
         health = client.get("/api/v1/health").json()
         assert not health["healthy"]
         assert [(each["cluster"], each["reason"]) for each in health["clusters"]] == [
@@ -103,7 +103,7 @@ def test_a_real_prometheus_scrapes_the_server(tmp_path: Path) -> None:
     with BackgroundServer(settings) as server:
         with Store.open(settings.store.location) as store:
             counted = count_cluster("c1", NODES, JOBS)
-            Snapshot(store, "c1").keep("gauges", [("all", counted)])
+            Snapshot(store.database, "c1").replace("cluster_metrics", [("all", counted)])
         text = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text()
         shipped = text.partition("```yaml\n")[2].partition("```")[0]
         for old, new in (

@@ -19,9 +19,9 @@ from jobsight.scheduler.records import (
     SourceError,
 )
 from jobsight.scheduler.scraper import Scraper
-from jobsight.scheduler.snapshot import read_snapshot
 from jobsight.scheduler.sources.base import Choice
 from jobsight.scheduler.state import read_state
+from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
 from tests.store.sample import batch, part, sighting
 
@@ -142,17 +142,19 @@ def test_nodes_and_waiting_jobs_are_kept(site: Site) -> None:
     site.slurm.known_nodes = [NodeInfo(cluster="c1", name="n1", cpus=4)]
     site.slurm.queued = [job(2, None, state="PENDING"), job(3)]
     assert site.scraper.once().healthy
-    assert [node.name for node in read_snapshot(site.store, "c1", "node", NodeInfo)] == ["n1"]
-    (waits,) = read_snapshot(site.store, "c1", "waiting", JobRecord)
+    assert [node.name for node in read_snapshot(site.store.database, "c1", "node", NodeInfo)] == [
+        "n1"
+    ]
+    (waits,) = read_snapshot(site.store.database, "c1", "pending", JobRecord)
     assert waits.info.job_id == 2
     assert site.runs() == [(3, 0, "RUNNING")]
     site.slurm.queued = [job(2), job(3)]
     site.scraper.once()
-    assert read_snapshot(site.store, "c1", "waiting", JobRecord) == []
+    assert read_snapshot(site.store.database, "c1", "pending", JobRecord) == []
     # The controller is away: what was known of the cluster stays.
     site.slurm.controller_away = SourceError("squeue failed")
     assert not site.scraper.once().healthy
-    assert len(read_snapshot(site.store, "c1", "node", NodeInfo)) == 1
+    assert len(read_snapshot(site.store.database, "c1", "node", NodeInfo)) == 1
 
 
 def test_catching_up_goes_in_bounded_windows(site: Site) -> None:

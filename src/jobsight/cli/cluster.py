@@ -38,12 +38,14 @@ def cluster(
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.reports.cluster import view_cluster
     from jobsight.scheduler.records import NodeInfo
-    from jobsight.scheduler.snapshot import read_snapshot, snapshot_clusters
+    from jobsight.store.snapshot import read_snapshot, snapshot_clusters
     from jobsight.store.store import Store
 
     with Store.open(location) as opened:
-        chosen = _chosen(name, snapshot_clusters(opened))
-        listed = {one: read_snapshot(opened, one, "node", NodeInfo) for one in chosen if nodes}
+        chosen = _chosen(name, snapshot_clusters(opened.database))
+        listed = {
+            one: read_snapshot(opened.database, one, "node", NodeInfo) for one in chosen if nodes
+        }
         views = [view_cluster(opened, one) for one in chosen]
     if json:
         write_json(listed if nodes else views)

@@ -103,10 +103,10 @@ def _feed_once(settings: Settings, store: Store) -> list[bool]:
 
     fed = []
     for sink in open_sinks(settings.sinks):
-        outlet = Feeder(store, sink, settings.sinks.interval)
-        fed.append(outlet.feed_once())
+        feeder = Feeder(store, sink, settings.sinks.interval)
+        fed.append(feeder.feed_once())
         if fed[-1]:
-            print(f"{sink.name:<8} {outlet.state.written} documents written")
+            print(f"{sink.name:<8} {feeder.written} documents written")
         sink.close()
     return fed
 

@@ -28,10 +28,10 @@ from jobsight.config.settings import ExportSettings
 from jobsight.errors import ConfigError, JobsightError, StoreError
 from jobsight.export.records import ReportedRun, Reporting, UsageRecord, to_xml
 from jobsight.software.preview import software_names
+from jobsight.store.checkpoints import Checkpoint, read_checkpoint, set_checkpoint
 from jobsight.store.database import Database
 from jobsight.store.rollups.rollups import decode_contribution
 from jobsight.store.store import Store
-from jobsight.store.write.scheduler import Checkpoint, read_checkpoint, set_checkpoint
 from jobsight.util.durable import sync_directory, temporary_name, write_temporary
 
 #: Runs that are looked at before the position is noted, where none of them has news.

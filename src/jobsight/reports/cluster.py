@@ -10,8 +10,8 @@ import msgspec
 from jobsight.model import JobInfo
 from jobsight.scheduler.cluster_metrics import count_tasks, is_usable
 from jobsight.scheduler.records import JobRecord, NodeInfo, PartitionInfo
-from jobsight.scheduler.snapshot import read_snapshot
 from jobsight.scheduler.state import ScrapeState, read_state
+from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
 from jobsight.util.outer import Duration, Time
 
@@ -79,11 +79,11 @@ class ClusterView(msgspec.Struct, kw_only=True):
 
 def view_cluster(store: Store, cluster: str) -> ClusterView:
     """Read the snapshot of the last scrape."""
-    nodes = read_snapshot(store, cluster, "node", NodeInfo)
-    pending = read_snapshot(store, cluster, "waiting", JobRecord)
+    nodes = read_snapshot(store.database, cluster, "node", NodeInfo)
+    pending = read_snapshot(store.database, cluster, "pending", JobRecord)
     running = store.open_runs(cluster)
     state = read_state(store.database.where, cluster)
-    partitions = read_snapshot(store, cluster, "partition", PartitionInfo)
+    partitions = read_snapshot(store.database, cluster, "partition", PartitionInfo)
     running_in = Counter(run.partition or "" for run in running)
     return _view(cluster, state, nodes, partitions, pending, running_in)
 

@@ -1,8 +1,7 @@
-"""What a scheduler's reply says, in one shape for all releases and all ways to ask.
+"""Records of the scheduler in one form for all releases and sources, and its errors.
 
-Units as in :mod:`jobsight.model`: nanoseconds, bytes; ``None`` is "not known".
-
-What can go wrong between us and a scheduler; both are said, neither is an empty list.
+Units as in :mod:`jobsight.model`: nanoseconds and bytes; ``None`` means "not known". A query that
+fails and a reply that is not understood raise a :class:`SchedulerError`; neither is an empty list.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from jobsight.util.outer import Size, Time
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A field that was not understood. Its raw value stays in the record."""
+    """A field that was not understood. Its value is in ``raw`` of the record."""
 
-    #: The record it belongs to: "job 12", "node cn1".
+    #: "job 12", "node cn1".
     record: str
     field: str
     reason: str
@@ -30,9 +29,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class StepInfo(msgspec.Struct, kw_only=True):
-    """One step of a job, as the accounting booked it."""
+    """A step of a job, as recorded by the accounting."""
 
-    #: As Slurm names it: "batch", "extern", "interactive", "0", "1" ...
+    #: "batch", "extern", "interactive", "0", "1" ...
     step: str
     name: str | None = None
     state: str | None = None
@@ -45,16 +44,15 @@ class StepInfo(msgspec.Struct, kw_only=True):
     cpu_time: int | None = None
     cpu_user: int | None = None
     cpu_system: int | None = None
-    #: The highest resident memory of one task.
+    #: The highest resident memory of any task.
     memory_peak: int | None = None
     tres: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-class JobRecord(msgspec.Struct, kw_only=True):
-    """A job with all that has a place; ``info`` is what the store keeps of it."""
+class JobDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the scheduler reports of a job beyond its :class:`JobInfo`."""
 
-    info: JobInfo
-    #: Beside the state: COMPLETING, REQUEUED, CONFIGURING ...
+    #: COMPLETING, REQUEUED, CONFIGURING ...
     state_flags: tuple[str, ...] = ()
     reason: str | None = None
     reservation: str | None = None
@@ -73,38 +71,52 @@ class JobRecord(msgspec.Struct, kw_only=True):
     standard_input: str | None = None
     priority: int | None = None
     eligible: int | None = None
-    #: Waiting jobs: the start that the scheduler expects.
+    #: Of a pending job: the start that the scheduler expects.
     expected_start: int | None = None
     elapsed: int | None = None
     suspended: int | None = None
     node_count: int | None = None
     tasks: int | None = None
-    #: The tasks of an array that wait in one record: "3-4%2".
+    #: The pending tasks of an array, which have one record: "3-4%2".
     array_tasks: str | None = None
     array_task_limit: int | None = None
     derived_exit_code: int | None = None
     derived_exit_signal: int | None = None
-    #: Who ended it by scancel, where Slurm says so.
+    #: Who cancelled the job.
     cancelled_by: str | None = None
     flags: tuple[str, ...] = ()
     tres_requested: dict[str, int] = msgspec.field(default_factory=dict)
-    #: Generic resources with their places, one text for each node: "gpu:a100:2(IDX:0-1)".
+    #: Generic resources with their indices, one text for each node: "gpu:a100:2(IDX:0-1)".
     gres: tuple[str, ...] = ()
     cpu_time: int | None = None
     cpu_user: int | None = None
     cpu_system: int | None = None
     steps: list[StepInfo] = msgspec.field(default_factory=list)
-    #: What was not understood, by field, as it came.
+    #: Values that were not understood, by path, as received.
     raw: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class JobRecord(JobDetails, kw_only=True, omit_defaults=True):
+    """A job as the scheduler reports it. The store keeps ``info`` as columns."""
+
+    info: JobInfo
 
     @property
     def ran(self) -> bool:
-        """Whether this is a run: a job that waits, or was cancelled while it waited, is none."""
+        """False for a pending job, and for one that was cancelled while pending."""
         return self.info.start is not None
+
+    @property
+    def details(self) -> JobDetails:
+        """The details to be stored, without values that differ in each reply of a running job."""
+        values = {name: getattr(self, name) for name in JobDetails.__struct_fields__}
+        if self.info.end is None:
+            values["elapsed"] = None
+        return JobDetails(**values)
 
 
 class NodeInfo(msgspec.Struct, kw_only=True):
-    """A node as the scheduler sees it."""
+    """A node as the scheduler reports it."""
 
     cluster: str
     name: str
@@ -140,7 +152,7 @@ class NodeInfo(msgspec.Struct, kw_only=True):
     owner: str | None = None
     comment: str | None = None
     extra: str | None = None
-    #: "gpu:a100" and the like, configured and in use.
+    #: By name and type, such as "gpu:a100": configured, and allocated.
     gres: dict[str, int] = msgspec.field(default_factory=dict)
     gres_used: dict[str, int] = msgspec.field(default_factory=dict)
     tres: dict[str, int] = msgspec.field(default_factory=dict)
@@ -152,7 +164,7 @@ class NodeInfo(msgspec.Struct, kw_only=True):
 
 
 class PartitionInfo(msgspec.Struct, kw_only=True):
-    """A partition."""
+    """A partition; an empty tuple of allowed names means all."""
 
     cluster: str
     name: str
@@ -174,14 +186,14 @@ class PartitionInfo(msgspec.Struct, kw_only=True):
 
 
 class Jobs:
-    """A reply about jobs, read once while it comes; ``records`` takes all of it into memory."""
+    """A reply about jobs, iterated once while it arrives; ``records`` reads all into memory."""
 
     def __init__(
         self, records: Iterable[JobRecord] = (), problems: list[Problem] | None = None
     ) -> None:
         self._stream = iter(records)
         self._records: list[JobRecord] | None = None
-        #: Complete, as the release is, once all records have been read.
+        #: Like the release, complete after the iteration.
         self.problems: list[Problem] = [] if problems is None else problems
         self.release: str | None = None
 
@@ -196,7 +208,7 @@ class Jobs:
 
 
 def join_jobs(replies: Iterable[Jobs]) -> Jobs:
-    """Several replies as one, each asked for when it is its turn."""
+    """Several replies as one; each is requested when the iteration reaches it."""
 
     def records() -> Iterator[JobRecord]:
         for reply in replies:
@@ -225,16 +237,16 @@ class Partitions(msgspec.Struct, kw_only=True):
 
 
 class SchedulerError(JobsightError):
-    """The scheduler could not be asked, or not be understood."""
+    """A query of the scheduler failed."""
 
 
 class SourceError(SchedulerError):
-    """A source gave no answer: not installed, not reachable, refused, too slow."""
+    """There is no reply: Slurm is not installed, unreachable, too slow, or refuses the query."""
 
 
 class AdaptError(SchedulerError):
-    """An answer came and is not understood as a whole."""
+    """A reply as a whole is not understood."""
 
 
 class NoList(AdaptError):
-    """An answer is about something else than what was asked for."""
+    """A reply has no list of the requested records."""

@@ -1,14 +1,13 @@
-"""Brings what Slurm knows into the store, and forgets nothing that ended meanwhile.
+"""Scrapes Slurm into the store.
 
-Each round asks the controller once and the accounting for the time since the last round, with
-some overlap; after a longer absence in windows of bounded length. Then every run that is still
-open in the store, and that the controller does not show as running, is asked for by its id.
-Jobs that never ran are no runs: waiting ones are left out until they start, those cancelled while
-they waited for ever.
+Each round of a :class:`Scraper` queries the controller once, and the accounting for the time since
+the last round with some overlap; after a longer absence in windows of bounded length. Then it
+queries by id every run that is open in the store and that the controller does not show as
+running, so that no end is missed. Jobs that never ran are not runs: pending jobs are kept in the
+snapshot of the cluster only.
 
-One record of a run from what the controller and the accounting say of it.
-
-Scrapes in the background of a server.
+Read :meth:`Scraper.once` first; :class:`Queue` and :func:`combine` merge the controller's and the
+accounting's record of a run. :func:`scraping` runs the scrapers of a server in threads.
 """
 
 from __future__ import annotations
@@ -24,30 +23,35 @@ import msgspec
 
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
-from jobsight.model import SECOND, JobInfo, RunReference, merge_job_info
+from jobsight.model import LAUNCHER_SOURCE, SECOND, JobInfo, RunReference
 from jobsight.scheduler.adapters.policy import ReservationInfo, mark_reserved
 from jobsight.scheduler.cluster_metrics import count_cluster
 from jobsight.scheduler.fields import ENDED
 from jobsight.scheduler.records import JobRecord, Jobs, Problem, SchedulerError
 from jobsight.scheduler.sinks.feeder import feeding
-from jobsight.scheduler.snapshot import Snapshot
 from jobsight.scheduler.sources.base import Choice, Source, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
 from jobsight.store.read.queries import RunNotFound
+from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from jobsight.store.write.validation import BatchError
+from jobsight.util.backoff import Backoff
+from jobsight.util.batching import batched
+from jobsight.util.log_once import MAX_CAUSES, LogOnce
+from jobsight.util.workers import PeriodicWorker
 
-logger = logging.getLogger("jobsight.scheduler")
+logger = logging.getLogger(__name__)
 
 _DAY = 86400 * SECOND
-#: Runs that are no jobs of Slurm's.
-_OTHER_SOURCES = frozenset({"jobsight run", "test"})
-#: Ids in one question, and the longest pause before an open run is asked for again.
-_MOST_IDS = 200
-#: Records that are in memory at once, however many a reply has.
-_AT_ONCE = 1000
-_POLICY_EVERY = 3600 * SECOND
-_FIRST_PAUSE, _LONGEST_PAUSE = 60 * SECOND, 6 * 3600 * SECOND
+#: Records in memory at a time, however many a reply has.
+_BATCH_SIZE = 1000
+_POLICY_INTERVAL = 3600 * SECOND
+#: Job ids in one query.
+_MAX_IDS = 200
+#: Seconds between two queries for an open run that the accounting does not know.
+_FIRST_DELAY, _MAX_DELAY = 60.0, 6 * 3600.0
+#: Seconds between two rounds while they fail, unless the interval is longer.
+_MAX_FAILURE_DELAY = 300.0
 
 
 class Scraper:
@@ -61,86 +65,101 @@ class Scraper:
         choose: Callable[[Settings], Choice] = open_source,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
+        self.state = read_state(settings.store.location, settings.cluster)
         self._store = store
         self._settings = settings
         self._choose = choose
         self._clock = clock
         self._choice: Choice | None = None
-        #: When an open run that nobody knows is asked for again, and the pause after that.
-        self._pauses: dict[int, tuple[int, int]] = {}
-        #: Runs of this round that stand in the accounting and in the queue.
-        self._booked: set[Key] = set()
+        #: By job id, for open runs that were queried by id.
+        self._backoffs: dict[int, Backoff] = {}
+        #: Runs of this round that both the accounting and the controller reported.
+        self._combined: set[Key] = set()
         self._policy_due = 0
         self._reservations: list[ReservationInfo] = []
-        self._reported: set[tuple[str, str]] = set()
-        self._mirror = Snapshot(store, settings.cluster, clock)
-        self.state = read_state(settings.store.location, settings.cluster)
+        self._log = LogOnce(logger)
+        self._snapshot = Snapshot(store.database, settings.cluster, clock)
 
     def once(self) -> ScrapeState:
-        """One round. What fails is said in the state; what is stored stays as it is."""
+        """One round. A failure is in the reason of the state, and the store stays as it is."""
         state = self.state
+        begin = time.monotonic()
         state.attempted = self._clock()
         state.reason, state.seen, state.changed, state.problems = "", 0, 0, 0
         try:
-            self._round(state)
+            nodes = self._round(state)
             state.succeeded = self._clock()
+            logger.info(
+                "scraped cluster %s from source %s: %d jobs, %d changed, %d nodes in %.1f s",
+                state.cluster,
+                self._choice.source.name if self._choice else "",
+                state.seen,
+                state.changed,
+                nodes,
+                time.monotonic() - begin,
+            )
         except JobsightError as error:
             state.reason = str(error)
-            # Another source may answer next time.
+            # Another source may answer in the next round.
             self._choice = None
         write_state(self._settings.store.location, state)
         return state
 
-    def _round(self, state: ScrapeState) -> None:
+    def _round(self, state: ScrapeState) -> int:
+        """Returns the number of nodes."""
         if self._choice is None:
             state.source = ""
             self._choice = self._choose(self._settings)
             state.source = self._choice.reason
+            logger.debug("cluster %s: source %s", state.cluster, state.source)
         source = self._choice.source
         now = self._clock()
+        nodes = 0
         failures: list[str] = []
         queue = Queue()
-        self._booked.clear()
-        # The accounting may answer while the controller is away, and the other way round.
+        self._combined.clear()
+        # The accounting may answer while the controller is unreachable, and vice versa.
         with _collected(failures):
             jobs = source.queue()
             queue = Queue(jobs)
             self._report(jobs.problems)
-            self._mirror.keep("waiting", queue.waiting.items())
-        self._mirror_policy(source, now)
+            self._snapshot.replace("pending", queue.pending.items())
+        self._scrape_policy(source, now)
         with _collected(failures):
-            self._mirror_cluster(source, queue)
+            nodes = self._scrape_cluster(source, queue)
         with _collected(failures):
-            self._catch_up(now, queue)
-        # What the accounting has not booked yet, or could not be asked for.
-        for some in batched(
-            (record for key, record in queue.runs.items() if key not in self._booked), _AT_ONCE
-        ):
-            self._store_all(some)
+            self._catch_up(source, now, queue)
+        # What the accounting has not recorded yet, or could not be queried for.
+        rest = (record for key, record in queue.runs.items() if key not in self._combined)
+        for batch in batched(rest, _BATCH_SIZE):
+            self._record(batch)
         with _collected(failures):
-            self._reconcile(now, queue)
+            self._query_open_runs(source, queue)
         if failures:
             raise SchedulerError("; ".join(dict.fromkeys(failures)))
+        return nodes
 
-    def _mirror_cluster(self, source: Source, queue: Queue) -> None:
+    def _scrape_cluster(self, source: Source, queue: Queue) -> int:
         nodes, partitions = source.nodes(), source.partitions()
         mark_reserved(nodes.records, self._reservations, self._clock())
-        counted = count_cluster(self._settings.cluster, nodes.records, queue.records())
-        self._mirror.keep("gauges", [("all", counted)])
+        metrics = count_cluster(self._settings.cluster, nodes.records, queue.records())
+        self._snapshot.replace("cluster_metrics", [("all", metrics)])
         for kind, reply in (("node", nodes), ("partition", partitions)):
             self._report(reply.problems)
-            self._mirror.keep(kind, ((record.name, record) for record in reply.records))
+            self._snapshot.replace(kind, ((record.name, record) for record in reply.records))
+        return len(nodes.records)
 
-    def _mirror_policy(self, source: Source, now: int) -> None:
-        """Reservations and the like, which change seldom; without them a round is still whole."""
+    def _scrape_policy(self, source: Source, now: int) -> None:
+        """Reservations, QOS and associations: they change rarely, and a round succeeds without."""
         if now < self._policy_due:
             return
-        self._policy_due = now + _POLICY_EVERY
+        self._policy_due = now + _POLICY_INTERVAL
         try:
             policy = source.policy()
         except SchedulerError as error:
-            logger.warning("reservations, QOS and associations are not known: %s", error)
+            self._log.report("policy", f"reservations, QOS and associations are not known: {error}")
             return
+        self._log.resolve("policy")
         self._report(policy.problems)
         self._reservations = policy.reservations
         for kind, records in (
@@ -148,113 +167,111 @@ class Scraper:
             ("qos", policy.qos),
             ("association", policy.associations),
         ):
-            self._mirror.keep(kind, ((record.name, record) for record in records))
+            self._snapshot.replace(kind, ((record.name, record) for record in records))
 
-    def _catch_up(self, now: int, queue: Queue) -> None:
-        """Read the accounting up to now, window by window, and keep how far that came."""
-        assert self._choice is not None
+    def _catch_up(self, source: Source, now: int, queue: Queue) -> None:
+        """Read the accounting up to now, window by window, and store the position after each."""
         scheduler = self._settings.scheduler
         window = int(scheduler.window * SECOND)
-        if self._choice.source.whole:
+        if source.whole:
             begin, window = 0, now + 1
         elif self.state.until is None:
             begin = now - int(scheduler.history * _DAY)
         else:
             begin = min(self.state.until, now) - int(scheduler.overlap * SECOND)
         while True:
-            # The last window reaches into the future a little: clocks differ.
+            # The last window ends in the future, because clocks differ.
             end = begin + window if begin + window < now else now + 60 * SECOND
-            self._book(self._choice.source.accounting(begin, end), queue, ())
+            self._record_accounting(source.accounting(begin, end), queue)
             if end >= now:
                 self.state.until = now
                 return
             self.state.until = begin = end
             write_state(self._settings.store.location, self.state)
 
-    def _reconcile(self, now: int, queue: Queue) -> None:
-        """Ask for every run that is open in the store and not shown as active any more."""
-        assert self._choice is not None
+    def _query_open_runs(self, source: Source, queue: Queue) -> None:
+        """Query by id every run that is open in the store and no longer active."""
         active = queue.active()
         wanted = sorted(
             {
                 run.job_id
                 for run in self._store.open_runs(self._settings.cluster)
-                if run.source not in _OTHER_SOURCES
+                if run.source != LAUNCHER_SOURCE
                 and (run.job_id not in active or (run.job_id, _second(run.start)) not in queue.runs)
             }
         )
-        self._pauses = {job_id: self._pauses[job_id] for job_id in wanted if job_id in self._pauses}
-        due = [job_id for job_id in wanted if self._pauses.get(job_id, (0, 0))[0] <= now]
-        for place in range(0, len(due), _MOST_IDS):
-            some = due[place : place + _MOST_IDS]
-            self._book(self._choice.source.accounting_of(some), queue, some)
+        self._backoffs = {
+            job_id: self._backoffs.get(job_id)
+            or Backoff(_FIRST_DELAY, _MAX_DELAY, 0, clock=lambda: self._clock() / SECOND)
+            for job_id in wanted
+        }
+        due = [job_id for job_id in wanted if self._backoffs[job_id].ready]
+        for job_ids in batched(due, _MAX_IDS):
+            self._record_accounting(source.accounting_of(job_ids), queue, job_ids)
         for job_id in due:
-            pause = min(self._pauses.get(job_id, (0, _FIRST_PAUSE // 2))[1] * 2, _LONGEST_PAUSE)
-            self._pauses[job_id] = (now + pause, pause)
+            self._backoffs[job_id].fail()
 
-    def _book(self, jobs: Jobs, queue: Queue, open_ids: Sequence[int]) -> None:
-        """Store the accounting's records group by group, as they come."""
+    def _record_accounting(self, jobs: Jobs, queue: Queue, queried_ids: Sequence[int] = ()) -> None:
+        """Store the accounting's runs while the reply arrives.
+
+        A job of ``queried_ids`` is open in the store. If it never ran, as the accounting reports
+        now, it ends without a start.
+        """
         try:
-            for some in batched(jobs, _AT_ONCE):
-                self._book_some(some, queue, open_ids)
+            for batch in batched(jobs, _BATCH_SIZE):
+                records = []
+                for record in batch:
+                    info = record.info
+                    queued = queue.runs.get(key_of(info)) if record.ran else None
+                    if queued is not None:
+                        self._combined.add(key_of(info))
+                        records.append(combine(record, queued))
+                    elif is_complete(info) and (
+                        record.ran or (info.job_id in queried_ids and info.end is not None)
+                    ):
+                        records.append(self._with_stored_name(record))
+                self._record(records)
         finally:
             self._report(jobs.problems)
 
-    def _book_some(
-        self, records: Iterable[JobRecord], queue: Queue, open_ids: Sequence[int]
-    ) -> None:
-        """Store the runs among the accounting's records. A job that is open in the store, and
-        that never ran as the accounting says, ends there without a start."""
-        wanted = []
-        for record in records:
-            info = record.info
-            if record.ran:
-                live = queue.runs.get(key_of(info))
-                if live is not None:
-                    self._booked.add(key_of(info))
-                    wanted.append(combine(record, live))
-                elif is_complete(info):
-                    wanted.append(self._with_kept_name(record))
-            elif info.job_id in open_ids and info.end is not None and is_complete(info):
-                wanted.append(self._with_kept_name(record))
-        self._store_all(wanted)
-
-    def _with_kept_name(self, record: JobRecord) -> JobRecord:
-        """A name that the accounting may have changed does not replace one that is stored."""
+    def _with_stored_name(self, record: JobRecord) -> JobRecord:
+        """A name that the accounting may have changed does not replace the stored one."""
         info = record.info
         if not has_doubtful_name(info):
             return record
-        reference = RunReference(info.job_id, info.cluster, info.start)
         try:
-            stored = self._store.find(reference)
+            stored = self._store.find(RunReference(info.job_id, info.cluster, info.start))
         except RunNotFound:
             return record
         if stored.info.name is not None:
             record.info = msgspec.structs.replace(info, name=stored.info.name)
         return record
 
-    def _store_all(self, records: Sequence[JobRecord]) -> None:
-        known = [record.info for record in records]
-        self.state.seen += len(known)
+    def _record(self, records: Sequence[JobRecord]) -> None:
+        self.state.seen += len(records)
         try:
-            self.state.changed += self._store.record_jobs(known)
+            self.state.changed += self._write(records)
         except BatchError:
             # One of them cannot be stored; the others can.
-            for info in known:
+            for record in records:
                 try:
-                    self.state.changed += self._store.record_jobs([info])
+                    self.state.changed += self._write([record])
                 except BatchError as error:
-                    self._report([Problem(f"job {info.job_id}", "record", str(error))])
-        self._mirror.keep_details(records)
+                    label = f"job {record.info.job_id}"
+                    self._report([Problem(label, "record", str(error))])
+
+    def _write(self, records: Sequence[JobRecord]) -> int:
+        return self._store.record_jobs(
+            [record.info for record in records], [record.details for record in records]
+        )
 
     def _report(self, problems: Sequence[Problem]) -> None:
         self.state.problems += len(problems)
         for problem in problems:
-            kind = (problem.field, problem.reason)
-            # The first of a kind is enough: a new release may give one for every job.
-            if kind not in self._reported and len(self._reported) < 1000:
-                self._reported.add(kind)
-                logger.warning("%s", problem)
+            # Only the first of its kind: with a new release every job may have one.
+            cause = f"{problem.field}: {problem.reason}"
+            if cause not in self._log.counts and len(self._log.counts) < MAX_CAUSES:
+                self._log.report(cause, str(problem))
 
 
 @contextmanager
@@ -265,65 +282,59 @@ def _collected(failures: list[str]) -> Iterator[None]:
         failures.append(str(error))
 
 
-def batched(records: Iterable[JobRecord], size: int) -> Iterator[list[JobRecord]]:
-    stream = iter(records)
-    while group := list(itertools.islice(stream, size)):
-        yield group
-
-
 def _second(time: int | None) -> int:
     return -1 if time is None else time // SECOND
 
 
+# --- the controller's and the accounting's record of one run --------------------------------------
+
+#: Job id, and start in seconds.
 Key = tuple[int, int]
 
-#: The accounting's database takes these for characters that it does not store.
-_REPLACED = ("`", "?")
+#: The accounting's database has these instead of characters that it cannot store.
+_REPLACEMENTS = ("`", "?")
 
 
 def key_of(info: JobInfo) -> Key:
-    """A run within its cluster; schedulers book whole seconds."""
+    """A run within its cluster; schedulers record whole seconds."""
     assert info.start is not None
     return info.job_id, info.start // SECOND
 
 
 class Queue:
-    """The controller's jobs of one round."""
+    """The controller's jobs in one round."""
 
     def __init__(self, records: Iterable[JobRecord] = ()) -> None:
-        #: Those that run, or have run; of two with one key the later wins.
+        #: Jobs that run or have run; of two with one key the later counts.
         self.runs: dict[Key, JobRecord] = {}
-        #: Those that wait, by the id that Slurm shows: "12", "12_3".
-        self.waiting: dict[str, JobRecord] = {}
+        #: Pending jobs by the id that Slurm shows: "12", "12_[3-4]".
+        self.pending: dict[str, JobRecord] = {}
         for record in records:
+            info = record.info
             if record.ran:
-                self.runs[key_of(record.info)] = record
-            elif record.info.state == "PENDING":
-                self.waiting[_shown(record)] = record
+                self.runs[key_of(info)] = record
+            elif info.state == "PENDING":
+                tasks = f"_[{record.array_tasks}]" if record.array_tasks else ""
+                self.pending[f"{info.job_id}{tasks}"] = record
 
     def records(self) -> Iterable[JobRecord]:
-        return itertools.chain(self.runs.values(), self.waiting.values())
+        return itertools.chain(self.runs.values(), self.pending.values())
 
     def active(self) -> set[int]:
-        """The ids of those that run now."""
+        """The ids of jobs that have not ended."""
         return {job_id for (job_id, _), record in self.runs.items() if record.info.end is None}
 
 
-def _shown(record: JobRecord) -> str:
-    info = record.info
-    return str(info.job_id) if not record.array_tasks else f"{info.job_id}_[{record.array_tasks}]"
-
-
 def is_complete(info: JobInfo) -> bool:
-    """Of a job that has just ended the accounting may first show a stub: root as its user and no
-    partition. Nobody's job must become root's for that."""
+    """False for the stub that the accounting may have of a job that has just ended: it belongs to
+    root and has no partition, and must not change the owner of the stored run."""
     return info.partition is not None
 
 
 def has_doubtful_name(info: JobInfo) -> bool:
-    """Whether the accounting may have changed the name: a double quote and what is not in its
-    character set are replaced there."""
-    return info.name is not None and any(mark in info.name for mark in _REPLACED)
+    """Whether the accounting may have changed the name: double quotes, and characters outside the
+    character set of its database, are replaced there."""
+    return info.name is not None and any(mark in info.name for mark in _REPLACEMENTS)
 
 
 def combine(accounting: JobRecord, controller: JobRecord) -> JobRecord:
@@ -338,70 +349,64 @@ def combine(accounting: JobRecord, controller: JobRecord) -> JobRecord:
 
 
 def combine_infos(accounting: JobInfo, controller: JobInfo) -> JobInfo:
-    """The same for what the store keeps in its own columns.
+    """The same for the columns of a run.
 
     The controller has the name as the user wrote it, the restart count and the exit code of
-    failed jobs, which the accounting's JSON of some releases lacks; and it is ahead in time.
+    failed jobs, which the accounting's JSON of some releases lacks, and is earlier.
     """
-    merged = merge_job_info(accounting, controller, "fill")
+    values = {
+        name: getattr(controller, name)
+        for name in JobInfo.__struct_fields__
+        if getattr(accounting, name) is None
+    }
     if controller.name is not None:
-        merged.name = controller.name
+        values["name"] = controller.name
     if controller.state in ENDED and accounting.end is None:
-        merged.state, merged.end = controller.state, controller.end
-        merged.exit_code, merged.exit_signal = controller.exit_code, controller.exit_signal
+        for name in ("state", "end", "exit_code", "exit_signal"):
+            values[name] = getattr(controller, name)
     elif accounting.exit_code is not None or accounting.exit_signal is not None:
-        # Code and signal are one statement: of a job at its time limit the two sides make
-        # different ones.
-        merged.exit_code, merged.exit_signal = accounting.exit_code, accounting.exit_signal
-    return merged
+        # Code and signal belong together: for a job at its time limit the two sides differ.
+        values.pop("exit_code", None)
+        values.pop("exit_signal", None)
+    return msgspec.structs.replace(accounting, **values)
 
 
-#: Seconds that a server waits at its end for a round that is under way.
-_LAST_WAIT = 5.0
-
-
-def scrape_regularly(
-    scraper: Scraper, every: float, stopped: threading.Event, say: Callable[[str], None]
-) -> None:
-    """Scrape until told to stop. A failure is said once, and so is the end of it."""
-    before: str | None = None
-    while not stopped.is_set():
-        try:
-            reason = scraper.once().reason
-        except Exception:
-            # A fault of ours must not end the scraping, nor the server.
-            logger.exception("a scrape of %s ended by a fault", scraper.state.cluster)
-            reason = "a fault of jobsight, which its log shows"
-        if reason != before and (reason or before):
-            say(f"Slurm of {scraper.state.cluster}: {reason or 'answers again'}")
-        before = reason
-        stopped.wait(every)
+# --- in the background of a server ----------------------------------------------------------------
 
 
 @contextmanager
 def scraping(settings: Settings, store: Store) -> Iterator[None]:
-    """Scrape each cluster beside what the block does, and feed the sinks."""
-    stopped = threading.Event()
-    threads = [
-        _thread(Scraper(store, each), each.scheduler.interval, stopped)
+    """Scrape each cluster in a thread during the block, and feed the sinks."""
+    workers = [
+        _worker(Scraper(store, each), each.scheduler.interval)
         for each in settings.each_cluster()
         if each.scheduler.interval
     ]
+    for worker in workers:
+        worker.start()
     try:
         with feeding(store, settings.sinks):
             yield
     finally:
-        stopped.set()
-        for thread in threads:
-            thread.join(_LAST_WAIT)
+        # All at once, so that the delays of several clusters do not add up.
+        for worker in workers:
+            worker.stopped.set()
+        for worker in workers:
+            worker.stop()
 
 
-def _thread(scraper: Scraper, every: float, stopped: threading.Event) -> threading.Thread:
-    thread = threading.Thread(
-        target=scrape_regularly,
-        args=(scraper, every, stopped, logger.warning),
-        name=f"jobsight-scrape-{scraper.state.cluster}",
-        daemon=True,
+def _worker(scraper: Scraper, interval: float) -> PeriodicWorker:
+    def work(stopped: threading.Event) -> None:
+        reason = scraper.once().reason
+        if reason:
+            raise SchedulerError(reason)
+
+    cluster = scraper.state.cluster
+    return PeriodicWorker(
+        f"scrape-{cluster}",
+        work,
+        interval,
+        logger=logger,
+        failure=f"the scrape of cluster {cluster} failed",
+        backoff=Backoff(interval, max(interval, _MAX_FAILURE_DELAY)),
     )
-    thread.start()
-    return thread

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from sqlalchemy import func, select
 
 from jobsight.software.rules import RuleSet, SoftwareName
+from jobsight.store.checkpoints import read_checkpoint, remove_checkpoint, set_checkpoint
 from jobsight.store.database import Database, Transaction
 from jobsight.store.rollups.shares import UNDETERMINED
 from jobsight.store.schema.tables import paths
-from jobsight.store.write.scheduler import read_checkpoint, remove_checkpoint, set_checkpoint
 
 #: Paths that are named in one transaction.
 AT_ONCE = 2000

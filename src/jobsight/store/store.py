@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from jobsight.model import JobInfo, RunReference
 from jobsight.store.database import Database
 from jobsight.store.read import queries
@@ -46,18 +48,20 @@ class Store(Intake):
         #: Keeps the curves in place of our own chunks; jobsight.server.promql sets it.
         self.curves: ExternalSeries | None = None
 
-    def record_jobs(self, infos: Sequence[JobInfo]) -> int:
-        """Merge what a scheduler says of jobs, as a batch would; how many records were news."""
+    def record_jobs(
+        self, infos: Sequence[JobInfo], details: Sequence[msgspec.Struct] | None = None
+    ) -> int:
+        """Merge job records of a scheduler as a batch would; returns how many changed a run."""
         from jobsight.store.write.scheduler import record_jobs
 
-        return record_jobs(self.database, infos)
+        return record_jobs(self.database, infos, details)
 
     def open_runs(self, cluster: str) -> list[OpenRun]:
         """The cluster's runs whose end is not known."""
         from jobsight.store.write.scheduler import open_runs
 
-        with self.database.read() as connection:
-            return open_runs(connection, cluster)
+        with self.database.query() as transaction:
+            return open_runs(transaction, cluster)
 
     def runs(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.records import JobRecord, NodeInfo
-from jobsight.scheduler.snapshot import Snapshot
+from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 
 START = 1_790_000_000
@@ -44,16 +44,15 @@ def record(job_id: int, start: int | None = START, **more: Any) -> JobRecord:
 def book(store: Store, records: Iterable[JobRecord]) -> None:
     """As a scraper does."""
     known = list(records)
-    store.record_jobs([record.info for record in known])
-    Snapshot(store, "c1").keep_details(known)
+    store.record_jobs([record.info for record in known], [record.details for record in known])
 
 
 def keep(
     store: Store, *, nodes: Iterable[NodeInfo] = (), waiting: Iterable[JobRecord] = ()
 ) -> None:
-    mirror = Snapshot(store, "c1")
-    mirror.keep("node", [(node.name, node) for node in nodes])
-    mirror.keep("waiting", [(str(record.info.job_id), record) for record in waiting])
+    snapshot = Snapshot(store.database, "c1")
+    snapshot.replace("node", [(node.name, node) for node in nodes])
+    snapshot.replace("pending", [(str(record.info.job_id), record) for record in waiting])
 
 
 def node(name: str, **more: Any) -> NodeInfo:

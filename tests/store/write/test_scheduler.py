@@ -3,7 +3,10 @@
 import pytest
 
 from jobsight.model import SECOND
+from jobsight.scheduler.records import JobDetails, JobRecord, StepInfo
+from jobsight.store.snapshot import unpack
 from jobsight.store.store import Store
+from jobsight.store.write.scheduler import ReportedRun, changed_runs, record_jobs, running_runs
 from jobsight.store.write.validation import BatchError
 from tests.store.sample import START, batch, find, info, part, sighting, totals
 
@@ -61,3 +64,48 @@ def test_what_no_batch_may_hold_is_refused_whole(store: Store) -> None:
     with pytest.raises(BatchError, match="not between 1990 and 2200"):
         store.record_jobs([info(1), info(2, end=5)])
     assert store.count_runs() == 0
+
+
+def reported(store: Store, after: int = 0) -> list[ReportedRun]:
+    with store.database.query() as transaction:
+        return changed_runs(transaction, (after, 0), 10)
+
+
+def test_details_are_stored_with_their_run(store: Store) -> None:
+    def record(now: int, **more: object) -> None:
+        values = {"reservation": "maint", "steps": [StepInfo(step="batch", memory_peak=7)]} | more
+        state = {"state": str(values.pop("state", "RUNNING"))}
+        job = JobRecord(info=info(user="anna", **state), **values)  # type: ignore[arg-type]
+        record_jobs(store.database, [job.info], [job.details], now)
+
+    record(1, elapsed=5)
+    (run,) = reported(store)
+    assert (run.changed, run.info.user, run.info.start) == (1, "anna", START)
+    details = unpack(run.details, JobDetails)
+    assert (details.reservation, details.steps[0].memory_peak) == ("maint", 7)
+    # The elapsed time of a running job differs in each reply, and is not a change.
+    record(2, elapsed=9)
+    assert reported(store)[0].changed == 1
+    record(3, comment="more")
+    assert reported(store)[0].changed == 3
+    # A change of the run alone is one for sinks, too.
+    record(4, comment="more", state="SUSPENDED")
+    (run,) = reported(store)
+    assert (run.changed, run.info.state) == (4, "SUSPENDED")
+    assert reported(store, after=5) == []
+    with store.database.query() as transaction:
+        assert [run.run_id for run in running_runs(transaction, 0, 10)] == [run.run_id]
+        assert running_runs(transaction, run.run_id, 10) == []
+
+
+def test_what_is_no_run_or_is_refused_has_no_details(store: Store) -> None:
+    record_jobs(store.database, [info(8, start=None, state="PENDING")], [JobDetails(comment="x")])
+    with pytest.raises(BatchError):
+        record_jobs(store.database, [info(9), info(10, end=5)], [JobDetails(), JobDetails()])
+    assert reported(store) == []
+
+
+def test_details_do_not_repeat_the_columns_of_the_run() -> None:
+    job = JobRecord(info=info(user="anna"))
+    assert not hasattr(job.details, "info")
+    assert set(JobRecord.__struct_fields__) - set(JobDetails.__struct_fields__) == {"info"}

@@ -32,7 +32,7 @@ from jobsight.agent.probes.cgroup import CgroupProbe
 from jobsight.agent.probes.process_tree import REASON, ProcessTreeProbe
 from jobsight.agent.processes.procfs import OpenProcess, ProcessGone
 from jobsight.errors import CommandError
-from jobsight.model import JobInfo, Run, Sighting
+from jobsight.model import LAUNCHER_SOURCE, JobInfo, Run, Sighting
 
 #: Passed on to the command. Signals of the terminal reach the command directly.
 _FORWARDED: Final = (
@@ -233,7 +233,7 @@ class Launcher:
         return JobInfo(
             cluster=self.collector.cluster,
             job_id=self.request.job_id,
-            source="jobsight run",
+            source=LAUNCHER_SOURCE,
             name=_text(self.request.name or Path(arguments[0]).name),
             user=user,
             uid=uid,
@@ -319,7 +319,7 @@ class Launcher:
             JobInfo(
                 cluster=outcome.run.cluster,
                 job_id=outcome.run.job_id,
-                source="jobsight run",
+                source=LAUNCHER_SOURCE,
                 start=outcome.run.start,
                 end=end,
                 state=outcome.state,

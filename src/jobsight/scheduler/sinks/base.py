@@ -1,4 +1,4 @@
-"""What every sink accepts."""
+"""The contract of sinks, and the records that they receive."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jobsight.scheduler.records import JobRecord, NodeInfo
 
 
 class SinkError(JobsightError):
-    """The service on the other side did not take what it was given; it will be given it again."""
+    """The service did not accept what it was sent; it is sent again."""
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """What the agents measured of a run; None where nobody did."""
+    """What agents measured of a run; None if it was not measured."""
 
     cpu_time: int | None = None
     memory_used_peak: int | None = None
@@ -25,14 +25,14 @@ class Figures(msgspec.Struct, kw_only=True):
 
 
 class SinkJob(msgspec.Struct):
-    """A run, or a job that waits, with all that is known of it."""
+    """A run or a pending job, with all that is known of it."""
 
     record: JobRecord
     figures: Figures
 
     @property
     def key(self) -> str:
-        """The same for ever, so that a job which comes again replaces itself."""
+        """Never changes, so that a job that is sent again replaces itself."""
         info = self.record.info
         when = "waiting" if info.start is None else format_start(info.start)
         tasks = f"_[{self.record.array_tasks}]" if self.record.array_tasks else ""
@@ -40,25 +40,25 @@ class SinkJob(msgspec.Struct):
 
 
 class Sink(Protocol):
-    """One service. Each method gives the number of documents it wrote, and raises
-    :class:`SinkError` where the service is away or refuses."""
+    """A service. Each method returns the number of documents that it wrote, and raises
+    :class:`SinkError` if the service is unreachable or refuses them."""
 
     name: str
 
     def prepare(self) -> None:
-        """Make what must be there before the first document: indices, templates."""
+        """Create what documents require: indices, templates."""
         ...
 
     def jobs(self, jobs: Sequence[SinkJob]) -> int:
-        """Write the runs that are not there yet as they are given."""
+        """Write the runs that the service does not have in this form."""
         ...
 
-    def waiting(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
-        """Make these the cluster's waiting jobs, all of them."""
+    def pending(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
+        """Replace all pending jobs of the cluster by these."""
         ...
 
     def nodes(self, cluster: str, nodes: Sequence[NodeInfo]) -> int:
-        """Make these the cluster's nodes, all of them."""
+        """Replace all nodes of the cluster by these."""
         ...
 
     def close(self) -> None: ...

@@ -89,7 +89,7 @@ class MongoSink:
             known = _digests(self._jobs, {"_id": {"$in": list(documents)}})
             return self._write(self._jobs, documents, known)
 
-    def waiting(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
+    def pending(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
         documents = {job.key: job_document(job) for job in jobs}
         there = {"slurm.cluster_name": cluster, "slurm.start_time": None, "jobsight.pending": True}
         return self._replace(self._jobs, documents, there)

@@ -74,7 +74,7 @@ class OpenSearchSink:
             documents[index, job.key] = job_source(job)
         return self._write(documents)
 
-    def waiting(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
+    def pending(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
         index = f"{self._prefix}-waiting"
         return self._replace(index, cluster, {(index, job.key): job_source(job) for job in jobs})
 

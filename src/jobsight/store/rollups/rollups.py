@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from jobsight.store.checkpoints import read_checkpoint, set_checkpoint
 from jobsight.store.database import Database, Transaction
 from jobsight.store.maintenance.retention import EXECUTABLES
 from jobsight.store.rollups.shares import (
@@ -27,7 +28,6 @@ from jobsight.store.rollups.shares import (
     with_day_boundaries,
 )
 from jobsight.store.schema.statements import quoted
-from jobsight.store.write.scheduler import read_checkpoint, set_checkpoint
 
 COLUMNS = ", ".join(f'runs."{name}"' for name in RunFacts._fields)
 #: The runs that wait in a stretch of ids, and one run.

@@ -50,8 +50,8 @@ class RunWriter:
         #: Runs that have got a sighting which is not in the tables yet.
         self._bound: set[int] = set()
 
-    def record_all(self, infos: Sequence[JobInfo]) -> int:
-        """Take over records of the scheduler or a launcher; how many had something new."""
+    def record_all(self, infos: Sequence[JobInfo]) -> list[tuple[int, bool]]:
+        """Merge records of a scheduler or launcher; the run id of each, and whether it changed."""
         jobs = list(dict.fromkeys((info.cluster, info.job_id) for info in infos))
         self._load(jobs)
         self._unknown = {job for job in jobs if not self._jobs[job]}
@@ -59,20 +59,20 @@ class RunWriter:
         known = [job for job in jobs if job not in self._unknown]
         for cluster, job_id in self._transaction.look_up(statements.JOBS_SEEN, known):
             self._seen[cluster, job_id] = True
-        return sum(self._record(info) for info in infos)
+        return [self._record(info) for info in infos]
 
-    def _record(self, info: JobInfo) -> bool:
+    def _record(self, info: JobInfo) -> tuple[int, bool]:
         info = _storable(info)
         rows = self._rows(info.cluster, info.job_id)
         row = run_of_info(rows, info)
         if row is None:
-            self._insert(info)
+            row = self._insert(info)
             moved = info.start is not None
         else:
             before = _interval(row)
             merged = merge_run_info(row.info, info)
             if merged == row.info:
-                return False
+                return row.id, False
             row.info = merged
             if row.info.start is not None:
                 row.provisional = False
@@ -82,7 +82,7 @@ class RunWriter:
         # Most jobs are booked once, before any node has seen them.
         if moved and (len(rows) > 1 or self._seen[info.cluster, info.job_id]):
             self._bind_anew(info.cluster, info.job_id)
-        return True
+        return row.id, True
 
     def knows(self, cluster: str, job_id: int) -> bool:
         """Whether anything of a job may have been stored before."""

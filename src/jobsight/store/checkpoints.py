@@ -1,0 +1,36 @@
+"""Checkpoints: the stored position at which background work resumes after a restart."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from jobsight.store.sql.load import load_statements
+from jobsight.store.transaction import Transaction
+
+_SQL: Final = load_statements("checkpoints")
+
+
+class Checkpoint(NamedTuple):
+    value: int
+    text: str | None = None
+
+
+def read_checkpoint(transaction: Transaction, name: str) -> Checkpoint | None:
+    row = transaction.execute(_SQL["read_checkpoint"], {"name": name}).fetchone()
+    return None if row is None else Checkpoint(*row)
+
+
+def list_checkpoints(transaction: Transaction, prefix: str) -> dict[str, Checkpoint]:
+    """The checkpoints whose name begins with ``prefix``, by the rest of their name."""
+    rows = transaction.execute(_SQL["list_checkpoints"], {"pattern": f"{prefix}%"}).fetchall()
+    return {name.removeprefix(prefix): Checkpoint(value, text) for name, value, text in rows}
+
+
+def set_checkpoint(
+    transaction: Transaction, name: str, value: int, text: str | None = None
+) -> None:
+    transaction.execute(_SQL["set_checkpoint"], {"name": name, "value": value, "text": text})
+
+
+def remove_checkpoint(transaction: Transaction, name: str) -> None:
+    transaction.execute(_SQL["remove_checkpoint"], {"name": name})
