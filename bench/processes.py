@@ -119,5 +119,5 @@ def sleepers(count: int, threads: int = 1) -> Iterator[Sleepers]:
         finally:
             mother.kill()
             mother.communicate()
-            own.end_left_overs(0)
+            own.kill_leftovers(0)
             own.remove()

@@ -141,8 +141,8 @@ class SlurmJob:
         self.daemons: list[subprocess.Popen[bytes]] = []
 
     def directory(self, controller: str, *below: str) -> Path:
-        place = MOUNT / controller / self.node.root / f"uid_{self.uid}" / f"job_{self.job_id}"
-        return place.joinpath(*below)
+        path = MOUNT / controller / self.node.root / f"uid_{self.uid}" / f"job_{self.job_id}"
+        return path.joinpath(*below)
 
     def step(
         self,
@@ -191,9 +191,9 @@ class SlurmJob:
 
     def processes(self) -> list[int]:
         found: list[int] = []
-        for place, _, _ in os.walk(self.directory("memory")):
+        for path, _, _ in os.walk(self.directory("memory")):
             try:
-                found += map(int, Path(place, "cgroup.procs").read_text().split())
+                found += map(int, Path(path, "cgroup.procs").read_text().split())
             except OSError:
                 continue
         return found
@@ -221,10 +221,10 @@ class SlurmJob:
 
 
 def remove_tree(folder: Path) -> None:
-    for place, _, _ in os.walk(folder, topdown=False):
+    for path, _, _ in os.walk(folder, topdown=False):
         for _ in range(3000):
             try:
-                os.rmdir(place)
+                os.rmdir(path)
             except FileNotFoundError:
                 break
             except OSError:

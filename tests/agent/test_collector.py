@@ -39,31 +39,31 @@ class Job:
 
     def __init__(self, collector: Collector, sources: Sources, kernel: Kernel) -> None:
         self.probe = self
-        self.settled = 0
+        self.final_reads = 0
         self.next_sample = 0
         self._collector, self._sources, self._kernel = collector, sources, kernel
 
     def read_final_counters(self) -> None:
-        self.settled += 1
+        self.final_reads += 1
 
     def sample(self, now: int, monotonic: int) -> None:
-        self.settled = 0
+        self.final_reads = 0
         self._sources.connector.waiting = [self._kernel.exit(7)]
         self._collector.tracker.catch_up()
 
 
-def test_an_end_that_is_told_in_a_round_settles_the_jobs_after_it() -> None:
+def test_an_exit_during_a_round_lets_the_jobs_read_their_final_counters() -> None:
     collector = Collector(None, cluster="c", node="n")
     sources: Any = Sources()
     collector.events = sources
     job: Any = Job(collector, sources, Kernel())
     collector.jobs = [job]
     collector.sample(job)
-    assert job.settled == 1
+    assert job.final_reads == 1
     # Nothing was told: nobody is asked.
-    job.sample = lambda now, monotonic: setattr(job, "settled", 0)
+    job.sample = lambda now, monotonic: setattr(job, "final_reads", 0)
     collector.sample(job)
-    assert job.settled == 0
+    assert job.final_reads == 0
     collector.events = None
     collector.close()
 

@@ -298,9 +298,11 @@ class Collector:
     def flush(self) -> None:
         """Send a batch with a part of every job."""
         self._next_flush = time.monotonic_ns() + self._flush_interval
-        # The parts read the counters now; exit records must not be behind them.
         self.drain()
-        self._send([job.part(self.overruns) for job in self.jobs])
+        parts = [job.part(self.overruns) for job in self.jobs]
+        if self._events_applied:
+            self._read_final_counters()
+        self._send(parts)
 
     def finish(self, job: FollowedJob) -> None:
         """Send the final part of a job that has ended on this node."""

@@ -30,7 +30,7 @@ def v2(root: Path, *directories: str) -> None:
 def found(root: Path, **named: object) -> list[JobCgroup]:
     finder = CgroupWatcher(root, **named)  # type: ignore[arg-type]
     try:
-        return sorted(finder.jobs(), key=lambda place: place.key)
+        return sorted(finder.jobs(), key=lambda cgroup: cgroup.key)
     finally:
         finder.close()
 
@@ -39,16 +39,16 @@ def found(root: Path, **named: object) -> list[JobCgroup]:
 def test_jobs_of_v1(tmp_path: Path, directory: str, node: str | None) -> None:
     v1(tmp_path, f"{directory}/uid_1001/job_57/step_0/task_0")
     v1(tmp_path, "user.slice/uid_1001/job_58")
-    (place,) = found(tmp_path)
-    assert (place.job_id, place.uid, place.node, place.sluid) == (57, 1001, node, None)
-    assert place.key == f"{directory}/uid_1001/job_57"
-    assert set(place.inodes) == {"cpuacct", "memory"}
+    (cgroup,) = found(tmp_path)
+    assert (cgroup.job_id, cgroup.uid, cgroup.node, cgroup.sluid) == (57, 1001, node, None)
+    assert cgroup.key == f"{directory}/uid_1001/job_57"
+    assert set(cgroup.inodes) == {"cpuacct", "memory"}
 
 
 @pytest.mark.parametrize("controller", ["cpuacct", "memory", "freezer", "cpuset"])
 def test_a_job_in_one_hierarchy_alone(tmp_path: Path, controller: str) -> None:
     v1(tmp_path, "slurm/uid_0/job_1", (controller,))
-    assert [place.job_id for place in found(tmp_path)] == [1]
+    assert [cgroup.job_id for cgroup in found(tmp_path)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_a_job_in_one_hierarchy_alone(tmp_path: Path, controller: str) -> None:
 )
 def test_jobs_of_v2(tmp_path: Path, scope: str, node: str | None) -> None:
     v2(tmp_path, f"system.slice/{scope}/job_9/step_batch/user/task_0", f"system.slice/{scope}/x")
-    (place,) = found(tmp_path)
-    assert (place.job_id, place.node, list(place.directories)) == (9, node, ["unified"])
+    (cgroup,) = found(tmp_path)
+    assert (cgroup.job_id, cgroup.node, list(cgroup.directories)) == (9, node, ["unified"])
 
 
 def test_several_slurmd_on_one_machine(tmp_path: Path) -> None:
     v2(tmp_path, *(f"system.slice/n{n}_slurmstepd.scope/job_{n}" for n in (1, 2, 3)))
-    assert [(place.node, place.job_id) for place in found(tmp_path)] == [
+    assert [(cgroup.node, cgroup.job_id) for cgroup in found(tmp_path)] == [
         ("n1", 1),
         ("n2", 2),
         ("n3", 3),
@@ -71,10 +71,10 @@ def test_several_slurmd_on_one_machine(tmp_path: Path) -> None:
 
 def test_a_scope_outside_of_the_slice_and_other_names_by_setting(tmp_path: Path) -> None:
     v2(tmp_path, "slurmstepd.scope/job_1", "system.slice/site-steps/job_2")
-    assert [place.job_id for place in found(tmp_path)] == [1]
-    assert [place.job_id for place in found(tmp_path, scopes=["site-(?P<node>.+)"])] == [2]
+    assert [cgroup.job_id for cgroup in found(tmp_path)] == [1]
+    assert [cgroup.job_id for cgroup in found(tmp_path, scopes=["site-(?P<node>.+)"])] == [2]
     v1(tmp_path, "batch/uid_5/job_3")
-    assert [place.job_id for place in found(tmp_path, scopes=[], v1_roots=["batch"])] == [3]
+    assert [cgroup.job_id for cgroup in found(tmp_path, scopes=[], v1_roots=["batch"])] == [3]
 
 
 @pytest.mark.parametrize("name", ["s0abc", "x0ABCDEFGHJK1M", "S0ABCDEFGHJKIL", "job_", "job_1x"])
@@ -91,14 +91,14 @@ def test_a_sluid_gets_its_job_id_from_the_daemons_title(tmp_path: Path, name: st
     for pid, title in ((70, b"bash\0"), (71, b"slurmstepd: [4711.batch]\0")):
         make(tmp_path, f"proc/{pid}")
         (tmp_path / "proc" / str(pid) / "cmdline").write_bytes(title)
-    (place,) = found(tmp_path / "cgroup", proc=tmp_path / "proc")
-    assert (place.job_id, place.sluid) == (4711, SLUID)
+    (cgroup,) = found(tmp_path / "cgroup", proc=tmp_path / "proc")
+    assert (cgroup.job_id, cgroup.sluid) == (4711, SLUID)
 
 
 def test_a_sluid_without_a_daemon_has_no_job_id_yet(tmp_path: Path) -> None:
     v2(tmp_path, f"system.slice/slurmstepd.scope/{SLUID}/step_batch/slurm")
-    (place,) = found(tmp_path, proc=tmp_path)
-    assert (place.job_id, place.sluid) == (None, SLUID)
+    (cgroup,) = found(tmp_path, proc=tmp_path)
+    assert (cgroup.job_id, cgroup.sluid) == (None, SLUID)
 
 
 def test_a_users_title_is_not_believed(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_a_users_title_is_not_believed(tmp_path: Path) -> None:
     (step / "user/task_0/cgroup.procs").write_text("70\n")
     make(tmp_path, "proc/70")
     (tmp_path / "proc/70/cmdline").write_bytes(b"slurmstepd: [1.batch]\0")
-    (place,) = found(tmp_path, proc=tmp_path / "proc")
-    assert place.job_id is None
+    (cgroup,) = found(tmp_path, proc=tmp_path / "proc")
+    assert cgroup.job_id is None
 
 
 @pytest.mark.root
@@ -173,11 +173,11 @@ def test_a_folder_removed_and_made_anew_is_watched_again(tmp_path: Path) -> None
             assert finder.changed()
             (tmp_path / "cpuacct/slurm/uid_0/job_1").mkdir()
             assert finder.changed()
-            (place,) = finder.jobs()
-            (tmp_path / place.key).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "cpuacct" / place.key / "step_1").mkdir()
+            (cgroup,) = finder.jobs()
+            (tmp_path / cgroup.key).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "cpuacct" / cgroup.key / "step_1").mkdir()
             assert finder.changed()
-            (tmp_path / "cpuacct" / place.key / "step_1").rmdir()
+            (tmp_path / "cpuacct" / cgroup.key / "step_1").rmdir()
     finally:
         finder.close()
 
@@ -197,8 +197,8 @@ def test_a_lost_event_means_a_new_look_and_new_watches(
             job.mkdir()
             finder._inotify.watch(job)
         assert finder.changed()
-        (place,) = finder.jobs()
-        assert place.inodes["cpuacct"] == job.stat().st_ino
+        (cgroup,) = finder.jobs()
+        assert cgroup.inodes["cpuacct"] == job.stat().st_ino
         finder.changed()
         (job / "step_0").mkdir()
         assert finder.changed()
@@ -221,10 +221,10 @@ def test_without_room_for_watches_it_says_so_and_finds_all_the_same(
         with monkeypatch.context() as patched:
             patched.setattr(finder._inotify, "_library", Full())
             patched.setattr(cgroup_watcher.ctypes, "get_errno", lambda: errno.ENOSPC)
-            assert [place.job_id for place in finder.jobs()] == [1]
+            assert [cgroup.job_id for cgroup in finder.jobs()] == [1]
             assert finder.blind
         # Others have gone, and there is room again.
-        assert [place.job_id for place in finder.jobs()] == [1]
+        assert [cgroup.job_id for cgroup in finder.jobs()] == [1]
         assert not finder.blind
     finally:
         finder.close()

@@ -16,15 +16,18 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "disk":
         yield tmp_path
         return
-    mount = next((place for place in (MOUNT / "cpuacct", MOUNT) if os.access(place, os.W_OK)), None)
+    mount = next(
+        (directory for directory in (MOUNT / "cpuacct", MOUNT) if os.access(directory, os.W_OK)),
+        None,
+    )
     if mount is None or not (mount / "cgroup.procs").exists():
         pytest.skip("needs a cgroup hierarchy to write to")
-    place = mount / f"jobsight-inotify-{os.getpid()}"
-    place.mkdir()
+    directory = mount / f"jobsight-inotify-{os.getpid()}"
+    directory.mkdir()
     try:
-        yield place
+        yield directory
     finally:
-        for path, _, _ in os.walk(place, topdown=False):
+        for path, _, _ in os.walk(directory, topdown=False):
             os.rmdir(path)
 
 

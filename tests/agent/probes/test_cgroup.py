@@ -182,15 +182,25 @@ def check_consistent(part: JobPart) -> None:
 
 
 def test_a_record_that_arrives_after_the_counter_was_read_is_in_the_next_part(
-    kernel: Kernel, counter: Counter, probe: CgroupProbe
+    kernel: Kernel, counter: Counter, probe: CgroupProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ran on after the counter was read, and its exit record is already queued."""
-    counter.used = 1.0
-    kernel.tracker.catch_up = lambda: ended(kernel, 1.5) if probe.usage.members else None
+    """The process runs on after the counter was read, and its exit record is queued at once."""
+    readings: list[CpuReading] = []
+
+    def read() -> CpuReading:
+        readings.append(CpuReading(SECOND, SECOND, 0))
+        return readings[-1]
+
+    def catch_up() -> None:
+        if readings and probe.usage.members:
+            ended(kernel, 1.5)
+
+    monkeypatch.setattr(counter, "cpu", read)
+    kernel.tracker.catch_up = catch_up
     running = part_of(probe)
     assert cpu_by_path(running) == {b"/bin/sh": 0.0}
     check_consistent(running)
-    kernel.tracker.catch_up()
+    monkeypatch.undo()
     counter.used = 1.5
     after = part_of(probe)
     assert cpu_by_path(after) == {b"/bin/sh": 1.5}

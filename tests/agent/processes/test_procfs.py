@@ -35,12 +35,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def recorded(directory: Path, pid: int, stat: str, io: str | None = None) -> OpenProcess:
-    place = directory / str(pid)
-    (place / "task" / str(pid)).mkdir(parents=True)
-    (place / "stat").write_text(stat)
+    path = directory / str(pid)
+    (path / "task" / str(pid)).mkdir(parents=True)
+    (path / "stat").write_text(stat)
     if io is not None:
-        (place / "io").write_text(io)
-        (place / "task" / str(pid) / "io").write_text(io)
+        (path / "io").write_text(io)
+        (path / "task" / str(pid) / "io").write_text(io)
     return OpenProcess(os.fsencode(directory), pid)
 
 

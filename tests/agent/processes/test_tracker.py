@@ -102,9 +102,9 @@ def test_threads_are_summed_whoever_ends_last(kernel: Kernel, leader: int) -> No
     kernel.tell(kernel.fork(100, 7), kernel.execute(7))
     order = [8, 9]
     order.insert(leader, 7)
-    for place, thread in enumerate(order):
-        last = place == 2
-        kernel.tell(kernel.exit(thread, 7), record(thread, 10 + place, tgid=7, last_of_group=last))
+    for index, thread in enumerate(order):
+        last = index == 2
+        kernel.tell(kernel.exit(thread, 7), record(thread, 10 + index, tgid=7, last_of_group=last))
         assert (7 in usage.members) is not last
     assert figures(usage)[TRUE] == (1, 1, 33)
 
@@ -425,10 +425,10 @@ def histories(draw: some.DrawFn) -> tuple[list[Any], dict[int, tuple[int, int]],
             # On an older kernel nothing says which is the last, so its first thread is here.
             threads = life["threads"]
             order = [*threads, pid] if old else draw(some.permutations([*threads, pid]))
-            for place, thread in enumerate(order):
+            for index, thread in enumerate(order):
                 cpu = draw(some.integers(0, 10**9))
                 truth[life["job"]][0] += cpu
-                last = place == len(order) - 1
+                last = index == len(order) - 1
                 items.append(
                     record(
                         thread,

@@ -258,7 +258,8 @@ class CgroupProbe:
 
     def report(self, events_lost: int) -> ProbeReport:
         """All figures. ``events_lost`` counts overruns of the event sockets."""
-        # The counter is read after the processes and their exit records: it includes them.
+        # The counter is read after all events and polled values, and includes them.
+        self.tracker.catch_up()
         totals = self.totals()
         executables = self.usage.snapshot(polled_is_estimate=not self.events, limit=totals.cpu_time)
         coverage = self._coverage(events_lost, totals.cpu_time, executables)

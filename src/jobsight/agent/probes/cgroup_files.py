@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 #: v1 writes "no limit" as the largest multiple of the page size.
 _NO_LIMIT: Final = 2**62
 
