@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from jobsight.agent.outputs.http import HttpOptions, HttpOutput
+from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.cli.compat.collector import view_of
 from jobsight.model import RunReference
 from jobsight.store.store import Store
@@ -125,23 +126,56 @@ def test_sams_posts_with_a_client_certificate(
     assert "55.n1.json" in certificates.names()
 
 
-def test_our_collector_posts_with_both(certificates: Front, tmp_path: Path) -> None:
-    paper, key = certificates.paper("node")
-    view = view_of(77, "on1")
-    options = HttpOptions(
-        uri=f"https://127.0.0.1:{certificates.port}/%(jobid)s/%(jobid)s.%(node)s.json",
+def our_options(front: Front, spool: Path, paper: str | None) -> HttpOptions:
+    certificate, key = map(str, front.paper(paper)) if paper else (None, None)
+    return HttpOptions(
+        uri=f"https://127.0.0.1:{front.port}/%(jobid)s/%(jobid)s.%(node)s.json",
         username="sams",
         password="secret",
-        cert_file=str(paper),
-        key_file=str(key),
-        ca_file=str(certificates.authority),
-        spool=str(tmp_path / "spool"),
+        cert_file=certificate,
+        key_file=key,
+        ca_file=str(front.authority),
+        spool=str(spool),
     )
-    output = HttpOutput(options, view)
+
+
+def our_documents(job_id: int) -> dict[str, Any]:
     software = {"execs": EXECS, "start_time": START, "end_time": START + 60}
-    core = {"jobid": 77, "node": "on1"}
-    output.write(view, {"sams.sampler.Core": core, "sams.sampler.Software": software})
+    core = {"jobid": job_id, "node": "on1"}
+    return {"sams.sampler.Core": core, "sams.sampler.Software": software}
+
+
+def test_our_collector_posts_with_both(certificates: Front, tmp_path: Path) -> None:
+    view = view_of(77, "on1")
+    HttpOutput(our_options(certificates, tmp_path / "spool", "node"), view).write(
+        view, our_documents(77)
+    )
     assert "77.on1.json" in certificates.names()
+
+
+# Fault 16: nginx answers 400 where the client certificate is missing.
+def test_a_record_waits_while_the_client_certificate_is_missing(
+    certificates: Front, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    for job_id, paper in ((78, None), (79, "stranger")):
+        view = view_of(job_id, "on1")
+        with pytest.raises(ConnectionError, match="answered 400"):
+            HttpOutput(our_options(certificates, spool, paper), view).write(
+                view, our_documents(job_id)
+            )
+    assert not (spool / "refused").exists()
+    view = view_of(80, "on1")
+    HttpOutput(our_options(certificates, spool, "node"), view).write(view, our_documents(80))
+    assert {"78.on1.json", "79.on1.json", "80.on1.json"} <= set(certificates.names())
+
+
+def test_what_our_receiver_refuses_is_final_through_nginx(passwords: Front, tmp_path: Path) -> None:
+    view = view_of(81, "on1")
+    output = HttpOutput(our_options(passwords, tmp_path / "spool", None), view)
+    with pytest.raises(RecordRefused):
+        # The record of another job.
+        output.write(view, our_documents(82))
 
 
 def test_nobody_else_gets_in(passwords: Front, certificates: Front) -> None:

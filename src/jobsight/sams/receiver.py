@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from jobsight.agent.outputs.record import with_start
+from jobsight.agent.outputs.record import REFUSED_HEADER, with_start
 from jobsight.errors import JobsightError
 from jobsight.model import format_start
 from jobsight.sams.convert import interval_of
@@ -43,6 +43,9 @@ _MAX_NAME: Final = 220
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 #: SAMS's documentation puts the job id divided by this where its receiver expects the job id.
 _DOCUMENTED_HASH: Final = 1000
+
+#: Tells the sender that the status is the receiver's and that no retry changes it.
+_FINAL: Final = {REFUSED_HEADER: "record"}
 
 _REASONS: Final = {
     errno.ENOSPC: "the disk is full",
@@ -96,7 +99,7 @@ class PostReceiver:
             finally:
                 self._held -= sum(map(len, pieces))
         except RefusedPost as error:
-            raise _HttpError(400, str(error)) from None
+            raise _HttpError(400, str(error), _FINAL) from None
         except OSError as error:
             reason = _REASONS.get(error.errno or 0) or os.strerror(error.errno or errno.EIO)
             raise _HttpError(
@@ -110,7 +113,7 @@ class PostReceiver:
         return "OK"
 
     async def _read(self, scope: Scope, body: _Body, pieces: list[bytes]) -> None:
-        too_large = _HttpError(413, f"a record has at most {self._max_size} bytes")
+        too_large = _HttpError(413, f"a record has at most {self._max_size} bytes", _FINAL)
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > self._max_size:
                 raise too_large

@@ -17,6 +17,7 @@ import pytest
 
 from jobsight.agent.job import JobView
 from jobsight.agent.outputs.http import HttpOptions, HttpOutput
+from jobsight.agent.outputs.record import REFUSED_HEADER
 from jobsight.agent.outputs.worker import OutputPlan, OutputWorker, RecordRefused
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
@@ -32,6 +33,8 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[int | str] = []
+        #: Sent with the next answers, as the receiver of jobsight or a proxy does.
+        self.headers: dict[str, str] = {}
         self.got: list[tuple[str, bytes, dict[str, str]]] = []
         self.ended = threading.Event()
         #: Whether one that hung is done; it is not as long as the test runs.
@@ -65,6 +68,8 @@ class Handler(BaseHTTPRequestHandler):
         if answer == 200:
             self.server.got.append((self.path, body, dict(self.headers)))
         self.send_response(int(answer))
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(b"no\n")
 
@@ -131,7 +136,9 @@ def test_a_node_cannot_change_the_address(
     assert path.count("/") == 2
 
 
-@pytest.mark.parametrize("answer", [500, 503, 429, 401, 302, "close", "hang", "drip"])
+@pytest.mark.parametrize(
+    "answer", [500, 503, 429, 401, 302, 400, 404, 413, "close", "hang", "drip"]
+)
 def test_what_cannot_be_sent_now_is_sent_later(
     tmp_path: Path,
     receiver: Receiver,
@@ -171,7 +178,7 @@ def test_a_record_outlives_its_collector(
 def test_what_is_refused_is_put_aside(
     tmp_path: Path, receiver: Receiver, view: JobView, output: Callable[..., HttpOutput]
 ) -> None:
-    receiver.answers = [422]
+    receiver.answers, receiver.headers = [422], {REFUSED_HEADER: "record"}
     with pytest.raises(RecordRefused, match="refused"):
         output().write(view, DOCUMENTS)
     (aside,) = kept(tmp_path, "spool/refused")
@@ -181,6 +188,20 @@ def test_what_is_refused_is_put_aside(
     aside.rename(tmp_path / "spool" / aside.name)
     output().store(view, "s", {})
     assert len(receiver.got) == 1
+
+
+# Fault 16: a client error of a proxy does not concern the record.
+def test_a_record_that_a_proxy_refuses_for_its_size_does_not_hold_up_others(
+    tmp_path: Path, receiver: Receiver, view: JobView, output: Callable[..., HttpOutput]
+) -> None:
+    receiver.answers = [413, 413]
+    with pytest.raises(ConnectionError, match="413"):
+        output().write(view, DOCUMENTS)
+    view.sighting = msgspec.structs.replace(view.sighting, job_id=1235)
+    output().write(view, DOCUMENTS)
+    assert [path for path, _, _ in receiver.got] == ["/1/1235.n1.json"]
+    assert len(kept(tmp_path)) == 1
+    assert kept(tmp_path, "spool/refused") == []
 
 
 def test_a_damaged_kept_record_is_put_aside(

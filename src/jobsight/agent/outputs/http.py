@@ -15,11 +15,12 @@ import msgspec
 from jobsight import __version__
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import check_template, placeholders
-from jobsight.agent.outputs.record import Record, encode_record, with_start
+from jobsight.agent.outputs.record import REFUSED_HEADER, Record, encode_record, with_start
 from jobsight.agent.outputs.spool import (
     DEFAULT_LIMIT,
     RecordKey,
     RecordSpool,
+    RecordTooLarge,
     record_key,
 )
 from jobsight.agent.outputs.worker import RecordRefused
@@ -30,8 +31,6 @@ from jobsight.transport.http import request
 if TYPE_CHECKING:
     from jobsight.transport.tls import ClientTls
 
-#: Client errors that concern the settings or the time of the request, not the record.
-_RETRY_STATUS: Final = frozenset({401, 403, 407, 408, 425, 429})
 #: Seconds between two attempts to send the records of earlier jobs.
 _RETRY_INTERVAL: Final = 60.0
 
@@ -180,9 +179,10 @@ class HttpOutput:
         if 200 <= reply.status < 300:
             return
         text = f"{host} answered {reply.status}: {reply.body[:2000].decode(errors='replace')!r}"
-        if 400 <= reply.status < 500 and reply.status not in _RETRY_STATUS:
+        if 400 <= reply.status < 500 and REFUSED_HEADER in reply.headers:
             raise RecordRefused(text)
-        raise ConnectionError(text)
+        # Also 400 of a proxy, such as that of nginx for a missing client certificate.
+        raise RecordTooLarge(text) if reply.status == 413 else ConnectionError(text)
 
     def _tls(self) -> ClientTls:
         # Imported only if needed: TLS is a fifth of the agent's memory.

@@ -13,6 +13,10 @@ from jobsight.text import readable_path
 if TYPE_CHECKING:
     from jobsight.agent.job import Document, JobView
 
+#: The receiver of jobsight sends this header with a status that concerns the record itself, which
+#: no retry changes. A proxy in front of it does not.
+REFUSED_HEADER: Final = "jobsight-refused"
+
 #: Bytes of a name that are not UTF-8, as Python represents them in a string.
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 

@@ -48,6 +48,10 @@ def record_key(view: JobView) -> RecordKey:
     )
 
 
+class RecordTooLarge(ConnectionError):
+    """Raised by the sender if a proxy accepts other records, but not one of this size."""
+
+
 class DeliveryResult(NamedTuple):
     sent: int = 0
     #: Names of the records that were quarantined.
@@ -125,6 +129,7 @@ class RecordSpool:
     def _deliver(self, send: Callable[[RecordKey, bytes], object]) -> DeliveryResult:
         sent = 0
         refused: tuple[str, ...] = ()
+        reason = ""
         for path in self._files():
             try:
                 send(*_read(path))
@@ -133,12 +138,14 @@ class RecordSpool:
             except RecordRefused as error:
                 self.quarantine(path.name, str(error))
                 refused += (path.name,)
+            except RecordTooLarge as error:
+                reason = str(error)
             except (OSError, JobsightError) as error:
                 return DeliveryResult(sent, refused, str(error))
             else:
                 path.unlink(missing_ok=True)
                 sent += 1
-        return DeliveryResult(sent, refused)
+        return DeliveryResult(sent, refused, reason)
 
 
 def _read(path: Path) -> tuple[RecordKey, bytes]:
