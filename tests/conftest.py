@@ -8,18 +8,11 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import hypothesis
 import pytest
 
-# How long an example takes says how busy the machine is, and nothing of what is tested. And one
-# commit has one result: where other examples are wanted at every run, a long test asks for them.
-hypothesis.settings.register_profile(
-    "repeatable",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("repeatable")
+from tests.examples import load_profile
+
+load_profile()
 
 
 def pytest_configure() -> None:
@@ -77,13 +70,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return SlurmOnOneWorker(config, log)
 
 
+#: Fixtures that start a program of a Debian package or another real server, and the marker of the
+#: tests that use them. A test without such a fixture carries the marker itself.
+MARKERS = {
+    "browser": "browser",
+    "burners": "server",
+    "compiled": "server",
+    "gateway": "server",
+    "kept": "server",
+    "postgresql_server": "server",
+    "prometheus": "server",
+    "sams": "server",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.geteuid() == 0:
-        return
-    not_root = pytest.mark.skip(reason="needs root; run `make test` as root for it")
+    needs_root = pytest.mark.skip(reason="needs root; run `make test` as root for it")
     for item in items:
-        if item.get_closest_marker("root"):
-            item.add_marker(not_root)
+        names = set(getattr(item, "fixturenames", ()))
+        # The fixture ``location`` starts PostgreSQL for one of its parameters only.
+        parameters = getattr(item, "callspec", None)
+        if parameters is not None and "postgresql" in parameters.params.values():
+            names.add("postgresql_server")
+        for marker in sorted({MARKERS[name] for name in names & MARKERS.keys()}):
+            item.add_marker(marker)
+        if os.geteuid() != 0 and item.get_closest_marker("root"):
+            item.add_marker(needs_root)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

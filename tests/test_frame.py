@@ -238,15 +238,16 @@ def test_the_run_ends_by_naming_what_was_skipped(tmp_path: Path) -> None:
 
     def closing(*arguments: str) -> list[str]:
         shown = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-n", "2", *arguments],
+            [sys.executable, "-m", "pytest", "-q", "-p", "xdist", *arguments],
             cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             capture_output=True,
             text=True,
             timeout=60,
         ).stdout
         return shown.partition("Skipped, and why")[2].splitlines()
 
-    assert closing()[1:3] == [
+    assert closing("-n", "2")[1:3] == [
         "test_module.py: no sun at all",
         "test_skips.py::test_moon: no moon tonight",
     ]

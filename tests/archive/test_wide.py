@@ -18,10 +18,11 @@ from jobsight.archive.schema import (
     wide_table,
 )
 from jobsight.store.series.curves import SeriesBlock
+from tests.examples import examples
 from tests.store.series.test_codec import curves, same
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(curves(), min_size=1, max_size=4))
 def test_what_goes_in_comes_out(
     given: list[tuple[np.ndarray, dict[str, np.ndarray]]],

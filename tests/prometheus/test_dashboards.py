@@ -147,7 +147,7 @@ def prometheus(tmp_path: Path, job: Job) -> Iterator[Prometheus]:
 
 def test_every_expression_returns_data(prometheus: Prometheus) -> None:
     filled = {"$cluster": "c", "$job": "42", "$user": "ann", "$node": "n1"}
-    wait_for(lambda: prometheus.query("rate(jobsight_job_cpu_seconds_total[5s])"), 20)
+    wait_for(lambda: prometheus.query("rate(jobsight_job_cpu_seconds_total[5s])"), 60)
     for dashboard in dashboards():
         for expression in expressions(dashboard):
             text = expression.replace("$__rate_interval", "30s")
@@ -156,7 +156,7 @@ def test_every_expression_returns_data(prometheus: Prometheus) -> None:
             assert prometheus.query(text), (dashboard.name, text)
     recorded = [rule["record"] for rule in rules() if "record" in rule]
     for name in recorded:
-        wait_for(lambda name=name: prometheus.query(name), 20)
+        wait_for(lambda name=name: prometheus.query(name), 60)
     groups = prometheus.get("/api/v1/rules")["data"]["groups"]
     wrong = [rule["name"] for group in groups for rule in group["rules"] if rule.get("lastError")]
     assert wrong == []

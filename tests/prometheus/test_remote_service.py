@@ -20,6 +20,8 @@ from tests.prometheus.readers import fetch, one, samples
 from tests.prometheus.servers import Prometheus, VictoriaMetrics, with_flush
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.server
+
 
 @pytest.mark.root
 @pytest.mark.skipif(not available(), reason="needs the hierarchies of cgroup v1")
@@ -83,7 +85,7 @@ def test_a_server_passes_on_what_is_new(tmp_path: Path) -> None:
                     sent,
                     {"Authorization": f"Bearer {server.token}"},
                 )
-                with urllib.request.urlopen(request, timeout=10) as reply:
+                with urllib.request.urlopen(request, timeout=60) as reply:
                     assert reply.status == 200
             told = {"Authorization": f"Bearer {server.token}"}
 

@@ -126,6 +126,7 @@ def test_any_sample_and_label_can_be_read_back(samples: list[tuple[float, int]],
     assert found.values == samples
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("kind", ["prometheus", "victoria"])
 def test_a_real_receiver_has_every_sample(tmp_path: Path, kind: str) -> None:
     server: Prometheus | VictoriaMetrics

@@ -23,6 +23,7 @@ from jobsight.sams.reader import Fallback, Reader
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
 from jobsight.store.write.validation import BatchError
+from tests.examples import examples
 from tests.sams.documents import EXECS, INFO, START, Site, booked, document, encode
 from tests.sams.test_record import DOCUMENTS
 
@@ -451,7 +452,7 @@ def _complete(site: Site, expected: set[tuple[int, int]]) -> None:
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -23,6 +23,8 @@ from tests.sams.documents import EXECS, START, Site, booked, document, encode
 from tests.sams.front import Front, running
 from tests.sams.test_aggregator import aggregate
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def passwords(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
@@ -49,7 +51,7 @@ def post(
         f"https://127.0.0.1:{front.port}{path}", data=body, headers=headers
     )
     try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as reply:
+        with urllib.request.urlopen(request, timeout=60, context=context) as reply:
             assert reply.read() == b"OK"
             return int(reply.status)
     except urllib.error.HTTPError as error:

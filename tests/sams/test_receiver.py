@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobsight.sams.receiver import IncomingDirectory, PostReceiver
+from tests.examples import examples
 from tests.sams.documents import START, document, encode
 
 
@@ -236,7 +237,7 @@ def _execs(number: int) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=400,
+    max_examples=examples(400),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

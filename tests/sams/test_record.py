@@ -14,6 +14,7 @@ from jobsight.sams.record import EARLIEST, LATEST, RecordError, parse_record
 from jobsight.store.write import validation
 from jobsight.text import readable_path
 from tests.agent.outputs.conftest import HOSTILE
+from tests.examples import examples
 from tests.sams.documents import START, document, encode
 
 YEAR = 365 * 86400
@@ -167,7 +168,7 @@ DOCUMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(DOCUMENTS | _JSON)
 def test_any_document_is_booked_right_or_refused(made: Any) -> None:
     data = json.dumps(made).encode()
@@ -186,7 +187,7 @@ def test_any_document_is_booked_right_or_refused(made: Any) -> None:
     validation.check_jobs("c", [info_of(record, "c", interval.end)], [part])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(RecordError):

@@ -35,7 +35,7 @@ def running(folder: Path, environment: Mapping[str, str]) -> Iterator[SshSetting
     for name in ("host", "user"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name],
-            check=True, timeout=30,
+            check=True, timeout=60,
         )  # fmt: skip
     port = free_port()
     (folder / "authorized").write_text((folder / "user.pub").read_text())

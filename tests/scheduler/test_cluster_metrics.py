@@ -97,6 +97,7 @@ def test_the_server_gives_them_and_the_health(tmp_path: Path) -> None:
         assert health["sinks"][0]["reason"].endswith("away")
 
 
+@pytest.mark.server
 def test_a_real_prometheus_scrapes_the_server(tmp_path: Path) -> None:
     settings = Settings(cluster="c1", store=StoreSettings(location=str(tmp_path / "store.db")))
     settings.server.port = 0
@@ -130,7 +131,7 @@ def test_promtool_likes_them() -> None:
     state = ScrapeState(cluster="c1", attempted=START * SECOND, succeeded=START * SECOND)
     text = exposition([count_cluster("c1", NODES, JOBS), count_health(state, (START + 5) * SECOND)])
     checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60
     )
     complaints = checked.stderr.splitlines()
     # The seed's own names may be disliked; ours may not.

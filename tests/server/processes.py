@@ -63,7 +63,7 @@ class Spawner:
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=60)
 
 
 class ServerProcess:

@@ -78,7 +78,7 @@ def test_an_agent_that_sends_too_often_is_told_when_to_come_again(store: Store) 
     answer = client.post("/api/v1/batches", content=data)
     assert answer.status_code == 429
     assert "exceeds 0.01 requests" in answer.json()["error"]
-    assert 90 <= int(answer.headers["Retry-After"]) <= 100
+    assert 0 < int(answer.headers["Retry-After"]) <= 100
     # Pages are not agents.
     assert client.get("/api/v1/jobs").status_code == 200
 
@@ -94,7 +94,7 @@ def test_an_agent_that_sends_too_much_is_told_when_to_come_again(store: Store) -
 def test_one_batch_alone_has_room_and_the_next_waits() -> None:
     async def scene() -> list[str]:
         said = []
-        small = MemoryBudget(memory=100, timeout=5)
+        small = MemoryBudget(memory=100, timeout=60)
 
         async def work(name: str, size: int) -> None:
             await small.acquire(size)
@@ -113,7 +113,7 @@ def test_one_batch_alone_has_room_and_the_next_waits() -> None:
 
 def test_many_small_ones_go_side_by_side_up_to_a_number() -> None:
     async def scene() -> int:
-        full = MemoryBudget(memory=10**6, timeout=5)
+        full = MemoryBudget(memory=10**6, timeout=60)
         inside = most = 0
 
         async def work() -> None:

@@ -20,6 +20,8 @@ from tests.sams.front import PROJECT, adapted, nginx_for, wait_for
 from tests.server.batches import batch
 from tests.server.certificates import Papers
 
+pytestmark = pytest.mark.server
+
 SHIPPED = PROJECT / "deploy" / "nginx" / "jobsight.conf"
 
 
@@ -73,7 +75,7 @@ def running(folder: Path, settings: Settings) -> Iterator[Site]:
             yield Site(server, papers, front)
         finally:
             nginx.terminate()
-            nginx.wait(30)
+            nginx.wait(60)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +134,7 @@ def test_only_a_trusted_proxy_speaks_for_an_address(tmp_path: Path) -> None:
         with BackgroundServer(settings) as server:
             host, port = server.url.removeprefix("http://").split(":")
             found = [
-                post(http.client.HTTPConnection(host, int(port), timeout=20), server, address)
+                post(http.client.HTTPConnection(host, int(port), timeout=60), server, address)
                 for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1")
             ]
         assert found == statuses, proxies

@@ -139,7 +139,7 @@ def test_pages_reports_and_the_api_show_them(
         def get(path: str) -> bytes:
             headers = {"Authorization": f"Bearer {server.token}"}
             request = urllib.request.Request(server.url + path, headers=headers)
-            with urllib.request.urlopen(request, timeout=20) as reply:
+            with urllib.request.urlopen(request, timeout=60) as reply:
                 return bytes(reply.read())
 
         report: dict[str, Any] = json.loads(get("/api/v1/jobs/42"))

@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
 
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
+from tests.examples import examples
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
 
@@ -62,7 +63,7 @@ def test_answers_are_as_described(
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=40,
+        max_examples=examples(40),
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],

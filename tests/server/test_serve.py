@@ -39,7 +39,7 @@ def _get(url: str, token: str | None = None, data: bytes | None = None) -> tuple
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(urllib.request.Request(url, data, headers), timeout=10) as answer:
+        with opener.open(urllib.request.Request(url, data, headers), timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -160,7 +160,7 @@ opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 for path in ("/", "/jobs/12", "/api/v1/jobs", "/api/v1/jobs/12", "/api/v1/jobs/12/series",
              "/api/v1/openapi.json", "/static/curves.js", "/?token=guess"):
     try:
-        with opener.open(url + path, timeout=30) as answer:
+        with opener.open(url + path, timeout=60) as answer:
             got.append([path, answer.status])
     except urllib.error.HTTPError as error:
         text = error.read().decode()
@@ -168,7 +168,7 @@ for path in ("/", "/jobs/12", "/api/v1/jobs", "/api/v1/jobs/12", "/api/v1/jobs/1
             got.append([path, error.code])
 for method in ("/api/v1/batches", "/sign-in"):
     try:
-        with opener.open(url + method, b"token=guess", timeout=30) as answer:
+        with opener.open(url + method, b"token=guess", timeout=60) as answer:
             got.append([method, answer.status])
     except urllib.error.HTTPError as error:
         if error.code != 401:

@@ -151,7 +151,7 @@ def test_the_settings_of_a_node_name_its_papers(strict: BackgroundServer, papers
 def shown(server: BackgroundServer) -> str:
     """The certificate that the server shows."""
     host, port = server.url.removeprefix("https://").split(":")
-    return ssl.get_server_certificate((host, int(port)), timeout=10)
+    return ssl.get_server_certificate((host, int(port)), timeout=60)
 
 
 def renew(papers: Papers, folder: Path) -> None:
@@ -267,7 +267,7 @@ def test_with_tls_the_network_is_no_decision_of_its_own(settings: Settings) -> N
 def test_the_cookie_stays_on_tls(server: BackgroundServer, papers: Papers) -> None:
     host, port = server.url.removeprefix("https://").split(":")
     context = ssl.create_default_context(cafile=papers.authority)
-    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
+    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
     connection.request("GET", f"/?token={server.token}")
     answer = connection.getresponse()
     assert answer.status == 303

@@ -88,7 +88,7 @@ class Site:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=10, context=self.trust):
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=60, context=self.trust):
                 return True
         except OSError:
             return False

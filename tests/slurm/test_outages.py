@@ -10,15 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.jobs import ALICE, BOB, Gate, burn, script
+from tests.slurm.jobs import ALICE, BOB, Gate, agrees, burn, script
 from tests.slurm.site import Site
 from tests.waiting import wait_until
 
 SECOND = 1_000_000_000
-
-
-def close(one: float, other: float) -> bool:
-    return abs(one - other) <= max(0.05 * SECOND, 0.01 * max(one, other))
 
 
 def told(site: Site, user: str, job: int) -> int:
@@ -52,7 +48,7 @@ def finished(site: Site, user: str, job: int, timeout: float = 90) -> dict[str, 
     site.cluster.wait(job, timeout=timeout)
     report = site.ended(job, timeout=timeout)
     assert report["state"] == "COMPLETED"
-    assert close(report["cpu"]["cpu_seconds"] * SECOND, told(site, user, job))
+    assert agrees(report["cpu"]["cpu_seconds"] * SECOND, told(site, user, job))
     return report
 
 
@@ -117,4 +113,4 @@ def times_of(site: Site, job: int) -> list[float]:
     if site.report(job) is None:
         return []
     reply = site.get(f"/api/v1/jobs/{job}/series?metrics=cpu.time&points=2000")
-    return [float(time) for row in reply["nodes"] for time in row["times"]]
+    return [float(time) for row in reply["nodes"] for time in row["times_seconds"]]

@@ -62,7 +62,7 @@ def sources(cluster: Cluster) -> Iterator[dict[str, Source]]:
                 yield {
                     "text": TextSource(name, run=run),
                     "json": JsonSource(name, run=run),
-                    "rest": RestSource(name, f"unix:{path}", timeout=30),
+                    "rest": RestSource(name, f"unix:{path}", timeout=60),
                     "onsite": OnsiteSource(name, from_command(run, 30, 1)),
                     **_over_ssh(stack, cluster, Path(folder)),
                 }
@@ -261,7 +261,7 @@ def test_the_jobs_of_a_node_in_one_question(cluster: Cluster) -> None:
 
 def test_reservations_shares_and_associations(cluster: Cluster, sources: dict[str, Source]) -> None:
     def scontrol(*words: str) -> None:
-        subprocess.run(["scontrol", *words], env=cluster.environment(), check=True, timeout=30)
+        subprocess.run(["scontrol", *words], env=cluster.environment(), check=True, timeout=60)
 
     begin = int(time.time()) + 3600
     scontrol("create", "reservation", "ReservationName=course", f"StartTime=uts{begin}",

@@ -15,7 +15,7 @@ import pytest
 
 from tests.bed import Cluster
 from tests.server.certificates import Papers
-from tests.slurm.jobs import ALICE, Gate, burn, script
+from tests.slurm.jobs import ALICE, Gate, agrees, burn, script
 from tests.slurm.site import Site
 from tests.waiting import wait_until
 
@@ -92,7 +92,7 @@ def check(site: Site, job: int) -> None:
     told = re.search(r"^truth \S+ (\d+)", site.cluster.output(ALICE, job), re.MULTILINE)
     assert told is not None
     used, said = report["cpu"]["cpu_seconds"] * SECOND, int(told[1])
-    assert abs(used - said) <= max(0.05 * SECOND, 0.01 * said)
+    assert agrees(used, said)
     assert report["user"] == ALICE
     assert report["coverage"]["executables"]["events_lost"] == 0
 

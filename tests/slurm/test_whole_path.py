@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobsight.util.outer import parse_rfc3339
-from tests.slurm.jobs import ALICE, BOB, HOSTILE_NAME, KINDS, burn, script
+from tests.slurm.jobs import ALICE, BOB, HOSTILE_NAME, KINDS, agrees, burn, script
 from tests.slurm.site import REPOSITORY, Site
 from tests.waiting import wait_until
 
 SECOND = 1_000_000_000
-#: To 1 % or 0.05 s.
-CLOSE = 0.05 * SECOND
 
 
 class Finished(NamedTuple):
@@ -62,10 +60,6 @@ def seconds(text: str) -> float:
     return total + (int(days) * 86400 if days else 0)
 
 
-def close(one: float, other: float) -> bool:
-    return abs(one - other) <= max(CLOSE, 0.01 * max(one, other))
-
-
 def told_by_node(output: str) -> dict[str, int]:
     """CPU time that a job read from its own cgroup as its last act, by node."""
     found = re.findall(r"^truth (\S+) (\d+) \d+$", output, re.MULTILINE)
@@ -100,13 +94,13 @@ def test_cpu_time_is_the_cgroup_s(finished: dict[str, Finished], name: str) -> N
     truth = told_by_node(job.output)
     assert measured.keys() == truth.keys()
     for node, used in truth.items():
-        assert close(measured[node], used), (measured, truth)
+        assert agrees(measured[node], used), (measured, truth)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.slurm_is_right])
 def test_cpu_time_is_sacct_s(finished: dict[str, Finished], name: str) -> None:
     job = finished[name]
-    assert close(
+    assert agrees(
         job.report["cpu"]["cpu_seconds"] * SECOND, seconds(job.sacct[0]["TotalCPU"]) * SECOND
     )
 
@@ -119,7 +113,7 @@ def test_peak_memory_is_the_cgroup_s(finished: dict[str, Finished], name: str) -
     assert peak is not None
     if told:
         nodes = sum(map(int, told.values()))
-        assert abs(peak - nodes) <= max(0.01 * nodes, 2**20)
+        assert 0.9 * nodes <= peak <= nodes + 2**25
     largest = max((int(row["MaxRSS"] or 0) for row in job.sacct), default=0)
     # The kernel's peak includes page cache and every step; Slurm samples one step's RSS.
     assert peak >= largest * 0.99
@@ -139,7 +133,7 @@ def test_steps_are_kept_apart(finished: dict[str, Finished]) -> None:
     told = dict(re.findall(r"^step (\d+) (\d+)$", finished["steps"].output, re.MULTILINE))
     assert told.keys() == {"0", "1"}
     for step, used in told.items():
-        assert close(steps[step]["cpu_seconds"] * SECOND, int(used))
+        assert agrees(steps[step]["cpu_seconds"] * SECOND, int(used))
 
 
 def test_a_name_cannot_book_on_somebody_else(finished: dict[str, Finished]) -> None:
@@ -173,7 +167,7 @@ def test_two_users_on_one_node_are_kept_apart(site: Site) -> None:
         site.cluster.wait(jobs[user], timeout=90)
         report = site.ended(jobs[user])
         paths = {row["path"].rpartition("/")[2]: row for row in report["executables"]}
-        assert close(paths[user]["cpu_seconds"] * SECOND, seconds_of * SECOND)
+        assert agrees(paths[user]["cpu_seconds"] * SECOND, seconds_of * SECOND)
         assert other not in paths
 
 
@@ -189,7 +183,7 @@ def test_page_terminal_and_api_say_the_same(finished: dict[str, Finished], site:
         f"{site.url}/jobs/{job.job_id}",
         headers={"Authorization": f"Bearer {site.token_file.read_text().strip()}"},
     )
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         page = reply.read().decode()
     assert job.report["run"] in page
     assert ALICE in page
@@ -209,7 +203,7 @@ def test_a_requeued_job_is_two_runs(site: Site) -> None:
     first = site.report(min(row["run"] for row in listed))
     assert first is not None
     assert first["run"] != last["run"]
-    assert close(last["cpu"]["cpu_seconds"] * SECOND, told(cluster.output(ALICE, job)))
+    assert agrees(last["cpu"]["cpu_seconds"] * SECOND, told(cluster.output(ALICE, job)))
 
 
 def test_a_cancelled_job_keeps_what_it_used(site: Site) -> None:
@@ -232,7 +226,7 @@ def test_an_array_of_twenty(site: Site) -> None:
         report = site.ended(f"{job}_{task}")
         assert report["display_id"] == f"{job}_{task}"
         assert report["state"] == "COMPLETED"
-        assert close(
+        assert agrees(
             report["cpu"]["cpu_seconds"] * SECOND, told(site.cluster.output(ALICE, f"{job}_{task}"))
         )
 
@@ -258,4 +252,4 @@ def test_a_time_limit_ends_a_job_and_keeps_what_it_used(site: Site) -> None:
     report = site.ended(job, timeout=120)
     assert report["state"] == "TIMEOUT"
     assert report["time"]["requested_seconds"] == 60
-    assert close(report["cpu"]["cpu_seconds"] * SECOND, told(site.cluster.output(ALICE, job)))
+    assert agrees(report["cpu"]["cpu_seconds"] * SECOND, told(site.cluster.output(ALICE, job)))

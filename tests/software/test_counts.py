@@ -25,6 +25,7 @@ from jobsight.store.schema.tables import (
     software,
 )
 from jobsight.store.store import Store
+from tests.examples import examples
 from tests.software.rule_sets import rule_set
 from tests.software.test_naming import clear
 from tests.store.sample import START, batch, info, part, sighting, totals, use
@@ -157,7 +158,7 @@ QUESTIONS = [
 
 @given(st.lists(JOBS, max_size=5))
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

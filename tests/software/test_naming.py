@@ -23,6 +23,7 @@ from jobsight.software.rules import RuleSet
 from jobsight.software.worker import Worker, update, updating
 from jobsight.store.schema.tables import metadata, usage_by_day
 from jobsight.store.store import Store
+from tests.examples import examples
 from tests.software.rule_sets import BETTER, JOINED, NONE, PLAIN
 from tests.store.sample import START, batch, info, part, series, sighting, totals, use
 from tests.store.sums import by_software, from_scratch, named, rows, sums
@@ -298,7 +299,7 @@ def forget_names(store: Store) -> None:
 
 @given(st.lists(st.one_of(BATCHES, RULES, st.none()), max_size=14), RULES)
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -62,7 +62,7 @@ def _received(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_a_request_and_its_reply(kind: str, tmp_path: Path) -> None:
     with server(OK, tmp_path / "socket" if kind == "unix" else None) as (address, requests):
-        client = HttpClient(address, timeout=20, keep_alive=False)
+        client = HttpClient(address, timeout=60, keep_alive=False)
         reply = client.request("POST", "/path?a=b", content=b"body", headers={"X-Token": "t"})
         client.close()
     assert (reply.status, reply.phrase, reply.headers["x-more"], reply.body) == (
@@ -95,7 +95,7 @@ def test_a_reply_that_is_too_large() -> None:
             pass
 
     with server(endless) as (address, _):
-        client = HttpClient(address, timeout=20)
+        client = HttpClient(address, timeout=60)
         with pytest.raises(HttpError, match="larger than 100000 bytes"):
             client.request("GET", "/", max_size=100_000)
         client.close()
@@ -123,7 +123,7 @@ def test_a_reply_that_drips() -> None:
 
 def test_a_server_that_is_silent() -> None:
     ended = threading.Event()
-    with server(lambda connection: bool(ended.wait(30)) and None) as (address, _):
+    with server(lambda connection: bool(ended.wait(60)) and None) as (address, _):
         client = HttpClient(address, timeout=0.2)
         with pytest.raises(HttpError, match=r"no answer within 0\.2 s"):
             client.request("GET", "/")
@@ -138,7 +138,7 @@ def test_a_server_that_is_silent() -> None:
 )  # fmt: skip
 def test_replies_that_are_cut_or_not_http(reply: bytes) -> None:
     with server(reply) as (address, _):
-        client = HttpClient(address, timeout=20)
+        client = HttpClient(address, timeout=60)
         with pytest.raises(HttpError):
             client.request("GET", "/")
         client.close()
@@ -147,7 +147,7 @@ def test_replies_that_are_cut_or_not_http(reply: bytes) -> None:
 def test_redirects_are_not_followed() -> None:
     moved = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
     with server(moved) as (address, requests):
-        client = HttpClient(address, timeout=20)
+        client = HttpClient(address, timeout=60)
         assert client.request("GET", "/").status == 302
         client.close()
     assert len(requests) == 1
@@ -159,14 +159,14 @@ def test_a_compressed_reply_does_not_expand() -> None:
     body = gzip.compress(bytes(10_000_000))
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
     with server(head.encode() + body) as (address, _):
-        client = HttpClient(address, timeout=20)
+        client = HttpClient(address, timeout=60)
         assert client.request("GET", "/").body == body
         client.close()
 
 
 def test_a_stream_is_read_piece_by_piece() -> None:
     with server(OK) as (address, _):
-        client = HttpClient(address, timeout=20)
+        client = HttpClient(address, timeout=60)
         reply = client.stream("GET", "/")
         assert reply.status == 200
         assert b"".join(reply) == b"hello"
@@ -178,7 +178,7 @@ def test_reasons_are_those_of_the_system(tmp_path: Path) -> None:
         ("http://127.0.0.1:9", "Connection refused"),
         (f"unix:{tmp_path}/none", "No such file"),
     ):
-        client = HttpClient(Address.parse("s.url", text, unix=True), timeout=20)
+        client = HttpClient(Address.parse("s.url", text, unix=True), timeout=60)
         with pytest.raises(HttpError, match=reason):
             client.request("GET", "/")
         with pytest.raises(HttpError):

@@ -27,6 +27,7 @@ from jobsight.model import (
 )
 from jobsight.transport import wire
 from jobsight.transport.wire import WireError, decode, encode
+from tests.examples import examples
 
 WORD = some.text(max_size=20)
 COUNT = some.integers(0, 2**63 - 1)
@@ -173,7 +174,7 @@ def part_with(rows: int, columns: list[list[str]]) -> dict[str, object]:
 
 
 @given(BATCH)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_goes_in_comes_out_bit_for_bit(batch: Batch) -> None:
     assert plain(decode(encode(batch))) == plain(batch)
 
@@ -209,7 +210,7 @@ def test_every_flipped_bit_is_a_wire_error_or_a_batch() -> None:
 
 
 @given(some.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damage_below_the_compression_is_a_wire_error_or_a_batch(data: some.DataObject) -> None:
     body = bytearray(opened(small_batch()))
     for _ in range(data.draw(some.integers(1, 4))):

@@ -32,7 +32,7 @@ def test_errors_and_bugs_do_not_end_the_work(caplog: pytest.LogCaptureFixture) -
 
     worker = PeriodicWorker("test", work, 0.001, logger=logger, failure="the work failed")
     with worker:
-        assert done.wait(30)
+        assert done.wait(60)
         assert "jobsight-test" in names()
     assert "jobsight-test" not in names()
     assert len(rounds) == 4
@@ -65,9 +65,9 @@ def test_a_wake_up_shortens_the_interval() -> None:
         "test", lambda stopped: rounds.release(), 3600, logger=logger, failure="failed"
     )
     with worker:
-        assert rounds.acquire(timeout=30)
+        assert rounds.acquire(timeout=60)
         worker.wake()
-        assert rounds.acquire(timeout=30)
+        assert rounds.acquire(timeout=60)
 
 
 def test_a_backoff_delays_the_next_attempt() -> None:
@@ -81,7 +81,7 @@ def test_a_backoff_delays_the_next_attempt() -> None:
     worker = PeriodicWorker("test", work, 3600, logger=logger, failure="failed", backoff=backoff)
     with worker:
         for _ in range(3):
-            assert attempts.acquire(timeout=30)
+            assert attempts.acquire(timeout=60)
     assert backoff.failures >= 2
 
 

@@ -52,7 +52,7 @@ def serving(exporter: Exporter, **settings: str) -> Iterator[str]:
 def status_of(url: str, headers: dict[str, str] | None = None, method: str = "GET") -> int:
     request = urllib.request.Request(url, headers=headers or {}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         with error:
@@ -67,12 +67,12 @@ def basic(user: str, password: str) -> dict[str, str]:
 def test_both_formats_and_compression(exporter: Exporter) -> None:
     with serving(exporter) as address:
         url = f"http://{address}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as reply:
+        with urllib.request.urlopen(url, timeout=60) as reply:
             assert reply.headers["Content-Type"] == PLAIN
             assert len(samples(reply.read())) == 200
         asked = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
         with urllib.request.urlopen(
-            urllib.request.Request(url, headers=asked), timeout=10
+            urllib.request.Request(url, headers=asked), timeout=60
         ) as reply:
             assert reply.headers["Content-Type"] == OPENMETRICS
             assert reply.read().endswith(b"# EOF\n")
@@ -113,7 +113,7 @@ def test_a_password_and_tls(exporter: Exporter, tmp_path: Path) -> None:
         ):
             request = urllib.request.Request(url, headers=headers)
             try:
-                with opener.open(request, timeout=10) as reply:
+                with opener.open(request, timeout=60) as reply:
                     found = reply.status
             except urllib.error.HTTPError as error:
                 with error:
@@ -124,7 +124,7 @@ def test_a_password_and_tls(exporter: Exporter, tmp_path: Path) -> None:
         # Whoever speaks no TLS costs nothing: the next one is served.
         assert (
             opener.open(
-                urllib.request.Request(url, headers=basic("prom", "se:cret")), timeout=10
+                urllib.request.Request(url, headers=basic("prom", "se:cret")), timeout=60
             ).close()
             is None
         )

@@ -20,6 +20,7 @@ from jobsight.agent.outputs.file import FileOptions, FileOutput, current_fsuid, 
 from jobsight.agent.outputs.record import encode_record, with_start
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
+from tests.waiting import wait_until
 
 CORE = "sams.sampler.Core"
 DOCUMENTS = {CORE: {"jobid": 1234, "node": "n1"}}
@@ -173,8 +174,9 @@ for number in itertools.count(1):
     output.store(view, "big", {{"text": "x" * 3_000_000}})
     output.write(view, {{}})
 """
-    for pause in (0.4, 0.45, 0.5):
+    for pause in (0, 0.05, 0.1):
         child = subprocess.Popen([sys.executable, "-c", program])
+        wait_until(lambda: list(tmp_path.iterdir()))
         time.sleep(pause)
         child.kill()
         child.wait()

@@ -12,6 +12,7 @@ from jobsight.agent.processes.process import JobUsage, Process, Segment
 from jobsight.agent.processes.procfs import IoCounters
 from jobsight.agent.processes.tracker import LEADER_EXIT_DELAY
 from tests.agent.lives import MILLISECOND, Alive, Kernel, figures, record
+from tests.examples import examples
 
 SHELL, TRUE, OTHER = b"/bin/sh", b"/bin/true", b"/bin/other"
 INODE = (65024, 77)
@@ -446,7 +447,7 @@ def histories(draw: some.DrawFn) -> tuple[list[Any], dict[int, tuple[int, int]],
 
 
 @given(histories(), some.randoms(use_true_random=False), some.sets(some.integers(50, 60)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_everything_is_booked_once_and_on_its_own_job(
     history: tuple[list[Any], dict[int, tuple[int, int]], int], chance: Any, linked: set[int]
 ) -> None:

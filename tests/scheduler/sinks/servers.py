@@ -36,7 +36,7 @@ def mongodb(folder: Path, port: int | None = None, *, auth: bool = False) -> Ite
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             # Now and then it waits for itself when it is to end; its files are whole.
             process.kill()

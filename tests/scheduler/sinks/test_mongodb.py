@@ -27,6 +27,8 @@ from tests.scheduler.sinks.site import START, book, keep, node, record
 from tests.store.sample import batch, part, sighting, totals
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

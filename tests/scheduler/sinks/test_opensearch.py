@@ -26,6 +26,8 @@ from tests.scheduler.sinks import servers
 from tests.scheduler.sinks.site import START, book, keep, node, record
 from tests.store.sample import batch, part, sighting, totals
 
+pytestmark = pytest.mark.server
+
 MONTH = 31 * 86400
 
 

@@ -101,7 +101,7 @@ def test_it_runs_where_there_is_no_slurm(tmp_path: Path) -> None:
         env={"PATH": os.fspath(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 1
     assert "onsite: sacct cannot be run" in done.stderr

@@ -81,7 +81,7 @@ def pyslurm(tmp_path: Path) -> Callable[[str], PySlurmSource]:
         (tmp_path / "pyslurm.py").write_text(MODULE + text)
         environment = dict(os.environ, PYTHONPATH=str(tmp_path), PYTHONDONTWRITEBYTECODE="1")
         run = functools.partial(stream_command, environment=environment)
-        return PySlurmSource("lab", timeout=20, run=run, python=sys.executable, clock=time.time_ns)
+        return PySlurmSource("lab", timeout=60, run=run, python=sys.executable, clock=time.time_ns)
 
     return make
 
@@ -182,7 +182,7 @@ def test_crashes_and_absence_are_answers(pyslurm: Callable[[str], PySlurmSource]
     with pytest.raises(SourceError, match="has none of node, Nodes"):
         pyslurm("").nodes()
     absent = PySlurmSource(
-        "lab", timeout=20, run=stream_command, python=sys.executable, clock=time.time_ns
+        "lab", timeout=60, run=stream_command, python=sys.executable, clock=time.time_ns
     )
     with pytest.raises(SourceError, match="PySlurm cannot be imported"):
         absent.probe()

@@ -75,7 +75,7 @@ def test_a_host_that_is_not_known_is_refused(host: SshSettings, tmp_path: Path) 
     # Another key than the one that was written down.
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"],
-        check=True, timeout=30,
+        check=True, timeout=60,
     )  # fmt: skip
     kind, key, *_ = (tmp_path / "other.pub").read_text().split()
     known.write_text(f"[127.0.0.1]:{host.port} {kind} {key}\n")
@@ -89,7 +89,7 @@ def test_a_host_that_is_away_or_does_not_let_us_in(host: SshSettings, tmp_path: 
         output(nobody, "true")
     key = tmp_path / "key"
     subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, timeout=30
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, timeout=60
     )
     stranger = msgspec.structs.replace(host, key_file=os.fspath(key))
     with pytest.raises(SourceError, match=r"cannot be reached: .*Permission denied"):

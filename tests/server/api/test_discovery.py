@@ -43,6 +43,7 @@ def test_agents_by_cluster_and_silence(location: str) -> None:
         assert targets(since=3 * SECOND) == ["n1:9306"]
 
 
+@pytest.mark.server
 def test_a_real_prometheus_finds_a_real_agent(tmp_path: Path) -> None:
     exporter = Exporter()
     jobs = AGENT["jobsight_agent_jobs"]
@@ -58,17 +59,17 @@ def test_a_real_prometheus_finds_a_real_agent(tmp_path: Path) -> None:
         url = f"{server.url}/api/v1/batches"
         allowed = {"Authorization": f"Bearer {server.token}"}
         request = urllib.request.Request(url, wire.encode(sent), allowed)
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             assert reply.status == 200
         discovery = f"{server.url}/api/v1/discovery"
         with urllib.request.urlopen(
-            urllib.request.Request(discovery, headers=allowed), timeout=10
+            urllib.request.Request(discovery, headers=allowed), timeout=60
         ) as reply:
             assert reply.headers["Content-Type"] == "application/json"
             (group,) = json.load(reply)
         assert group["targets"] == ["127.0.0.1:9306"]
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(discovery, timeout=10)
+            urllib.request.urlopen(discovery, timeout=60)
         refused.value.close()
 
         shipped = (DEPLOY / "prometheus.yml").read_text()

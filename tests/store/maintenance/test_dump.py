@@ -19,6 +19,7 @@ from jobsight.store.database import open_database
 from jobsight.store.maintenance import dump
 from jobsight.store.maintenance.dump import BackupError, back_up, copy_store, restore, verify
 from jobsight.store.store import Store
+from tests.examples import examples
 from tests.store import postgresql
 from tests.store.contents import answers, assert_sound, rows
 from tests.store.many import NOW, count, fill, summed
@@ -119,7 +120,7 @@ _PARTS = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=4,
+    max_examples=examples(4),
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

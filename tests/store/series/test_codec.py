@@ -12,6 +12,7 @@ from jobsight.model import MISSING
 from jobsight.store.series import codec, packing
 from jobsight.store.series.codec import ChunkError
 from jobsight.store.series.packing import Values
+from tests.examples import examples
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 #: Any 64 bits as a float: all NaNs, infinities, both zeros, denormals.
@@ -56,7 +57,7 @@ def same(one: Values, other: Values) -> bool:
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(curves())
 def test_what_goes_in_comes_out(given: tuple[packing.Integers, dict[str, Values]]) -> None:
     times, columns = given
@@ -67,7 +68,7 @@ def test_what_goes_in_comes_out(given: tuple[packing.Integers, dict[str, Values]
         assert all(same(found[name], columns[name]) for name in columns)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(curves())
 def test_differences_read_together_and_by_column(
     given: tuple[packing.Integers, dict[str, Values]],
@@ -79,7 +80,7 @@ def test_differences_read_together_and_by_column(
     assert all(same(columns[name], values) for name, values in given[1].items())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(curves(), st.data())
 def test_stretches_written_in_different_ways_come_out_in_their_order(
     given: tuple[packing.Integers, dict[str, Values]], data: st.DataObject
@@ -100,7 +101,7 @@ def test_stretches_written_in_different_ways_come_out_in_their_order(
         assert same(np.concatenate([part[name] for _, part in found] or [values[:0]]), values)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(curves(), st.data())
 def test_one_column_alone(
     given: tuple[packing.Integers, dict[str, Values]], data: st.DataObject
@@ -112,7 +113,7 @@ def test_one_column_alone(
     assert all(same(found[name], columns[name]) for name in found)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(curves(), st.data())
 def test_damage_is_told(
     given: tuple[packing.Integers, dict[str, Values]], data: st.DataObject
@@ -138,7 +139,7 @@ def test_damage_is_told(
     assert all(same(found[name], columns[name]) for name in columns)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_noise_is_no_chunk(noise: bytes, framed: bool) -> None:
     if framed:
@@ -218,7 +219,7 @@ def test_a_fully_busy_core_is_cheaper_than_its_clock() -> None:
     assert (both - alone) / 1000 < 1.5
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(curves(), st.integers(1, 3))
 def test_columns_packed_together_are_packed_like_each_alone(
     given: tuple[packing.Integers, dict[str, Values]], width: int

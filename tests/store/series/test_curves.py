@@ -12,6 +12,7 @@ from jobsight.model import MISSING
 from jobsight.store.series import packing
 from jobsight.store.series.curves import SeriesBlock, Summary, summarise
 from jobsight.store.series.packing import Values
+from tests.examples import examples
 
 INTEGERS = st.one_of(st.integers(-(10**15), 10**15), st.just(MISSING))
 FLOATS = st.one_of(st.floats(-1e15, 1e15), st.just(np.nan))
@@ -51,7 +52,7 @@ def plainly(times: list[int], values: list[int] | list[float]) -> Summary | None
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(curves(), st.booleans())
 def test_metrics_summed_up_together_are_summed_up_like_each_alone(
     given: SeriesBlock, narrow: bool
