@@ -143,8 +143,8 @@ def test_pages_reports_and_the_api_show_them(
                 return bytes(reply.read())
 
         report: dict[str, Any] = json.loads(get("/api/v1/jobs/42"))
-        assert report["cpu"]["time"] == 99 * SECOND
-        assert report["memory"]["used_peak"] == 2**20
+        assert report["cpu"]["cpu_seconds"] == 99
+        assert report["memory"]["used_peak_bytes"] == 2**20
         assert report["coverage"]["cpu"]["quality"] == "estimate"
         answer = json.loads(get("/api/v1/jobs/42/series?metrics=cpu.time,gpu.1.power"))
         (curve,) = answer["nodes"]
@@ -163,7 +163,7 @@ def test_pages_reports_and_the_api_show_them(
              "--config", str(config)],
             capture_output=True, check=True, text=True,
         )  # fmt: skip
-        assert json.loads(done.stdout)["cpu"]["time"] == 99 * SECOND
+        assert json.loads(done.stdout)["cpu"]["cpu_seconds"] == 99 * SECOND
         kept.stop()
         with pytest.raises(urllib.error.HTTPError, match="503") as refused:
             get("/api/v1/jobs/42/series")

@@ -1,4 +1,4 @@
-"""Figures for people: one way to write bytes, durations, shares, counts and times everywhere."""
+"""Formatting of bytes, durations, shares, counts and times for display."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, tzinfo
 
 from jobsight.model import SECOND
 
-#: Stands for a figure that is not known; never a zero.
+#: An unknown value; never shown as 0.
 UNKNOWN = "-"
 
 _MINUTE = 60
@@ -17,24 +17,24 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def format_bytes(size: float | None) -> str:
-    """Write a size in binary units with three significant digits: 1.46 GiB, 300 MiB, 12 B."""
+    """Format a size in binary units with three significant digits: 1.46 GiB, 300 MiB, 12 B."""
     if size is None:
         return UNKNOWN
     value, unit = float(size), 0
-    # 1023.5 would be written "1024 KiB"; it is 1 MiB to three digits.
+    # 1023.5 KiB would be formatted as "1024 KiB"; with three digits it is 1.00 MiB.
     while abs(value) >= 999.5 and unit < len(_BINARY) - 1:
         value /= 1024
         unit += 1
-    return f"{_three_digits(value, whole=unit == 0)} {_BINARY[unit]}"
+    return f"{_three_digits(value, integer=unit == 0)} {_BINARY[unit]}"
 
 
 def format_byte_rate(rate: float | None) -> str:
-    """Write bytes per second: 12.0 MiB/s."""
+    """Format bytes per second: 12.0 MiB/s."""
     return UNKNOWN if rate is None else f"{format_bytes(rate)}/s"
 
 
 def format_duration(duration: int | None) -> str:
-    """Write nanoseconds: 45 ms, 12.3 s, 00:12:34, 1 d 02:03:04."""
+    """Format nanoseconds: 45 ms, 12.3 s, 00:12:34, 1 d 02:03:04."""
     if duration is None:
         return UNKNOWN
     if duration < 0:
@@ -58,13 +58,13 @@ def format_duration(duration: int | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """Write a share of 1 in per cent: 97.3 %, 0.04 %, 100 %."""
+    """Format a share of 1 in per cent: 97.3 %, 0.04 %, 100 %."""
     if share is None:
         return UNKNOWN
     percent = share * 100
     if 0 < percent < 0.01:
         return "< 0.01 %"
-    # 99.96 % must not read as all of it.
+    # 99.96 % must not be rounded to 100 %.
     if 99.95 <= percent < 100:
         return f"{int(percent * 100) / 100:.2f} %"
     if 0 < percent < 0.095:
@@ -75,33 +75,33 @@ def format_share(share: float | None) -> str:
 
 
 def format_count(count: float | None) -> str:
-    """Write a count with separated thousands: 12,345."""
+    """Format a count with separated thousands: 12,345."""
     if count is None:
         return UNKNOWN
     return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.2f}"
 
 
 def format_cores(cores: float | None) -> str:
-    """Write how many CPUs were busy on average: 3.2, 0.04, 128."""
+    """Format a mean number of busy CPUs: 3.2, 0.04, 128."""
     if cores is None:
         return UNKNOWN
     return "0" if cores == 0 else _three_digits(cores, small=True)
 
 
-def format_time(moment: int | None, zone: tzinfo | None = UTC) -> str:
-    """Write a time to the second with its zone: 2026-11-15 04:33:12 UTC; no zone means local."""
-    if moment is None:
+def format_time(time: int | None, zone: tzinfo | None = UTC) -> str:
+    """Format a time to the second with its zone: 2026-11-15 04:33:12 UTC; no zone means local."""
+    if time is None:
         return UNKNOWN
     try:
-        date = datetime.fromtimestamp(moment // SECOND, zone or UTC)
+        date = datetime.fromtimestamp(time // SECOND, zone or UTC)
         local = date if zone else date.astimezone()
     except (ValueError, OverflowError, OSError):
         return UNKNOWN
     return local.strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def _three_digits(value: float, *, whole: bool = False, small: bool = False) -> str:
-    if whole and value.is_integer():
+def _three_digits(value: float, *, integer: bool = False, small: bool = False) -> str:
+    if integer and value.is_integer():
         return f"{value:.0f}"
     size = abs(value)
     if size >= 99.95:

@@ -1,4 +1,4 @@
-"""Reads a run's curves back from whatever answers PromQL: Prometheus, VictoriaMetrics, Mimir."""
+"""Time series of runs from a PromQL API: Prometheus, VictoriaMetrics, Mimir."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from jobsight.store.series.packing import Values
 from jobsight.store.store import Store
 from jobsight.transport.http import Web
 
-#: Points of one curve at most: a job of a month is asked for in larger steps.
-_MOST_POINTS: Final = 2000
-_LARGEST_REPLY: Final = 512 * 2**20
-_REASON: Final = "from the samples that another system has kept"
+#: Maximum points per time series; a long job is queried with a larger step.
+_MAX_POINTS: Final = 2000
+_MAX_REPLY: Final = 512 * 2**20
+_REASON: Final = "from samples of an external time series database"
 
-#: Seconds behind the end of a run for which its last values still stand.
-_AFTERWARDS: Final = 30
+#: Seconds after the end of a run in which its last values are still returned.
+_AFTER_END: Final = 30
 
-#: The totals of a node, and the curves whose highest values they are.
+#: The totals of a node, and the time series whose maxima they are.
 _TOTALS: Final = {
     "cpu_time": "cpu.time",
     "cpu_user": "cpu.user",
@@ -48,7 +48,7 @@ _TOTALS: Final = {
 
 
 class SeriesError(StoreError):
-    """The curves cannot be had; the text says why."""
+    """The time series cannot be read."""
 
 
 class _Series(msgspec.Struct):
@@ -65,12 +65,12 @@ class _Reply(msgspec.Struct):
     data: _Data
 
 
-#: Node -> metric -> moment in milliseconds -> value.
+#: Node -> metric -> time in milliseconds -> value.
 _Points = dict[str, dict[str, dict[int, int]]]
 
 
 class PromqlSeries:
-    """Curves under our names or petricore's, asked for with one question for all names."""
+    """Time series under jobsight's or petricore's names; one query reads all metrics."""
 
     def __init__(self, settings: PromqlSettings, clock: Callable[[], int] = time.time_ns) -> None:
         self._web = Web("server.promql", settings)
@@ -88,37 +88,37 @@ class PromqlSeries:
         since: int | None = None,
         until: int | None = None,
     ) -> list[StoredSeries]:
-        """The curves of a run by node, in the units of the table of metrics."""
-        wanted = self._wanted(metrics)
-        if not wanted:
+        """The time series of a run by node, in the units of the table of metrics."""
+        families = self._families_of(metrics)
+        if not families:
             return []
         first = max(run.start, since or 0)
         last = min(run.end or self._clock(), until or 2**63 - 1)
-        found = self._ask(run, wanted, first, last) if last >= first else {}
+        points = self._query_range(run, families, first, last) if last >= first else {}
         return [
-            _stored(node, columns, metrics) for node, columns in sorted(found.items()) if columns
+            _stored(node, columns, metrics) for node, columns in sorted(points.items()) if columns
         ]
 
     def nodes(self, run: RunSpan) -> list[StoredNode]:
-        """The highest value of each curve: of a counter that is its last, and no step misses it."""
+        """The maximum of each time series; for a counter that is its last value."""
         end = run.end or self._clock()
-        length = math.ceil((end - run.start) / SECOND) + _AFTERWARDS
-        found: dict[str, dict[str, int]] = {}
+        length = math.ceil((end - run.start) / SECOND) + _AFTER_END
+        totals: dict[str, dict[str, int]] = {}
         for figure, metric in _TOTALS.items():
             family = self._families.get(metric)
             if family is None:
                 continue
-            curve = f"{family.name}{{{self._selector(run)}}}[{length}s]"
-            asked = {
-                "query": f"max_over_time({curve})",
-                "time": f"{end / SECOND + _AFTERWARDS:.3f}",
+            selected = f"{family.name}{{{self._selector(run)}}}[{length}s]"
+            parameters = {
+                "query": f"max_over_time({selected})",
+                "time": f"{end / SECOND + _AFTER_END:.3f}",
             }
-            for one in self._query("query", asked):
-                node = one.metric.get(self._node_label)
-                if node is not None and one.value is not None:
-                    value = round(float(one.value[1]) * family.divisor)
-                    found.setdefault(node, {})[figure] = value
-        return [_node(run, end, node, figures) for node, figures in sorted(found.items())]
+            for series in self._query("query", parameters):
+                node = series.metric.get(self._node_label)
+                if node is not None and series.value is not None:
+                    value = round(float(series.value[1]) * family.divisor)
+                    totals.setdefault(node, {})[figure] = value
+        return [_node(run, end, node, figures) for node, figures in sorted(totals.items())]
 
     def _selector(self, run: RunSpan) -> str:
         selector = f'slurm_job="{run.job_id}"'
@@ -126,85 +126,89 @@ class PromqlSeries:
             selector += f',cluster="{escape_label(run.cluster)}"'
         return selector
 
-    def _wanted(self, metrics: Sequence[str] | None) -> list[Family]:
+    def _families_of(self, metrics: Sequence[str] | None) -> list[Family]:
         if metrics is None:
             return list(self._families.values())
         rows = [find_metric(metric) for metric in metrics]
         names = dict.fromkeys(row.name for row in rows if row is not None)
         return [self._families[name] for name in names if name in self._families]
 
-    def _ask(self, run: RunSpan, wanted: Iterable[Family], first: int, last: int) -> _Points:
+    def _query_range(
+        self, run: RunSpan, wanted: Iterable[Family], first: int, last: int
+    ) -> _Points:
         families = {family.name: family for family in wanted}
         selector = f'__name__=~"{"|".join(families)}",{self._selector(run)}'
-        step = max(self._step, math.ceil((last - first) / SECOND / _MOST_POINTS))
-        # Up to the first step at or behind the end, where the last values still stand.
+        step = max(self._step, math.ceil((last - first) / SECOND / _MAX_POINTS))
+        # Up to the first step at or after the end, which still returns the last values.
         steps = math.ceil((last - first) / SECOND / step)
         start = first / SECOND
-        asked = {
+        parameters = {
             "query": f"{{{selector}}}",
             "start": f"{start:.3f}",
             "end": f"{start + steps * step:.3f}",
             "step": f"{step:g}",
         }
-        found: _Points = {}
-        for one in self._query("query_range", asked):
-            family = families.get(one.metric.get("__name__", ""))
-            node = one.metric.get(self._node_label)
+        points: _Points = {}
+        for series in self._query("query_range", parameters):
+            family = families.get(series.metric.get("__name__", ""))
+            node = series.metric.get(self._node_label)
             if family is None or node is None or family.metric is None:
                 continue
-            thing = one.metric.get(family.labels[0], "") if family.labels else ""
-            curve = found.setdefault(node, {}).setdefault(family.metric.replace("*", thing), {})
-            for moment, text in one.values:
+            label = series.metric.get(family.labels[0], "") if family.labels else ""
+            values = points.setdefault(node, {}).setdefault(family.metric.replace("*", label), {})
+            for at, text in series.values:
                 value = float(text)
                 if math.isfinite(value):
-                    curve[round(moment * 1000)] = round(value * family.divisor)
-        return found
+                    values[round(at * 1000)] = round(value * family.divisor)
+        return points
 
-    def _query(self, kind: str, asked: Mapping[str, str]) -> list[_Series]:
+    def _query(self, kind: str, parameters: Mapping[str, str]) -> list[_Series]:
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         try:
             reply = self._web.send(
                 "POST",
                 f"/api/v1/{kind}",
-                urlencode(asked).encode(),
+                urlencode(parameters).encode(),
                 headers,
-                largest=_LARGEST_REPLY,
+                largest=_MAX_REPLY,
             )
         except OSError as error:
             raise SeriesError(f"{self._web.name} does not answer: {error}") from None
         if reply.status != 200:
-            said = reply.body.decode(errors="replace").strip()[:300]
-            raise SeriesError(f"{self._web.name} answered {reply.status}: {said}")
+            text = reply.body.decode(errors="replace").strip()[:300]
+            raise SeriesError(f"{self._web.name} answered {reply.status}: {text}")
         try:
             return msgspec.json.decode(reply.body, type=_Reply).data.result
         except msgspec.MsgspecError as error:
-            raise SeriesError(f"{self._web.name} answered what is not PromQL's: {error}") from None
+            raise SeriesError(
+                f"{self._web.name} did not answer with a PromQL result: {error}"
+            ) from None
 
 
 def _stored(
     node: str, columns: dict[str, dict[int, int]], metrics: Sequence[str] | None
 ) -> StoredSeries:
-    """Columns over all moments at which any of them has a value."""
-    moments = sorted({moment for curve in columns.values() for moment in curve})
-    made: dict[str, Values] = {
-        metric: np.array([curve.get(moment, MISSING) for moment in moments], np.int64)
-        for metric, curve in sorted(columns.items())
+    """Columns over all times at which any of them has a value."""
+    times = sorted({time for column in columns.values() for time in column})
+    values: dict[str, Values] = {
+        metric: np.array([column.get(time, MISSING) for time in times], np.int64)
+        for metric, column in sorted(columns.items())
         if metrics is None or metric in metrics
     }
-    return StoredSeries(node, np.array(moments, np.int64) * 1_000_000, made)
+    return StoredSeries(node, np.array(times, np.int64) * 1_000_000, values)
 
 
 def _node(run: RunSpan, end: int, node: str, figures: dict[str, int]) -> StoredNode:
-    kept = Coverage(quality="estimate", reason=_REASON)
+    sampled = Coverage(quality="estimate", reason=_REASON)
     return StoredNode(
         id=0,
         sighting=Sighting(run.cluster, run.job_id, node, "", run.start),
         epoch="",
         totals=JobTotals(time=end, cpu_source="PromQL", **figures),
         coverage={
-            "cpu": kept,
-            "memory": kept,
-            "io": kept,
+            "cpu": sampled,
+            "memory": sampled,
+            "io": sampled,
             "executables": Coverage(quality="missing", reason="no agent has reported the run"),
         },
         first_sample=run.start,
@@ -215,6 +219,6 @@ def _node(run: RunSpan, end: int, node: str, figures: dict[str, int]) -> StoredN
 
 
 def attach_promql(store: Store, settings: ServerSettings) -> None:
-    """Let a store take its curves from elsewhere, where the settings say so."""
+    """Make a store read its time series from PromQL, if configured."""
     if settings.series == "promql":
         store.curves = PromqlSeries(settings.promql)

@@ -1,1 +1,5 @@
-"""Pages for people: the list of runs and the page of one run."""
+"""The web pages: pages.py has the routes, templates/ the HTML, static/ styles and scripts.
+
+In static/, curves.js draws the time series of a run with plot.js, and live.js refreshes a page
+while a job runs.
+"""
