@@ -45,8 +45,8 @@ def batch(number: int = 1, *, final: bool = False, job: int = 42, rows: int = 3)
 
 
 def deliver(folder: Path, url: str, batches: list[Batch], **settings: object) -> Delivery:
-    spool = Spool(folder / "spool", power_loss=False)
+    spool = Spool(folder / "spool", sync=False)
     for one in batches:
-        spool.keep(encode(one))
+        spool.put_encoded(encode(one))
     made = RemoteWriteSettings(url=url, **settings)  # type: ignore[arg-type]
     return Delivery(spool, RemoteWriteTarget("agent.remote_write", made))

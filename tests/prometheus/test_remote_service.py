@@ -31,7 +31,7 @@ def test_an_agent_s_samples_wait_for_the_receiver_and_keep_their_times(tmp_path:
     node, spool = SlurmNode(), Spool(tmp_path / "spool")
     remote = RemoteWriteSettings(url=f"{receiver.url}/api/v1/write", petricore_names=True)
     settings = AgentSettings(
-        spool=str(spool.folder), metrics=MetricsSettings(listen=""), remote_write=remote
+        spool=str(spool.directory), metrics=MetricsSettings(listen=""), remote_write=remote
     )
     exporting = ExporterService(settings)
     assert exporting.remote_writer is not None

@@ -241,8 +241,8 @@ def test_who_we_are_and_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_spool_gives_copies_to_others(tmp_path: Path) -> None:
-    spool, copy = Spool(tmp_path / "spool"), Spool(tmp_path / "copy", power_loss=False)
-    spool.copies.append(copy.keep)
+    spool, copy = Spool(tmp_path / "spool"), Spool(tmp_path / "copy", sync=False)
+    spool.copies.append(copy.put_encoded)
     assert spool.put(batch(1))
     (own,), (other,) = list(spool.pending()), list(copy.pending())
     assert own[1] == other[1]

@@ -30,7 +30,7 @@ class Sender:
         self.number = number
         self.sent = 0
         self.spool = Spool(folder / f"spool-{number}")
-        self.delivery = DeliveryThread(Delivery(self.spool, server.target()), longest_pause=0.05)
+        self.delivery = DeliveryThread(Delivery(self.spool, server.target()), max_delay=0.05)
         self._ended = threading.Event()
         self._producer = threading.Thread(target=self._produce)
 

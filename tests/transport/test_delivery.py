@@ -220,7 +220,7 @@ def test_nobody_there(spool: Spool, token_file: Path) -> None:
     "url", ["", "localhost:8080", "ftp://host", "http://", "http://host:99999", "http://[::1", "x"]
 )
 def test_what_is_no_address(url: str, token_file: Path) -> None:
-    with pytest.raises(JobsightError, match="is not the address of a server; right: http://"):
+    with pytest.raises(JobsightError, match="is not the URL of a server; expected http://"):
         HttpTarget(url, token_file)
 
 
@@ -241,7 +241,7 @@ def test_a_damaged_batch_does_not_stop_the_others(tmp_path: Path, spool: Spool) 
     spool.put(whole_batch())
     for name, _ in list(spool.pending())[1:3]:
         spool.done(name)
-    first = sorted(spool.folder.glob("*.batch"))[0]
+    first = sorted(spool.directory.glob("*.batch"))[0]
     first.write_bytes(b"JSB1 and then nothing")
     store = Store.open(tmp_path / "store.db")
     assert Delivery(spool, EmbeddedTarget(Receiver(store))).deliver()
@@ -294,10 +294,10 @@ def test_what_stands_in_the_way_is_said_once(
     for _ in range(4):
         delivery.deliver()
     assert [line.partition(":")[0] for line in said] == [
-        "batches wait",
-        "batches wait",
-        "a batch was refused and put aside",
-        "all batches that waited are delivered",
+        "batches are pending",
+        "batches are pending",
+        "the server refused a batch, which is quarantined",
+        "all pending batches are delivered",
     ]
     assert "401" in said[0]
     assert "503" in said[1]

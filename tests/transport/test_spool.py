@@ -146,13 +146,13 @@ def test_the_oldest_are_dropped_and_counted_when_it_is_full(tmp_path: Path) -> N
 
 def test_a_second_agent_is_refused(spool: Spool) -> None:
     with pytest.raises(SpoolError, match=r"^the spool .* is in use by another agent$"):
-        Spool(spool.folder)
+        Spool(spool.directory)
 
 
 def test_a_second_attempt_leaves_no_descriptor(spool: Spool) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(SpoolError):
-        Spool(spool.folder)
+        Spool(spool.directory)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -172,7 +172,7 @@ def test_a_refused_batch_is_put_aside(spool: Spool) -> None:
     name, data = next(spool.pending())
     spool.refuse(name)
     assert (len(spool), spool.refused) == (0, 1)
-    assert (spool.folder / "refused" / name).read_bytes() == data
+    assert (spool.directory / "refused" / name).read_bytes() == data
 
 
 def test_refused_batches_do_not_fill_the_disk(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ def test_refused_batches_do_not_fill_the_disk(tmp_path: Path) -> None:
         assert spool.put(batch(30_000))
         spool.refuse(next(spool.pending())[0])
     # An eighth of the spool, and the newest in any case.
-    kept = sorted(path.name for path in (spool.folder / "refused").iterdir())
+    kept = sorted(path.name for path in (spool.directory / "refused").iterdir())
     assert kept == ["000000000004.batch", "000000000005.batch"]
     assert spool.put(batch(300_000))
     spool.refuse(next(spool.pending())[0])
-    assert [path.name for path in (spool.folder / "refused").iterdir()] == ["000000000006.batch"]
+    assert [path.name for path in (spool.directory / "refused").iterdir()] == ["000000000006.batch"]
     assert spool.refused == 6
     spool.close()
 
@@ -193,7 +193,7 @@ def test_refused_batches_do_not_fill_the_disk(tmp_path: Path) -> None:
 def test_a_batch_dropped_while_it_was_sent_may_be_refused(spool: Spool) -> None:
     spool.put(batch())
     name, _ = next(spool.pending())
-    (spool.folder / name).unlink()
+    (spool.directory / name).unlink()
     spool.refuse(name)
     assert len(spool) == 0
 
@@ -327,10 +327,10 @@ assert again.dropped == put.count(False)
 @pytest.mark.root
 def test_another_user_gets_nothing(spool: Spool) -> None:
     spool.put(batch())
-    assert spool.folder.stat().st_mode & 0o077 == 0
-    assert all(path.stat().st_mode & 0o077 == 0 for path in spool.folder.iterdir())
+    assert spool.directory.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in spool.directory.iterdir())
 
 
 def test_the_counter_is_json_that_a_person_can_read(spool: Spool) -> None:
     spool.put(batch())
-    assert json.loads((spool.folder / "spool.json").read_text())["next"] == 2
+    assert json.loads((spool.directory / "spool.json").read_text())["next"] == 2

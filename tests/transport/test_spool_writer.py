@@ -54,7 +54,7 @@ def test_putting_does_not_wait_for_the_disk(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobsight.transport.spool._LONGEST", 2)
+    monkeypatch.setattr("jobsight.transport.spool.MAX_QUEUED", 2)
     spool = SlowSpool(tmp_path / "spool")
     writer = SpoolWriter(spool)
     for _ in range(10):

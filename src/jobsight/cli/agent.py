@@ -215,7 +215,7 @@ def _delivered(spool: Spool, settings: Settings) -> Iterator[Callable[[], None] 
 
     target = server_target(settings, settings.store.location)
     if target is None:
-        logger.warning("no server is known (server.url): batches are kept in %s", spool.folder)
+        logger.warning("no server is known (server.url): batches are kept in %s", spool.directory)
         yield None
         return
     delivery = Delivery(spool, target, logger.warning)

@@ -102,7 +102,9 @@ def _close(spool: Spool) -> int:
     """Close the spool and say what stays in it; gives the number of batches that wait."""
     waiting = len(spool)
     if waiting:
-        _say(f"{waiting} batches are kept in {spool.folder}; the next jobsight run delivers them")
+        _say(
+            f"{waiting} batches are kept in {spool.directory}; the next jobsight run delivers them"
+        )
     if spool.dropped:
         _say(f"{spool.dropped} batches were dropped: {spool.problem}")
     spool.remove()
@@ -128,8 +130,8 @@ def _launch(request: RunRequest, settings: Settings, delivery: Delivery) -> Outc
         if not delivery.deliver() and delivery.reason:
             _say(delivery.reason)
         if delivery.refusal:
-            refused = delivery.spool.folder / "refused"
-            _say(f"a batch was refused and put aside in {refused}: {delivery.refusal}")
+            refused = delivery.spool.directory / "refused"
+            _say(f"a batch was refused and moved to {refused}: {delivery.refusal}")
 
 
 def _say(sentence: str) -> None:

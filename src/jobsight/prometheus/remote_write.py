@@ -68,7 +68,7 @@ class RemoteWriter:
     ) -> None:
         self.target = RemoteWriteTarget(where, settings, compress=compress)
         # No fsync: these are copies of batches that are safe elsewhere.
-        self.spool = Spool(directory, settings.limit, power_loss=False)
+        self.spool = Spool(directory, settings.limit, sync=False)
         self._delivery = Delivery(self.spool, self.target)
         self._thread = DeliveryThread(self._delivery)
 
@@ -79,7 +79,7 @@ class RemoteWriter:
 
     def put(self, data: bytes) -> None:
         """Queue an encoded batch."""
-        self.spool.keep(data)
+        self.spool.put_encoded(data)
         self._thread.notify()
 
     def text(self) -> str:

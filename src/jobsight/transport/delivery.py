@@ -1,12 +1,12 @@
-"""From the spool to the receiver: in order, once acknowledged gone, kept while nobody answers.
+"""Delivery of batches: from the spool to the server, in order, each until it is acknowledged.
 
-The server that takes the batches of this node: its address, its token, its papers.
+:class:`Delivery` sends the pending batches of a spool to a :class:`Target`, :class:`DeliveryThread`
+does so in the background, and :class:`HttpTarget` is the client of the ingest endpoint.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -21,91 +21,93 @@ from jobsight.errors import JobsightError
 from jobsight.transport.http import Reply, post
 from jobsight.transport.running_server import TokenError, read_running_server, read_token
 from jobsight.transport.spool import Spool
+from jobsight.util.backoff import Backoff, random_fraction
 
 if TYPE_CHECKING:
     from jobsight.config.settings import Settings
     from jobsight.transport.tls import ClientTls
 
 
-#: However long a server wants to be left alone, it is tried again within so many seconds.
-_LONGEST_WAIT: Final = 3600.0
+logger = logging.getLogger(__name__)
+
+#: Limit in seconds on the delay that a server may request by Retry-After.
+MAX_RETRY_AFTER: Final = 3600.0
+#: Seconds before the first retry.
+_FIRST_DELAY: Final = 1.0
 
 
 class Answer(NamedTuple):
-    """What became of one batch."""
+    """The result of sending one batch."""
 
     stored: bool
-    #: Never to be sent again; the reason says why it was refused.
+    #: The server will never accept the batch; the reason says why.
     refused: bool = False
     reason: str = ""
-    #: Seconds that the server wants to be left alone.
+    #: Seconds that the server asks to wait (Retry-After); 0 if it does not.
     wait: float = 0.0
 
 
 class Target(Protocol):
-    """Takes encoded batches."""
+    """Receives encoded batches."""
 
     def send(self, data: bytes) -> Answer: ...
 
 
 class Delivery:
-    """Empties a spool into a target, and says what stands in the way when it cannot."""
+    """Sends the pending batches of a spool to a target."""
 
     def __init__(
-        self, spool: Spool, target: Target, say: Callable[[str], None] | None = None
+        self, spool: Spool, target: Target, log: Callable[[str], None] | None = None
     ) -> None:
-        """What stands in the way is said when it changes, to whoever wants to hear it."""
+        """``log`` gets a sentence when deliveries begin to fail, change their reason or resume."""
         self.spool = spool
         self.target = target
-        self._say = say
-        #: Why batches wait, and why others were refused.
+        self._log = log or (lambda sentence: None)
+        #: Why batches are pending; empty after a complete delivery.
         self.reason = ""
+        #: Why the last refused batch was refused.
         self.refusal = ""
-        #: Seconds that the target wants to be left alone; none where it said nothing.
+        #: Seconds that the target asks to wait; 0 if it does not.
         self.wait = 0.0
 
     def deliver(self) -> bool:
-        """Send all that waits; False as soon as the target cannot take more now."""
+        """Send all pending batches; False at the first that the target cannot accept now."""
         for name, data in self.spool.pending():
             answer = self.target.send(data)
             if answer.stored:
                 self.spool.done(name)
             elif answer.refused:
                 if answer.reason != self.refusal:
-                    self._tell(f"a batch was refused and put aside: {answer.reason}")
+                    self._log(f"the server refused a batch, which is quarantined: {answer.reason}")
                 self.refusal = answer.reason
                 self.spool.refuse(name)
             else:
-                self.stand_still(answer.reason, answer.wait)
+                self.fail(answer.reason, answer.wait)
                 return False
         if self.reason:
-            self._tell("all batches that waited are delivered")
+            self._log("all pending batches are delivered")
         self.reason, self.wait = "", 0.0
         return True
 
-    def stand_still(self, reason: str, wait: float = 0.0) -> None:
-        """Nothing can be delivered now, for this reason."""
+    def fail(self, reason: str, wait: float = 0.0) -> None:
+        """Record why nothing can be delivered now."""
         if reason != self.reason:
-            self._tell(f"batches wait: {reason}")
+            self._log(f"batches are pending: {reason}")
         self.reason, self.wait = reason, wait
-
-    def _tell(self, sentence: str) -> None:
-        if self._say is not None:
-            self._say(sentence)
 
 
 class DeliveryThread(threading.Thread):
-    """Delivers beside the sampling loop, so that a slow server delays nothing."""
+    """Delivers in the background, so that a slow server does not delay the sampling loop."""
 
-    def __init__(self, delivery: Delivery, *, longest_pause: float = 60.0) -> None:
+    def __init__(self, delivery: Delivery, *, max_delay: float = 60.0) -> None:
         super().__init__(name="delivery", daemon=True)
         self._delivery = delivery
-        self._longest_pause = longest_pause
+        self._backoff = Backoff(_FIRST_DELAY, max_delay)
         self._work = threading.Event()
         self._ended = threading.Event()
 
     def start(self) -> None:
-        # Signals are for the main thread: one that this thread took would be lost to it.
+        # Only the main thread waits for signals; one that this thread received would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             super().start()
@@ -113,50 +115,48 @@ class DeliveryThread(threading.Thread):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def notify(self) -> None:
+        """There are new batches."""
         self._work.set()
 
     def run(self) -> None:
-        pause = 1.0
         while not self._ended.is_set():
             self._work.wait()
             self._work.clear()
             if self._ended.is_set():
                 return
             if self._deliver():
-                pause = 1.0
+                self._backoff.reset()
+                continue
+            if self._delivery.wait:
+                # A server that names a delay is not unreachable: the backoff starts again.
+                self._backoff.reset()
+                delay = min(self._delivery.wait, MAX_RETRY_AFTER)
+                self._ended.wait(delay * (1 + random_fraction() / 4))
             else:
-                self._ended.wait(_spread(min(self._delivery.wait, _LONGEST_WAIT) or pause))
-                # A server that says when to come again is not one that is away.
-                pause = 1.0 if self._delivery.wait else min(pause * 2, self._longest_pause)
-                self._work.set()
+                self._ended.wait(self._backoff.fail())
+            self._work.set()
 
     def _deliver(self) -> bool:
         try:
             return self._delivery.deliver()
         except Exception as error:
-            # A disk that cannot be read, or a fault of ours: the next try may fare better, and a
-            # thread that ended would deliver nothing any more.
-            self._delivery.stand_still(f"they cannot be delivered: {error!r}")
+            # An unreadable disk, or a bug: the next attempt may succeed, and without this thread
+            # nothing would be delivered any more.
+            logger.debug("a delivery failed", exc_info=error)
+            self._delivery.fail(f"they cannot be delivered: {error!r}")
             return False
 
     def end(self) -> None:
-        """Stop after what is under way; the caller delivers the rest."""
+        """Stop after the batch in progress; the caller delivers the rest."""
         self._ended.set()
         self._work.set()
         self.join()
 
 
-def _spread(pause: float) -> float:
-    """Up to a quarter longer: the agents of a cluster must not all come back at one moment."""
-    return pause * (1 + os.urandom(1)[0] / 1024)
-
-
-logger = logging.getLogger("jobsight.agent")
-
-#: Answers after which the same batch may be taken later.
-_TRY_LATER: Final = frozenset({401, 403, 404, 408, 425, 429})
-#: Answers to which a token that was replaced in its file may be the remedy.
-_REFUSED: Final = (401, 403)
+#: Statuses after which the same batch may be accepted later.
+_RETRY_STATUSES: Final = frozenset({401, 403, 404, 408, 425, 429})
+#: Statuses after which the token file is read again.
+_TOKEN_STATUSES: Final = (401, 403)
 
 
 class _Receipt(msgspec.Struct):
@@ -168,25 +168,25 @@ class _Refusal(msgspec.Struct):
 
 
 class HttpTarget:
-    """A receiver behind HTTP or HTTPS."""
+    """HTTP(S) client of the ingest endpoint: URL, token and TLS credentials."""
 
     def __init__(
         self, url: str, token_file: Path, *, tls: ClientTls | None = None, timeout: float = 10.0
     ) -> None:
         try:
             self._parts = urlsplit(url)
-            named = bool(self._parts.hostname) and self._parts.port != 0
-            right = named and self._parts.scheme in ("http", "https")
+            complete = bool(self._parts.hostname) and self._parts.port != 0
+            valid = complete and self._parts.scheme in ("http", "https")
         except ValueError:
-            right = False
-        if not right:
-            raise JobsightError(f"{url!r} is not the address of a server; right: http://HOST:PORT")
+            valid = False
+        if not valid:
+            raise JobsightError(f"{url!r} is not the URL of a server; expected http://HOST:PORT")
         self._token_file = token_file
         self._token = read_token(token_file)
         self._tls = tls
         self._timeout = timeout
         if self._parts.scheme == "https" and tls is None:
-            # Imported only where it is needed: TLS is a fifth of the agent's memory.
+            # Imported only for HTTPS: ssl takes 4 MB of the agent's memory.
             from jobsight.transport.tls import ClientTls
 
             self._tls = ClientTls()
@@ -194,19 +194,19 @@ class HttpTarget:
     def send(self, data: bytes) -> Answer:
         try:
             reply = self._post(data)
-            if reply.status in _REFUSED and self._token_is_new():
+            if reply.status in _TOKEN_STATUSES and self._reload_token():
                 reply = self._post(data)
         except OSError as error:
             return Answer(stored=False, reason=f"the server does not answer: {error}")
         if reply.status == 200:
             if _decoded(reply.body, _Receipt) is not None:
                 return Answer(stored=True)
-            # A reply that was cut, or the page of some proxy: only a receipt says it is stored.
+            # A truncated reply or the page of a proxy: only a receipt confirms the batch.
             return Answer(stored=False, reason="the server answered 200 without a receipt")
         text = reply.body.decode(errors="replace")[:300]
-        # Pages of a proxy say nothing of the batch, unless that it is too large for it.
-        spoken = reply.status == 413 or _decoded(reply.body, _Refusal) is not None
-        final = 400 <= reply.status < 500 and reply.status not in _TRY_LATER and spoken
+        # The page of a proxy is no verdict on the batch, except that it is too large.
+        from_server = reply.status == 413 or _decoded(reply.body, _Refusal) is not None
+        final = 400 <= reply.status < 500 and reply.status not in _RETRY_STATUSES and from_server
         return Answer(
             stored=False,
             refused=final,
@@ -214,8 +214,8 @@ class HttpTarget:
             wait=reply.retry_after,
         )
 
-    def _token_is_new(self) -> bool:
-        """Read the token again: a rotated one is taken up without a restart."""
+    def _reload_token(self) -> bool:
+        """Read the token file again; True if the token was replaced."""
         before = self._token
         try:
             self._token = read_token(self._token_file)
@@ -238,7 +238,7 @@ class HttpTarget:
 
 
 def server_target(settings: Settings, location: str) -> HttpTarget | None:
-    """The server of the settings, else the one that runs for the store; None without either."""
+    """The server of the settings, else the running server of the store, else None."""
     own = settings.agent
     if settings.server.url:
         file = settings.server.token_file or str(paths.token_file(location))
@@ -255,7 +255,7 @@ def server_target(settings: Settings, location: str) -> HttpTarget | None:
     if record.certificate is not None:
         from jobsight.transport.tls import ClientTls
 
-        # Its certificate is not made out to a name of loopback, but we know which one it is.
+        # The certificate does not name loopback, but it is known exactly.
         tls = ClientTls(record.certificate, own.tls_certificate, own.tls_key, pinned=True)
     return HttpTarget(record.url, Path(record.token_file), tls=tls)
 

@@ -1,11 +1,12 @@
-"""What a running server says of itself in a file, so that commands of its owner find it.
+"""The running server of a store: a file with its URL, and the file with its token.
 
-The token of a server: loopback is shared on a login node, so an address is not enough.
+Commands of the same user find the server by its record. A token is required even on loopback,
+which is shared on a login node. The agent reads tokens only, so the modules for creating and
+comparing them are imported where they are used.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -16,89 +17,59 @@ import msgspec
 
 from jobsight.config import paths
 from jobsight.errors import JobsightError
+from jobsight.util.durable import write_atomically
+from jobsight.util.locks import AlreadyRunning, LockFile, is_locked
 
 
 class RunningServer(msgspec.Struct, kw_only=True):
-    """The address of a running server and where its token lies."""
+    """The URL of a running server and the path of its token."""
 
     url: str
     token_file: str
     pid: int
-    #: Where it speaks TLS: the file of its certificate, which local commands trust by itself.
+    #: With TLS: the file of its certificate, which local commands trust as it is.
     certificate: str | None = None
 
 
 def read_running_server(file: Path) -> RunningServer | None:
-    """The server that runs now, if any; what a killed one left behind is not believed."""
+    """The server that is running, or None; the record of a killed server is ignored."""
     try:
         record = msgspec.json.decode(file.read_bytes(), type=RunningServer)
     except (OSError, msgspec.DecodeError):
         return None
-    return record if _alive(file) else None
+    # The kernel releases the lock with its process; the PID may belong to another one by now.
+    return record if is_locked(_lock_file(file)) else None
 
 
 @contextmanager
 def announced(file: Path, record: RunningServer) -> Iterator[None]:
-    """Keep the record while the server runs; a second server beside the same store is refused."""
+    """Write the record while the server runs; a second server of the same store is refused."""
     paths.private_directory(file.parent)
     try:
-        lock = os.open(_lock_file(file), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
+        lock = LockFile(_lock_file(file), "the server", mode=0o600)
+    except AlreadyRunning:
+        other = read_running_server(file)
         raise JobsightError(
-            f"the folder {file.parent} cannot be written: {error.strerror}; "
-            "choose another store with --store"
+            f"a server of the store in {file.parent} is already running"
+            + (f": {other.url} (process {other.pid})" if other else "")
+            + "; stop it or choose another store with --store"
         ) from None
+    except JobsightError as error:
+        raise JobsightError(f"{error}; choose another store with --store") from None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = read_running_server(file)
-            raise JobsightError(
-                f"a server runs already for the store in {file.parent}"
-                + (f": {other.url} (process {other.pid})" if other else "")
-                + "; end it first or give another store with --store"
-            ) from None
-        _write(file, record)
-        try:
-            yield
-        finally:
-            file.unlink(missing_ok=True)
+        write_atomically(file, msgspec.json.encode(record) + b"\n", mode=0o600, sync=False)
+        yield
     finally:
-        os.close(lock)
+        file.unlink(missing_ok=True)
+        lock.close(remove=False)
 
 
 def _lock_file(file: Path) -> Path:
     return file.with_suffix(".lock")
 
 
-def _alive(file: Path) -> bool:
-    # The kernel drops the lock with its process, however that ended; a pid may be another's by now.
-    try:
-        lock = os.open(_lock_file(file), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def _write(file: Path, record: RunningServer) -> None:
-    # A new file under another name: a reader never sees half of it, and its mode is ours.
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(msgspec.json.encode(record) + b"\n")
-    fresh.replace(file)
-
-
-# An agent reads a token and nothing else: the libraries of cryptography stay out of it.
-
-_LEAST = 16
+#: Characters of the shortest token that is accepted.
+_MIN_LENGTH = 16
 
 
 class TokenError(JobsightError):
@@ -108,7 +79,7 @@ class TokenError(JobsightError):
 
 
 def load_token(file: Path) -> str:
-    """Read the token of a file, and make the file with a new one where there is none."""
+    """Read the token of a file; create the file with a new token if it does not exist."""
     try:
         return _create(file)
     except FileExistsError:
@@ -118,7 +89,7 @@ def load_token(file: Path) -> str:
 
 
 def read_token(file: Path) -> str:
-    """Read the token of an existing file, which nobody but its owner may be able to read."""
+    """Read the token of a file that only its owner can read."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -130,15 +101,15 @@ def read_token(file: Path) -> str:
         if status.st_mode & 0o077:
             raise TokenError(
                 f"the token file {file} can be used by others (mode {status.st_mode & 0o777:04o}); "
-                "delete it, and the server will make a new one that only you can read"
+                "delete it, and the server creates a new one that only you can read"
             )
         token = os.read(descriptor, 4096).strip()
     finally:
         os.close(descriptor)
-    if len(token) < _LEAST:
+    if len(token) < _MIN_LENGTH:
         raise TokenError(
             f"the token file {file} holds {'nothing' if not token else 'too short a token'}; "
-            "delete it and the server will make a new one"
+            "delete it, and the server creates a new one"
         )
     try:
         text = token.decode("ascii")
@@ -161,7 +132,7 @@ def _create(file: Path) -> str:
 
 
 def same(given: str, expected: str) -> bool:
-    """Compare without telling by the time taken how much was right."""
+    """Compare in constant time."""
     import hmac
 
     return hmac.compare_digest(
@@ -170,7 +141,7 @@ def same(given: str, expected: str) -> bool:
 
 
 def cookie_value(token: str) -> str:
-    """What the browser keeps: proof of the token, from which the token cannot be had."""
+    """The value of the browser's cookie, derived from the token by a one-way function."""
     import hashlib
     import hmac
 

@@ -1,15 +1,13 @@
-"""Batches on disk between the agent and the server: bounded, in order, safe against power loss.
+"""The spool: batches on disk between the agent and the server, bounded and in order.
 
-Writes batches to the spool beside the loop: a disk that is slow to sync must not stop it.
-
-A job of half a second comes and goes while a busy disk takes in one batch.
-
-Large batches cut into some that a server takes: users decide how many programs there are.
+:class:`Spool` is the directory. Each batch is a file that is synced before it counts as written.
+:class:`SpoolWriter` writes batches in a thread, because a disk that is slow to sync must not stop
+the sampling loop. :func:`split_batch` keeps batches below the size that the server accepts: users
+decide how many executables a job has.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import queue
 import threading
@@ -22,10 +20,12 @@ import msgspec
 from jobsight.errors import JobsightError
 from jobsight.model import Batch, ExecutableUse, JobPart, StepUse
 from jobsight.transport.wire import encode
+from jobsight.util.durable import write_atomically
+from jobsight.util.locks import AlreadyRunning, LockFile
 
 _SUFFIX: Final = ".batch"
-#: Batches that the server refused and that are kept to be looked at.
-_REFUSED: Final = 1000
+#: Refused batches that are kept for inspection.
+MAX_REFUSED: Final = 1000
 DEFAULT_LIMIT: Final = 256 * 2**20
 
 
@@ -35,45 +35,43 @@ class SpoolError(JobsightError):
 
 class _State(msgspec.Struct):
     uuid: str
-    #: The number of the next batch.
+    #: Sequence number of the next batch.
     next: int = 1
-    #: Batches given up because the spool was full, and batches the server refused.
+    #: Batches dropped because the spool was full, and batches that the server refused.
     dropped: int = 0
     refused: int = 0
 
 
 class Spool:
-    """A folder of encoded batches. Its uuid and a running number name each batch for ever."""
+    """A directory of encoded batches. Its UUID and the sequence number identify each batch."""
 
-    def __init__(
-        self, folder: Path, limit: int = DEFAULT_LIMIT, *, power_loss: bool = True
-    ) -> None:
-        """Without ``power_loss`` nothing is forced to disk: for copies, of which some may go."""
-        self.folder = folder
+    def __init__(self, directory: Path, limit: int = DEFAULT_LIMIT, *, sync: bool = True) -> None:
+        """Without ``sync`` nothing is forced to disk: for copies, of which some may be lost."""
+        self.directory = directory
         self.limit = limit
-        self._forced = power_loss
-        #: Whoever else wants every batch, as bytes.
+        self._sync = sync
+        #: Called with each encoded batch.
         self.copies: list[Callable[[bytes], None]] = []
-        #: Why the last batch that was dropped was dropped.
+        #: Why the last dropped batch was dropped.
         self.problem = ""
-        # The sampling loop puts in what another thread delivers.
+        # The sampling loop writes while another thread delivers.
         self._mutex = threading.RLock()
         try:
-            self._lock = _lock(folder)
-            try:
-                for half in folder.glob(".*.new"):
-                    half.unlink(missing_ok=True)
-                self._state = self._load()
-                self._sizes = {path.name: path.stat().st_size for path in self._files()}
-            except OSError:
-                os.close(self._lock)
-                raise
-        except BlockingIOError:
-            raise SpoolError(f"the spool {folder} is in use by another agent") from None
+            self._lock = LockFile(directory / "lock", "agent", mode=0o600, make_directory=True)
+        except AlreadyRunning:
+            raise SpoolError(f"the spool {directory} is in use by another agent") from None
+        except JobsightError as error:
+            raise SpoolError(f"the spool {directory} cannot be used: {error}") from None
+        try:
+            for incomplete in directory.glob(".*.new"):
+                incomplete.unlink(missing_ok=True)
+            self._state = self._load()
+            self._sizes = {path.name: path.stat().st_size for path in self._files()}
         except OSError as error:
-            raise SpoolError(f"the spool {folder} cannot be used: {error.strerror}") from None
+            self._lock.close(remove=False)
+            raise SpoolError(f"the spool {directory} cannot be used: {error.strerror}") from None
         if self._sizes:
-            # The counter's file may be older than the last batch when the power went.
+            # After a power failure the state may be older than the last batch.
             last = max(int(name.removesuffix(_SUFFIX)) for name in self._sizes)
             self._state.next = max(self._state.next, last + 1)
 
@@ -86,9 +84,9 @@ class Spool:
         return self._state.dropped
 
     def count_dropped(self) -> None:
-        """A batch had to be given up before it came to the disk."""
+        """Count a batch that was dropped before it was written."""
         self._state.dropped += 1
-        self.problem = f"the disk of the spool {self.folder} was too slow; batches were dropped"
+        self.problem = f"the disk of the spool {self.directory} was too slow; batches were dropped"
 
     @property
     def refused(self) -> int:
@@ -104,51 +102,27 @@ class Spool:
     def _files(self) -> list[Path]:
         return sorted(
             path
-            for path in self.folder.glob("*" + _SUFFIX)
+            for path in self.directory.glob("*" + _SUFFIX)
             if path.stem.isascii() and path.stem.isdigit()
         )
 
     def _load(self) -> _State:
         try:
-            return msgspec.json.decode((self.folder / "spool.json").read_bytes(), type=_State)
+            return msgspec.json.decode((self.directory / "spool.json").read_bytes(), type=_State)
         except FileNotFoundError:
             pass
         except (msgspec.DecodeError, msgspec.ValidationError):
-            # A new name starts a new numbering, so nothing can be taken for a repetition.
+            # A new UUID starts a new numbering, so that no batch is parts for a duplicate.
             pass
         state = _State(uuid=os.urandom(16).hex())
         self._write("spool.json", msgspec.json.encode(state))
         return state
 
     def _write(self, name: str, data: bytes) -> None:
-        temporary = self.folder / f".{name}.new"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            rest = memoryview(data)
-            while rest:
-                # A disk that is almost full takes a part and refuses the next.
-                rest = rest[os.write(descriptor, rest) :]
-            if self._forced:
-                os.fsync(descriptor)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, self.folder / name)
-        if self._forced:
-            self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        """Without this a power loss may take the new name of a file whose content is safe."""
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_atomically(self.directory / name, data, mode=0o600, sync=self._sync)
 
     def put(self, batch: Batch) -> bool:
-        """Number the batch and keep it; False when it could not be written, which is counted."""
+        """Assign the sequence number and write the batch; False if it was dropped and counted."""
         with self._mutex:
             return self._put(batch)
 
@@ -158,22 +132,22 @@ class Spool:
         data = encode(batch)
         for copy in self.copies:
             copy(data)
-        return self._keep(data)
+        return self._store(data)
 
-    def keep(self, data: bytes) -> None:
-        """Keep a copy of a batch that has its name from another spool."""
+    def put_encoded(self, data: bytes) -> None:
+        """Write a copy of a batch that another spool has numbered."""
         with self._mutex:
-            self._keep(data)
+            self._store(data)
 
-    def _keep(self, data: bytes) -> bool:
+    def _store(self, data: bytes) -> bool:
         name = f"{self._state.next:012d}{_SUFFIX}"
         self._state.next += 1
         try:
-            self._make_room(len(data))
+            self._drop_oldest(len(data))
             self._write(name, data)
         except OSError as error:
-            # A full disk, one gone read-only, a folder that was removed: the job goes on.
-            self.problem = f"a batch could not be written to {self.folder}: {error.strerror}"
+            # The disk is full or read-only, or the directory was removed: measuring continues.
+            self.problem = f"a batch could not be written to {self.directory}: {error.strerror}"
             self._state.dropped += 1
             return False
         self._sizes[name] = len(data)
@@ -184,109 +158,90 @@ class Spool:
         try:
             self._write("spool.json", msgspec.json.encode(self._state))
         except OSError:
-            # The numbers are also in the names of the batches; only the counts would be lost.
+            # The sequence numbers are also in the file names; only the counts would be lost.
             pass
 
-    def _make_room(self, size: int) -> None:
+    def _drop_oldest(self, size: int) -> None:
         while self._sizes and self.size + size > self.limit:
             self._remove(min(self._sizes))
             self._state.dropped += 1
-            self.problem = f"the spool {self.folder} was full; the oldest batches were dropped"
+            self.problem = f"the spool {self.directory} was full; the oldest batches were dropped"
 
     def pending(self) -> Iterator[tuple[str, bytes]]:
-        """The batches that wait, the oldest first."""
+        """The names and contents of the pending batches, oldest first."""
         with self._mutex:
             names = sorted(self._sizes)
         for name in names:
             try:
-                data = (self.folder / name).read_bytes()
+                data = (self.directory / name).read_bytes()
             except FileNotFoundError:
-                # Dropped in the meantime to make room.
+                # Dropped in the meantime because the spool was full.
                 self._sizes.pop(name, None)
                 continue
             yield name, data
 
     def done(self, name: str) -> None:
-        """The server has it."""
+        """Remove a batch that the server has stored."""
         with self._mutex:
             self._remove(name)
 
     def refuse(self, name: str) -> None:
-        """The server will never take it: put it aside, where a person can look at it."""
-        aside = self.folder / "refused"
+        """Quarantine a batch that the server will never accept."""
+        quarantine = self.directory / "refused"
         with self._mutex:
             self._sizes.pop(name, None)
             self._state.refused += 1
             try:
-                aside.mkdir(mode=0o700, exist_ok=True)
-                os.replace(self.folder / name, aside / name)
+                quarantine.mkdir(mode=0o700, exist_ok=True)
+                os.replace(self.directory / name, quarantine / name)
             except OSError:
-                # Dropped in the meantime, or the disk is full: it must not stand in the way.
-                (self.folder / name).unlink(missing_ok=True)
+                # Dropped in the meantime, or the disk is full: it must not block the others.
+                (self.directory / name).unlink(missing_ok=True)
             self._save()
-            self._bound_refused(aside)
+            self._bound_refused(quarantine)
 
-    def _bound_refused(self, aside: Path) -> None:
-        """The newest are enough to see what is wrong; all of them would fill the disk in time."""
+    def _bound_refused(self, quarantine: Path) -> None:
+        """Delete the oldest refused batches, which would fill the disk in time."""
         size = 0
-        for place, path in enumerate(sorted(aside.glob("*" + _SUFFIX), reverse=True)):
+        for index, path in enumerate(sorted(quarantine.glob("*" + _SUFFIX), reverse=True)):
             size += path.stat().st_size
-            if place and (place >= _REFUSED or size > self.limit // 8):
+            if index and (index >= MAX_REFUSED or size > self.limit // 8):
                 path.unlink(missing_ok=True)
 
     def _remove(self, name: str) -> None:
-        (self.folder / name).unlink(missing_ok=True)
+        (self.directory / name).unlink(missing_ok=True)
         self._sizes.pop(name, None)
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._lock.close(remove=False)
 
     def remove(self) -> bool:
-        """Close the spool and remove its folder, unless something is left in it."""
+        """Close the spool and remove its directory if it is empty; True if it was."""
         with self._mutex:
-            empty = not self._sizes and not (self.folder / "refused").exists()
+            empty = not self._sizes and not (self.directory / "refused").exists()
             try:
-                # The lock goes last: whoever takes it up then sees that its file is gone.
+                # Removed under the lock: another process that waits for it notices.
                 if empty:
                     for name in ("spool.json", "lock"):
-                        (self.folder / name).unlink(missing_ok=True)
-                    self.folder.rmdir()
+                        (self.directory / name).unlink(missing_ok=True)
+                    self.directory.rmdir()
             except OSError:
                 empty = False
             self.close()
             return empty
 
 
-def _lock(folder: Path) -> int:
-    """Take the folder for ourselves; raises BlockingIOError where another agent has it."""
-    while True:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_nlink:
-                return lock
-        except OSError:
-            os.close(lock)
-            raise
-        # Its former owner removed the folder just before we got the lock.
-        os.close(lock)
-
-
-#: Batches that may wait for the disk; more are given up, and counted with the spool's own.
-_LONGEST: Final = 256
+#: Batches that wait for the disk; more are dropped and counted.
+MAX_QUEUED: Final = 256
 
 
 class SpoolWriter:
-    """Takes batches at once and writes them in their order, in a thread of its own."""
+    """Queues batches without blocking and writes them in order in a thread."""
 
     def __init__(self, spool: Spool, written: Callable[[], None] | None = None) -> None:
         self._spool = spool
         self._written = written
-        self._waiting: queue.Queue[Batch | None] = queue.Queue(_LONGEST)
+        self._waiting: queue.Queue[Batch | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
         self._thread.start()
 
@@ -304,15 +259,15 @@ class SpoolWriter:
                 self._written()
 
     def end(self) -> None:
-        """Write what waits, and stop."""
+        """Write the queued batches and stop the thread."""
         self._waiting.put(None)
         self._thread.join()
 
 
-#: Bytes of a header, far below the server's bound: one job with ten thousand programs in paths of
-#: thousands of characters must not cost all jobs of the node their batch.
+#: Bytes of a header, far below the server's limit: one job with ten thousand executables in paths
+#: of thousands of characters must not cost all jobs of the node their batch.
 MAX_BATCH: Final = 2 * 2**20
-#: What a record takes on the wire besides its path, generously.
+#: Upper bound of the bytes of a record on the wire, without its path.
 _RECORD: Final = 320
 _PART: Final = 2048
 
@@ -320,19 +275,19 @@ _Item = TypeVar("_Item", ExecutableUse, StepUse)
 
 
 def split_batch(batch: Batch, largest: int = MAX_BATCH) -> Iterator[Batch]:
-    """The batch, or several with the same content; a job's last word stays the last."""
+    """The batch, or several with the same content; the final part of a job stays the last."""
     pieces = [piece for part in batch.parts for piece in _pieces(part, largest)]
     jobs = batch.jobs
-    taken: list[JobPart] = []
+    parts: list[JobPart] = []
     size = 0
     for piece in pieces:
         more = _size(piece.executables) + _size(piece.steps) + _PART
-        if taken and size + more > largest:
-            yield msgspec.structs.replace(batch, jobs=jobs, parts=taken)
-            jobs, taken, size = [], [], 0
-        taken.append(piece)
+        if parts and size + more > largest:
+            yield msgspec.structs.replace(batch, jobs=jobs, parts=parts)
+            jobs, parts, size = [], [], 0
+        parts.append(piece)
         size += more
-    yield msgspec.structs.replace(batch, jobs=jobs, parts=taken)
+    yield msgspec.structs.replace(batch, jobs=jobs, parts=parts)
 
 
 def _pieces(part: JobPart, largest: int) -> list[JobPart]:
