@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jobsight.errors import StoreError
-from jobsight.store.transaction import FAMILY, Cursor, Transaction
+from jobsight.store.transaction import LOCK_CLASSES, Cursor, Transaction
 from jobsight.util.mounts import file_system, is_network
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Database:
             with connection.begin():
                 if self.postgresql:
                     connection.exec_driver_sql(
-                        f"SELECT pg_advisory_xact_lock({FAMILY['tables']}, 0)"
+                        f"SELECT pg_advisory_xact_lock({LOCK_CLASSES['tables']}, 0)"
                     )
                 yield connection
 

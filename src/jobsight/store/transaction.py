@@ -1,29 +1,25 @@
-"""One transaction: statements written by hand, for SQLite and PostgreSQL alike."""
+"""A transaction that runs hand-written SQL on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
-from itertools import count
+from functools import cache
 from typing import Any, Final, Literal, Protocol
 
-#: Locks of jobs are folded into so many, since a transaction may hold only some thousands.
-_LOCKS: Final = 1024
-#: Sets our advisory locks apart from those of other users of the same database.
-FAMILY: Final = {"tables": 28519, "agent": 28520, "job": 28521, "sums": 28522}
-#: Keys in one question. Few sizes: the drivers keep few statements prepared.
-_SIZES: Final = (256, 64, 16, 4, 1)
-#: From so many rows on, a statement that is made for them is worth it.
-_MANY_ROWS: Final = 200
-_SIMPLE: Final = frozenset((int, bool, type(None)))
-#: New ids that PostgreSQL is asked for at once, after the first.
-_IDS: Final = 64
+#: Names of locks are hashed to this many numbers: a transaction can hold only some thousands.
+_LOCK_COUNT: Final = 1024
+#: First keys of the advisory locks, which no other user of the same database should have.
+LOCK_CLASSES: Final = {"tables": 28519, "agent": 28520, "job": 28521, "sums": 28522}
+#: Keys in one query. Few sizes: the drivers keep few statements prepared.
+_KEY_COUNTS: Final = (256, 64, 16, 4, 1)
+#: New ids that PostgreSQL allocates in one query, after the first.
+_ID_BATCH_SIZE: Final = 64
 
 
 class Cursor(Protocol):
-    """What SQLite's and PostgreSQL's cursors have in common."""
+    """The common part of the cursors of both drivers."""
 
     rowcount: int
     description: Any
@@ -33,7 +29,7 @@ class Cursor(Protocol):
 
 
 class Transaction:
-    """Runs statements written by hand, with ``:name`` for each parameter."""
+    """Runs statements with ``:name`` parameters."""
 
     def __init__(self, connection: Any, postgresql: bool) -> None:
         self._connection = connection
@@ -41,7 +37,7 @@ class Transaction:
         self._ids: dict[str, Iterator[int]] = {}
 
     def execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Cursor:
-        """Run one statement; both drivers keep it prepared."""
+        """Run one statement; both drivers cache it as a prepared statement."""
         if self.postgresql:
             sql = _percent_style(sql)
         cursor: Cursor = self._connection.execute(sql, parameters or {})
@@ -63,31 +59,29 @@ class Transaction:
             self._connection.executemany(sql, rows)
 
     def execute_rows(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """The same with values in the order of the statement's names, which is faster."""
+        """Run one statement for every row of values, which are in the order of its parameters."""
         if not rows:
             return
         if self.postgresql:
             self._connection.cursor().executemany(_positional(sql, "%s"), rows)
-        elif len(rows) < _MANY_ROWS:
-            self._connection.executemany(_positional(sql, "?"), rows)
         else:
-            self._connection.executemany(*_without_constants(sql, rows))
+            self._connection.executemany(_positional(sql, "?"), rows)
 
     def look_up(self, sql: str, keys: Sequence[Sequence[Any]]) -> Iterator[Any]:
-        """The rows of many keys by few statements; the keys stand where ``:keys`` is."""
-        place = 0
-        for size in _SIZES:
-            while len(keys) - place >= size:
-                some = keys[place : place + size]
-                expanded = _with_keys(sql, size, len(some[0]), self.postgresql)
-                values = [value for key in some for value in key]
+        """The rows of many keys, queried in groups; ``:keys`` is replaced by the keys."""
+        position = 0
+        for size in _KEY_COUNTS:
+            while len(keys) - position >= size:
+                group = keys[position : position + size]
+                expanded = _with_keys(sql, size, len(group[0]), self.postgresql)
+                values = [value for key in group for value in key]
                 yield from self._connection.execute(expanded, values).fetchall()
-                place += size
+                position += size
 
     def new_id(self, table: str) -> int:
         """An id for a row that this transaction will insert.
 
-        Who takes one inserts every row of that table in this transaction in the same way.
+        All rows that the transaction inserts into that table must then have such an id.
         """
         if table not in self._ids:
             self._ids[table] = self._sequence(table)
@@ -95,7 +89,7 @@ class Transaction:
 
     def _sequence(self, table: str) -> Iterator[int]:
         if not self.postgresql:
-            # Nobody else writes until the end of the transaction.
+            # There is no other writer until the end of the transaction.
             (last,) = self.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()
             while True:
                 last += 1
@@ -103,32 +97,32 @@ class Transaction:
         ids = f"SELECT nextval(pg_get_serial_sequence('{table}', 'id')) "
         count = 1
         while True:
-            taken = self.execute(ids + "FROM generate_series(1, :count)", {"count": count})
-            for (id,) in taken.fetchall():
+            rows = self.execute(ids + "FROM generate_series(1, :count)", {"count": count})
+            for (id,) in rows.fetchall():
                 yield id
-            count = _IDS
+            count = _ID_BATCH_SIZE
 
     def lock(self, kind: Literal["agent", "job", "sums"], names: Iterable[str]) -> None:
-        """Keep other writers off what has these names, until the end of the transaction."""
-        # SQLite has one writer at a time anyway.
+        """Lock names against other writers until the end of the transaction."""
+        # SQLite has one writer at a time.
         if self.postgresql:
-            # In one order for all writers, so that none waits for one that waits for it.
+            # Always in sorted order, to avoid deadlocks.
             for number in sorted({_lock_number(name) for name in names}):
-                family = FAMILY[kind]
-                self.execute(f"SELECT pg_advisory_xact_lock({family}, :number)", {"number": number})
+                lock = f"SELECT pg_advisory_xact_lock({LOCK_CLASSES[kind]}, :number)"
+                self.execute(lock, {"number": number})
 
     def lock_out_writers(self) -> None:
-        """Wait until nobody writes a batch, and keep all off until the end of the transaction."""
+        """Wait for all writers of batches and block new ones until the end of the transaction."""
         if self.postgresql:
             self.execute(
-                f"SELECT pg_advisory_xact_lock({FAMILY['job']}, number) "
-                f"FROM generate_series(0, {_LOCKS - 1}) AS number"
+                f"SELECT pg_advisory_xact_lock({LOCK_CLASSES['job']}, number) "
+                f"FROM generate_series(0, {_LOCK_COUNT - 1}) AS number"
             )
 
 
 def _lock_number(name: str) -> int:
     digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") % _LOCKS
+    return int.from_bytes(digest, "big") % _LOCK_COUNT
 
 
 _NAME: Final = re.compile(r"(?<![:\w]):(\w+)")
@@ -140,40 +134,12 @@ def _percent_style(sql: str) -> str:
 
 
 @cache
-def _positional(sql: str, mark: str) -> str:
-    return _NAME.sub(mark, sql)
-
-
-def _without_constants(sql: str, rows: Sequence[Sequence[Any]]) -> tuple[str, Iterable[Any]]:
-    """Write into the statement what is the same simple value in all of many rows.
-
-    SQLite's driver takes some 80 ns to hand over a number and 230 for None or a truth value, and
-    most columns of a run that others have booked are empty.
-    """
-    columns = list(zip(*rows, strict=True))
-    constants = tuple(
-        (place, column[0])
-        for place, column in enumerate(columns)
-        if type(column[0]) in _SIMPLE and not column[0] and column.count(column[0]) == len(rows)
-    )
-    if not constants or len(constants) == len(columns):
-        return _positional(sql, "?"), rows
-    statement, others = _with_constants(sql, constants, len(columns))
-    return statement, zip(*[columns[place] for place in others], strict=True)
-
-
-@lru_cache(maxsize=64)
-def _with_constants(
-    sql: str, constants: tuple[tuple[int, Any], ...], width: int
-) -> tuple[str, list[int]]:
-    texts = {place: "NULL" if value is None else "0" for place, value in constants}
-    places = count()
-    statement = _NAME.sub(lambda _: texts.get(next(places), "?"), sql)
-    return statement, [place for place in range(width) if place not in texts]
+def _positional(sql: str, placeholder: str) -> str:
+    return _NAME.sub(placeholder, sql)
 
 
 @cache
 def _with_keys(sql: str, count: int, width: int, postgresql: bool) -> str:
-    mark = "%s" if postgresql else "?"
-    row = f"({', '.join([mark] * width)})"
+    placeholder = "%s" if postgresql else "?"
+    row = f"({', '.join([placeholder] * width)})"
     return sql.replace(":keys", ", ".join([row] * count))

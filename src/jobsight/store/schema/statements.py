@@ -1,38 +1,51 @@
-"""The statements that run for every batch, in the dialect that SQLite and PostgreSQL share.
+"""The statements of the write path: those of ``sql/write.sql``, and those that are generated from
+lists of fields.
 
-No RETURNING: SQLite has it since 3.35 only, and enterprise Linux 9 ships 3.34.
+The lists of names here are the only place that fixes the order of columns; what writes or reads
+such rows is built from the same lists.
 """
 
 from __future__ import annotations
 
-from jobsight.model import ExecutableUse, JobInfo, StepUse
+from typing import Final, NamedTuple
 
-#: The revision of :mod:`jobsight.store.schema.migrations` that these statements are
-#: for; a test compares the two.
-VERSION = "0001"
+from jobsight.model import ExecutableUse, JobInfo, Sighting, StepUse
+from jobsight.store.sql.load import load_statements
 
-#: The columns of ``runs`` that are fields of JobInfo; what names a run is not among them.
-INFO_NAMES = tuple(
+#: The revision of :mod:`jobsight.store.schema.migrations` that these statements need; a test
+#: compares the two.
+VERSION: Final = "0001"
+
+#: The columns of ``runs`` that are fields of JobInfo, without the key of the run.
+INFO_NAMES: Final = tuple(
     name for name in JobInfo.__struct_fields__ if name not in ("cluster", "job_id", "start")
 )
-
-
-#: The figures of an executable that add up over epochs.
-SUMMED_FIGURES = (
-    "executions",
-    "processes",
-    "cpu_time",
-    "cpu_user",
-    "cpu_system",
-    "cpu_estimated",
-    "read_bytes",
-    "written_bytes",
-    "failures",
+#: The columns of ``run_nodes`` that identify a sighting within its cluster.
+SIGHTING_KEY: Final = ("job_id", "node", "boot_id", "birth")
+#: The columns of ``run_nodes`` that every part may change.
+NODE_FIGURES: Final = (
+    *("epoch", "written", "totals", "cpu_time", "memory_used_peak", "memory_peak"),
+    *("first_sample", "last_sample", "final", "open_chunks"),
 )
+#: The figures of an executable that add up over epochs.
+SUMMED_FIGURES: Final = (
+    *("executions", "processes", "cpu_time", "cpu_user", "cpu_system", "cpu_estimated"),
+    *("read_bytes", "written_bytes", "failures"),
+)
+
+
+class RunSums(NamedTuple):
+    """The columns of ``runs`` that are summed over the nodes."""
+
+    cpu_time: int | None = None
+    memory_used_peak: int | None = None
+    memory_peak: int | None = None
+    first_seen: int | None = None
+    last_seen: int | None = None
 
 
 def quoted(name: str) -> str:
-    """A column's name; some are words of SQL (user, end, partition)."""
+    """A column name in quotes; some are keywords of SQL (user, end, partition)."""
     return f'"{name}"'
 
 
@@ -42,160 +55,113 @@ def _insert(table: str, *names: str) -> str:
     return f"INSERT INTO {table} ({columns}) VALUES ({values})"
 
 
+def _set(*names: str) -> str:
+    return ", ".join(f"{quoted(name)} = :{name}" for name in names)
+
+
+_SQL: Final = load_statements("write")
+
 # Agents, spools, batches
 
-INSERT_AGENT = (
-    _insert(
-        "agents", "cluster", "node", "version", "written", "received", "clock_skew", "skew_measured"
-    )
-    + " ON CONFLICT (cluster, node) DO NOTHING"
-)
-FIND_AGENT = """
-    SELECT id, clock_skew, skew_measured FROM agents WHERE cluster = :cluster AND node = :node
-"""
-UPDATE_AGENT = """
-    UPDATE agents SET version = :version, written = :written, received = :received,
-        clock_skew = :clock_skew, skew_measured = :skew_measured
-    WHERE id = :id
-"""
-INSERT_SPOOL = _insert("spools", "agent_id", "name") + " ON CONFLICT (agent_id, name) DO NOTHING"
-FIND_SPOOL = "SELECT id FROM spools WHERE agent_id = :agent_id AND name = :name"
-
-#: The stretch that holds the number or could be continued by it, and the one that follows.
-STRETCH_BEFORE = """
-    SELECT first, last FROM batches WHERE spool_id = :spool_id AND first <= :sequence
-    ORDER BY first DESC LIMIT 1
-"""
-STRETCH_AFTER = "SELECT last FROM batches WHERE spool_id = :spool_id AND first = :sequence + 1"
-INSERT_STRETCH = _insert("batches", "spool_id", "first", "last")
-EXTEND_STRETCH = "UPDATE batches SET last = :last WHERE spool_id = :spool_id AND first = :first"
-DELETE_STRETCH = "DELETE FROM batches WHERE spool_id = :spool_id AND first = :first"
-
-#: Inserts nothing where content with this name has been imported before.
-INSERT_IMPORT = (
-    "INSERT INTO checkpoints (name, value) VALUES (:name, :received) ON CONFLICT (name) DO NOTHING"
-)
+INSERT_AGENT: Final = _SQL["insert_agent"]
+FIND_AGENT: Final = _SQL["find_agent"]
+UPDATE_AGENT: Final = _SQL["update_agent"]
+INSERT_SPOOL: Final = _SQL["insert_spool"]
+FIND_SPOOL: Final = _SQL["find_spool"]
+INTERVAL_BEFORE: Final = _SQL["interval_before"]
+INTERVAL_AFTER: Final = _SQL["interval_after"]
+INSERT_INTERVAL: Final = _SQL["insert_interval"]
+EXTEND_INTERVAL: Final = _SQL["extend_interval"]
+DELETE_INTERVAL: Final = _SQL["delete_interval"]
+INSERT_IMPORT: Final = _SQL["insert_import"]
 
 # Runs
 
-_RUN = ("start", "provisional", "updated", *INFO_NAMES, "id")
-_SUMS = ("cpu_time", "memory_used_peak", "memory_peak", "first_seen", "last_seen")
-INSERT_RUN = _insert("runs", "cluster", "job_id", *_RUN, *_SUMS)
-#: Keys are cluster and job id. The join is written as SQLite takes it: the keys first, then by
-#: the index, however large the table is.
-RUNS_OF_JOBS = f"""
+#: The order of the values of INSERT_RUN and UPDATE_RUN.
+RUN_NAMES: Final = ("start", "provisional", "updated", *INFO_NAMES, "id")
+INSERT_RUN: Final = _insert("runs", "cluster", "job_id", *RUN_NAMES, *RunSums._fields)
+UPDATE_RUN: Final = (
+    f"UPDATE runs SET {_set(*RUN_NAMES[:-1])}, stale = true, archived_updated = NULL WHERE id = :id"
+)
+#: Adds what a part changed; the cost does not depend on the number of nodes.
+UPDATE_SUMS: Final = (
+    f"UPDATE runs SET {_set('updated', *RunSums._fields)}, stale = true, archived_updated = NULL "
+    "WHERE id = :id"
+)
+#: Keys are cluster and job id.
+RUNS_OF_JOBS: Final = f"""
     WITH wanted(cluster, job_id) AS (VALUES :keys)
     SELECT runs.cluster, runs.job_id, id, start, provisional, {", ".join(map(quoted, INFO_NAMES))}
     FROM wanted CROSS JOIN runs
     WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
     ORDER BY start
 """
-#: Until when the runs of some jobs were, and who said so.
-ENDS_OF_JOBS = """
-    WITH wanted(cluster, job_id) AS (VALUES :keys)
-    SELECT runs.job_id, runs.start, runs."end", runs.source
-    FROM wanted CROSS JOIN runs
-    WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
-"""
-UPDATE_RUN = f"""
-    UPDATE runs SET start = :start, provisional = :provisional, updated = :updated, stale = true,
-        archived_updated = NULL,
-        {", ".join(f"{quoted(name)} = :{name}" for name in INFO_NAMES)}
-    WHERE id = :id
-"""
-#: Its share of the sums by day is taken out by whoever sums up next.
-REMOVE_RUN = (
-    "UPDATE contributions SET dropped = true WHERE run_id = :id",
-    "DELETE FROM run_details WHERE run_id = :id",
-    "DELETE FROM runs WHERE id = :id",
+ENDS_OF_JOBS: Final = _SQL["ends_of_jobs"]
+REMOVE_RUN: Final = (
+    _SQL["drop_share_of_run"],
+    _SQL["delete_details_of_run"],
+    _SQL["delete_run"],
 )
-COUNT_NODES_OF_RUN = "SELECT count(*) FROM run_nodes WHERE run_id = :id"
-
-#: Adds what one part changed; cost does not depend on the number of nodes.
-ADD_TO_RUN = """
-    UPDATE runs SET updated = :updated, stale = true, archived_updated = NULL, cpu_time = :cpu_time,
-        memory_used_peak = :memory_used_peak, memory_peak = :memory_peak,
-        first_seen = :first_seen, last_seen = :last_seen
-    WHERE id = :id
-"""
+COUNT_NODES_OF_RUN: Final = _SQL["count_nodes_of_run"]
 
 # Nodes of a run
 
-_SUMS_OF_RUN = ", ".join(f"runs.{name}" for name in _SUMS)
-#: Sightings' rows, the sums of their runs, and whether the run has other sightings on that node (a
-#: cgroup that was made anew, a reboot). Keys are cluster, job id, node, boot id and birth.
-FIND_RUN_NODES = f"""
-    WITH wanted(cluster, job_id, node, boot_id, birth) AS (VALUES :keys)
-    SELECT own.job_id, own.node, own.boot_id, own.birth, own.id, own.run_id, own.epoch,
-        own.written, own.totals, own.cpu_time, own.memory_used_peak, own.memory_peak,
-        own.first_sample, own.last_sample, own.final, own.open_chunks, {_SUMS_OF_RUN},
+_SUMS_OF_RUN = ", ".join(f"runs.{name}" for name in RunSums._fields)
+#: SIGHTING_KEY, the id and the run id, NODE_FIGURES, RunSums, and whether the run has another
+#: sighting on that node (a cgroup that was created again, a reboot). Keys are the cluster and
+#: SIGHTING_KEY.
+FIND_RUN_NODES: Final = f"""
+    WITH wanted(cluster, {", ".join(SIGHTING_KEY)}) AS (VALUES :keys)
+    SELECT {", ".join(f"own.{name}" for name in (*SIGHTING_KEY, "id", "run_id", *NODE_FIGURES))},
+        {_SUMS_OF_RUN},
         EXISTS (
             SELECT 1 FROM run_nodes AS other
             WHERE other.run_id = own.run_id AND other.node = own.node AND other.id <> own.id
         )
     FROM wanted CROSS JOIN run_nodes AS own CROSS JOIN runs
-    WHERE own.cluster = wanted.cluster AND own.job_id = wanted.job_id AND own.node = wanted.node
-        AND own.boot_id = wanted.boot_id AND own.birth = wanted.birth AND runs.id = own.run_id
+    WHERE own.cluster = wanted.cluster AND runs.id = own.run_id
+        AND {" AND ".join(f"own.{name} = wanted.{name}" for name in SIGHTING_KEY)}
 """
-#: The same for a sighting that is new to its run.
-SUMS_OF_RUN = f"""
+#: RunSums, and whether the run has a sighting on the node.
+SUMS_OF_RUN: Final = f"""
     SELECT {_SUMS_OF_RUN},
         EXISTS (SELECT 1 FROM run_nodes WHERE run_id = :id AND node = :node)
     FROM runs WHERE id = :id
 """
-_SIGHTING = ("cluster", "job_id", "node", "boot_id", "birth", "sluid", "restart_count")
-_NODE = (
-    *("run_id", "epoch", "written", "totals", "cpu_time", "memory_used_peak", "memory_peak"),
-    *("first_sample", "last_sample", "final", "open_chunks"),
+INSERT_RUN_NODE: Final = _insert(
+    "run_nodes", *Sighting.__struct_fields__, "id", "run_id", *NODE_FIGURES, "coverage"
 )
-INSERT_RUN_NODE = _insert("run_nodes", *_SIGHTING, "id", *_NODE, "coverage")
-RUN_NODES_OF_JOB = """
-    SELECT id, run_id, node, boot_id, birth, sluid, restart_count FROM run_nodes
-    WHERE cluster = :cluster AND job_id = :job_id
-"""
-#: Which of some jobs any node has seen.
-JOBS_SEEN = """
-    WITH wanted(cluster, job_id) AS (VALUES :keys)
-    SELECT wanted.cluster, wanted.job_id FROM wanted WHERE EXISTS (
-        SELECT 1 FROM run_nodes AS own
-        WHERE own.cluster = wanted.cluster AND own.job_id = wanted.job_id
-    )
-"""
-MOVE_RUN_NODE = "UPDATE run_nodes SET run_id = :run_id WHERE id = :id"
-UPDATE_RUN_NODE = """
-    UPDATE run_nodes SET epoch = :epoch, written = :written, totals = :totals,
-        cpu_time = :cpu_time, memory_used_peak = :memory_used_peak, memory_peak = :memory_peak,
-        first_sample = :first_sample, last_sample = :last_sample, final = :final,
-        open_chunks = :open_chunks, coverage = coalesce(:coverage, coverage)
-    WHERE id = :id
-"""
-FIGURES_OF_RUN = """
-    SELECT node, cpu_time, memory_used_peak, memory_peak, first_sample, last_sample FROM run_nodes
-    WHERE run_id = :id
-"""
+UPDATE_RUN_NODE: Final = (
+    f"UPDATE run_nodes SET {_set(*NODE_FIGURES)}, coverage = coalesce(:coverage, coverage) "
+    "WHERE id = :id"
+)
+SIGHTINGS_OF_JOB: Final = _SQL["sightings_of_job"]
+JOBS_SEEN: Final = _SQL["jobs_seen"]
+MOVE_RUN_NODE: Final = _SQL["move_run_node"]
+FIGURES_OF_RUN: Final = _SQL["figures_of_run"]
 
-# Series
+# Time series
 
-INSERT_CHUNK = _insert("chunks", "run_node_id", "first", "last", "rows", "level", "data", "summary")
-CHUNKS_UP_TO = """
-    SELECT data FROM chunks WHERE run_node_id = :run_node_id AND level <= :level ORDER BY id
-"""
-DELETE_CHUNKS_UP_TO = "DELETE FROM chunks WHERE run_node_id = :run_node_id AND level <= :level"
+INSERT_CHUNK: Final = _SQL["insert_chunk"]
+CHUNKS_UP_TO: Final = _SQL["chunks_up_to"]
+DELETE_CHUNKS_UP_TO: Final = _SQL["delete_chunks_up_to"]
 
 # Executables
 
-INSERT_PATH = _insert("paths", "digest", "path") + " ON CONFLICT (digest) DO NOTHING"
-FIND_PATH = "SELECT id FROM paths WHERE digest = :digest"
-FIND_PATHS = """
-    WITH wanted(digest) AS (VALUES :keys)
-    SELECT paths.digest, paths.id FROM wanted CROSS JOIN paths WHERE paths.digest = wanted.digest
-"""
-#: In the order of ExecutableUse, without its path and whether that is known.
-_FIGURES = ExecutableUse.__struct_fields__[2:]
-UPSERT_EXECUTABLE = (
-    _insert("executables", "run_node_id", "epoch", "sequence", "path_id", "path_known", *_FIGURES)
+INSERT_PATH: Final = _SQL["insert_path"]
+FIND_PATH: Final = _SQL["find_path"]
+FIND_PATHS: Final = _SQL["find_paths"]
+#: The fields of ExecutableUse that are figures, in their order.
+_USE_FIGURES = tuple(
+    name for name in ExecutableUse.__struct_fields__ if name not in ("path", "path_known")
+)
+UPSERT_EXECUTABLE: Final = (
+    _insert(
+        *("executables", "run_node_id", "epoch", "sequence", "path_id", "path_known"),
+        *_USE_FIGURES,
+    )
     + " ON CONFLICT (run_node_id, path_id, path_known, epoch) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in ("sequence", *_FIGURES))
+    + ", ".join(f"{name} = excluded.{name}" for name in ("sequence", *_USE_FIGURES))
     + " WHERE excluded.sequence >= executables.sequence"
 )
 
@@ -203,7 +169,7 @@ UPSERT_EXECUTABLE = (
 
 
 def _newer(name: str) -> str:
-    """The value of the later reading; one that is not known overwrites nothing."""
+    """The value of the later reading; NULL overwrites nothing."""
     arriving, stored = f"excluded.{name}", f"steps.{name}"
     return (
         f"{name} = CASE WHEN excluded.last_seen >= steps.last_seen "
@@ -219,8 +185,8 @@ def _highest(name: str) -> str:
     )
 
 
-#: Figures of a step are cumulative since its birth, whichever life of the agent reports them.
-#: A time of zero is one that the agent did not know.
+#: Figures of a step are cumulative since its creation, across agent epochs. A time of zero is one
+#: that the agent did not know.
 UPSERT_STEP = (
     _insert("steps", "run_node_id", *StepUse.__struct_fields__)
     + " ON CONFLICT (run_node_id, step) DO UPDATE SET "

@@ -2,7 +2,7 @@
 
 A statement begins with a line ``-- name: find_agent`` and ends where the next begins. Parameters
 are written ``:name``; ``:keys`` stands for the rows of :meth:`Transaction.look_up`. Other comments
-belong to the statement that follows and are not sent to the database.
+are not sent to the database.
 """
 
 from __future__ import annotations

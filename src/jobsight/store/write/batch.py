@@ -167,17 +167,17 @@ def record_sequence(transaction: Transaction, batch: Batch, received: int) -> bo
 def _record_number(transaction: Transaction, spool_id: int, sequence: int) -> bool:
     """Add a number to the spool's intervals of received sequence numbers, merging neighbours."""
     key = {"spool_id": spool_id, "sequence": sequence}
-    before = transaction.execute(statements.STRETCH_BEFORE, key).fetchone()
+    before = transaction.execute(statements.INTERVAL_BEFORE, key).fetchone()
     if before is not None and sequence <= before[1]:
         return False
-    after = transaction.execute(statements.STRETCH_AFTER, key).fetchone()
+    after = transaction.execute(statements.INTERVAL_AFTER, key).fetchone()
     last = sequence if after is None else after[0]
     if after is not None:
         follower = {"spool_id": spool_id, "first": sequence + 1}
-        transaction.execute(statements.DELETE_STRETCH, follower)
+        transaction.execute(statements.DELETE_INTERVAL, follower)
     continues = before is not None and before[1] == sequence - 1
     first = before[0] if continues else sequence
-    statement = statements.EXTEND_STRETCH if continues else statements.INSERT_STRETCH
+    statement = statements.EXTEND_INTERVAL if continues else statements.INSERT_INTERVAL
     transaction.execute(statement, {"spool_id": spool_id, "first": first, "last": last})
     return True
 

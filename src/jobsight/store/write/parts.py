@@ -1,14 +1,15 @@
-"""The parts of one batch on their way into the tables.
+"""Store the parts of a batch: :class:`Parts`, and the rows that it changes.
 
-The rows of all nodes are read at once, changed in memory and written once, so that a batch costs
-few statements however many parts it has.
+The rows of all nodes are read with one query, changed in memory and written once, so that a batch
+takes few statements however many parts it has.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,25 +17,31 @@ import msgspec
 from jobsight.model import Coverage, JobPart, JobTotals, Sighting
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
-from jobsight.store.write.runs import NOTHING_SEEN, RunWriter, Sums, total
+from jobsight.store.schema.statements import NODE_FIGURES, SIGHTING_KEY, RunSums
+from jobsight.store.write.runs import RunWriter, total
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
 
-#: Of one cgroup these only grow, while an agent that was started anew samples from nothing.
+#: These only grow within one cgroup, while a restarted agent samples them from zero.
 _PEAKS = frozenset(("memory_peak", "memory_used_peak", "swap_peak"))
 
+#: Chunks of a node that are joined into one. Each value is then rewritten twice, and the time
+#: series of a running job are read from few chunks.
+MAX_OPEN_CHUNKS = 64
 
-#: So many parts wait until they are joined: each is then rewritten twice in its life, and the
-#: curves of a running job are read from few chunks.
-OPEN_CHUNKS = 64
-
-#: Job id, node, boot id and birth: what tells one sighting of the batch from another.
+#: The values of SIGHTING_KEY.
 _Key: TypeAlias = tuple[int, str, str, int]
+_key: Callable[[Sighting], _Key] = attrgetter(*SIGHTING_KEY)
+
+#: The columns of a row of FIND_RUN_NODES: first the key, then those of _Node, then the sums.
+_NODE_COLUMNS = ("id", "run_id", *NODE_FIGURES)
+_NODE_START = len(SIGHTING_KEY)
+_SUMS_START = _NODE_START + len(_NODE_COLUMNS)
 
 
 class PackedSeries(NamedTuple):
-    """The series of a part as it goes into ``chunks``."""
+    """The time series of a part as a row of ``chunks``."""
 
     first: int
     last: int
@@ -43,40 +50,32 @@ class PackedSeries(NamedTuple):
     data: bytes
 
 
-class _Node(msgspec.Struct):
-    """A row of ``run_nodes``, in the order in which FIND_RUN_NODES reads it and others write it."""
+class _Node(msgspec.Struct, kw_only=True):
+    """A row of ``run_nodes``."""
 
     id: int
     run_id: int
     epoch: str
     written: int
-    totals: bytes | None
-    cpu_time: int | None
-    memory_used_peak: int | None
-    memory_peak: int | None
-    first_sample: int | None
-    last_sample: int | None
-    final: bool
-    open_chunks: int
-    #: None leaves what is stored.
+    totals: bytes | None = None
+    cpu_time: int | None = None
+    memory_used_peak: int | None = None
+    memory_peak: int | None = None
+    first_sample: int | None = None
+    last_sample: int | None = None
+    final: bool = False
+    open_chunks: int = 0
+    #: None leaves the stored one.
     coverage: bytes | None = None
     compact: bool = False
-
-    def inserted(self, sighting: Sighting) -> tuple[Any, ...]:
-        """The values of INSERT_RUN_NODE."""
-        return (*msgspec.structs.astuple(sighting), *msgspec.structs.astuple(self)[:13])
-
-    def updated(self) -> tuple[Any, ...]:
-        """The values of UPDATE_RUN_NODE."""
-        return (*msgspec.structs.astuple(self)[2:13], self.id)
 
     def figures(self) -> tuple[int | None, int | None, int | None]:
         return self.cpu_time, self.memory_used_peak, self.memory_peak
 
-    def take(
+    def merge(
         self, part: JobPart, series: PackedSeries | None, coverage: bytes, written: int
     ) -> None:
-        """Bring in what a part of a batch written then says."""
+        """Merge a part of a batch that was written at this time."""
         if self.written <= written:
             self.epoch, self.written = part.epoch, written
             if part.coverage:
@@ -90,55 +89,48 @@ class _Node(msgspec.Struct):
             self.memory_peak = merged.memory_peak
         if series is not None:
             self.open_chunks += 1
-            self.first_sample = _least(self.first_sample, series.first)
-            self.last_sample = _greatest(self.last_sample, series.last)
+            self.first_sample = _min(self.first_sample, series.first)
+            self.last_sample = _max(self.last_sample, series.last)
         if part.final and not self.final:
             self.final = self.compact = True
-        # A part that comes after the end is late; the whole is made anew with it.
-        if self.open_chunks and (self.final or self.open_chunks >= OPEN_CHUNKS):
+        # A part that arrives after the end is late: all chunks are joined again.
+        if self.open_chunks and (self.final or self.open_chunks >= MAX_OPEN_CHUNKS):
             self.compact = True
 
 
+_figures_of_node = attrgetter(*NODE_FIGURES, "coverage")
+
+
 class _Run(msgspec.Struct):
-    """The sums of a run, kept up by differences however many nodes it has."""
+    """The sums of a run, updated by differences however many nodes it has."""
 
     id: int
-    cpu_time: int | None
-    memory_used_peak: int | None
-    memory_peak: int | None
-    first_seen: int | None
-    last_seen: int | None
-    updated: int
+    sums: RunSums
     changed: bool = False
-    #: Several sightings on one node do not simply add up: then all nodes are summed again.
-    entangled: bool = False
+    #: The run has several sightings on one node, which do not simply add up: the sums are computed
+    #: again from all nodes.
+    needs_recount: bool = False
 
-    def added(self) -> tuple[Any, ...]:
-        """The values of ADD_TO_RUN."""
-        return (self.updated, *self.sums(), self.id)
-
-    def sums(self) -> Sums:
-        return (
-            *(self.cpu_time, self.memory_used_peak, self.memory_peak),
-            *(self.first_seen, self.last_seen),
-        )
-
-    def take(
+    def merge(
         self,
         before: tuple[int | None, ...],
         after: tuple[int | None, ...],
         series: PackedSeries | None,
     ) -> None:
-        """Bring in what a part changed in the figures of its node."""
+        """Merge what a part changed in the figures of its node."""
+        sums = self.sums
         if before != after:
-            self.cpu_time = _moved(self.cpu_time, before[0], after[0])
-            self.memory_used_peak = _moved(self.memory_used_peak, before[1], after[1])
-            self.memory_peak = _moved(self.memory_peak, before[2], after[2])
-            self.changed = True
+            cpu_time, memory_used_peak, memory_peak = map(_replace_in_sum, sums, before, after)
+            sums = sums._replace(
+                cpu_time=cpu_time, memory_used_peak=memory_used_peak, memory_peak=memory_peak
+            )
         if series is not None:
-            self.first_seen = _least(self.first_seen, series.first)
-            self.last_seen = _greatest(self.last_seen, series.last)
-            self.changed = True
+            sums = sums._replace(
+                first_seen=_min(sums.first_seen, series.first),
+                last_seen=_max(sums.last_seen, series.last),
+            )
+        self.changed |= before != after or series is not None
+        self.sums = sums
 
 
 class PartStamp(NamedTuple):
@@ -155,17 +147,17 @@ class PartStamp(NamedTuple):
 class Parts:
     """Stores parts inside a transaction."""
 
-    def __init__(self, transaction: Transaction, bookings: RunWriter, stamp: PartStamp) -> None:
+    def __init__(self, transaction: Transaction, run_writer: RunWriter, stamp: PartStamp) -> None:
         self._transaction = transaction
-        self._bookings = bookings
+        self._run_writer = run_writer
         self._stamp = stamp
         self._nodes: dict[_Key, _Node] = {}
         self._runs: dict[int, _Run] = {}
         #: Sightings that the store has not seen before, by the key of their node.
         self._new: dict[_Key, Sighting] = {}
         #: Run and node of those.
-        self._places: set[tuple[int, str]] = set()
-        #: The coverage that was packed last.
+        self._new_nodes: set[tuple[int, str]] = set()
+        #: The coverage that was encoded last.
         self._packed_coverage: tuple[dict[str, Coverage] | None, bytes] = (None, b"")
 
     def store(
@@ -174,7 +166,7 @@ class Parts:
         packed: Sequence[PackedSeries | None],
         paths: Mapping[bytes, int],
     ) -> None:
-        """Bring everything the parts say into the tables."""
+        """Write the parts to the tables."""
         chunks: list[tuple[Any, ...]] = []
         executables: list[tuple[Any, ...]] = []
         steps: list[tuple[Any, ...]] = []
@@ -182,17 +174,17 @@ class Parts:
         for part, series in zip(parts, packed, strict=True):
             node = self._node(part)
             before = node.figures()
-            node.take(part, series, self._coverage(part), self._stamp.written)
+            node.merge(part, series, self._coverage(part), self._stamp.written)
             run = self._runs[node.run_id]
-            run.take(before, node.figures(), series)
-            # What ran is part of the sums by day, too; all of it is part of the archive.
+            run.merge(before, node.figures(), series)
+            # Executables are part of the daily rollups, and everything is part of the archive.
             run.changed |= bool(part.executables or part.steps or part.totals or part.coverage)
             if series is not None:
                 chunks.append((node.id, *series, None))
             if part.executables:
                 executables += self._executables(node, part, paths)
             steps += [(node.id, *msgspec.structs.astuple(use)) for use in part.steps]
-        written = self._bookings.flush({id: run.sums() for id, run in self._runs.items()})
+        written = self._run_writer.flush({id: run.sums for id, run in self._runs.items()})
         self._write_nodes()
         self._transaction.execute_rows(statements.INSERT_CHUNK, chunks)
         self._transaction.execute_rows(statements.UPSERT_EXECUTABLE, executables)
@@ -206,9 +198,10 @@ class Parts:
             if node.compact:
                 node.compact, node.open_chunks = compact, 0
             if key in self._new:
-                new.append(node.inserted(self._new[key]))
+                sighting = msgspec.structs.astuple(self._new[key])
+                new.append((*sighting, node.id, node.run_id, *_figures_of_node(node)))
             else:
-                known.append(node.updated())
+                known.append((*_figures_of_node(node), node.id))
         self._transaction.execute_rows(statements.INSERT_RUN_NODE, new)
         self._transaction.execute_rows(statements.UPDATE_RUN_NODE, known)
 
@@ -218,14 +211,16 @@ class Parts:
                 self._join(node)
         changed = [run for run in self._runs.values() if run.changed]
         # A new run was written with its sums.
-        added = [run.added() for run in changed if run.id not in written]
-        self._transaction.execute_rows(statements.ADD_TO_RUN, added)
+        updates = [
+            (self._stamp.received, *run.sums, run.id) for run in changed if run.id not in written
+        ]
+        self._transaction.execute_rows(statements.UPDATE_SUMS, updates)
         for run in changed:
-            if run.entangled:
-                self._bookings.sum_up(run.id)
+            if run.needs_recount:
+                self._run_writer.sum_up(run.id)
 
     def _join(self, node: _Node) -> None:
-        # Only what has curves needs numpy, which takes long to import.
+        # Imported late: only time series need numpy.
         from jobsight.store.series.curves import join_chunks
 
         join_chunks(self._transaction, node.id, whole=node.final)
@@ -235,43 +230,50 @@ class Parts:
         keys = dict.fromkeys(
             _key(part.sighting)
             for part in parts
-            if self._bookings.knows(cluster, part.sighting.job_id)
+            if self._run_writer.knows(cluster, part.sighting.job_id)
         )
-        found = self._transaction.look_up(
+        rows = self._transaction.look_up(
             statements.FIND_RUN_NODES, [(cluster, *key) for key in keys]
         )
-        for row in found:
-            node = self._nodes[tuple(row[:4])] = _Node(*row[4:16])
-            self._know_run(node.run_id, row[16:21], bool(row[21]))
+        for row in rows:
+            columns = row[_NODE_START:_SUMS_START]
+            node = _Node(**dict(zip(_NODE_COLUMNS, columns, strict=True)))
+            self._nodes[tuple(row[:_NODE_START])] = node
+            *sums, has_other_sighting = row[_SUMS_START:]
+            self._add_run(node.run_id, RunSums(*sums), has_other_sighting)
 
-    def _know_run(self, run_id: int, sums: Sums, entangled: bool) -> None:
+    def _add_run(self, run_id: int, sums: RunSums, has_other_sighting: object) -> None:
         run = self._runs.get(run_id)
         if run is None:
-            run = self._runs[run_id] = _Run(run_id, *sums, updated=self._stamp.received)
-        run.entangled |= entangled
+            run = self._runs[run_id] = _Run(run_id, sums)
+        run.needs_recount |= bool(has_other_sighting)
 
     def _node(self, part: JobPart) -> _Node:
         key = _key(part.sighting)
         if key not in self._nodes:
-            run_id, new = self._bookings.bind(part.sighting)
-            place = run_id, part.sighting.node
-            sums = NOTHING_SEEN
-            siblings = place in self._places
-            if not new:
-                row = dict(zip(("id", "node"), place, strict=True))
-                found = self._transaction.execute(statements.SUMS_OF_RUN, row).fetchone()
-                sums, siblings = found[:5], siblings or bool(found[5])
-            self._know_run(run_id, sums, siblings)
-            self._places.add(place)
+            run_id, new_run = self._run_writer.match(part.sighting)
+            node = part.sighting.node
+            sums: Sequence[int | None] = ()
+            has_other_sighting = False
+            if not new_run:
+                run = {"id": run_id, "node": node}
+                row = self._transaction.execute(statements.SUMS_OF_RUN, run).fetchone()
+                *sums, has_other_sighting = row
+            self._add_run(
+                run_id, RunSums(*sums), has_other_sighting or (run_id, node) in self._new_nodes
+            )
+            self._new_nodes.add((run_id, node))
             self._new[key] = part.sighting
-            id = self._transaction.new_id("run_nodes")
             self._nodes[key] = _Node(
-                id, run_id, part.epoch, self._stamp.written, *(None,) * 6, False, 0
+                id=self._transaction.new_id("run_nodes"),
+                run_id=run_id,
+                epoch=part.epoch,
+                written=self._stamp.written,
             )
         return self._nodes[key]
 
     def _coverage(self, part: JobPart) -> bytes:
-        # Thousands of records that others have made share one.
+        # Thousands of imported records share one.
         if part.coverage is not self._packed_coverage[0]:
             self._packed_coverage = part.coverage, _encode(part.coverage)
         return self._packed_coverage[1]
@@ -285,10 +287,6 @@ class Parts:
         ]
 
 
-def _key(sighting: Sighting) -> _Key:
-    return sighting.job_id, sighting.node, sighting.boot_id, sighting.birth
-
-
 @lru_cache(maxsize=4096)
 def _epoch_number(epoch: str) -> int:
     digest = hashlib.blake2b(epoch.encode(), digest_size=8).digest()
@@ -296,7 +294,7 @@ def _epoch_number(epoch: str) -> int:
 
 
 def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
-    """The newer totals by their own time, in whatever order they come; None never overwrites."""
+    """The newer totals by their own time, in any order of arrival; None never overwrites."""
     if stored is None:
         return arriving
     older, newer = (stored, arriving) if stored.time <= arriving.time else (arriving, stored)
@@ -315,18 +313,18 @@ def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
     return msgspec.structs.replace(newer, **changes) if changes else newer
 
 
-def _moved(whole: int | None, old: int | None, new: int | None) -> int | None:
+def _replace_in_sum(sum: int | None, old: int | None, new: int | None) -> int | None:
     """A sum after one of its figures has changed."""
     if old == new:
-        return whole
-    if whole is None and old is None:
+        return sum
+    if sum is None and old is None:
         return new
-    return total([whole, new, None if old is None else -old])
+    return total([sum, new, None if old is None else -old])
 
 
-def _least(known: int | None, value: int) -> int:
+def _min(known: int | None, value: int) -> int:
     return value if known is None or value < known else known
 
 
-def _greatest(known: int | None, value: int) -> int:
+def _max(known: int | None, value: int) -> int:
     return value if known is None or value > known else known

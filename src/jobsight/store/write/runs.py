@@ -1,32 +1,33 @@
-"""The runs of a job inside one transaction: records merged, sightings bound and bound anew.
+"""Upsert of runs, and the match of sightings to runs.
 
-Which run a record of the scheduler or a sighting on a node belongs to: decisions only.
-
-A node knows when a job's cgroup was born, the scheduler when the run started. They are brought
-together by the restart count or the SLUID where both sides know it, else by time.
+A node knows when the cgroup of a job was created, the scheduler when the run started. They are
+matched by the SLUID or the restart count if both sides know it, else by time. :class:`RunWriter`
+does this within a transaction; the decisions (``match_run``, ``run_of_info``) are functions below
+it that read no database.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
 from jobsight.model import SECOND, JobInfo, Sighting, merge_job_info
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
+from jobsight.store.schema.statements import RunSums
 
-#: The source of a run that only nodes have seen.
+#: The source of a run that only nodes have reported.
 SIGHTED = "sighting"
-#: Sums of figures stop here instead of running over.
+#: Sums of figures saturate here instead of overflowing.
 HIGHEST = 2**63 - 1
 
-#: CPU time, the two peaks of memory, first and last sample of a run.
-Sums: TypeAlias = tuple[int | None, int | None, int | None, int | None, int | None]
-NOTHING_SEEN: Final[Sums] = (None, None, None, None, None)
-_NO_SUMS: Final[Mapping[int, Sums]] = {}
+_NO_SUMS: Final[Mapping[int, RunSums]] = {}
+
+logger = logging.getLogger(__name__)
 
 _INFO = JobInfo.__struct_fields__
 _encode = msgspec.msgpack.Encoder().encode
@@ -35,28 +36,28 @@ _decode_tres = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
 class RunWriter:
-    """The runs of one batch's jobs: read at once, changed in memory, written by :meth:`flush`."""
+    """The runs of some jobs: read with one query, changed in memory, written by :meth:`flush`."""
 
     def __init__(self, transaction: Transaction, now: int) -> None:
         self._transaction = transaction
         self._now = now
-        #: All runs of a job by its cluster and id, by start.
+        #: All runs of a job by its cluster and id, sorted by start.
         self._jobs: dict[tuple[str, int], list[RunRow]] = {}
         self._seen: dict[tuple[str, int], bool] = {}
-        #: Jobs of which nothing was stored before.
-        self._unknown: set[tuple[str, int]] = set()
+        #: Jobs without a stored run.
+        self._new_jobs: set[tuple[str, int]] = set()
         self._new: dict[int, RunRow] = {}
         self._changed: dict[int, RunRow] = {}
-        #: Runs that have got a sighting which is not in the tables yet.
-        self._bound: set[int] = set()
+        #: Runs with a matched sighting that is not in the tables yet.
+        self._matched: set[int] = set()
 
     def record_all(self, infos: Sequence[JobInfo]) -> list[tuple[int, bool]]:
         """Merge records of a scheduler or launcher; the run id of each, and whether it changed."""
         jobs = list(dict.fromkeys((info.cluster, info.job_id) for info in infos))
         self._load(jobs)
-        self._unknown = {job for job in jobs if not self._jobs[job]}
+        self._new_jobs = {job for job in jobs if not self._jobs[job]}
         self._seen = dict.fromkeys(jobs, False)
-        known = [job for job in jobs if job not in self._unknown]
+        known = [job for job in jobs if job not in self._new_jobs]
         for cluster, job_id in self._transaction.look_up(statements.JOBS_SEEN, known):
             self._seen[cluster, job_id] = True
         return [self._record(info) for info in infos]
@@ -67,9 +68,9 @@ class RunWriter:
         row = run_of_info(rows, info)
         if row is None:
             row = self._insert(info)
-            moved = info.start is not None
+            rematch = info.start is not None
         else:
-            before = _interval(row)
+            before = _matching_fields(row)
             merged = merge_run_info(row.info, info)
             if merged == row.info:
                 return row.id, False
@@ -78,37 +79,37 @@ class RunWriter:
                 row.provisional = False
                 row.start = self._free_start(rows, row.info.start, row)
             self._update(row, moved=row.start != before[0])
-            moved = before != _interval(row)
-        # Most jobs are booked once, before any node has seen them.
-        if moved and (len(rows) > 1 or self._seen[info.cluster, info.job_id]):
-            self._bind_anew(info.cluster, info.job_id)
+            rematch = before != _matching_fields(row)
+        # Most jobs are recorded once, before any node has reported them.
+        if rematch and (len(rows) > 1 or self._seen[info.cluster, info.job_id]):
+            self._rematch(info.cluster, info.job_id)
         return row.id, True
 
     def knows(self, cluster: str, job_id: int) -> bool:
-        """Whether anything of a job may have been stored before."""
-        return (cluster, job_id) not in self._unknown
+        """Whether a run of the job may have been stored before."""
+        return (cluster, job_id) not in self._new_jobs
 
-    def bind(self, sighting: Sighting) -> tuple[int, bool]:
-        """The id of the run that a new sighting belongs to, and whether that is a new one."""
+    def match(self, sighting: Sighting) -> tuple[int, bool]:
+        """The id of the run of a new sighting, and whether the run is new."""
         rows = self._rows(sighting.cluster, sighting.job_id)
         row = match_run(rows, sighting) or provisional_of_sighting(rows, sighting)
         if row is None:
-            row = next((row for row in rows if self._waits_for(row, sighting)), None)
+            row = next((row for row in rows if self._is_pending(row, sighting)), None)
             if row is None:
                 row = self._insert_provisional(rows, sighting)
             else:
                 row.start = self._free_start(rows, sighting.birth, row)
                 self._update(row, moved=True)
-        self._bound.add(row.id)
+        self._matched.add(row.id)
         return row.id, row.id in self._new
 
-    def flush(self, sums: Mapping[int, Sums] = _NO_SUMS) -> set[int]:
-        """Write the runs that are new or changed; gives those that are new, with their sums."""
+    def flush(self, sums: Mapping[int, RunSums] = _NO_SUMS) -> set[int]:
+        """Write new runs, with their sums, and changed runs; returns the ids of the new ones."""
         new = [
             (
                 *(row.info.cluster, row.info.job_id),
                 *self._values(row),
-                *sums.get(id, NOTHING_SEEN),
+                *sums.get(id, RunSums()),
             )
             for id, row in self._new.items()
         ]
@@ -123,7 +124,7 @@ class RunWriter:
         return (row.start, row.provisional, self._now, *_columns(row.info), row.id)
 
     def sum_up(self, run_id: int) -> None:
-        """Work out the figures of a run from all its nodes."""
+        """Compute the figures of a run from all its nodes."""
         nodes: dict[str, list[Any]] = {}
         first: list[int] = []
         last: list[int] = []
@@ -135,23 +136,21 @@ class RunWriter:
                 last.append(last_sample)
         by_node = [of_node(rows) for rows in nodes.values()]
         cpu_time, memory_used_peak, memory_peak = (
-            total([figures[place] for figures in by_node]) for place in range(3)
+            total([figures[index] for figures in by_node]) for index in range(3)
+        )
+        sums = RunSums(
+            cpu_time=cpu_time,
+            memory_used_peak=memory_used_peak,
+            memory_peak=memory_peak,
+            first_seen=min(first, default=None),
+            last_seen=max(last, default=None),
         )
         self._transaction.execute(
-            statements.ADD_TO_RUN,
-            {
-                "id": run_id,
-                "updated": self._now,
-                "cpu_time": cpu_time,
-                "memory_used_peak": memory_used_peak,
-                "memory_peak": memory_peak,
-                "first_seen": min(first, default=None),
-                "last_seen": max(last, default=None),
-            },
+            statements.UPDATE_SUMS, {"id": run_id, "updated": self._now, **sums._asdict()}
         )
 
-    def _bind_anew(self, cluster: str, job_id: int) -> None:
-        """Give each sighting of a job to the run that the records now say; drop empty husks."""
+    def _rematch(self, cluster: str, job_id: int) -> None:
+        """Match the sightings of a job again and delete provisional runs that became empty."""
         rows = self._rows(cluster, job_id)
         by_id = {row.id: row for row in rows}
         changed: set[int] = set()
@@ -168,7 +167,7 @@ class RunWriter:
                 move = {"id": id, "run_id": row.id}
                 self._transaction.execute(statements.MOVE_RUN_NODE, move)
                 changed |= {run_id, row.id}
-        self._absorb(rows)
+        self._merge_empty_runs(rows)
         for run_id in changed & {row.id for row in rows}:
             self.sum_up(run_id)
 
@@ -176,33 +175,34 @@ class RunWriter:
         if not self._seen[cluster, job_id]:
             return []
         job = {"cluster": cluster, "job_id": job_id}
-        return self._transaction.execute(statements.RUN_NODES_OF_JOB, job).fetchall()
+        return self._transaction.execute(statements.SIGHTINGS_OF_JOB, job).fetchall()
 
-    def _absorb(self, rows: list[RunRow]) -> None:
-        """Provisional runs without nodes become part of the run that was booked."""
-        booked = [row for row in rows if not row.provisional]
-        for husk in [row for row in rows if row.provisional and self._is_empty(row)]:
-            heirs = [row for row in booked if is_waiting_run(husk, row.info)]
-            if not heirs:
+    def _merge_empty_runs(self, rows: list[RunRow]) -> None:
+        """Merge provisional runs without nodes into the run that the scheduler recorded."""
+        recorded = [row for row in rows if not row.provisional]
+        for empty in [row for row in rows if row.provisional and self._is_empty(row)]:
+            targets = [row for row in recorded if is_pending_run(empty, row.info)]
+            if not targets:
                 continue
-            heir = max(heirs, key=lambda row: row.start)
-            if self._new.pop(husk.id, None) is None:
+            target = max(targets, key=lambda row: row.start)
+            if self._new.pop(empty.id, None) is None:
                 for statement in statements.REMOVE_RUN:
-                    self._transaction.execute(statement, {"id": husk.id})
-            self._changed.pop(husk.id, None)
-            rows.remove(husk)
-            source = heir.info.source
-            heir.info = merge_run_info(husk.info, heir.info)
-            heir.info.source = source
-            self._update(heir)
+                    self._transaction.execute(statement, {"id": empty.id})
+            self._changed.pop(empty.id, None)
+            rows.remove(empty)
+            source = target.info.source
+            target.info = merge_run_info(empty.info, target.info)
+            target.info.source = source
+            self._update(target)
+            logger.debug("run %d merged into run %d", empty.id, target.id)
 
     def _is_empty(self, row: RunRow) -> bool:
-        if row.id in self._new or row.id in self._bound:
-            return row.id not in self._bound
-        found = self._transaction.execute(statements.COUNT_NODES_OF_RUN, {"id": row.id})
-        return int(found.fetchone()[0]) == 0
+        if row.id in self._new or row.id in self._matched:
+            return row.id not in self._matched
+        count = self._transaction.execute(statements.COUNT_NODES_OF_RUN, {"id": row.id})
+        return int(count.fetchone()[0]) == 0
 
-    def _waits_for(self, row: RunRow, sighting: Sighting) -> bool:
+    def _is_pending(self, row: RunRow, sighting: Sighting) -> bool:
         seen = JobInfo(
             cluster=sighting.cluster,
             job_id=sighting.job_id,
@@ -210,7 +210,7 @@ class RunWriter:
             sluid=sighting.sluid,
             restart_count=sighting.restart_count,
         )
-        return is_waiting_run(row, seen) and self._is_empty(row)
+        return is_pending_run(row, seen) and self._is_empty(row)
 
     def _insert_provisional(self, rows: list[RunRow], sighting: Sighting) -> RunRow:
         info = JobInfo(
@@ -222,10 +222,10 @@ class RunWriter:
         )
         return self._insert(info, self._free_start(rows, sighting.birth))
 
-    def _insert(self, info: JobInfo, birth: int | None = None) -> RunRow:
+    def _insert(self, info: JobInfo, created: int | None = None) -> RunRow:
         rows = self._rows(info.cluster, info.job_id)
         provisional = info.start is None
-        start = (birth or info.submit or self._now) if info.start is None else info.start
+        start = (created or info.submit or self._now) if info.start is None else info.start
         start = self._free_start(rows, start)
         info = msgspec.structs.replace(info, start=None if provisional else start)
         row = RunRow(self._transaction.new_id("runs"), start, provisional, info)
@@ -235,12 +235,12 @@ class RunWriter:
         return row
 
     def _update(self, row: RunRow, moved: bool = False) -> None:
-        # What is kept of a start is the one that no other run of the job has.
+        # The key's start, which no other run of the job has.
         row.info.start = None if row.provisional else row.start
         self._changed[row.id] = row
         if moved:
             self._rows(row.info.cluster, row.info.job_id).sort(key=lambda row: row.start)
-            # A start that became free may be taken by the next; the tables must know it first.
+            # Written at once: the next run may take the start that became free.
             self.flush()
 
     @staticmethod
@@ -252,7 +252,7 @@ class RunWriter:
         return start
 
     def _rows(self, cluster: str, job_id: int) -> list[RunRow]:
-        """The runs of a job as they are by now, by start."""
+        """The current runs of a job, sorted by start."""
         if (cluster, job_id) not in self._jobs:
             self._load([(cluster, job_id)])
         return self._jobs[cluster, job_id]
@@ -263,19 +263,19 @@ class RunWriter:
             self._jobs[cluster, job_id].append(_row(cluster, job_id, *values))
 
 
-def _interval(row: RunRow) -> tuple[object, ...]:
-    """What decides which sightings belong to a run."""
+def _matching_fields(row: RunRow) -> tuple[object, ...]:
+    """The fields of a run that decide which sightings match it."""
     return row.start, row.provisional, row.info.end, row.info.sluid, row.info.restart_count
 
 
 def of_node(rows: list[Any]) -> tuple[int | None, int | None, int | None]:
-    """One node's figures from its sightings: CPU times add up, peaks do not."""
-    peaks = [[row[place] for row in rows if row[place] is not None] for place in (1, 2)]
+    """The figures of one node from its sightings: CPU times add up, peaks do not."""
+    peaks = [[row[index] for row in rows if row[index] is not None] for index in (1, 2)]
     return total([row[0] for row in rows]), max(peaks[0], default=None), max(peaks[1], default=None)
 
 
 def total(values: list[int | None]) -> int | None:
-    """The sum of what is known; None where nothing is."""
+    """The sum of the known values; None if there is none."""
     known = [value for value in values if value is not None]
     return max(min(sum(known), HIGHEST), -HIGHEST) if known else None
 
@@ -299,8 +299,9 @@ def _row(
     cluster: str, job_id: int, id: int, start: int, provisional: object, *values: Any
 ) -> RunRow:
     columns = dict(zip(statements.INFO_NAMES, values, strict=True))
-    booked = None if provisional else start
-    return RunRow(id, start, bool(provisional), info_from_columns(cluster, job_id, booked, columns))
+    recorded = None if provisional else start
+    info = info_from_columns(cluster, job_id, recorded, columns)
+    return RunRow(id, start, bool(provisional), info)
 
 
 _columns_as_they_are = attrgetter(*statements.INFO_NAMES)
@@ -312,14 +313,14 @@ def _columns(info: JobInfo) -> Sequence[Any]:
     if info.nodes is None and info.tres is None:
         return values
     columns = list(values)
-    for place in _DOCUMENTS:
-        if columns[place] is not None:
-            columns[place] = _encode(columns[place])
+    for index in _DOCUMENTS:
+        if columns[index] is not None:
+            columns[index] = _encode(columns[index])
     return columns
 
 
 def _storable(info: JobInfo) -> JobInfo:
-    """Texts that a database takes: PostgreSQL has no NUL, neither has halves of characters."""
+    """Escape what a database does not store in text: NUL (PostgreSQL) and lone surrogates."""
     values = msgspec.structs.astuple(info)
     joined = "".join([value for value in values if type(value) is str])
     if joined.isascii() and "\x00" not in joined:
@@ -332,14 +333,15 @@ def _storable(info: JobInfo) -> JobInfo:
     return msgspec.structs.replace(info, **changes) if changes else info
 
 
-#: How far a birth may lie outside the interval that the scheduler booked: prologs and clocks.
-SLACK = 60 * SECOND
-#: The same where the restart count agrees: only ids that wrap around must be told apart.
-WIDE_SLACK = 24 * 3600 * SECOND
+#: How far a creation time may lie outside the interval that the scheduler recorded: prologs and
+#: differences between clocks.
+CLOCK_TOLERANCE = 60 * SECOND
+#: The same if the restart count agrees: it only has to distinguish ids that wrapped around.
+RESTART_TOLERANCE = 24 * 3600 * SECOND
 
 
 class RunRow(msgspec.Struct):
-    """One run of a job as it is stored."""
+    """A stored run."""
 
     id: int
     start: int
@@ -348,7 +350,7 @@ class RunRow(msgspec.Struct):
 
 
 def match_run(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
-    """The run that the scheduler's records give to a sighting."""
+    """The run of a sighting by the records of the scheduler."""
     fitting = rows
     if sighting.sluid is None and sighting.restart_count is None:
         # Nearly all jobs run once.
@@ -357,48 +359,48 @@ def match_run(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
     else:
         fitting = [row for row in rows if not _contradict(row.info, sighting)]
         for test in (_same_sluid, _same_restart):
-            found = [row for row in fitting if test(row, sighting)]
-            if found:
-                return _latest(found)
-    found = [row for row in fitting if _begun(row, sighting)]
-    if found:
-        return _latest(found)
-    # Clocks differ: a run that is booked a moment after the birth, the nearest one.
+            matching = [row for row in fitting if test(row, sighting)]
+            if matching:
+                return _latest(matching)
+    started = [row for row in fitting if _has_started(row, sighting)]
+    if started:
+        return _latest(started)
+    # Clocks differ: the nearest run whose recorded start is after the creation time.
     near = [row for row in fitting if _in_time(row, sighting)]
     return min(near, key=lambda row: abs(row.start - sighting.birth), default=None)
 
 
 def _latest(rows: Sequence[RunRow]) -> RunRow:
-    """The last run to start, one that is booked before one that is not."""
+    """The run that started last; recorded runs take precedence over provisional ones."""
     return max(rows, key=lambda row: (not row.provisional, row.start))
 
 
 def provisional_of_sighting(rows: Sequence[RunRow], sighting: Sighting) -> RunRow | None:
-    """The provisional run of other nodes that saw the same job at about the same time."""
+    """The provisional run of other nodes that reported the job at about the same time."""
     near = [
         row
         for row in rows
         if row.provisional
-        and abs(row.start - sighting.birth) <= SLACK
+        and abs(row.start - sighting.birth) <= CLOCK_TOLERANCE
         and not _contradict(row.info, sighting)
     ]
     return min(near, key=lambda row: abs(row.start - sighting.birth), default=None)
 
 
 def run_of_info(rows: Sequence[RunRow], info: JobInfo) -> RunRow | None:
-    """The stored run that a record of the scheduler speaks of."""
+    """The stored run of a record of the scheduler."""
     fitting = [row for row in rows if not _contradict(row.info, info)]
-    booked = [row for row in fitting if not row.provisional]
-    for row in booked:
-        # Schedulers book whole seconds, launchers are finer.
+    recorded = [row for row in fitting if not row.provisional]
+    for row in recorded:
+        # Schedulers record whole seconds, launchers nanoseconds.
         if info.start is not None and row.start // SECOND == info.start // SECOND:
             return row
-    for row in (*booked, *fitting):
+    for row in (*recorded, *fitting):
         if info.sluid is not None and row.info.sluid == info.sluid:
             return row
     if info.start is None:
         return _run_without_start(fitting, info)
-    for row in booked:
+    for row in recorded:
         same_restart = info.restart_count is not None
         same_restart &= row.info.restart_count == info.restart_count
         if same_restart and info.submit is not None and row.info.submit == info.submit:
@@ -407,17 +409,17 @@ def run_of_info(rows: Sequence[RunRow], info: JobInfo) -> RunRow | None:
 
 
 def _run_without_start(fitting: Sequence[RunRow], info: JobInfo) -> RunRow | None:
-    """A record without a start speaks of a job that waits, or adds to what is known."""
+    """A record without a start is of a pending job, or completes a known run."""
     latest = max(fitting, key=lambda row: row.start, default=None)
     if latest is None:
         return None
-    waits = info.state == "PENDING" and info.end is None
-    # After the end of a run, a job that waits is one that was requeued.
-    return None if waits and latest.info.end is not None else latest
+    pending = info.state == "PENDING" and info.end is None
+    # A job that is pending after the end of a run was requeued.
+    return None if pending and latest.info.end is not None else latest
 
 
-def is_waiting_run(row: RunRow, info: JobInfo) -> bool:
-    """Whether a provisional run that no node has seen is the one that ``info`` has started."""
+def is_pending_run(row: RunRow, info: JobInfo) -> bool:
+    """Whether a provisional run without nodes is the one whose start ``info`` reports."""
     return row.provisional and row.info.end is None and not _contradict(row.info, info)
 
 
@@ -432,8 +434,8 @@ def _contradict(info: JobInfo, other: JobInfo | Sighting) -> bool:
     return _differ(info.sluid, other.sluid) or _differ(info.restart_count, other.restart_count)
 
 
-def _differ(one: object, other: object) -> bool:
-    return one is not None and other is not None and one != other
+def _differ(known: object, other: object) -> bool:
+    return known is not None and other is not None and known != other
 
 
 def _same_sluid(row: RunRow, sighting: Sighting) -> bool:
@@ -443,21 +445,21 @@ def _same_sluid(row: RunRow, sighting: Sighting) -> bool:
 def _same_restart(row: RunRow, sighting: Sighting) -> bool:
     known = sighting.restart_count is not None and not row.provisional
     same = known and row.info.restart_count == sighting.restart_count
-    return same and _contains(row, sighting.birth, WIDE_SLACK)
+    return same and _contains(row, sighting.birth, RESTART_TOLERANCE)
 
 
-def _begun(row: RunRow, sighting: Sighting) -> bool:
-    """Whether the run had begun when the cgroup was born; of several, the last one had made it.
+def _has_started(row: RunRow, sighting: Sighting) -> bool:
+    """Whether the run had started when the cgroup was created.
 
-    A requeued job runs again within seconds, so no slack is given to the start here.
+    A requeued job runs again within seconds, so there is no tolerance for the start.
     """
     return row.start <= sighting.birth + SECOND and _in_time(row, sighting)
 
 
 def _in_time(row: RunRow, sighting: Sighting) -> bool:
-    return not row.provisional and _contains(row, sighting.birth, SLACK)
+    return not row.provisional and _contains(row, sighting.birth, CLOCK_TOLERANCE)
 
 
-def _contains(row: RunRow, time: int, slack: int) -> bool:
+def _contains(row: RunRow, time: int, tolerance: int) -> bool:
     end = row.info.end
-    return row.start - slack <= time and (end is None or time <= end + slack)
+    return row.start - tolerance <= time and (end is None or time <= end + tolerance)
