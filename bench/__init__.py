@@ -1,1 +1,1 @@
-"""Programs that measure jobsight beside its peers."""
+"""Programs that measure jobsight alongside its peers."""

@@ -1,4 +1,4 @@
-"""20,000 SAMS records into our store, beside SAMS's own aggregator on the same files and disk.
+"""20,000 SAMS records into our store, alongside SAMS's own aggregator on the same files and disk.
 
 Both begin with an empty database and end with every file in the archive and the same totals. Both
 let SQLite wait for the disk: SAMS's aggregator some four times for each record, ours for each group

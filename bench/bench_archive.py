@@ -1,4 +1,4 @@
-"""The archive: bytes a value beside the store's own chunks and long rows, and one run read back."""
+"""The archive: bytes a value next to the store's chunks and long rows, and one run read back."""
 
 from __future__ import annotations
 

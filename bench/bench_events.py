@@ -1,5 +1,5 @@
 """What process events cost an agent at 100 execs a second, and that a node without jobs is free
-of them. A plain loop in Python takes in the same events beside it."""
+of them. A plain loop in Python takes in the same events alongside it."""
 
 from __future__ import annotations
 

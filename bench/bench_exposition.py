@@ -1,4 +1,4 @@
-"""Text for Prometheus: one sample of the series of many jobs, beside prometheus_client."""
+"""Text for Prometheus: one sample of the series of many jobs, alongside prometheus_client."""
 
 from __future__ import annotations
 

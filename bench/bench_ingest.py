@@ -4,7 +4,7 @@ A request holds what one node has to say at once: one sample of each of its jobs
 default every 10 s, or six (``send_interval = 60``). Counted are the values of the series, not the
 totals, executables and coverages that our batches carry besides, over the CPU seconds that the
 server's process took for them, until all runs have ended and are packed for good. So the disk and
-other work on the machine do not count; how long it took stands beside. An answer of ours means that
+other work on the machine do not count; how long it took is shown too. An answer of ours means that
 the values are on the disk, one of the others that they are in memory and on their way there.
 
 The goal of six times Prometheus comes from a measurement in which requests had 10,000 values and

@@ -1,4 +1,4 @@
-"""Memory of one agent with 64 jobs and 1,000 processes, beside SAMS's collector of each job.
+"""Memory of one agent with 64 jobs and 1,000 processes, alongside SAMS's collector of each job.
 
 Once with plain HTTP and a server that is away, once over HTTPS with a client certificate and a
 server that takes the batches.

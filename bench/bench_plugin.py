@@ -1,5 +1,5 @@
 """What Slurm's profile plugin costs a job, whatever is at the other end: run time and exit code of
-a step, how soon its node is free again, and slurmstepd's peak memory, beside a node without it."""
+a step, how soon its node is free again, and slurmstepd's peak memory, with and without it."""
 
 from __future__ import annotations
 

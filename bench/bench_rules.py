@@ -1,4 +1,4 @@
-"""Names for 100,000 paths by the ready rules and 500 of a site, beside Python's own engine asked
+"""Names for 100,000 paths by the ready rules and 500 of a site, alongside Python's own engine asked
 rule by rule, as SAMS asks it."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAMPLE = 2_000
 
 
 def site_rules(file: Path) -> None:
-    """What a site grows over the years: some rules by folder, some by the program's name."""
+    """What a site grows over the years: some rules by directory, some by the program's name."""
     lines = ["rules:"]
     for number in range(SITE_RULES):
         match = (

@@ -1,4 +1,4 @@
-"""One sampling round over 1,000 processes, beside a plain C program that opens every file, SAMS's
+"""One sampling round over 1,000 processes, next to a plain C program that opens every file, SAMS's
 sampler and psutil over the same processes."""
 
 from __future__ import annotations

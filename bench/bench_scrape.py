@@ -1,4 +1,4 @@
-"""What a scrape of a large cluster costs, beside the way of loading the collection.
+"""What a scrape of a large cluster costs, alongside the way of loading the collection.
 
 A generator writes the reply of ``sacct --json`` while it is read: 200,000 jobs with two steps each
 and 10,000 nodes, and a tenth of that to see how the cost grows. The peer does what Clockwork's

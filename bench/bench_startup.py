@@ -1,4 +1,4 @@
-"""CPU time of the commands that users type, beside Slurm's sacct where it is installed.
+"""CPU time of the commands that users type, alongside Slurm's sacct where it is installed.
 
 User and system time of the process and its children, the best of several runs: what a user waits
 for is mostly the import of Python modules.

@@ -15,7 +15,7 @@ REQUIREMENTS = PROJECT / "requirements"
 
 
 def peers() -> Path:
-    """The folder of the peers' commands and their Python. The tests use the same one."""
+    """The directory of the peers' commands and their Python. The tests use the same one."""
     return _environment("peers")
 
 
@@ -30,7 +30,7 @@ def _environment(name: str) -> Path:
     cache = PROJECT / ".cache"
     cache.mkdir(exist_ok=True)
     venv = cache / f"{name}-{key}"
-    # Runs side by side must not build in the same folder.
+    # Runs side by side must not build in the same directory.
     with open(cache / f"{name}.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         if not (venv / "complete").exists():

@@ -1,4 +1,4 @@
-"""A folder of SAMS records as a busy site has them after a night, the same in every run."""
+"""A directory of SAMS records as a busy site has them after a night, the same in every run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SITE = [f"/sw/{name}/{release}/bin/{name}" for name in ("gmx", "vasp", "lmp", "
 
 
 def write_records(folder: Path, count: int) -> int:
-    """Write so many records into hashed subfolders of ``folder``; gives the number of jobs."""
+    """Write so many records into hashed subfolders of ``directory``; gives the number of jobs."""
     random_numbers = random.Random(SEED)
     written = jobs = 0
     while written < count:

@@ -214,5 +214,5 @@ def _wait(server: StoreServer, path: str = "/api/v1/metrics") -> None:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files below a folder."""
+    """The bytes of all files below a directory."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -109,7 +109,7 @@ static int open_connection(struct http *http, const struct target *target, int64
 	int error = connect_to(http, address, http->address_length, deadline);
 	if (!error)
 		return 0;
-	http->address_length = 0; /* it may have moved: resolve the name anew next time */
+	http->address_length = 0; /* it may have moved: resolve the name again next time */
 	return fail(http, strerror_r(error, http->text, sizeof(http->text)));
 }
 

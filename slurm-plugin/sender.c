@@ -94,7 +94,7 @@ static void send_datagram(const struct dataset *dataset, const struct sample *sa
 		agent_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 		setsockopt(agent_socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	}
-	/* By name each time: an agent that was started anew has another socket there. */
+	/* By name each time: an agent that was restarted has another socket there. */
 	memcpy(address.sun_path, sender.target.path, sizeof(address.sun_path));
 	message_datagram(&body, &sender.step, dataset, sample, &losses);
 	if (body.cut)

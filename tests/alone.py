@@ -1,4 +1,4 @@
-"""Tests that must not run beside each other, on whichever worker they are."""
+"""Tests that must not run at the same time, whichever worker runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.waiting import wait_until
 
 @contextmanager
 def alone_with(thing: str) -> Iterator[None]:
-    """Hold a name in the kernel, which one process has at a time and none leaves behind."""
+    """Hold an abstract socket address, which one process has at a time and its end releases."""
     with socket.socket(socket.AF_UNIX) as name:
         wait_until(lambda: _bound(name, f"\0jobsight-test-{thing}"), 110)
         yield

@@ -1,4 +1,4 @@
-"""What every test shares: the markers' conditions and the closing list of what was skipped."""
+"""What all tests share: markers, Hypothesis profiles, and the list of skipped tests at the end."""
 
 import logging
 import os
@@ -16,8 +16,7 @@ load_profile()
 
 
 def pytest_configure() -> None:
-    """A shell that starts the tests in the background lets them and all their children ignore the
-    interrupt; many tests send it."""
+    """Undo that a shell makes background commands and their children ignore SIGINT."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -48,7 +47,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """A command under test sets the level of all logging; the next test must not be deaf by it."""
+    """Restore the logging configuration, which commands under test change."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
@@ -60,7 +59,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all tests of the Slurm bed to one worker: they share one cluster."""
+    """Run all tests of the Slurm bed on one worker: they share one cluster."""
     from xdist.scheduler import LoadScopeScheduling
 
     class SlurmOnOneWorker(LoadScopeScheduling):
@@ -100,20 +99,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name each skipped test: a run that skipped half of itself must not look like a full one."""
+    """Name each skipped test, so that a partial run does not look like a complete one."""
     skipped: dict[str, str] = {}
     for report in terminalreporter.stats.get("skipped", []):
-        # Two workers each report a module that skips as a whole; the name makes it one line.
+        # Both workers report a module that is skipped as a whole; the node id makes it one line.
         reason = report.longrepr[2] if isinstance(report.longrepr, (tuple, list)) else "no reason"
         skipped[report.nodeid] = reason.removeprefix("Skipped: ")
-    # The workers keep the number of deselected tests to themselves, so only the choice is named.
+    # The workers do not report the number of deselected tests, so only the expression is named.
     option = terminalreporter.config.option
-    chosen = " and ".join(filter(None, [option.keyword, option.markexpr]))
+    selected = " and ".join(filter(None, [option.keyword, option.markexpr]))
 
     terminalreporter.section("Skipped, and why")
     for name, reason in sorted(skipped.items()):
         terminalreporter.write_line(f"{name}: {reason}")
-    if chosen:
-        terminalreporter.write_line(f"Everything was left out but the tests for: {chosen}")
+    if selected:
+        terminalreporter.write_line(f"Only tests for this expression were run: {selected}")
     elif not skipped:
         terminalreporter.write_line("Nothing was skipped.")

@@ -45,19 +45,19 @@ def requirements(lock: Path) -> dict[str, str]:
 
 @pytest.fixture
 def copy() -> Iterator[Path]:
-    """The project as a fresh clone has it, without .venv, in a folder that every user may read."""
+    """The project as a fresh clone has it, without .venv, readable by every user."""
     with tempfile.TemporaryDirectory(prefix="jobsight-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        copy_project(folder)
-        yield folder
+        directory = Path(name)
+        directory.chmod(0o755)
+        copy_project(directory)
+        yield directory
 
 
-def copy_project(folder: Path) -> None:
+def copy_project(directory: Path) -> None:
     for part in ("scripts", "requirements", "src"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, directory / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / part, folder / part)
+        shutil.copy(ROOT / part, directory / part)
 
 
 def executable(path: Path, text: str) -> Path:
@@ -66,10 +66,10 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-def install(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def install(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["/bin/bash", "scripts/install"],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -164,14 +164,14 @@ def test_an_old_python_is_one_sentence(copy: Path, tmp_path: Path) -> None:
     )
 
 
-def bare_path(folder: Path, **pythons: str) -> str:
+def bare_path(directory: Path, **pythons: str) -> str:
     """A PATH with the tools of a bare machine and only the Pythons given, as shell text."""
-    folder.mkdir()
+    directory.mkdir()
     for tool in TOOLS:
-        (folder / tool).symlink_to(shutil.which(tool) or tool)
+        (directory / tool).symlink_to(shutil.which(tool) or tool)
     for name, text in pythons.items():
-        executable(folder / name.replace("_", "."), f"#!/bin/sh\n{text}\n")
-    return str(folder)
+        executable(directory / name.replace("_", "."), f"#!/bin/sh\n{text}\n")
+    return str(directory)
 
 
 def test_no_python_at_all_names_the_apt_line(copy: Path, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_python_without_venv_names_the_apt_line(copy: Path, tmp_path: Path) ->
     assert "apt-get install python3-venv" in sentence
 
 
-def test_a_newer_python_beside_an_old_python3_is_found(copy: Path, tmp_path: Path) -> None:
+def test_a_newer_python_next_to_an_old_python3_is_found(copy: Path, tmp_path: Path) -> None:
     path = bare_path(tmp_path / "bin", python3="echo 3.10", python3_12="echo 3.12")
     result = subprocess.run(
         ["/bin/bash", "scripts/find-python"],
@@ -207,7 +207,7 @@ def test_a_newer_python_beside_an_old_python3_is_found(copy: Path, tmp_path: Pat
     assert result.stdout == f"{path}/python3.12\n", result.stderr
 
 
-def test_a_read_only_folder_is_one_sentence(copy: Path) -> None:
+def test_a_read_only_directory_is_one_sentence(copy: Path) -> None:
     executable(copy / "python", "#!/bin/sh\necho 3.12\n")
     copy.chmod(0o555)
     # Root may write everywhere, so it becomes somebody else for this.

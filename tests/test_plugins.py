@@ -19,7 +19,7 @@ from tests.agent.samplers.jobs import Job
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def example(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def example(page: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The code block of a page that imports the public interface, as a module of the site."""
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     (code,) = [block for block in blocks if "jobsight.plugins" in block]
@@ -28,8 +28,8 @@ def example(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     }
     assert imported - {"typing"} == {"jobsight.plugins"}
     name = f"site_{Path(page).stem}"
-    (folder / f"{name}.py").write_text(code)
-    monkeypatch.syspath_prepend(folder)
+    (directory / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(directory)
     monkeypatch.delitem(sys.modules, name, raising=False)
     return name
 

@@ -15,18 +15,18 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
+    directory = tmp_path_factory.mktemp("wheel")
     # Without isolation and index: what builds the package is in the lock.
     options = ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
     made = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", ".", *options, "--wheel-dir", str(folder)],
+        [sys.executable, "-m", "pip", "wheel", ".", *options, "--wheel-dir", str(directory)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=110,
     )
     assert made.returncode == 0, made.stdout + made.stderr
-    (file,) = folder.glob("*.whl")
+    (file,) = directory.glob("*.whl")
     return zipfile.ZipFile(file)
 
 

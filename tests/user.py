@@ -1,4 +1,4 @@
-"""What an ordinary user may see, also where root runs the tests."""
+"""Acting as an ordinary user, also where root runs the tests."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_a_user() -> Iterator[None]:
-    """Root may enter every folder; this is for the time in which it must not."""
+    """Give up the rights of root for a while: root may enter every directory."""
     root = os.geteuid() == 0
     if root:
         os.setresuid(NOBODY, NOBODY, 0)

@@ -1,4 +1,4 @@
-"""Waiting for what is about to happen, without a guess at how long it takes."""
+"""Waiting for a condition instead of sleeping."""
 
 import time
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from typing import Any
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until something is so, and give it; ``seconds`` is when it will not be any more."""
+    """Wait until a condition is true and return its value; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
+        value = condition()
+        if value:
+            return value
         time.sleep(0.01)
-    raise AssertionError(f"it did not happen within {seconds:g} s")
+    raise AssertionError(f"the condition was not true within {seconds:g} s")

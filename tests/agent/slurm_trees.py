@@ -296,6 +296,8 @@ class RunningAgent:
         part: JobPart = wait_until(complete)
         # The counter only grows: what the agent read lies between the two readings here.
         assert (part.totals.cpu_time or 0) <= job.cpu_time()
+        # Whatever the records claim, no more is attributed than the counter has.
+        assert sum(use.cpu_time for use in part.executables) <= (part.totals.cpu_time or 0)
         return part
 
     def listen(self, node: SlurmNode) -> None:

@@ -49,7 +49,7 @@ class Client(ABC):
         text_input: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the cluster's environment, as a user in the user's work folder."""
+        """Run a command in the cluster's environment, as a user in the user's work directory."""
         variables = {**self.environment(), **(environment or {})}
         group = None
         if user is not None:

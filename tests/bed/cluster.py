@@ -50,7 +50,7 @@ class Cluster(Client):
 
     @classmethod
     def found(cls, folder: str, steps: Steps | None = None) -> "Cluster | None":
-        """The bed whose folder this is, running or not."""
+        """The bed whose directory this is, running or not."""
         state = State.load(folder)
         if state is None:
             return None
@@ -135,7 +135,7 @@ class Cluster(Client):
                 )
             self.steps.say(f"The bed {self.settings.name} is up already.")
             return
-        left_over = self._left_over()  # refuses a folder that is not the bed's: nothing removed
+        left_over = self._left_over()  # refuses a directory that is not the bed's: nothing removed
         try:
             if left_over:
                 self.steps.say("Something is left of an earlier bed; it is removed first.")

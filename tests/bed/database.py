@@ -1,4 +1,4 @@
-"""MariaDB with a data folder of its own, reachable by root's socket and slurmdbd's port only."""
+"""MariaDB with a data directory of its own, reachable by root's socket and slurmdbd's port only."""
 
 import os
 import pwd
@@ -22,7 +22,7 @@ def prepare(configuration: Configuration, environment: Mapping[str, str]) -> Non
     answer = subprocess.run(
         ["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
          "--auth-root-authentication-method=socket", "--skip-test-db", "--skip-name-resolve",
-         # A mariadbd that starts removes the temporary tables of all others in the same folder.
+         # A mariadbd that starts removes the temporary tables of all others in the same directory.
          f"--tmpdir={folder}/tmp"],
         env=dict(environment), capture_output=True, text=True, check=False,
         start_new_session=True,

@@ -1,11 +1,11 @@
-"""Mounts below a folder that is about to be removed."""
+"""Mounts below a directory that is about to be removed."""
 
 import subprocess
 from pathlib import Path
 
 
 def below(folder: str) -> list[str]:
-    """Mount points inside the folder, deepest first."""
+    """Mount points inside the directory, deepest first."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     # Blanks in a path are written as octal escapes.
     points = [line.split()[4].encode().decode("unicode_escape") for line in lines]

@@ -1,4 +1,4 @@
-"""Which beds this machine has: their names, folders and ports, so that two never collide."""
+"""Which beds this machine has: their names, directories and ports, so that two never collide."""
 
 import fcntl
 import json
@@ -58,7 +58,7 @@ class Register:
             self._save()
 
     def in_use(self) -> bool:
-        """Whether any bed is left; one whose folder was removed by hand is not."""
+        """Whether any bed is left; one whose directory was removed by hand is not."""
         return any(Path(str(entry["folder"])).exists() for entry in self.entries.values())
 
     def _save(self) -> None:
@@ -92,7 +92,7 @@ def claim_free(name: str, home: Path = HOME) -> bool:
 
 @contextmanager
 def lock_file(path: Path, seconds: float) -> Iterator[None]:
-    """A lock that the kernel gives back with its holder's death; nothing is left in the folder."""
+    """A lock that the kernel releases when its holder ends; its file is removed."""
     descriptor = _lock(path, time.monotonic() + seconds)
     try:
         yield
@@ -104,7 +104,7 @@ def lock_file(path: Path, seconds: float) -> Iterator[None]:
 
 
 def _lock(path: Path, deadline: float) -> int:
-    """A file that its last holder removed while we waited for it is opened anew."""
+    """A file that its last holder removed while we waited for it is opened again."""
     while True:
         path.parent.mkdir(mode=0o755, exist_ok=True)
         try:

@@ -1,4 +1,4 @@
-"""What a bed is made of: the choices of the caller, and where everything lies in its folder."""
+"""What a bed is made of: the choices of the caller, and where everything lies in its directory."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ LONGEST_FOLDER = 60
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that makes one bed differ from another; kept in the folder as `bed.json`."""
+    """Everything that makes one bed differ from another; kept in the directory as `bed.json`."""
 
     name: str = "js1"
     folder: str = ""
@@ -37,7 +37,7 @@ class Settings:
     rest: bool = False
     # Lines for slurm.conf; one that names a setting the bed writes itself takes its place.
     extra: tuple[str, ...] = ()
-    # More files beside slurm.conf (acct_gather.conf, plugstack.conf ...): name and text.
+    # More files alongside slurm.conf (acct_gather.conf, plugstack.conf ...): name and text.
     files: dict[str, str] = field(default_factory=dict)
     port_base: int = 17000
     ready_seconds: int = 120
@@ -89,7 +89,7 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> "Settings":
         known = {entry.name for entry in dataclasses.fields(cls)}
-        # A folder left by another version of the bed must still be one that can be taken down.
+        # A directory left by another version of the bed must still be one that can be taken down.
         return cls(**{key: value for key, value in json.loads(text).items() if key in known})
 
 

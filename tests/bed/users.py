@@ -59,6 +59,6 @@ def _run(*argv: str) -> None:
     answer = subprocess.run(
         argv, capture_output=True, text=True, check=False, start_new_session=True
     )
-    # 12: the user is gone, and something in the home folder or the mail spool is not.
+    # 12: the user is gone, and something in the home directory or the mail spool is not.
     if answer.returncode not in (0, 12):
         raise BedError(f"{argv[0]} failed: {answer.stderr.strip()}")

@@ -143,7 +143,7 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """Two runs at once must not build in the same folder; the second waits for the first."""
+    """Two runs at once must not build in the same directory; the second waits for the first."""
     with open(cache / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -25,7 +25,7 @@ def main() -> int:
         deadline = time.monotonic() + 60
         while not task.exists() and time.monotonic() < deadline:
             time.sleep(0.2)
-        limit = (folder / "memory.max").read_text().strip()  # set a moment after the folder
+        limit = (folder / "memory.max").read_text().strip()  # set a moment after the directory
         tree = sorted(str(path) for path in folder.rglob("*") if path.is_dir())
         (OUT / "tree.txt").write_text("\n".join([str(folder), *tree, ""]))
         cluster.wait(job, "COMPLETED", timeout=240)

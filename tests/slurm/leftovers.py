@@ -8,7 +8,7 @@ from tests.bed.users import PEOPLE, find
 
 
 def processes(settings: Settings) -> list[str]:
-    """Processes that name the bed's folder or nodes in their command line or environment."""
+    """Processes that name the bed's directory or nodes in their command line or environment."""
     words = (os.fsencode(settings.folder), f"{settings.name}-".encode())
     found = []
     for pid in process.all_pids():

@@ -96,7 +96,7 @@ def profiled(hosts: dict[str, Host]) -> Iterator[tuple[Cluster, dict[str, str]]]
             place = {"SLURM_CONF": str(self._own(node) / "slurm.conf")}
             return dataclasses.replace(daemon, environment={**daemon.environment, **place})
 
-    # Not in a test's own folder: slurmctld is not root and could not enter it.
+    # Not in a test's own directory: slurmctld is not root and could not enter it.
     with tempfile.TemporaryDirectory(prefix="jobsight-plugin-") as plugins:
         os.chmod(plugins, 0o755)
         shutil.copy(build(), plugins)
@@ -116,7 +116,7 @@ def slurm_settings(plugins: str) -> tuple[str, ...]:
     return (
         TYPE,
         f"PluginDir={usual}:{plugins}",
-        # Real data of the network beside that of the tasks.
+        # Real data of the network alongside that of the tasks.
         "AcctGatherInterconnectType=acct_gather_interconnect/sysfs",
         "JobAcctGatherFrequency=task=1,network=1",
         # slurmd's log then holds each sample that Slurm took.
@@ -151,7 +151,7 @@ def slurm_samples(cluster: Cluster, node: str, job: int, step: str) -> list[dict
 
 
 def step_daemons(job: int, step: str) -> list[Path]:
-    """The folders in /proc of a step's slurmstepd processes."""
+    """The directories in /proc of a step's slurmstepd processes."""
     wanted = f"slurmstepd: [{job}.{step}]".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -42,7 +42,7 @@ class Site:
         #: What the agents show, and whom those trust who ask over TLS.
         self.agents_token = self.token_file
         self.trust: ssl.SSLContext | None = None
-        #: A folder that counts as scratch.
+        #: A directory that counts as scratch.
         self.scratch = cluster.settings.path("scratch")
 
     def __enter__(self) -> Site:

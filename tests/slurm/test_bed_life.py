@@ -21,7 +21,7 @@ ALICE = "jobsight-alice"
 
 @pytest.fixture
 def bed(slurm_packages: None) -> Iterator[Cluster]:
-    """A bed that is not up, beside the one that the other tests share."""
+    """A bed that is not up, alongside the one that the other tests share."""
     cluster = Cluster(name=f"jsl{os.getpid()}")
     assert leftovers.of(cluster.settings) == []
     yield cluster

@@ -34,7 +34,7 @@ def write_hook(folder: Path, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def both(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A cluster whose prolog starts collectors, with the node's agents beside them."""
+    """A cluster whose prolog starts collectors, with the node's agents alongside them."""
     folder = tmp_path_factory.mktemp("collector")
     folder.chmod(0o755)
     (folder / "collector.yaml").write_text(
@@ -145,7 +145,7 @@ def test_a_hook_does_not_wait_for_an_agent_that_hangs(tmp_path: Path) -> None:
 
 
 def test_the_clean_up_follows_no_link(tmp_path: Path) -> None:
-    """A user who puts a link where his scratch folder should be loses the link's target never."""
+    """A user who puts a link in place of his scratch directory never loses its target."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("kept")

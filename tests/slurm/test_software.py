@@ -128,7 +128,7 @@ class Use:
 
 @pytest.fixture(scope="module")
 def use(site: Site) -> Iterator[Use]:
-    # Not below pytest's folder, which every session of it closes to other users.
+    # Not below pytest's directory, which every session of it closes to other users.
     with tempfile.TemporaryDirectory(prefix="jobsight-trees-") as name:
         folder = Path(name)
         folder.chmod(0o755)
