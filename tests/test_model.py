@@ -59,7 +59,7 @@ def test_what_people_type(text: str, expected: RunReference) -> None:
     ],
 )
 def test_what_names_no_run(text: str) -> None:
-    with pytest.raises(ValueError, match="does not name a run; right would be"):
+    with pytest.raises(ValueError, match="does not name a run; expected"):
         RunReference.parse(text)
 
 

@@ -32,7 +32,7 @@ def test_sizes(text: str, size: int) -> None:
     ["", "0", "0.1", "-1", "many", "1Q", "1GG", "1e9", "nan", "inf", "9" * 400, "5P5", "\u0663"],
 )
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--memory .* is not a size; right would be 512M"):
+    with pytest.raises(ConfigError, match=r"^--memory .* is not a size; expected 512M"):
         parse_size(text, "--memory")
 
 

@@ -158,7 +158,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}
 
 
 def find_metric(name: str) -> Metric | None:
-    """The metric that the name of a curve means, also of one GPU, core, device or link.
+    """The metric that the name of a time series means, also of one GPU, core, device or link.
 
     The thing's own name stands between the first point and the last and may hold points itself.
     """

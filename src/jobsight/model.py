@@ -56,7 +56,7 @@ class RunReference(msgspec.Struct, frozen=True):
             start = parse_start(match["start"]) if match["start"] else None
         except ValueError:
             raise ValueError(
-                f"{text!r} does not name a run; right would be a job id such as 12, an array "
+                f"{text!r} does not name a run; expected a job id such as 12, an array "
                 "task 62_3, a component 88+1, or the full form cluster:12:20261115T043312Z"
             ) from None
         task, offset = match["task"], match["offset"]
@@ -90,8 +90,8 @@ def parse_start(text: str) -> int:
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """A job as a node sees it. The node does not know the start that the scheduler booked:
-    the server binds a sighting to a run."""
+    """A job as a node sees it. The node does not know the start that the scheduler recorded:
+    the server matches a sighting to a run."""
 
     cluster: str
     job_id: int
@@ -190,7 +190,7 @@ class ExecutableUse(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class JobTotals(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The job's counters on one node, cumulative since its birth, as of ``time``."""
+    """The job's counters on one node, cumulative since its creation, as of ``time``."""
 
     time: int
     #: Where the CPU time comes from: "cgroup v1", "cgroup v2", "rusage" or "process tree".
@@ -239,7 +239,7 @@ Column: TypeAlias = "array[int] | array[float] | memoryview"
 
 
 class Series(msgspec.Struct):
-    """Curves of one job on one node: one column of times and one per metric, equally long.
+    """Time series of one job on one node: one column of times and one per metric, equally long.
 
     A column is an ``array`` of type ``q`` or ``d`` or a view of such; the names are those of
     :mod:`jobsight.metrics`.
@@ -256,7 +256,7 @@ class JobPart(msgspec.Struct, kw_only=True):
     """What one batch says about one job on the node that sent it."""
 
     sighting: Sighting
-    #: Names the life of the agent process: cumulative executable figures restart with it.
+    #: The agent epoch: cumulative figures of executables restart with it.
     epoch: str
     series: Series | None = None
     totals: JobTotals | None = None

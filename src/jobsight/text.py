@@ -76,5 +76,5 @@ def parse_size(text: str, where: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = round(float(match[1]) * 1024 ** _POWERS[match[2].lower()]) if match else 0
     if size <= 0 or size >= 2**62:
-        raise ConfigError(f"{where} {text!r} is not a size; right would be 512M, 2G or 1.5G")
+        raise ConfigError(f"{where} {text!r} is not a size; expected 512M, 2G or 1.5G")
     return size

@@ -99,7 +99,7 @@ def test_damage_is_an_exit_code(command: Command) -> None:
         (["write", "--month", "2026-11"], "`jobsight archive write` takes no --month"),
         (["list", "7"], "`jobsight archive list` takes no RUN"),
         (["read"], "say either which runs, or --month YYYY-MM"),
-        (["read", "--month", "November"], "--month 'November': right would be 2026-11"),
+        (["read", "--month", "November"], "--month 'November': expected 2026-11"),
         (["read", "seven"], "'seven' does not name a run"),
         (["write", "--before", "yesterday"], "--before 'yesterday' is no date"),
         (["read", "99"], "has no run 99"),

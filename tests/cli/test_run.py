@@ -323,7 +323,7 @@ def test_what_cannot_be_run_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--memory", "much"), "jobsight: --memory 'much' is not a size; right would be 512M"),
+        (("--memory", "much"), "jobsight: --memory 'much' is not a size; expected 512M"),
         (("--memory", "0"), "jobsight: --memory '0' is not a size"),
         (("--cpus", "4096"), "jobsight: --cpus 4096: this machine has "),
         (("--cpus", "0"), "--cpus"),

@@ -183,7 +183,7 @@ def test_tests_of_rules(site: Site) -> None:
     ("arguments", "words"),
     [
         (("report", "--by", "usr"), "there is no grouping by 'usr'"),
-        (("report", "--since", "soon"), "--since 'soon': right would be 7d"),
+        (("report", "--since", "soon"), "--since 'soon': expected 7d"),
         (("report", "--until", "2026-02-31"), "--until '2026-02-31': there is no such day"),
         (("update", "--rules", "x.yaml"), "--rules is for --dry-run"),
         (("reprot",), "unknown command 'reprot'"),

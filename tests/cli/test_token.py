@@ -79,8 +79,8 @@ def test_the_list(typed: Typed) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["revoke"], "right would be: jobsight token revoke ID"),
-        (["add", "3"], "right would be: jobsight token add without an ID"),
+        (["revoke"], "expected: jobsight token revoke ID"),
+        (["add", "3"], "expected: jobsight token add without an ID"),
         (["list", "--grace", "3"], "--grace: is for rotate, not for list"),
         (["rotate", "1", "--cluster", "a"], "--cluster: is for add and list, not for rotate"),
     ],

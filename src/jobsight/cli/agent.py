@@ -84,7 +84,8 @@ def _main(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, background: Background | None) -> int:
-    """A file of a seed's gives its samplers and outputs to every job; ours sends to the server."""
+    """With a settings file of SAMS, run its samplers and outputs for every job; otherwise send
+    batches to the server."""
     from jobsight.sams.node.settings import is_sams_tree, settings_of
     from jobsight.sams.settings import parse_level, read_tree
 
@@ -92,12 +93,12 @@ def _run(options: argparse.Namespace, background: Background | None) -> int:
         file = Path(options.config) if options.config else None
         tree = read_tree(file) if file and file.suffix in (".yaml", ".yml") else {}
         if file and is_sams_tree(tree):
-            seed = settings_of(tree, str(file))
+            sams = settings_of(tree, str(file))
             own = load_settings()
             node = options.node or own.agent.node
-            prepare_log(options, seed, job_id="agent", node=node, background=background)
+            prepare_log(options, sams, job_id="agent", node=node, background=background)
             _take_pidfile(options, stack)
-            return follow(seed, None, node, background)
+            return follow(sams, None, node, background)
         settings = load_settings(file)
         level: str = settings.log.level
         if options.loglevel:
@@ -133,7 +134,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 spool=spool,
                 samplers=exporter.plans(sampler_plans(settings.agent.samplers)),
                 only_this_node=settings.agent.only_this_node,
-                watcher=finder_of(settings),
+                watcher=watcher_of(settings),
                 ignore_uids=settings.agent.ignore_uids,
                 intervals=(
                     (60, sampling.first_minute),
@@ -143,7 +144,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 flush_interval=settings.agent.send_interval,
                 run_directory=paths.private_directory(Path(settings.agent.run_directory)),
                 after_flush=_both(trim, after_flush),
-                query_jobs=question_of(settings, node),
+                query_jobs=job_query(settings, node),
                 listen=True,
             )
             agent.collector.tracker.names.include_scripts = settings.agent.name_scripts
@@ -168,7 +169,7 @@ def _both(first: Callable[[], None], second: Callable[[], None] | None) -> Calla
     return call
 
 
-def finder_of(settings: Settings) -> CgroupWatcher:
+def watcher_of(settings: Settings) -> CgroupWatcher:
     from jobsight.agent.jobs.cgroup_watcher import DEFAULT_SCOPES, DEFAULT_V1_ROOTS, CgroupWatcher
 
     roots, scopes = settings.agent.cgroup_roots, settings.agent.cgroup_scopes
@@ -192,8 +193,8 @@ def sampler_plans(names: list[str]) -> list[SamplerPlan]:
     return [plan(name) for name in names]
 
 
-def question_of(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | None:
-    """How to ask Slurm who the jobs of this node are; None where it is not there to be asked."""
+def job_query(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | None:
+    """The query for the jobs of this node; None if it is disabled or Slurm is not installed."""
     if not settings.agent.query_slurm or shutil.which("squeue") is None:
         return None
     from jobsight.scheduler.adapters.squeue import jobs_of_node
@@ -209,8 +210,8 @@ def question_of(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | 
 
 @contextmanager
 def _delivered(spool: Spool, settings: Settings) -> Iterator[Callable[[], None] | None]:
-    """Deliver beside the loop, and once more at the end. Without a server the spool fills up to
-    its limit; what has to be dropped is counted."""
+    """Deliver in the background, and once more at the end. Without a server the spool fills up to
+    its limit; dropped batches are counted."""
     from jobsight.transport.delivery import Delivery, DeliveryThread, server_target
 
     target = server_target(settings, settings.store.location)

@@ -136,7 +136,7 @@ def _cutoff(settings: Settings, before: str | None) -> int:
         moment = datetime.fromisoformat(before)
     except ValueError:
         raise ConfigError(
-            f"--before {before!r} is no date; right would be 2026-11-01 or 2026-11-01T12:00"
+            f"--before {before!r} is no date; expected 2026-11-01 or 2026-11-01T12:00"
         ) from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * SECOND
 
@@ -229,7 +229,7 @@ def _read(
     if bool(wanted) == (month is not None):
         raise ConfigError("say either which runs, or --month YYYY-MM")
     if month is not None and not re.fullmatch(r"\d{4}-\d\d", month, re.ASCII):
-        raise ConfigError(f"--month {month!r}: right would be 2026-11")
+        raise ConfigError(f"--month {month!r}: expected 2026-11")
     reader = Reader(place)
     found = (
         reader.versions(cluster, month)

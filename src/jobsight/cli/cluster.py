@@ -33,7 +33,7 @@ def cluster(
 ) -> None:
     """Show what of a cluster is taken, free and lost, and what waits for it.
 
-    Nothing is asked of Slurm: the figures are those of the last scrape (see `jobsight scrape`).
+    Slurm is not queried: the figures are those of the last scrape (see `jobsight scrape`).
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.reports.cluster import view_cluster

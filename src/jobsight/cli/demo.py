@@ -193,7 +193,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _latest(store: Store, sample: Sample, state: str | None = None) -> StoredRun | None:
-    """The latest run of a sample; somebody may already run jobs of their own beside it."""
+    """The latest run of a sample; the user may already run other jobs in the same store."""
     found = store.runs(limit=10, search=sample.name, account=ACCOUNT, state=state)
     return next((run for run in found if run.info.name == sample.name), None)
 

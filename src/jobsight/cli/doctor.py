@@ -153,7 +153,7 @@ def _privileges() -> Check:
             "privileges",
             "good" if network else "partly",
             "root" if network else "root without CAP_NET_ADMIN",
-            "process events can be asked for" if network else "no process events",
+            "process events can be requested" if network else "no process events",
         )
     return Check(
         "privileges",
@@ -309,7 +309,7 @@ def _slurm() -> Check:
         "Slurm",
         "good",
         f"{answer.stdout.strip()}: {', '.join(found)}",
-        "who a job belongs to can be asked",
+        "the owner of a job can be queried",
     )
 
 

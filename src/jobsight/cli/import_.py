@@ -24,17 +24,17 @@ def import_(
     store: str | None,
     config: str | None,
 ) -> int:
-    """Bring the databases of SAMS along: both of its schemas, read only, as often as you like.
+    """Import SAMS databases of both schemas; the databases are only read.
 
-    What is there already is not booked twice.
+    Records that are already stored are skipped.
     """
     if system != "sams":
-        raise ConfigError(f"there is nothing to import from {system!r}; right: sams")
+        raise ConfigError(f"unknown system {system!r}; expected sams")
     try:
         their_zone = ZoneInfo(zone) if zone else None
     except (OSError, ValueError, LookupError):
         raise ConfigError(
-            f"--zone: there is no zone {zone!r}; right: UTC or Europe/Stockholm"
+            f"--zone: there is no zone {zone!r}; expected UTC or Europe/Stockholm"
         ) from None
     settings = load_settings(config)
     location = store or settings.store.location

@@ -138,7 +138,7 @@ def parse_since(text: str, now: int, option: str = "--since") -> int:
         return int(datetime.fromisoformat(text.strip()).timestamp()) * SECOND
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"{option} {text!r}: right would be 7d, 12h, 2026-11-15 or 2026-11-15T04:30"
+            f"{option} {text!r}: expected 7d, 12h, 2026-11-15 or 2026-11-15T04:30"
         ) from None
 
 

@@ -120,7 +120,7 @@ def _no_store(location: str) -> StoreError:
     try:
         kept_from_us = Path(location).exists()
     except PermissionError:
-        # Its folder may not be entered.
+        # The directory may not be entered.
         kept_from_us = True
     if kept_from_us:
         return StoreError(f"the store {location} may not be read by {user_name()}")

@@ -1,6 +1,6 @@
-"""``jobsight run``: any command as a job on this machine, without a scheduler.
+"""``jobsight run``: runs any command as a job on this machine, without a scheduler.
 
-Where the batches of `jobsight run` go: the server that runs here, else the store's own file.
+The batches go to the server if one is configured or running, else directly to the store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobsight.transport.delivery import (
 from jobsight.transport.spool import Spool, SpoolError
 
 #: A job that somebody watches on its page is sent more often than one of a node's many.
-_SEND_EVERY = 2.0
+_SEND_INTERVAL = 2.0
 
 
 def run(
@@ -57,12 +57,12 @@ def run(
     location = store or settings.store.location
     asked = parse_size(memory, "--memory") if memory else None
     with open_target(settings, location) as target:
-        folder = paths.private_directory(paths.store_directory(location))
-        spools = folder / "spool"
+        directory = paths.private_directory(paths.store_directory(location))
+        spools = directory / "spool"
         deliver_left_overs(spools, target)
         request = RunRequest(
             arguments=command,
-            job_id=next_job_id(folder),
+            job_id=next_job_id(directory),
             name=name,
             cpus=cpus,
             memory=asked,
@@ -117,7 +117,7 @@ def _launch(request: RunRequest, settings: Settings, delivery: Delivery) -> Outc
         delivery.spool,
         cluster=settings.cluster,
         node=settings.agent.node,
-        flush_interval=min(settings.agent.send_interval, _SEND_EVERY),
+        flush_interval=min(settings.agent.send_interval, _SEND_INTERVAL),
         after_flush=thread.notify,
     )
     collector.tracker.names.include_scripts = settings.agent.name_scripts
@@ -187,9 +187,9 @@ def open_target(settings: Settings, location: str) -> Iterator[Target]:
         store.close()
 
 
-def next_job_id(folder: Path) -> int:
-    """Count the jobs that were started from this folder; several may start at once."""
-    file = folder / "last-job-id"
+def next_job_id(directory: Path) -> int:
+    """The next job id of this directory; several commands may start at once."""
+    file = directory / "last-job-id"
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -204,10 +204,10 @@ def next_job_id(folder: Path) -> int:
     return number
 
 
-def deliver_left_overs(folder: Path, target: Target) -> int:
+def deliver_left_overs(directory: Path, target: Target) -> int:
     """Deliver what earlier jobs could not; spools in use by a running job are left alone."""
     delivered = 0
-    for place in sorted(folder.glob("run-*")):
+    for place in sorted(directory.glob("run-*")):
         try:
             spool = Spool(place)
         except SpoolError:

@@ -36,10 +36,10 @@ def scrape(
     config: str | None,
     log_level: str | None,
 ) -> int:
-    """Bring what Slurm knows of its jobs into the store: who, where, when, and how they ended.
+    """Copy jobs and nodes from Slurm to the store.
 
-    Every cluster of the settings is asked, and what is new is handed on to the sinks that have an
-    address (MongoDB, OpenSearch).
+    Each cluster of the settings is queried, and changes are sent to the configured sinks (MongoDB,
+    OpenSearch).
     """
     settings = load_settings(config)
     if source is not None:
@@ -48,7 +48,7 @@ def scrape(
     if store is not None:
         settings.store.location = store
     if once == (every is not None):
-        raise ConfigError("say either --once or --every SECONDS")
+        raise ConfigError("expected either --once or --every SECONDS")
     location = settings.store.location
     if "://" not in location:
         paths.private_directory(paths.store_directory(location))

@@ -1,7 +1,4 @@
-"""``jobsight store backup``, ``restore`` and ``move``: a store as a file, and in another place.
-
-``jobsight store``: what the store holds, whether it is sound, what goes, and copies of it.
-"""
+"""``jobsight store``: inspect, check, compact, prune, back up, restore and move a store."""
 
 from __future__ import annotations
 
@@ -45,11 +42,11 @@ if TYPE_CHECKING:
 
 
 def backup(*, file: Path, force: bool, store: str | None, config: str | None) -> None:
-    """Write the whole store into one file, while the server goes on writing.
+    """Back up the store to one file while the server is running.
 
-    The file holds all rows as they were at one moment, compressed, with a digest over all of them.
-    It is the same for SQLite and PostgreSQL, and either can be made of it again. It is there whole
-    or not at all, and only its owner can read it: it holds who ran what.
+    The file is a compressed snapshot of all rows with a digest. Its format is the same for SQLite
+    and PostgreSQL, and it can be restored to either. It is written atomically with mode 0600,
+    because it holds the names of users and their executables.
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.store.maintenance.dump import back_up
@@ -66,12 +63,12 @@ def backup(*, file: Path, force: bool, store: str | None, config: str | None) ->
 def restore(
     *, file: Path, replace: bool, yes: bool, dry_run: bool, store: str | None, config: str | None
 ) -> None:
-    """Make a store of a backup: a new one, or in place of what a store holds.
+    """Restore a backup to a new store, or replace the content of a store.
 
-    The file is read to its end first. One that is damaged or cut short is refused, and nothing is
-    changed. The rows then go into the store in one transaction and are counted before it ends: the
-    store is made whole or stays as it was, also when this command is killed. A backup of an older
-    jobsight is brought up to date. Stop the server before; agents keep their batches meanwhile.
+    The file is verified first; a damaged or truncated file is refused and nothing is changed. The
+    rows are written in one transaction and counted before its commit: the restore is complete or
+    has no effect, also if the command is killed. A backup of an older version is upgraded. Stop the
+    server first; agents keep their batches in the meantime.
     """
     location = store or load_settings(config).store.location
     from jobsight.store.maintenance import dump as files
@@ -97,19 +94,19 @@ def _confirm(replace: bool, yes: bool) -> None:
             "--yes"
         )
     if yes and not replace:
-        raise ConfigError("--yes: is said with --replace")
+        raise ConfigError("--yes: is only valid with --replace")
 
 
 def move(*, source: str, target: str) -> None:
-    """Bring a whole store to another place, SQLite to PostgreSQL or the other way.
+    """Copy a store to another location, from SQLite to PostgreSQL or the reverse.
 
-    Stop the server before: what comes after the first row was read stays behind. The rows go over
-    one by one in bounded memory and in one transaction, and are counted at the end: TO is filled
-    whole or stays empty, also when this command is killed; then start it again. A store TO that is
-    not empty is refused. FROM stays as it is; one of an older jobsight is brought up to date first.
+    Stop the server first: rows that are written after the copy has begun are not copied. The rows
+    are copied in bounded memory and one transaction and counted at the end: TO is filled completely
+    or stays empty, also if the command is killed. A store TO that is not empty is refused. FROM is
+    not changed, except that the schema of an older version is upgraded first.
 
-    Then set store.location to the new place and start the server. The token of the pages and what
-    the scraper has reached lie in files beside an SQLite store; they are made anew.
+    Then set store.location to the new location and start the server. The token of the pages and the
+    checkpoint of the scraper are files next to an SQLite store; they are created again.
     """
     existing_store(source)
     if Path(source).absolute() == Path(target).absolute():

@@ -49,11 +49,11 @@ def token(
     store: str | None,
     config: str | None,
 ) -> None:
-    """Make, list, replace and revoke the tokens with which agents send batches.
+    """Create, list, rotate and revoke the tokens with which agents send batches.
 
-    A token is good for one cluster and opens nothing but the way in. It is shown once; the store
-    keeps its digest. `rotate` makes a new one and lets the old one live on for the grace time, so
-    that no agent is refused meanwhile. A running server knows of a new one at once and of a revoked
+    A token is valid for one cluster and only for sending batches. It is printed once; the store
+    holds its digest. `rotate` creates a new token; the old one stays valid for the grace time, so
+    that no agent is refused. A running server accepts a new token at once and rejects a revoked
     one within seconds.
     """
     _check_options(action, id, cluster=cluster, label=label, grace=grace)
@@ -89,7 +89,7 @@ def _check_options(action: Action, id: int | None, **given: object) -> None:
     needs_id = action in (Action.REVOKE, Action.ROTATE)
     if needs_id == (id is None):
         said = f"{action} ID, the number that list shows" if needs_id else f"{action} without an ID"
-        raise ConfigError(f"right would be: jobsight token {said}")
+        raise ConfigError(f"expected: jobsight token {said}")
     takes = {
         "cluster": (Action.ADD, Action.LIST),
         "label": (Action.ADD,),

@@ -1,9 +1,8 @@
-"""One request over HTTP, without the standard library's client.
+"""A small HTTP/1.0 client.
 
-That client brings TLS and the parser of mail along, a fifth of the agent's memory on every node.
-Where TLS is wanted, it wraps the connection.
-
-One HTTP server of the settings: where it is, and what it wants to see of us.
+http.client imports ssl and the email parser: 6 MB of the agent's memory on every node, of which
+4 MB are those of ssl and needed for HTTPS. :func:`request` is one exchange, :class:`Web` a server
+of the settings with its credentials.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ LARGEST_REPLY: Final = 65536
 
 
 class BadReply(OSError):
-    """What came back is not HTTP, or was cut."""
+    """The reply is not HTTP, or was truncated."""
 
 
 class Reply(NamedTuple):
-    """What the server answered."""
+    """The reply of a server."""
 
     status: int
-    #: By their names in small letters.
+    #: By name in lower case.
     headers: dict[str, str]
     body: bytes
 
     @property
     def retry_after(self) -> float:
-        """Seconds that the server wants to be left alone; 0 where it names none, or a date."""
+        """Seconds of the Retry-After header; 0 if it is missing or a date."""
         text = self.headers.get("retry-after", "")
         return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0
 
@@ -55,7 +54,7 @@ def post(
     timeout: float,
     wrap: Callable[[socket.socket], socket.socket] | None = None,
 ) -> Reply:
-    """Send a body and give the reply."""
+    """Send a body by POST."""
     return request("POST", host, port, path, headers, body, timeout, wrap)
 
 
@@ -139,7 +138,7 @@ class Web:
         except ValueError:
             right = False
         if not right:
-            raise ConfigError(f"{where}.url: {url!r} is no address; right: http://HOST:PORT/PATH")
+            raise ConfigError(f"{where}.url: {url!r} is not a URL; expected http://HOST:PORT/PATH")
         self.host = parts.hostname or ""
         self.path = parts.path.rstrip("/")
         #: Without user and password, for messages and files.
@@ -149,7 +148,7 @@ class Web:
         self._tls: ClientTls | None = None
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         if parts.scheme == "https":
-            # Imported only where it is needed: TLS is a fifth of the agent's memory.
+            # Imported only for HTTPS: ssl takes 4 MB of the agent's memory.
             from jobsight.transport.tls import ClientTls
 
             self._tls = ClientTls(settings.ca)
@@ -161,7 +160,7 @@ class Web:
         self._authorization(where)
 
     def _authorization(self, where: str = "") -> dict[str, str]:
-        """Read anew for each request: what is renewed in its file needs no restart."""
+        """Read the files again for each request: new credentials need no restart."""
         try:
             if self._token_file is not None:
                 token = Path(self._token_file).expanduser().read_text().strip()

@@ -1,4 +1,4 @@
-"""TLS to the server: whom to trust, and the node's own certificate where one is asked for."""
+"""TLS client: trusted authorities, and the node's certificate where the server requires one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END: Final = "-----END CERTIFICATE-----"
 
 
 class ClientTls:
-    """Wraps connections. The files are read anew when they change, so renewals need no restart."""
+    """Wraps connections. Changed files are reloaded, so that a renewal needs no restart."""
 
     def __init__(
         self,

@@ -216,7 +216,7 @@ def test_names_that_a_path_cannot_hold() -> None:
 
 
 def test_a_wrong_address_is_one_sentence(exporter: Exporter, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"agent.push.url.*right"):
+    with pytest.raises(ConfigError, match=r"agent.push.url.*expected"):
         pusher(exporter, "gateway:9091", tmp_path)
     settings = PushSettings(url="http://h", token_file=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="cannot be read"):

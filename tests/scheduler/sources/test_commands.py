@@ -73,7 +73,7 @@ def test_names_do_nothing_to_a_terminal(location: str, capsys: pytest.CaptureFix
 def test_wrong_words_are_one_line(location: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["jobs", "--columns", "x", "--store", location], "there is no 'x'"),
-        (["jobs", "--since", "soon", "--store", location], "right would be 7d"),
+        (["jobs", "--since", "soon", "--store", location], "expected 7d"),
         (["jobs", "--store", location], "there is no store"),
         (["scrape", "--store", location], "either --once or --every"),
         (["scrape", "--once", "--every", "5", "--store", location], "either --once or --every"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from jobsight import __version__
-from jobsight.cli.agent import finder_of, question_of, sampler_plans
+from jobsight.cli.agent import job_query, sampler_plans, watcher_of
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import RemoteWriteSettings, Settings
@@ -99,11 +99,11 @@ def _run(options: argparse.Namespace) -> int:
         spool=None,
         samplers=exporter.plans(sampler_plans(settings.agent.samplers)),
         only_this_node=settings.agent.only_this_node,
-        watcher=finder_of(settings),
+        watcher=watcher_of(settings),
         ignore_uids=settings.agent.ignore_uids,
         intervals=((None, timer),),
         run_directory=paths.private_directory(Path(settings.agent.run_directory) / "exporter"),
-        query_jobs=question_of(settings, settings.agent.node),
+        query_jobs=job_query(settings, settings.agent.node),
     )
     agent.collector.every(60.0, trim)
     with stopping_on_signals(agent.stop):
