@@ -12,7 +12,7 @@ ROUTES = [
     "/api/v1/jobs/12/series",
     "/api/v1/metrics",
     "/api/v1/openapi.json",
-    "/static/curves.js",
+    "/static/charts.js",
     "/docs",
     "/nothing/at/all",
 ]

@@ -158,7 +158,7 @@ url, folder = sys.argv[1:]
 got = []
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 for path in ("/", "/jobs/12", "/api/v1/jobs", "/api/v1/jobs/12", "/api/v1/jobs/12/series",
-             "/api/v1/openapi.json", "/static/curves.js", "/?token=guess"):
+             "/api/v1/openapi.json", "/static/charts.js", "/?token=guess"):
     try:
         with opener.open(url + path, timeout=60) as answer:
             got.append([path, answer.status])
