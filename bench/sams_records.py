@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 SEED = 20261115
-#: Records of one subfolder, as sites set `jobid_hash_size`.
+#: Records of one subdirectory, as sites set `jobid_hash_size`.
 HASH_SIZE = 1000
 FIRST_JOB = 4_200_000
 FIRST_START = 1_788_000_000
@@ -18,8 +18,8 @@ _SITE = [f"/sw/{name}/{release}/bin/{name}" for name in ("gmx", "vasp", "lmp", "
          for release in ("2022.1", "2023.4", "2024.2")]  # fmt: skip
 
 
-def write_records(folder: Path, count: int) -> int:
-    """Write so many records into hashed subfolders of ``directory``; gives the number of jobs."""
+def write_records(directory: Path, count: int) -> int:
+    """Write so many records into hashed subdirectories of ``directory``; gives the number of jobs."""
     random_numbers = random.Random(SEED)
     written = jobs = 0
     while written < count:
@@ -27,7 +27,7 @@ def write_records(folder: Path, count: int) -> int:
         jobs += 1
         nodes = min(count - written, random_numbers.choice((1, 1, 1, 1, 1, 2, 2, 4, 8)))
         job = _job(random_numbers, job_id, nodes)
-        place = folder / str(job_id // HASH_SIZE)
+        place = directory / str(job_id // HASH_SIZE)
         place.mkdir(parents=True, exist_ok=True)
         for _ in range(nodes):
             node = f"n{random_numbers.randrange(1500):04d}"
