@@ -19,7 +19,7 @@ _SITE = [f"/sw/{name}/{release}/bin/{name}" for name in ("gmx", "vasp", "lmp", "
 
 
 def write_records(directory: Path, count: int) -> int:
-    """Write so many records into hashed subdirectories of ``directory``; gives the number of jobs."""
+    """Write so many records into hashed subdirectories; returns the number of jobs."""
     random_numbers = random.Random(SEED)
     written = jobs = 0
     while written < count:

@@ -43,7 +43,14 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             process.stdout.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_ends_it_and_its_job_without_a_trace(
     running: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -74,7 +74,14 @@ def test_up_twice_and_down_leave_the_machine_as_it_was(bed: Cluster) -> None:
     assert "There is no bed" in command(bed, "down").communicate()[1]
 
 
-@pytest.mark.parametrize("step", ["folder, users", "mariadb: new data", "slurmctld"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "mariadb: new data",
+        pytest.param("folder, users", marks=pytest.mark.long),
+        pytest.param("slurmctld", marks=pytest.mark.long),
+    ],
+)
 def test_up_after_kill_9_in_the_middle_of_up(bed: Cluster, step: str) -> None:
     first = command(bed, "up")
     read_until(first, step)
@@ -89,7 +96,14 @@ def test_up_after_kill_9_in_the_middle_of_up(bed: Cluster, step: str) -> None:
     assert bed.srun(ALICE, "id", "-un").stdout.strip() == ALICE
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_in_the_middle_of_up(bed: Cluster, number: signal.Signals) -> None:
     starting = command(bed, "up")
     read_until(starting, "mariadb  ")
