@@ -1,7 +1,7 @@
-"""The cluster for Prometheus: CPUs and GPUs by state, node states, jobs by state and partition.
+"""Cluster metrics for Prometheus: CPUs and GPUs by state, node states, jobs by state and partition.
 
-Made from what the last scrape of Slurm left in the store, so that a scrape by Prometheus never
-asks Slurm. The families are bounded: none has a label for a job or a user.
+They are computed in each scrape of Slurm and stored, so a scrape by Prometheus never queries
+Slurm. The families are bounded: none has a label for a job or a user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.state import ScrapeState
 
-#: States and flags in which a node takes jobs.
+#: States in which a node accepts jobs, and flags with which it does not.
 _USABLE = frozenset(
     {"ALLOCATED", "COMPLETING", "IDLE", "MAINT", "MIXED", "PERFCTRS", "POWER_UP", "RESERVED"}
 )
@@ -26,25 +26,25 @@ _UNUSABLE_FLAGS = frozenset(
 Labels = tuple[tuple[str, str], ...]
 
 _HELP = {
-    "slurm_cpus_alloc": "CPUs that jobs have.",
-    "slurm_cpus_idle": "CPUs that jobs could have.",
-    "slurm_cpus_drain": "CPUs of nodes that take no jobs.",
+    "slurm_cpus_alloc": "Allocated CPUs.",
+    "slurm_cpus_idle": "Idle CPUs of usable nodes.",
+    "slurm_cpus_drain": "Idle CPUs of nodes that accept no jobs.",
     "slurm_cpus_total": "All CPUs.",
-    "slurm_gpus_alloc": "GPUs that jobs have.",
-    "slurm_gpus_idle": "GPUs that jobs could have.",
-    "slurm_gpus_drain": "GPUs of nodes that take no jobs and have none.",
+    "slurm_gpus_alloc": "Allocated GPUs.",
+    "slurm_gpus_idle": "Idle GPUs of usable nodes.",
+    "slurm_gpus_drain": "Idle GPUs of nodes that accept no jobs.",
     "slurm_gpus_total": "All GPUs.",
-    "slurm_node_states": "The state that a node is in; one series for each node.",
-    "slurm_job_states": "Jobs in each state; ended ones are not counted.",
-    "slurm_partitions": "Jobs of each partition, waiting and running.",
-    "jobsight_cluster_nodes": "Nodes in each state.",
-    "jobsight_cluster_memory_bytes": "Memory of all nodes, allocated and in all.",
+    "slurm_node_states": "State of each node; one series per node.",
+    "slurm_job_states": "Jobs by state, without ended jobs.",
+    "slurm_partitions": "Pending and running jobs by partition.",
+    "jobsight_cluster_nodes": "Nodes by state.",
+    "jobsight_cluster_memory_bytes": "Memory of all nodes, allocated and total.",
     "jobsight_scrape_success": "Whether the last scrape of Slurm succeeded.",
     "jobsight_scrape_age_seconds": "Seconds since a scrape of Slurm last succeeded.",
 }
 
 
-class Gauge(msgspec.Struct, array_like=True):
+class Sample(msgspec.Struct, array_like=True):
     """One value."""
 
     family: str
@@ -53,9 +53,9 @@ class Gauge(msgspec.Struct, array_like=True):
 
 
 class ClusterMetrics(msgspec.Struct):
-    """The values of one cluster, as they lie in the store between two scrapes of Slurm."""
+    """The samples of one cluster, as stored between two scrapes of Slurm."""
 
-    values: list[Gauge]
+    values: list[Sample]
 
 
 class _Sums:
@@ -67,16 +67,16 @@ class _Sums:
         key = family, (("cluster", self._cluster), *labels.items())
         self._values[key] = self._values.get(key, 0) + value
 
-    def gauges(self) -> ClusterMetrics:
+    def metrics(self) -> ClusterMetrics:
         return ClusterMetrics(
-            [Gauge(family, labels, v) for (family, labels), v in self._values.items()]
+            [Sample(family, labels, v) for (family, labels), v in self._values.items()]
         )
 
 
 def count_cluster(
     cluster: str, nodes: Iterable[NodeInfo], jobs: Iterable[JobRecord]
 ) -> ClusterMetrics:
-    """Count what one round of a scraper saw."""
+    """The metrics of one scrape."""
     sums = _Sums(cluster)
     for node in nodes:
         _add_node(sums, node)
@@ -86,26 +86,26 @@ def count_cluster(
             state = (record.info.state or "unknown").lower()
             sums.add("slurm_job_states", count, name=state)
             sums.add("slurm_partitions", count, name=record.info.partition or "None")
-    return sums.gauges()
+    return sums.metrics()
 
 
 def count_health(state: ScrapeState, now: int) -> ClusterMetrics:
-    """Whether the figures of a cluster are fresh."""
+    """The success and age of the last scrape."""
     sums = _Sums(state.cluster)
     if state.attempted is not None:
         sums.add("jobsight_scrape_success", float(state.healthy))
     if state.succeeded is not None:
         sums.add("jobsight_scrape_age_seconds", max(0, now - state.succeeded) / 1e9)
-    return sums.gauges()
+    return sums.metrics()
 
 
 def exposition(clusters: Iterable[ClusterMetrics]) -> str:
-    """The gauges of several clusters in Prometheus's text form, each family in one piece."""
+    """The metrics of several clusters in Prometheus's text format, grouped by family."""
     families: dict[str, list[str]] = {name: [] for name in _HELP}
-    for gauges in clusters:
-        for gauge in gauges.values:
-            families[gauge.family].append(
-                f"{gauge.family}{_braces(gauge.labels)} {gauge.value:.15g}\n"
+    for metrics in clusters:
+        for sample in metrics.values:
+            families[sample.family].append(
+                f"{sample.family}{_braces(sample.labels)} {sample.value:.15g}\n"
             )
     return "".join(
         f"# HELP {name} {_HELP[name]}\n# TYPE {name} gauge\n{''.join(lines)}"
@@ -115,7 +115,7 @@ def exposition(clusters: Iterable[ClusterMetrics]) -> str:
 
 
 def is_usable(node: NodeInfo) -> bool:
-    """Whether a node takes jobs, or would if it were free."""
+    """Whether a node accepts jobs, now or once it is idle."""
     return node.state in _USABLE and not _UNUSABLE_FLAGS & set(node.state_flags)
 
 
@@ -138,7 +138,7 @@ def _add_node(sums: _Sums, node: NodeInfo) -> None:
 
 
 def _flagged(node: NodeInfo) -> str:
-    """The flag that keeps a node from jobs, which says more than "idle"."""
+    """The flag because of which a node accepts no jobs; more useful than "idle"."""
     return sorted(_UNUSABLE_FLAGS & set(node.state_flags))[0].lower()
 
 
@@ -165,7 +165,7 @@ def _gpus(gres: Mapping[str, int]) -> dict[str, int]:
 
 
 def count_tasks(record: JobRecord) -> int:
-    """How many jobs a record stands for: the waiting tasks of an array are one record."""
+    """The jobs of a record: the pending tasks of an array have one record."""
     if not record.array_tasks:
         return 1
     count = 0
@@ -175,7 +175,7 @@ def count_tasks(record: JobRecord) -> int:
         try:
             count += (int(last or first) - int(first)) // int(step or 1) + 1
         except ValueError:
-            # Slurm cuts a long list with "..."; what it does not say is not counted.
+            # Slurm ends a long list with "..."; the rest is not counted.
             continue
     return max(count, 1)
 

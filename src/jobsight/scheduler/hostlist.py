@@ -1,36 +1,36 @@
-"""Slurm's lists of hosts: ``a[1-3,07-10]b,c`` is seven names and one."""
+"""Host list expressions of Slurm: ``a[1-3,07-10]b,c`` is eight names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
-#: What Slurm writes where there are no nodes.
+#: Written by Slurm if there are no nodes.
 NO_NODES = frozenset({"", "(null)", "none", "none assigned", "n/a", "unknown"})
-#: More names than any cluster has; a list that says more is broken or hostile.
-LONGEST = 200_000
+#: More names than any cluster has; a longer list is broken or hostile.
+MAX_HOSTS = 200_000
 
 _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,12})", re.ASCII)
 
 
-def expand_hosts(text: str, longest: int = LONGEST) -> tuple[str, ...]:
-    """Every name of the list in its order; ValueError where it is not a list of hosts."""
+def expand_hosts(text: str, limit: int = MAX_HOSTS) -> tuple[str, ...]:
+    """The names in their order; ValueError if the text is not a host list."""
     if text.strip().lower() in NO_NODES:
         return ()
     names: list[str] = []
     for pattern in _split(text):
         for name in _expand(pattern):
             names.append(name)
-            if len(names) > longest:
-                raise ValueError(f"the host list {text[:60]!r} has more than {longest} names")
+            if len(names) > limit:
+                raise ValueError(f"the host list {text[:60]!r} has more than {limit} names")
     return tuple(names)
 
 
 def _split(text: str) -> Iterator[str]:
-    """The parts between those commas that stand outside of brackets."""
+    """The parts between the commas that are not in brackets."""
     depth, begin = 0, 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         if character == "[":
             depth += 1
         elif character == "]":
@@ -38,8 +38,8 @@ def _split(text: str) -> Iterator[str]:
             if depth < 0:
                 raise _not_a_list(text)
         elif character == "," and depth == 0:
-            yield _named(text[begin:place], text)
-            begin = place + 1
+            yield _named(text[begin:index], text)
+            begin = index + 1
     if depth:
         raise _not_a_list(text)
     yield _named(text[begin:], text)
@@ -53,7 +53,7 @@ def _named(part: str, text: str) -> str:
 
 
 def _expand(pattern: str) -> Iterator[str]:
-    """One pattern: text, then what the first brackets hold, then the rest of it."""
+    """One pattern: text, the choices in the first brackets, and the rest."""
     head, bracket, rest = pattern.partition("[")
     if not bracket:
         yield pattern
@@ -67,10 +67,10 @@ def _expand(pattern: str) -> Iterator[str]:
 
 def _inside(rest: str, pattern: str) -> tuple[str, str]:
     depth = 1
-    for place, character in enumerate(rest):
+    for index, character in enumerate(rest):
         depth += (character == "[") - (character == "]")
         if depth == 0:
-            return rest[:place], rest[place + 1 :]
+            return rest[:index], rest[index + 1 :]
     raise _not_a_list(pattern)
 
 
@@ -85,7 +85,7 @@ def _choices(choice: str) -> Iterator[str]:
     first, last = int(match[1]), int(match[2])
     if last < first:
         raise _not_a_list(choice)
-    # Leading zeros of the first number say how wide all of them are.
+    # Leading zeros of the first number determine the width of all.
     width = len(match[1])
     for number in range(first, last + 1):
         yield f"{number:0{width}d}"
@@ -96,7 +96,7 @@ def _not_a_list(text: str) -> ValueError:
 
 
 def compress_hosts(names: Iterable[str]) -> str:
-    """The names as Slurm would write them, shortened by their numbers; expand gives them back."""
+    """The host list expression of the names; :func:`expand_hosts` reverses it."""
     groups: dict[tuple[str, int], list[int]] = {}
     alone: list[str] = []
     for name in names:
@@ -110,13 +110,13 @@ def compress_hosts(names: Iterable[str]) -> str:
 
 
 def _group(head: str, width: int, numbers: list[int]) -> str:
-    stretches: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
-        if stretches and number == stretches[-1][-1] + 1:
-            stretches[-1][1:] = [number]
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
         else:
-            stretches.append([number])
-    texts = ["-".join(f"{number:0{width}d}" for number in stretch) for stretch in stretches]
+            ranges.append([number])
+    texts = ["-".join(f"{number:0{width}d}" for number in numbers) for numbers in ranges]
     if len(texts) == 1 and "-" not in texts[0]:
         return head + texts[0]
     return f"{head}[{','.join(texts)}]"

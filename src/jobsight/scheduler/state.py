@@ -1,32 +1,33 @@
-"""How far a scraper has come, and how it fares: a small file beside the store.
+"""The position and health of a scrape: a small file in the directory of the store.
 
-It only saves work. Where it is lost, the scraper looks back over its whole history again.
+It only saves work. Without it, the scraper reads the configured history again.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 
 from jobsight.config import paths
+from jobsight.util.durable import write_atomically
 
 
 class ScrapeState(msgspec.Struct, kw_only=True):
-    """What was reached, and what the last attempt said."""
+    """The position in the accounting, and the outcome of the last attempt."""
 
     cluster: str
     #: The accounting has been read up to this time.
     until: int | None = None
     attempted: int | None = None
     succeeded: int | None = None
-    #: Why the last attempt failed; empty where it did not.
+    #: Why the last attempt failed; empty if it succeeded.
     reason: str = ""
-    #: Which source is asked, and why that one.
+    #: Which source is queried, and why it was chosen.
     source: str = ""
-    #: Of the last attempt: runs seen, runs that were news, fields not understood.
+    #: In the last attempt: runs seen, runs that changed, fields that were not understood.
     seen: int = 0
     changed: int = 0
     problems: int = 0
@@ -41,7 +42,7 @@ def state_file(location: str, cluster: str) -> Path:
 
 
 def read_state(location: str, cluster: str) -> ScrapeState:
-    """What the file says; a new state where there is none or it cannot be read."""
+    """The content of the file; a new state if it does not exist or cannot be read."""
     try:
         data = state_file(location, cluster).read_bytes()
         state = msgspec.json.decode(data, type=ScrapeState)
@@ -51,11 +52,8 @@ def read_state(location: str, cluster: str) -> ScrapeState:
 
 
 def write_state(location: str, state: ScrapeState) -> None:
-    """Write it whole or not at all; a folder that cannot be written costs only work later."""
-    file = state_file(location, state.cluster)
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(msgspec.json.encode(state))
-        os.replace(partial, file)
-    except OSError:
-        partial.unlink(missing_ok=True)
+    """Replace the file; a failure is ignored, because it only costs work later."""
+    with contextlib.suppress(OSError):
+        write_atomically(
+            state_file(location, state.cluster), msgspec.json.encode(state), sync=False
+        )

@@ -15,7 +15,7 @@ from jobsight.scheduler.adapters.policy import (
     read_reservations,
 )
 from jobsight.scheduler.records import AdaptError, NodeInfo, Problem
-from jobsight.scheduler.sources.text import ask_policy
+from jobsight.scheduler.sources.text import query_policy
 
 START = 1794720000
 
@@ -62,7 +62,7 @@ def test_the_commands_form() -> None:
         key = next(word for word in command if word in replies)
         return [replies[key].encode()]
 
-    policy = ask_policy("c", run, 5)
+    policy = query_policy("c", run, 5)
     (maintenance,) = policy.reservations
     assert (maintenance.users, maintenance.accounts) == ((), ("physics",))
     assert maintenance.tres == {"cpu": 2}
@@ -77,9 +77,9 @@ def test_the_commands_form() -> None:
 
 def test_what_is_no_answer_is_an_error() -> None:
     assert parse_scontrol("No reservations in the system\n") == []
-    with pytest.raises(AdaptError, match="is no reservation"):
+    with pytest.raises(AdaptError, match="is not a reservation"):
         parse_scontrol("slurm_load_reservations error")
-    with pytest.raises(AdaptError, match="gave 2 fields, not the 3"):
+    with pytest.raises(AdaptError, match="gave 2 fields, expected 3"):
         parse_columns("a|b", ["x", "y", "z"], "sacctmgr")
 
 

@@ -166,7 +166,7 @@ def test_an_item_that_is_put_off_comes_again(store: Store) -> None:
     sink = OpenSearchSink("http://127.0.0.1:9")
     items = [{"index": {"_id": "a", "status": 201}}, {"index": {"_id": "b", "status": 429}}]
     reply = {"items": items}
-    sink._ask = lambda method, path, body: reply  # type: ignore[method-assign]
+    sink._send = lambda method, path, body: reply  # type: ignore[method-assign]
     with pytest.raises(SinkError, match="put off 1 documents"):
         sink._bulk([{"index": {}}, {}], set())
     sink.close()

@@ -88,7 +88,7 @@ def test_a_command_that_fails_is_its_own_trouble(
         source.accounting(0, 1)
     assert len(source.queue().records) == 1
     found["replies"][1]["columns"].remove("State")
-    with pytest.raises(AdaptError, match="squeue came without State"):
+    with pytest.raises(AdaptError, match="squeue lacks the columns State"):
         source.queue()
     for odd in (b"", b"python3: not found", b"[]", b'{"format": "x", "written": 1, "replies": []}'):
         with pytest.raises(AdaptError):

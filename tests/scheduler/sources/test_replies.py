@@ -24,13 +24,13 @@ def test_json_and_text_are_read_again(tmp_path: Path) -> None:
     document = json.dumps(shapes.reply(shapes.new_accounting())).encode()
     live = JsonSource("hpc", run=lambda command, timeout: [document], replies=replies)
     as_json = live.accounting(0, 1).records
-    again = RecordedSource("hpc", replies.folder)
+    again = RecordedSource("hpc", replies.directory)
     assert again.accounting(0, 2**62).records == as_json
     tools = Tools(JOB | {"JobName": b"a\n|\xff"}, STEP)
     rows = TextSource("hpc", run=tools, replies=replies).accounting_of([12]).records
-    both = RecordedSource("hpc", replies.folder).accounting(0, 2**62).records
+    both = RecordedSource("hpc", replies.directory).accounting(0, 2**62).records
     assert sorted(both, key=str) == sorted(as_json + rows, key=str)
-    assert replies.folder.stat().st_mode & 0o077 == 0
+    assert replies.directory.stat().st_mode & 0o077 == 0
 
 
 def test_a_reply_that_breaks_off_is_not_kept(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_a_reply_that_breaks_off_is_not_kept(tmp_path: Path) -> None:
     stream = replies.keep("sacct", iter([b"half", b"other"]))
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    (file,) = os.listdir(replies.folder)
-    assert b"".join(read_chunks(replies.folder / file)) == b"whole"
+    (file,) = os.listdir(replies.directory)
+    assert b"".join(read_chunks(replies.directory / file)) == b"whole"
 
 
 def test_old_ones_and_too_many_go(tmp_path: Path) -> None:
@@ -51,12 +51,12 @@ def test_old_ones_and_too_many_go(tmp_path: Path) -> None:
     data = os.urandom(250)
     for hours in (50, 3, 2, 1):
         list(replies.keep("sacct", [data]))
-        newest = max(replies.folder.iterdir(), key=lambda file: file.stat().st_ino)
+        newest = max(replies.directory.iterdir(), key=lambda file: file.stat().st_ino)
         moment = now - hours * 3600
         os.utime(newest, (moment, moment))
     now += 3600
     list(replies.keep("squeue", [b"x"]))
-    left = sorted(file.name.partition("-")[0] for file in replies.folder.iterdir())
+    left = sorted(file.name.partition("-")[0] for file in replies.directory.iterdir())
     assert left == ["sacct", "sacct", "squeue"]
 
 
@@ -65,13 +65,13 @@ def test_a_folder_that_cannot_be_written_costs_only_the_copy(
 ) -> None:
     (tmp_path / "h%2Fc").write_text("in the way")
     assert list(kept(tmp_path).keep("sacct", [b"a", b"b"])) == [b"a", b"b"]
-    assert "is not kept" in caplog.text
+    assert "cannot be written" in caplog.text
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     replies = kept(tmp_path)
     list(replies.keep("sacct", [b"row"], Layout(["A"], "~")))
-    (file,) = replies.folder.iterdir()
+    (file,) = replies.directory.iterdir()
     layout, chunks = read_rows(file)
     assert (layout.columns, b"".join(chunks)) == (["A"], b"row")
     data = file.read_bytes()

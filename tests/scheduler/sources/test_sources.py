@@ -251,7 +251,7 @@ def test_the_choice_says_why() -> None:
     choice = open_source(settings, old)
     assert isinstance(choice.source, TextSource)
     assert "rest: scheduler.rest.url is not set" in choice.reason
-    assert "22.05 does not tell exit codes" in choice.reason
+    assert "22.05 lacks exit codes" in choice.reason
 
     def new(command: Sequence[str], timeout: float, *, given: bytes = b"") -> list[bytes]:
         return [json.dumps(shapes.reply()).encode()]
@@ -261,7 +261,7 @@ def test_the_choice_says_why() -> None:
     def away(command: Sequence[str], timeout: float, *, given: bytes = b"") -> list[bytes]:
         raise SourceError(f"{command[0]} cannot be run: No such file or directory")
 
-    with pytest.raises(SourceError, match=r"no source of Slurm answers: rest: .*json: .*text: "):
+    with pytest.raises(SourceError, match=r"no source answers for Slurm: rest: .*json: .*text: "):
         open_source(settings, away)
     settings.scheduler.source = "json"
     assert open_source(settings, away).reason == "json: set by scheduler.source"

@@ -1,7 +1,7 @@
-"""A JSON reply read while it comes: the entries of its long list one by one, the rest at the end.
+"""Reads a JSON reply while it arrives: the entries of its long list one by one, then the rest.
 
-A reply about hundreds of thousands of jobs is more text than a server should hold, and ten times
-that as documents.
+A reply about hundreds of thousands of jobs is too large for memory. ijson is not used, because it
+accepts neither NaN nor invalid UTF-8, both of which Slurm writes.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 
 from jobsight.scheduler.records import AdaptError
 
-# Not quite JSON is read, too: NaN, bare control characters in names.
+# Also accepts NaN and control characters in names.
 _decode = json.JSONDecoder(strict=False).raw_decode
 _BLANK = " \t\r\n"
-#: How bytes in names that are no UTF-8 are read: as ``\\xNN``.
+#: The error handler that decodes invalid UTF-8 as ``\\xNN``.
 ESCAPE_INVALID = "jobsight.escaped"
 
 
 class ReplyStream:
-    """Yields the entries of the list named ``key``; everything else is in ``rest`` afterwards."""
+    """Yields the entries of the list ``key``; all other members are in ``rest`` afterwards."""
 
     def __init__(self, chunks: Iterable[bytes], key: str, what: str) -> None:
         self.key = key
-        #: The parts that have been read so far, without the list.
+        #: The other members that have been read so far.
         self.rest: dict[str, Any] = {}
-        #: Whether the list was there.
+        #: Whether the reply has the list.
         self.listed = False
         self._what = what
         self._chunks = iter(chunks)
         self._decoder = codecs.getincrementaldecoder("utf-8")(ESCAPE_INVALID)
         self._text = ""
-        self._place = 0
+        self._position = 0
 
     def __iter__(self) -> Iterator[Any]:
         begin = ""
@@ -43,20 +43,20 @@ class ReplyStream:
             if self._peek() != "{":
                 value = self._value()
                 raise AdaptError(
-                    f"a reply about {self.key} is a {type(value).__name__}, not a document"
+                    f"a reply about {self.key} is a {type(value).__name__}, not an object"
                 )
             yield from self._members()
             if self._peek():
-                raise ValueError("more follows after its end")
+                raise ValueError("there is data after its end")
         except ValueError as error:
             raise AdaptError(
                 f"{self._what} gave no JSON ({error}); it begins with {begin!r}"
             ) from None
 
     def _members(self) -> Iterator[Any]:
-        self._place += 1
+        self._position += 1
         if self._peek() == "}":
-            self._place += 1
+            self._position += 1
             return
         while True:
             name = self._value()
@@ -72,9 +72,9 @@ class ReplyStream:
                 return
 
     def _entries(self) -> Iterator[Any]:
-        self._place += 1
+        self._position += 1
         if self._peek() == "]":
-            self._place += 1
+            self._position += 1
             return
         while True:
             yield self._value()
@@ -82,12 +82,12 @@ class ReplyStream:
                 return
 
     def _peek(self) -> str:
-        """The next character that is not blank; empty at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
-            while self._place < len(self._text) and self._text[self._place] in _BLANK:
-                self._place += 1
-            if self._place < len(self._text):
-                return self._text[self._place]
+            while self._position < len(self._text) and self._text[self._position] in _BLANK:
+                self._position += 1
+            if self._position < len(self._text):
+                return self._text[self._position]
             if not self._more():
                 return ""
 
@@ -95,32 +95,33 @@ class ReplyStream:
         found = self._peek()
         if not found or found not in allowed:
             raise ValueError(
-                f"{' or '.join(allowed)} should follow, "
-                + (f"not {found!r}" if found else "but it ends there")
+                f"expected {' or '.join(allowed)}, found {found!r}"
+                if found
+                else f"expected {' or '.join(allowed)}, found the end"
             )
-        self._place += 1
+        self._position += 1
         return found
 
     def _value(self) -> Any:
         self._peek()
         while True:
             try:
-                value, end = _decode(self._text, self._place)
+                value, end = _decode(self._text, self._position)
             except json.JSONDecodeError as error:
-                # It may only not be there whole yet.
+                # The rest of it may not have arrived yet.
                 if not self._more():
                     raise ValueError(error.msg) from None
             else:
-                # A number near the end may go on: "1" may become "1e+5".
-                unsure = isinstance(value, int | float) and end + 3 > len(self._text)
-                length = end - self._place
-                if not unsure or not self._more():
-                    self._place += length
+                # A number at the end may be incomplete: "1" may become "1e+5".
+                incomplete = isinstance(value, int | float) and end + 3 > len(self._text)
+                length = end - self._position
+                if not incomplete or not self._more():
+                    self._position += length
                     return value
 
     def _more(self) -> bool:
-        """Read on, as much again as is there, so that a long value is not tried too often."""
-        wanted = max(len(self._text) - self._place, 1)
+        """Read at least as much as is buffered, so that a long value is not parsed too often."""
+        wanted = max(len(self._text) - self._position, 1)
         parts: list[str] = []
         while wanted > 0:
             chunk = next(self._chunks, None)
@@ -131,17 +132,17 @@ class ReplyStream:
                 self._chunks = iter(())
                 break
         read = "".join(parts)
-        self._text = self._text[self._place :] + read
-        self._place = 0
+        self._text = self._text[self._position :] + read
+        self._position = 0
         return bool(read)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    wrong = error.object[error.start : error.end]
-    # The backslash is doubled because this stands inside of a JSON string.
-    return "".join(f"\\\\x{byte:02x}" for byte in wrong), error.end
+    invalid = error.object[error.start : error.end]
+    # The backslash is doubled because it is in a JSON string.
+    return "".join(f"\\\\x{byte:02x}" for byte in invalid), error.end
 
 
 codecs.register_error(ESCAPE_INVALID, _escaped)

@@ -1,7 +1,6 @@
-"""What rules the use of a cluster: reservations, qualities of service, associations with shares.
+"""The policy of a cluster: reservations, qualities of service, associations with fair share.
 
-Asked for seldom, and of lesser weight than jobs and nodes: a source that cannot tell them is used
-all the same.
+It is queried rarely, and a source that cannot report it is used nevertheless.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from jobsight.scheduler import fields
 from jobsight.scheduler.fields import (
     RecordReader,
     amount,
-    number,
     parse_duration,
-    parse_time,
     parse_tres,
     read_tres,
+    real,
     text_or_none,
     words,
 )
@@ -28,7 +26,7 @@ from jobsight.scheduler.records import AdaptError, NodeInfo, Problem
 
 
 class ReservationInfo(msgspec.Struct, kw_only=True):
-    """Nodes that are kept for somebody, for some time."""
+    """Nodes that are reserved for some users or accounts for an interval."""
 
     cluster: str
     name: str
@@ -50,14 +48,14 @@ class QosInfo(msgspec.Struct, kw_only=True):
     priority: int | None = None
     usage_factor: float | None = None
     flags: tuple[str, ...] = ()
-    #: The longest time of a job.
+    #: The maximum time limit of a job.
     time_limit: int | None = None
-    #: What one user may have at once.
+    #: What one user may have allocated at a time.
     tres_per_user: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class AssociationInfo(msgspec.Struct, kw_only=True):
-    """A user in an account, and the share of the machine that comes with it."""
+    """A user in an account, and the share of the cluster that is assigned to both."""
 
     cluster: str
     account: str
@@ -65,10 +63,10 @@ class AssociationInfo(msgspec.Struct, kw_only=True):
     partition: str | None = None
     parent: str | None = None
     shares: int | None = None
-    #: The part of all shares, 0 to 1, and of all use so far.
+    #: The part of all shares, and of all usage, 0 to 1.
     share: float | None = None
     usage_share: float | None = None
-    #: From 1 for those who used nothing down to 0.
+    #: From 1 without usage down to 0.
     fair_share: float | None = None
     qos: tuple[str, ...] = ()
 
@@ -79,7 +77,7 @@ class AssociationInfo(msgspec.Struct, kw_only=True):
 
 
 class Policy(msgspec.Struct, kw_only=True):
-    """All of it, and what was not understood."""
+    """All parts of the policy, and what was not understood."""
 
     reservations: list[ReservationInfo] = msgspec.field(default_factory=list)
     qos: list[QosInfo] = msgspec.field(default_factory=list)
@@ -92,35 +90,35 @@ Documents = Iterable[Mapping[str, Any]]
 
 
 def read_reservations(documents: Documents, cluster: str, problems: list[Problem]) -> list[Any]:
-    """Reservations in slurmrestd's form or in that of ``scontrol show reservation``."""
+    """Reservations of slurmrestd or of ``scontrol show reservation``."""
     return _read(documents, "name", "ReservationName", problems, lambda r: _reservation(r, cluster))
 
 
 def read_qos(documents: Documents, cluster: str, problems: list[Problem]) -> list[Any]:
-    """Qualities of service in slurmrestd's form or in that of ``sacctmgr show qos``."""
+    """Qualities of service of slurmrestd or of ``sacctmgr show qos``."""
     return _read(documents, "name", "Name", problems, lambda r: _qos(r, cluster))
 
 
 def read_associations(documents: Documents, cluster: str, problems: list[Problem]) -> list[Any]:
-    """Associations in slurmrestd's form or in that of ``sacctmgr show associations``."""
+    """Associations of slurmrestd or of ``sacctmgr show associations``."""
     return _read(documents, "account", "Account", problems, lambda r: _association(r, cluster))
 
 
 def add_shares(associations: Iterable[AssociationInfo], rows: Documents) -> None:
-    """What ``sshare`` knows of the use of each association."""
+    """Add the fair share of each association, from ``sshare``."""
     known = {(a.account, a.user or ""): a for a in associations if a.partition is None}
     for row in rows:
         found = known.get((str(row["Account"]).strip(), str(row["User"]).strip()))
         if found is not None:
-            found.share = _real(row.get("NormShares"))
-            found.usage_share = _real(row.get("EffectvUsage"))
-            found.fair_share = _real(row.get("FairShare"))
+            found.share = real(row.get("NormShares"))
+            found.usage_share = real(row.get("EffectvUsage"))
+            found.fair_share = real(row.get("FairShare"))
 
 
 def mark_reserved(
     nodes: Iterable[NodeInfo], reservations: Iterable[ReservationInfo], now: int
 ) -> None:
-    """Say of each node which reservation holds it, where the reply about nodes does not."""
+    """Set the active reservation of each node for which the reply about nodes has none."""
     held = {
         name: reservation.name
         for reservation in reservations
@@ -133,7 +131,7 @@ def mark_reserved(
 
 
 def parse_scontrol(text: str) -> list[dict[str, str]]:
-    """The lines of ``scontrol show reservation --oneliner``: every value is an administrator's."""
+    """The lines of ``scontrol show reservation --oneliner``; users cannot write into them."""
     found = []
     for line in text.splitlines():
         pairs = (word.partition("=") for word in line.split(" ") if "=" in word)
@@ -141,17 +139,17 @@ def parse_scontrol(text: str) -> list[dict[str, str]]:
         if "ReservationName" in row:
             found.append(row)
         elif line.strip() and "No reservations" not in line:
-            raise AdaptError(f"scontrol gave {line[:60]!r}, which is no reservation")
+            raise AdaptError(f"scontrol gave {line[:60]!r}, which is not a reservation")
     return found
 
 
 def parse_columns(text: str, columns: Sequence[str], what: str) -> list[dict[str, str]]:
-    """The rows of sacctmgr or sshare with ``--parsable2``; no user can write into these."""
+    """The rows of sacctmgr or sshare with ``--parsable2``; users cannot write into them."""
     rows = []
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) != len(columns):
-            raise AdaptError(f"{what} gave {len(fields)} fields, not the {len(columns)} asked for")
+            raise AdaptError(f"{what} gave {len(fields)} fields, expected {len(columns)}")
         rows.append(dict(zip(columns, fields, strict=True)))
     return rows
 
@@ -161,14 +159,14 @@ def _reservation(reader: RecordReader, cluster: str) -> ReservationInfo:
     return ReservationInfo(
         cluster=cluster,
         name=read(text_or_none, "name", "ReservationName") or "",
-        start=read(fields.time, "start_time") or read(_time, "StartTime"),
-        end=read(fields.time, "end_time") or read(_time, "EndTime"),
+        start=read(fields.time, "start_time", "StartTime"),
+        end=read(fields.time, "end_time", "EndTime"),
         nodes=read(expand_hosts, "node_list", "Nodes") or (),
         partition=read(text_or_none, "partition", "PartitionName"),
         users=tuple(dict.fromkeys(read(words, "users", "Users") or ())),
         accounts=read(words, "accounts", "Accounts") or (),
         flags=read(words, "flags", "Flags") or (),
-        tres=read(read_tres, "tres") or read(parse_tres, "TRES") or {},
+        tres=read(read_tres, "tres", "TRES") or {},
     )
 
 
@@ -178,7 +176,7 @@ def _qos(reader: RecordReader, cluster: str) -> QosInfo:
         cluster=cluster,
         name=read(text_or_none, "name", "Name") or "",
         priority=read(amount, "priority", "Priority"),
-        usage_factor=read(_real, "usage_factor", "UsageFactor"),
+        usage_factor=read(real, "usage_factor", "UsageFactor"),
         flags=read(words, "flags", "Flags") or (),
         time_limit=read(fields.minutes, "limits.max.wall_clock.per.job")
         or read(_duration, "MaxWall"),
@@ -217,19 +215,10 @@ def _read(
     return found
 
 
-def _time(text: str) -> int | None:
-    return parse_time(text)
-
-
 def _duration(text: str) -> int | None:
     return parse_duration(text) if text else None
 
 
-def _real(value: Any) -> float | None:
-    found = number(value)
-    return None if found is None else float(found)
-
-
 def _shares(value: Any) -> int | None:
-    """A number; "parent" is no share of one's own."""
+    """A number; "parent" means that there is no share of its own."""
     return None if value == "parent" else amount(value)

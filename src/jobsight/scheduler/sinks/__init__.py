@@ -1,1 +1,5 @@
-"""Where the scheduler's data goes besides the store: MongoDB, OpenSearch, Prometheus."""
+"""Sinks receive copies of runs, pending jobs and nodes.
+
+Read ``base`` first: the contract. ``feeder`` sends each sink what changed; ``mongodb`` and
+``opensearch`` are the sinks.
+"""

@@ -1,11 +1,9 @@
-"""MongoDB: the collections ``jobs`` and ``nodes``, shaped as Clockwork's, with our figures beside.
+"""Sink ``mongodb``: the collections ``jobs`` and ``nodes`` of Clockwork, with jobsight's figures.
 
-A document is replaced whole, by an id that says what it is, and only where it differs from the
-one that is there: its digest tells.
+A document is replaced as a whole, under an id that never changes, and only if its digest differs
+from the stored one. ``slurm`` and ``cw`` have the fields of Clockwork; ``jobsight`` has the others.
 
-Jobs and nodes as Clockwork has them: ``slurm`` and ``cw``, and our own under ``jobsight``.
-
-Their units are their own: times in seconds, limits in minutes, memory in MB; ids are texts.
+Clockwork has times in seconds, time limits in minutes, memory in MiB, and ids as text.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +26,7 @@ from jobsight.scheduler.fields import MIB, gpus_of
 from jobsight.scheduler.hostlist import compress_hosts
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
+from jobsight.util.batching import batched
 from jobsight.util.outer import format_rfc3339, to_seconds
 
 _JOBS_INDICES = (
@@ -37,12 +36,12 @@ _JOBS_INDICES = (
 )
 _NODES_INDEX = ("name_and_cluster_name", ("slurm.name", "slurm.cluster_name"))
 #: Documents in one request.
-_AT_ONCE = 1000
+_BATCH_SIZE = 1000
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class MongoSink:
-    """Writes what changed; the same key never gives two documents."""
+    """Writes changed documents; a key never has two documents."""
 
     name = "mongodb"
 
@@ -65,7 +64,7 @@ class MongoSink:
             )
         except (PyMongoError, ValueError) as error:
             raise ConfigError(
-                f"sinks.mongodb.url: {error}; right would be mongodb://user:password@host:27017"
+                f"sinks.mongodb.url: {error}; expected mongodb://user:password@host:27017"
             ) from None
         self._clock = clock
         self._jobs = self._client[database]["jobs"]
@@ -76,9 +75,9 @@ class MongoSink:
         if self._prepared:
             return
         with _explained():
-            for place, (name, fields) in enumerate(_JOBS_INDICES):
+            for index, (name, fields) in enumerate(_JOBS_INDICES):
                 keys = [(field, ASCENDING) for field in fields]
-                self._jobs.create_index(keys, name=name, unique=place == 0)
+                self._jobs.create_index(keys, name=name, unique=index == 0)
             keys = [(field, ASCENDING) for field in _NODES_INDEX[1]]
             self._nodes.create_index(keys, name=_NODES_INDEX[0], unique=True)
         self._prepared = True
@@ -107,11 +106,11 @@ class MongoSink:
         documents: Mapping[str, dict[str, Any]],
         there: Mapping[str, Any],
     ) -> int:
-        """Make the documents all that a filter finds."""
+        """Replace all documents that match a filter by these."""
         with _explained():
             known = _digests(collection, there)
             gone = sorted(known.keys() - documents.keys())
-            for group in _groups(gone):
+            for group in batched(gone, _BATCH_SIZE):
                 collection.bulk_write([DeleteMany({"_id": {"$in": group}})])
             return len(gone) + self._write(collection, documents, known)
 
@@ -130,7 +129,7 @@ class MongoSink:
             document["cw"] |= {"last_slurm_update": now, "last_slurm_update_by_sacct": now}
             document["jobsight"]["digest"] = digest
             changes.append(ReplaceOne({"_id": key}, document, upsert=True))
-        for group in _groups(changes):
+        for group in batched(changes, _BATCH_SIZE):
             collection.bulk_write(group, ordered=False)
         return len(changes)
 
@@ -140,28 +139,24 @@ def _digests(collection: Collection[dict[str, Any]], there: Mapping[str, Any]) -
     return {document["_id"]: document.get("jobsight", {}).get("digest", "") for document in found}
 
 
-def _groups(entries: Sequence[Any]) -> Iterable[Any]:
-    return (entries[place : place + _AT_ONCE] for place in range(0, len(entries), _AT_ONCE))
-
-
 @contextmanager
 def _explained() -> Iterator[None]:
     try:
         yield
     except BulkWriteError as error:
         refused = error.details.get("writeErrors") or [{}]
-        said = str(refused[0].get("errmsg", "no word why"))[:200]
-        raise SinkError(f"MongoDB refused {len(refused)} documents; first: {said}") from None
+        text = str(refused[0].get("errmsg", "without a message"))[:200]
+        raise SinkError(f"MongoDB refused {len(refused)} documents; first: {text}") from None
     except PyMongoError as error:
-        said = " ".join(str(error).split())
-        raise SinkError(f"MongoDB does not take the jobs: {said[:200]}") from None
+        text = " ".join(str(error).split())
+        raise SinkError(f"MongoDB does not take the jobs: {text[:200]}") from None
 
 
 _NAMES = {"cpu": "num_cpus", "node": "num_nodes", "billing": "billing"}
 
 
 def job_document(job: SinkJob) -> dict[str, Any]:
-    """One run, or a job that waits."""
+    """A run or a pending job."""
     record, info = job.record, job.record.info
     code = info.exit_code if info.exit_code is not None else info.exit_signal
     return {
@@ -207,7 +202,7 @@ def job_document(job: SinkJob) -> dict[str, Any]:
 
 
 def node_document(node: NodeInfo) -> dict[str, Any]:
-    """One node."""
+    """A node."""
     return {
         "slurm": {
             "name": node.name,
@@ -231,7 +226,7 @@ def node_document(node: NodeInfo) -> dict[str, Any]:
         },
         "cw": {"gpu": _gpu(node)},
         "jobsight": {
-            # All types of them, where Clockwork's field has room for one.
+            # All types; Clockwork's field holds one.
             "gpus": {name: count for name, count in node.gres.items() if name.startswith("gpu")},
             "partitions": list(node.partitions),
             "cpus_allocated": node.cpus_allocated,

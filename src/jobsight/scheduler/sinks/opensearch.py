@@ -1,16 +1,16 @@
-"""OpenSearch and Elasticsearch: monthly indices of runs, one of waiting jobs, one of nodes.
+"""Sink ``opensearch``: monthly indices of runs, one index of pending jobs and one of nodes.
 
-Plain HTTP with NDJSON, which both speak; ids hold the cluster. Only documents whose digest
-differs from the stored one are written.
-
-What a job and a node are in OpenSearch: their fields, and the templates that give them types.
+It uses NDJSON over HTTP, which OpenSearch and Elasticsearch both accept. Document ids contain the
+cluster, and only documents whose digest differs from the stored one are written. The index
+templates below define the type of each field.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,20 @@ from jobsight.scheduler.fields import gpus_of
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
 from jobsight.transport.client import Address, HttpClient, HttpError, tls_context
+from jobsight.util.batching import batched
+from jobsight.util.log_once import LogOnce
 from jobsight.util.outer import format_rfc3339, to_seconds
 
-#: Documents in one request; some services refuse more than some ten megabytes.
-_AT_ONCE = 500
-#: Statuses of an item that may be another one the next time.
-_PASSING = frozenset({429, 502, 503, 504})
+logger = logging.getLogger(__name__)
+
+#: Documents in one request; some services refuse requests of more than 10 MB.
+_BATCH_SIZE = 500
+#: Statuses of an item that may succeed later.
+_TEMPORARY = frozenset({429, 502, 503, 504})
 
 
 class OpenSearchSink:
-    """Writes what changed, by ``_bulk``; what is refused for good is counted and said."""
+    """Writes changed documents by ``_bulk``; documents that are refused for good are logged."""
 
     name = "opensearch"
 
@@ -49,8 +53,9 @@ class OpenSearchSink:
         address = Address.parse("sinks.opensearch.url", url, expected="https://host:9200")
         self._prefix = prefix
         self._prepared = False
-        #: Documents that the service will never take, with its words.
+        #: Documents that the service refuses for good, with its reason.
         self.refused: dict[str, str] = {}
+        self._log = LogOnce(logger)
         self._client = HttpClient(
             address,
             timeout=timeout,
@@ -64,7 +69,7 @@ class OpenSearchSink:
             return
         for name, template in TEMPLATES.items():
             body = template | {"index_patterns": [f"{self._prefix}-{name}*"]}
-            self._ask("PUT", f"/_index_template/{self._prefix}-{name}", body)
+            self._send("PUT", f"/_index_template/{self._prefix}-{name}", body)
         self._prepared = True
 
     def jobs(self, jobs: Sequence[SinkJob]) -> int:
@@ -91,23 +96,23 @@ class OpenSearchSink:
     ) -> int:
         known = set(self._keys(index, cluster))
         gone = [(index, key) for key in sorted(known - {key for _, key in documents})]
-        for group in _groups(gone):
+        for group in batched(gone, _BATCH_SIZE):
             self._bulk([{"delete": {"_index": index, "_id": key}} for index, key in group], {404})
         return len(gone) + self._write(documents)
 
     def _keys(self, index: str, cluster: str) -> Iterator[str]:
-        """The ids of a cluster's documents, page by page."""
+        """The ids of all documents of a cluster."""
         after: list[str] | None = None
         while True:
-            question: dict[str, Any] = {
+            query: dict[str, Any] = {
                 "size": 1000,
                 "_source": False,
                 "query": {"term": {"cluster": cluster}},
                 "sort": [{"key": "asc"}],
             }
             if after is not None:
-                question["search_after"] = after
-            reply = self._ask("POST", f"/{index}/_search?ignore_unavailable=true", question)
+                query["search_after"] = after
+            reply = self._send("POST", f"/{index}/_search?ignore_unavailable=true", query)
             found = reply["hits"]["hits"]
             yield from (hit["_id"] for hit in found)
             if len(found) < 1000:
@@ -116,8 +121,8 @@ class OpenSearchSink:
 
     def _write(self, documents: Mapping[tuple[str, str], dict[str, Any]]) -> int:
         written = 0
-        for group in _groups(list(documents.items())):
-            known = self._digests([place for place, _ in group])
+        for group in batched(documents.items(), _BATCH_SIZE):
+            known = self._digests([address for address, _ in group])
             lines: list[Any] = []
             for (index, key), source in group:
                 source["digest"] = hashlib.blake2b(
@@ -128,9 +133,9 @@ class OpenSearchSink:
             written += self._bulk(lines, set())
         return written
 
-    def _digests(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        docs = [{"_index": index, "_id": key, "_source": ["digest"]} for index, key in places]
-        reply = self._ask("POST", "/_mget", {"docs": docs})
+    def _digests(self, addresses: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        docs = [{"_index": index, "_id": key, "_source": ["digest"]} for index, key in addresses]
+        reply = self._send("POST", "/_mget", {"docs": docs})
         return {
             (found["_index"], found["_id"]): found.get("_source", {}).get("digest", "")
             for found in reply["docs"]
@@ -138,26 +143,28 @@ class OpenSearchSink:
         }
 
     def _bulk(self, lines: Sequence[Any], expected: set[int]) -> int:
-        """Send actions and documents; how many were taken. What passes is tried again later."""
+        """Send actions and documents; returns how many were accepted."""
         if not lines:
             return 0
         body = b"\n".join(map(msgspec.json.encode, lines)) + b"\n"
-        reply = self._ask("POST", "/_bulk", body)
-        taken, passing = 0, []
+        reply = self._send("POST", "/_bulk", body)
+        accepted, temporary = 0, []
         for item in reply["items"]:
             ((_, result),) = item.items()
             if result["status"] < 300 or result["status"] in expected:
-                taken += 1
-            elif result["status"] in _PASSING:
-                passing.append(result)
+                accepted += 1
+            elif result["status"] in _TEMPORARY:
+                temporary.append(result)
             elif len(self.refused) < 1000:
-                self.refused[result["_id"]] = _reason(result.get("error"))
-        if passing:
-            said = _reason(passing[0].get("error"))
-            raise SinkError(f"OpenSearch put off {len(passing)} documents; first: {said}")
-        return taken
+                reason = _reason(result.get("error"))
+                self.refused[result["_id"]] = reason
+                self._log.report(reason, f"OpenSearch refuses document {result['_id']}: {reason}")
+        if temporary:
+            reason = _reason(temporary[0].get("error"))
+            raise SinkError(f"OpenSearch put off {len(temporary)} documents; first: {reason}")
+        return accepted
 
-    def _ask(self, method: str, path: str, body: Any) -> Any:
+    def _send(self, method: str, path: str, body: Any) -> Any:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
         try:
@@ -171,8 +178,8 @@ class OpenSearchSink:
                 "(sinks.opensearch.user, sinks.opensearch.password_file) is not accepted"
             )
         if reply.status >= 400:
-            said = _reason(document.get("error") if isinstance(document, dict) else None)
-            raise SinkError(f"OpenSearch refuses {path} with {reply.status}: {said}")
+            reason = _reason(document.get("error") if isinstance(document, dict) else None)
+            raise SinkError(f"OpenSearch refuses {path} with {reply.status}: {reason}")
         return document
 
 
@@ -194,11 +201,7 @@ def _reason(error: Any) -> str:
         cause = error.get("caused_by")
         more = f" ({cause['reason']})" if isinstance(cause, Mapping) and "reason" in cause else ""
         return f"{error.get('reason', error)}{more}"[:300]
-    return str(error or "no word why")[:300]
-
-
-def _groups(entries: Sequence[Any]) -> Iterable[Any]:
-    return (entries[place : place + _AT_ONCE] for place in range(0, len(entries), _AT_ONCE))
+    return str(error or "without a message")[:300]
 
 
 _WORD = {"type": "keyword", "ignore_above": 1024}

@@ -1,7 +1,4 @@
-"""What every source can be asked.
-
-Which source to ask: the one that the settings name, or the best that answers.
-"""
+"""The contract of sources, and the choice of one: as configured, or the first that answers."""
 
 from __future__ import annotations
 
@@ -26,24 +23,24 @@ from jobsight.scheduler.sources.text import TextSource
 
 
 class Source(Protocol):
-    """One way to ask one cluster. Each method raises :class:`SourceError` where no answer comes
-    and :class:`AdaptError` where it is not understood."""
+    """A way to query one cluster. Each method raises :class:`SourceError` if there is no reply
+    and :class:`AdaptError` if the reply is not understood."""
 
-    #: "json", "text", "rest", "recorded".
+    #: "rest", "json", "text", "pyslurm", "onsite", "recorded".
     name: str
-    #: Its accounting costs the same however long the time that is asked for, so it is asked once.
+    #: Whether one query returns all of the accounting at the same cost as a part of it.
     whole: bool
 
     def probe(self) -> str:
-        """Ask the least there is; the words say what answered."""
+        """The cheapest query; returns what answered."""
         ...
 
     def queue(self) -> Jobs:
-        """The controller's jobs: those that wait, run, or ended within some minutes."""
+        """The controller's jobs: pending, running, or ended a few minutes ago."""
         ...
 
     def accounting(self, since: int, until: int) -> Jobs:
-        """The accounting's jobs that were alive or ended between two times, each run by itself."""
+        """The accounting's runs that were active or ended between two times."""
         ...
 
     def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
@@ -55,48 +52,50 @@ class Source(Protocol):
     def partitions(self) -> Partitions: ...
 
     def policy(self) -> Policy:
-        """Reservations, QOS and associations; empty where a source cannot tell them."""
+        """Reservations, QOS and associations; empty if the source cannot report them."""
         ...
 
 
 class Choice(NamedTuple):
-    """The source, and why this one."""
+    """A source, and why it was chosen."""
 
     source: Source
     reason: str
 
 
 def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
-    """The source that the settings name, without asking it; with "auto" the first that answers."""
+    """The configured source, without a query; with "auto" the first that answers."""
     if run is None:
         ssh = settings.scheduler.ssh
         run = SshRunner(ssh) if ssh.host else stream_command
     wanted = settings.scheduler.source
     if wanted != "auto":
-        return Choice(_MAKERS[wanted](settings, run), f"{wanted}: set by scheduler.source")
+        return Choice(_FACTORIES[wanted](settings, run), f"{wanted}: set by scheduler.source")
     if settings.scheduler.recorded:
-        return Choice(_recorded(settings, run), "recorded: scheduler.recorded names a folder")
+        return Choice(_recorded(settings, run), "recorded: scheduler.recorded names a directory")
     refused: list[str] = []
     for name in ("rest", "json", "text", "pyslurm"):
         try:
-            source = _MAKERS[name](settings, run)
-            said = source.probe()
+            source = _FACTORIES[name](settings, run)
+            answer = source.probe()
             if isinstance(source, JsonSource):
                 source.check_exit_codes()
         except (SchedulerError, ConfigError) as error:
             refused.append(f"{name}: {error}")
             continue
-        why = f"{name}: {said}"
+        why = f"{name}: {answer}"
         return Choice(source, f"{why} ({'; '.join(refused)})" if refused else why)
-    raise SourceError(f"no source of Slurm answers: {'; '.join(refused)}")
+    raise SourceError(f"no source answers for Slurm: {'; '.join(refused)}")
 
 
 def _replies(settings: Settings) -> Replies | None:
     scheduler = settings.scheduler
     if not scheduler.keep_replies:
         return None
-    folder = paths.store_directory(settings.store.location) / "replies"
-    return Replies(folder, settings.cluster, scheduler.keep_replies, scheduler.keep_replies_limit)
+    directory = paths.store_directory(settings.store.location) / "replies"
+    return Replies(
+        directory, settings.cluster, scheduler.keep_replies, scheduler.keep_replies_limit
+    )
 
 
 def _rest(settings: Settings, run: StreamRunner) -> Source:
@@ -133,7 +132,7 @@ def _text(settings: Settings, run: StreamRunner) -> Source:
 
 def _recorded(settings: Settings, run: StreamRunner) -> Source:
     if not settings.scheduler.recorded:
-        raise ConfigError("scheduler.recorded is not set; it names the folder of the replies")
+        raise ConfigError("scheduler.recorded is not set; expected the directory of the replies")
     return RecordedSource(settings.cluster, settings.scheduler.recorded)
 
 
@@ -155,7 +154,7 @@ def _onsite(settings: Settings, run: StreamRunner) -> Source:
     return OnsiteSource(settings.cluster, from_command(run, scheduler.timeout, scheduler.history))
 
 
-_MAKERS: dict[str, Callable[[Settings, StreamRunner], Source]] = {
+_FACTORIES: dict[str, Callable[[Settings, StreamRunner], Source]] = {
     "rest": _rest,
     "json": _json,
     "text": _text,

@@ -1,6 +1,7 @@
-"""Slurm's commands: run without a shell, with a time limit, and with text that cannot lie.
+"""Runs Slurm's commands, on this machine or on another by OpenSSH, and splits their output.
 
-Slurm's commands on another host, over OpenSSH, whose key must be known beforehand.
+Commands run without a shell and with a timeout. The fields of their output end with a random
+delimiter, so that no job name can pass for another field. Host keys of SSH must be known.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from jobsight.config.settings import SshSettings
 from jobsight.model import SECOND
 from jobsight.scheduler.records import AdaptError, SourceError
 
-#: Times mean the same whatever zone the cluster is in; messages can be read.
+#: Times in UTC whatever the zone of the cluster; messages in English.
 _ENVIRONMENT = {"TZ": "UTC", "LC_ALL": "C.UTF-8"}
 _CHUNK = 1 << 18
-#: Users set these for themselves; here they would change which columns and rows come.
-_FOREIGN = ("SACCT_", "SQUEUE_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
+#: Variables of users that would change the columns and rows of the output.
+_IGNORED_VARIABLES = ("SACCT_", "SQUEUE_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
 
 
 class Runner(Protocol):
-    """Runs a command and gives what it wrote; :class:`SourceError` where it did not answer."""
+    """Runs a command and returns its output; raises :class:`SourceError` if it fails."""
 
     def __call__(self, command: Sequence[str], timeout: float) -> bytes: ...
 
 
 class StreamRunner(Protocol):
-    """The same, piece by piece while it comes; the time limit is one for the command's silence.
+    """The same while the output arrives; the timeout limits the time without output.
 
-    What is given stands on the command's standard input.
+    ``given`` is the standard input of the command.
     """
 
     def __call__(
@@ -57,19 +58,23 @@ def stream_command(
     environment: Mapping[str, str] | None = None,
     given: bytes = b"",
 ) -> Iterator[bytes]:
-    """Run a command on this machine, and end it when nobody reads on."""
-    found = os.environ if environment is None else environment
-    variables = {name: value for name, value in found.items() if not name.startswith(_FOREIGN)}
-    with _file("complaint") as complaint, _file("given", given) as standard_input:
+    """Run a command on this machine, and kill it when the iteration is abandoned."""
+    given_variables = os.environ if environment is None else environment
+    variables = {
+        name: value
+        for name, value in given_variables.items()
+        if not name.startswith(_IGNORED_VARIABLES)
+    }
+    with _file("stderr") as errors, _file("given", given) as standard_input:
         try:
             process = subprocess.Popen(
                 list(command),
                 stdin=standard_input,
                 stdout=subprocess.PIPE,
-                # A file: a pipe that nobody empties would stop the command.
-                stderr=complaint,
+                # A file: a pipe that is not read would block the command.
+                stderr=errors,
                 env=variables | command_environment(command),
-                # Whatever it starts ends with it.
+                # The session is killed with the command, and so are its children.
                 start_new_session=True,
             )
         except OSError as error:
@@ -83,10 +88,10 @@ def stream_command(
             finally:
                 _kill(process)
         if process.returncode != 0:
-            complaint.seek(0)
-            said = " ".join(complaint.read().decode("utf-8", "backslashreplace").split())[-300:]
+            errors.seek(0)
+            text = " ".join(errors.read().decode("utf-8", "backslashreplace").split())[-300:]
             raise SourceError(
-                f"{command[0]} failed with {process.returncode}: {said or 'no word why'}"
+                f"{command[0]} failed with {process.returncode}: {text or 'without a message'}"
             )
 
 
@@ -107,7 +112,7 @@ def _silent(name: str, timeout: float) -> SourceError:
 
 
 def _file(name: str, content: bytes = b"") -> BinaryIO:
-    """A file without a name, at its beginning."""
+    """An anonymous file, positioned at its beginning."""
     opened = os.fdopen(os.memfd_create(name), "r+b")
     opened.write(content)
     opened.seek(0)
@@ -115,10 +120,10 @@ def _file(name: str, content: bytes = b"") -> BinaryIO:
 
 
 def command_environment(command: Sequence[str]) -> dict[str, str]:
-    """What a command of Slurm needs to answer so that it can be read.
+    """The variables with which the output of a command can be parsed.
 
-    Times are seconds since 1970 in text. In JSON they are that anyway, and 22.05's sacct --json
-    hands its own options on in this format and cannot read seconds then.
+    Times in text are seconds since 1970. In JSON they always are, and sacct --json of 22.05 parses
+    its own options in this format and fails with seconds.
     """
     return _ENVIRONMENT | {"SLURM_TIME_FORMAT": "standard" if "--json" in command else "%s"}
 
@@ -134,7 +139,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def window_options(since: int, until: int) -> list[str]:
-    """sacct's options for what lay between two times; it runs with the zone UTC."""
+    """sacct's options for the time between two times; it runs in UTC."""
     return [f"--starttime={_iso(since // SECOND)}", f"--endtime={_iso(-(-until // SECOND))}"]
 
 
@@ -143,21 +148,21 @@ def _iso(seconds: int) -> str:
 
 
 def new_delimiter() -> str:
-    """A separator that nobody can put into a name, because nobody can guess it."""
+    """A random delimiter, which no user can put into a name."""
     return f"~{os.urandom(12).hex()}~"
 
 
-def split_records(output: bytes, mark: str, width: int, what: str) -> list[list[str]]:
+def split_records(output: bytes, delimiter: str, width: int, what: str) -> list[list[str]]:
     """The rows of a short output."""
-    return list(iterate_records([output], mark, width, what))
+    return list(iterate_records([output], delimiter, width, what))
 
 
 def iterate_records(
-    chunks: Iterable[bytes], mark: str, width: int, what: str
+    chunks: Iterable[bytes], delimiter: str, width: int, what: str
 ) -> Iterator[list[str]]:
-    r"""Rows of ``width`` fields, each field closed by the mark; a newline stands between rows.
+    r"""Rows of ``width`` fields. Each field ends with the delimiter, each row with a newline.
 
-    Rows are counted fields, not lines: names may hold newlines. Bytes that are no UTF-8 become
+    Fields are counted, not lines, because names may contain newlines. Invalid UTF-8 becomes
     ``\xNN``.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -165,18 +170,18 @@ def iterate_records(
     rest, first = "", True
     for chunk in itertools.chain(chunks, [None]):
         text = rest + decoder.decode(chunk or b"", final=chunk is None)
-        *found, rest = text.split(mark)
-        fields += found
-        whole = len(fields) - len(fields) % width
-        for place in range(0, whole, width):
-            row = fields[place : place + width]
+        *complete, rest = text.split(delimiter)
+        fields += complete
+        end = len(fields) - len(fields) % width
+        for index in range(0, end, width):
+            row = fields[index : index + width]
             if not first:
                 if not row[0].startswith("\n"):
-                    raise AdaptError(f"{what} gave rows that do not end where they should")
+                    raise AdaptError(f"{what} gave rows that do not end with a newline")
                 row[0] = row[0][1:]
             first = False
             yield row
-        del fields[:whole]
+        del fields[:end]
     if rest.strip() or fields:
         raise AdaptError(
             f"{what} ended with {len(fields)} fields and {len(rest)} characters, which are not a "
@@ -184,12 +189,12 @@ def iterate_records(
         )
 
 
-#: What ssh itself exits with, whatever the command there would.
+#: The exit status of ssh itself, as opposed to that of the remote command.
 _SSH_FAILED = "failed with 255"
 
 
 class SshRunner:
-    """Runs commands there as :func:`stream_command` does here."""
+    """Runs commands on another host as :func:`stream_command` does on this machine."""
 
     def __init__(self, settings: SshSettings) -> None:
         assert settings.host is not None
@@ -207,7 +212,7 @@ class SshRunner:
     def _command(self, command: Sequence[str], timeout: float) -> list[str]:
         settings = self._settings
         options = {
-            # Nobody is there to type a password or to look at a fingerprint.
+            # Fail instead of prompting for a password or a host key.
             "BatchMode": "yes",
             "StrictHostKeyChecking": "yes",
             "ConnectTimeout": str(max(1, round(timeout))),
@@ -230,21 +235,21 @@ class SshRunner:
     def _explained(self, error: SourceError, name: str) -> SourceError:
         text = str(error)
         if _SSH_FAILED not in text:
-            # The command there was run; its own words say what was wrong.
+            # The remote command ran; its message gives the reason.
             return SourceError(f"{name} on {self._host}: {text.removeprefix('ssh ')}")
         if "Host key verification failed" in text or "host key is known" in text:
             where = self._settings.known_hosts or "the known_hosts file of this user"
             return SourceError(
-                f"the key of {self._host} is not the one in {where}, or none stands there; "
-                "unknown hosts are refused: put the host's key into it"
+                f"the key of {self._host} is missing in {where} or differs from it; "
+                "expected the host's key in that file"
             )
         return SourceError(f"{self._host} cannot be reached: {text}")
 
 
 def _remote(command: Sequence[str]) -> str:
-    """One line for the shell there. Variables that change Slurm's answers are left behind."""
-    kept = 'env -i PATH="$PATH" HOME="$HOME" ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"}'
-    set_there = " ".join(
+    """The command line for the remote shell, without variables that change Slurm's output."""
+    environment = 'env -i PATH="$PATH" HOME="$HOME" ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"}'
+    variables = " ".join(
         f"{name}={shlex.quote(value)}" for name, value in command_environment(command).items()
     )
-    return f"{kept} {set_there} {shlex.join(command)}"
+    return f"{environment} {variables} {shlex.join(command)}"

@@ -1,4 +1,4 @@
-"""The JSON of sacct, squeue, sinfo and scontrol, on this machine."""
+"""Source ``json``: sacct, squeue, sinfo and scontrol with ``--json``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jobsight.scheduler.adapters.policy import Policy
 from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions, SourceError
 from jobsight.scheduler.sources.commands import StreamRunner, stream_command, window_options
 from jobsight.scheduler.sources.replies import Replies
-from jobsight.scheduler.sources.text import ask_policy
+from jobsight.scheduler.sources.text import query_policy
 
-#: Since when the exit codes of failed jobs are right in it.
-_TRUSTED = (23, 2)
+#: The first release with correct exit codes of failed jobs.
+_FIRST_CORRECT_RELEASE = (23, 2)
 
 
 class JsonSource:
@@ -43,19 +43,19 @@ class JsonSource:
         self._replies = replies
 
     def probe(self) -> str:
-        """squeue is asked, because every release that has JSON has it there."""
+        """Queries squeue, which has JSON in every release that supports it."""
         return f"squeue --json answers, Slurm {self._release() or 'of an unnamed release'}"
 
     def check_exit_codes(self) -> None:
-        """Raise where this release books every failed job as exit code 0 (21.08 and 22.05)."""
+        """Raise if this release has exit code 0 for every failed job (21.08 and 22.05)."""
         parts = self._release().split(".")[:2]
         if len(parts) == 2 and all(part.isdigit() for part in parts):
             year, month = map(int, parts)
-            if (year, month) < _TRUSTED:
-                raise SourceError(f"sacct --json of {year}.{month:02d} does not tell exit codes")
+            if (year, month) < _FIRST_CORRECT_RELEASE:
+                raise SourceError(f"sacct --json of {year}.{month:02d} lacks exit codes")
 
     def _release(self) -> str:
-        document = self._ask("squeue", "--json", "--user=root")
+        document = self._query("squeue", "--json", "--user=root")
         adapt_jobs(document)
         return release_of(document) or ""
 
@@ -79,39 +79,39 @@ class JsonSource:
 
     def nodes(self) -> Nodes:
         try:
-            return adapt_nodes(self._ask("scontrol", "show", "nodes", "--json"), self._cluster)
+            return adapt_nodes(self._query("scontrol", "show", "nodes", "--json"), self._cluster)
         except SourceError:
-            # To 22.05 scontrol has no JSON, and sinfo's is the list of nodes.
-            return adapt_nodes(self._ask("sinfo", "--json"), self._cluster)
+            # Up to 22.05 scontrol has no JSON, and that of sinfo is the list of nodes.
+            return adapt_nodes(self._query("sinfo", "--json"), self._cluster)
 
     def partitions(self) -> Partitions:
         try:
-            document = self._ask("scontrol", "show", "partitions", "--json")
+            document = self._query("scontrol", "show", "partitions", "--json")
         except SourceError:
             return partitions_of(self.nodes())
         return adapt_partitions(document, self._cluster)
 
     def policy(self) -> Policy:
-        return ask_policy(self._cluster, self._run, self._timeout)
+        return query_policy(self._cluster, self._run, self._timeout)
 
-    def _ask(self, *command: str) -> Any:
+    def _query(self, *command: str) -> Any:
         return decode_json(b"".join(self._run(command, self._timeout)), f"{command[0]} --json")
 
 
 def partitions_of(nodes: Nodes) -> Partitions:
-    """What the nodes say of their partitions, where nobody else says more."""
+    """Partitions as far as they are known from their nodes."""
     members: dict[str, list[NodeInfo]] = {}
     for node in nodes.records:
         for name in node.partitions:
             members.setdefault(name, []).append(node)
     records = [
         PartitionInfo(
-            cluster=found[0].cluster,
+            cluster=part[0].cluster,
             name=name,
-            nodes=tuple(node.name for node in found),
-            node_count=len(found),
-            cpus=sum(node.cpus or 0 for node in found),
+            nodes=tuple(node.name for node in part),
+            node_count=len(part),
+            cpus=sum(node.cpus or 0 for node in part),
         )
-        for name, found in members.items()
+        for name, part in members.items()
     ]
     return Partitions(records=records, problems=nodes.problems, release=nodes.release)

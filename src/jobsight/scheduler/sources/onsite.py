@@ -1,4 +1,4 @@
-"""The document of the on-site scraper: from a file, or asked for over SSH without a copy there."""
+"""Source ``onsite``: the document of the on-site script, from a file or from a command over SSH."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OnsiteSource:
         return f"the on-site scraper answers with {', '.join(answered)}"
 
     def queue(self) -> Jobs:
-        # The first question of a round brings the answers to all others.
+        # The first query of a round fetches the replies to all others.
         self._refresh()
         rows = self._rows("squeue", SQUEUE)
         return squeue.jobs_from_rows(rows, self._cluster)
@@ -87,23 +87,26 @@ class OnsiteSource:
             self._refresh()
         reply = self._replies.get(name)
         if reply is None or reply.reason:
-            raise SourceError(reply.reason if reply else f"the on-site scraper said no {name}")
+            raise SourceError(
+                reply.reason if reply else f"the document of the on-site script has no {name}"
+            )
         missing = set(needed) - set(reply.columns)
-        # squeue of an older release has fewer columns, which are empty then.
-        if missing - {"HetJobID", "HetJobOffset"}:
-            raise AdaptError(f"{name} came without {', '.join(sorted(missing))}")
+        if missing - squeue.NEWER_COLUMNS:
+            raise AdaptError(f"{name} lacks the columns {', '.join(sorted(missing))}")
         return _named(reply, _EMPTY[name])
 
 
 def read_document(data: bytes) -> _Document:
-    """What the on-site scraper printed; AdaptError where it is something else."""
+    """The output of the on-site script; AdaptError if it is something else."""
     try:
         document = msgspec.json.decode(data, type=_Document)
     except msgspec.DecodeError as error:
         begin = " ".join(data[:60].decode("utf-8", "replace").split())
         raise AdaptError(f"the on-site scraper gave {begin!r}: {error}") from None
     if document.format != FORMAT:
-        raise AdaptError(f"{document.format!r} is no format of an on-site scraper; copy it anew")
+        raise AdaptError(
+            f"{document.format!r} is not a format of the on-site script; copy the script again"
+        )
     return document
 
 
@@ -122,7 +125,7 @@ _EMPTY: dict[str, dict[str, str]] = {
 
 
 def from_file(file: Path) -> Callable[[], bytes]:
-    """Reads the document that somebody else puts there, anew each time."""
+    """Reads a file that another program writes, for each round."""
 
     def fetch() -> bytes:
         try:
@@ -134,12 +137,11 @@ def from_file(file: Path) -> Callable[[], bytes]:
 
 
 def from_command(run: Any, timeout: float, history: float) -> Callable[[], bytes]:
-    """Hands the script to a Python there by its standard input, so that no copy is needed."""
+    """Runs the script from the standard input of a remote Python; no copy is needed there."""
     script = (
         importlib.resources.files("jobsight.scheduler.sources") / "onsite_script.py"
     ).read_bytes()
     hours = history * 24
     command = ["python3", "-", "--since-hours", f"{hours:g}", "--timeout", f"{timeout:g}"]
-    # Its own commands come one after the other.
-    patience = 6 * timeout
-    return lambda: b"".join(run(command, patience, given=script))
+    # The script runs its commands one after the other.
+    return lambda: b"".join(run(command, 6 * timeout, given=script))

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What Slurm says on a host where nothing may be installed, as one JSON document.
+"""Query Slurm on a host where nothing may be installed, and write one JSON document.
 
-Copy this one file there; it needs Python 3.6 and Slurm's commands and nothing else:
+Copy this file to the host; it needs only Python 3.6 and Slurm's commands:
 
-    python3 onsite.py --since-hours 24 > slurm.onsite.json
+    python3 onsite_script.py --since-hours 24 > slurm.onsite.json
 
-The columns are asked for with a mark between them that is random in each call, so that no name of
-a job can pass for another column.
+The delimiter between columns is random in each call, so that no job name can pass for another
+column.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 FORMAT = "jobsight on-site 1"
 
-# Python 3.6 reads this file: no newer words of the language.
+# No syntax newer than Python 3.6.
 SACCT = (
     "JobIDRaw JobID Cluster State SLUID Restarts Submit Eligible Start End ElapsedRaw Suspended "
     "User UID Group GID Account Partition QOS NodeList NNodes AllocCPUS ReqCPUS ReqMem AllocTRES "
@@ -42,15 +42,15 @@ PARTITIONS = (
     "Groups NodeList"
 ).split()
 
-# Users set these for themselves; here they would change which columns and rows come.
-FOREIGN = ("SACCT_", "SQUEUE_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
+# Variables of users that would change the columns and rows of the output.
+IGNORED_VARIABLES = ("SACCT_", "SQUEUE_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
 
 Maker = Callable[[Sequence[str], str], List[str]]
 
 
 def run(command: Sequence[str], timeout: float) -> Tuple[bytes, str]:
-    """What a command wrote, and the reason why it wrote nothing."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    """The output of a command, or the reason why there is none."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(IGNORED_VARIABLES)}
     environment.update(TZ="UTC", LC_ALL="C.UTF-8", SLURM_TIME_FORMAT="%s")
     try:
         done = subprocess.run(
@@ -66,13 +66,13 @@ def run(command: Sequence[str], timeout: float) -> Tuple[bytes, str]:
     except subprocess.TimeoutExpired:
         return b"", f"{command[0]} gave no answer within {timeout:g} s"
     if done.returncode != 0:
-        said = " ".join(done.stderr.decode("utf-8", "backslashreplace").split())[-300:]
-        return b"", f"{command[0]} failed with {done.returncode}: {said or 'no word why'}"
+        text = " ".join(done.stderr.decode("utf-8", "backslashreplace").split())[-300:]
+        return b"", f"{command[0]} failed with {done.returncode}: {text or 'without a message'}"
     return done.stdout, ""
 
 
 def reply(name: str, columns: Sequence[str], make_command: Maker, timeout: float) -> Dict[str, Any]:
-    """One question; columns that this release does not have are left out."""
+    """One query, without the columns that this release does not have."""
     columns = list(columns)
     while True:
         mark = f"~{os.urandom(12).hex()}~"
@@ -90,7 +90,7 @@ def reply(name: str, columns: Sequence[str], make_command: Maker, timeout: float
 
 
 def sacct_columns(timeout: float) -> List[str]:
-    """Those of our columns that this sacct lists."""
+    """The columns that this sacct has."""
     output, reason = run(["sacct", "--helpformat"], timeout)
     if reason:
         return SACCT
@@ -98,8 +98,8 @@ def sacct_columns(timeout: float) -> List[str]:
     return [column for column in SACCT if column.lower() in there]
 
 
-def questions(since: float, timeout: float) -> Iterator[Dict[str, Any]]:
-    """Every reply, one after the other."""
+def query_all(since: float, timeout: float) -> Iterator[Dict[str, Any]]:
+    """All replies, one after the other."""
     begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since))
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + 60))
 
@@ -123,11 +123,11 @@ def questions(since: float, timeout: float) -> Iterator[Dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--since-hours", type=float, default=24.0, metavar="HOURS",
-                        help="how far the accounting is read back [%(default)s]")  # fmt: skip
+                        help="read the accounting of this many hours [%(default)s]")  # fmt: skip
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS",
-                        help="within which each command must answer [%(default)s]")  # fmt: skip
+                        help="timeout of each command [%(default)s]")  # fmt: skip
     chosen = parser.parse_args()
-    replies = list(questions(time.time() - chosen.since_hours * 3600, chosen.timeout))
+    replies = list(query_all(time.time() - chosen.since_hours * 3600, chosen.timeout))
     json.dump({"format": FORMAT, "written": int(time.time()), "replies": replies}, sys.stdout)
     sys.stdout.write("\n")
     for found in replies:

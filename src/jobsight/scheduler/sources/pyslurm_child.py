@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Asks PySlurm one question and prints its answer as JSON; run in a process of its own.
+"""Query PySlurm once and print the reply as JSON; runs as a child process.
 
-Some calls of PySlurm crash, and others raise for one record and lose all. Here a crash costs one
-question, and a record that cannot be had costs itself. Any Python from 3.6 on that has a PySlurm
-from 22.5 on may run it; nothing of jobsight is needed there.
+Some calls of PySlurm crash, and others raise for one record and lose all of them. In a child a
+crash costs one query, and a record that raises costs itself. The script runs on any Python from
+3.6 on with PySlurm from 22.5 on and imports nothing of jobsight.
 """
 
 import json
@@ -14,14 +14,14 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 FORMAT = "jobsight pyslurm 1"
 
-# The shortest stretch of time that is asked for again, where a longer one made PySlurm raise.
-SHORTEST = 600
+# Seconds of the shortest interval that is queried again after PySlurm raised for a longer one.
+MIN_INTERVAL = 600
 
 Answer = Tuple[str, List[Any], List[str]]
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value that JSON can represent."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, bytes):
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
 
 
 def as_document(record: Any) -> Dict[str, Any]:
-    """A record of the newer interface; its own to_dict() fails for some."""
+    """A record of the newer interface; to_dict() raises for some of them."""
     if isinstance(record, dict):
         return record
     try:
@@ -56,13 +56,13 @@ def as_document(record: Any) -> Dict[str, Any]:
 
 
 def documents(found: Any) -> List[Dict[str, Any]]:
-    """Records out of a dictionary or a list, whichever a release gives."""
+    """The records of a dictionary or a list, depending on the release."""
     entries = list(found.values()) if hasattr(found, "values") else list(found)
     return [as_document(entry) for entry in entries]
 
 
 def with_user(document: Dict[str, Any]) -> Dict[str, Any]:
-    """The older interface gives the user's number only."""
+    """The older interface has only the user id."""
     if "user_id" in document and not document.get("user_name"):
         try:
             document["user_name"] = pwd.getpwuid(int(document["user_id"])).pw_name
@@ -72,7 +72,7 @@ def with_user(document: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def first_of(pyslurm: Any, *names: str) -> Tuple[str, Any]:
-    """The first of these names that this PySlurm has."""
+    """The first of the names that this PySlurm has."""
     for name in names:
         found = pyslurm
         for part in name.split("."):
@@ -109,7 +109,7 @@ def accounting(pyslurm: Any, since: int, until: int) -> Answer:
         try:
             found = load(begin, end)
         except Exception as error:
-            if end - begin <= SHORTEST:
+            if end - begin <= MIN_INTERVAL:
                 lost.append("%d to %d: %r" % (begin, end, error))
                 return
             middle = (begin + end) // 2

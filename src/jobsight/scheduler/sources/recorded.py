@@ -1,7 +1,7 @@
-"""Replies that were recorded elsewhere or kept: a folder of files.
+"""Source ``recorded``: a directory of replies that were recorded on another machine or kept.
 
-A file's name begins with the command that wrote it: ``sacct*``, ``squeue*``, ``sinfo*``, or as
-from slurmrestd ``slurmdb-job*``, ``slurm-job*``, ``slurm-node*``, ``slurm-partition*``.
+The name of a file begins with the command that wrote it: ``sacct*``, ``squeue*``, ``sinfo*``; or,
+from slurmrestd, ``slurmdb-job*``, ``slurm-job*``, ``slurm-node*``, ``slurm-partition*``.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from jobsight.scheduler.sources.replies import JSON, ROWS, read_chunks, read_row
 
 
 class RecordedSource:
-    """Every JSON reply of a folder, read anew with each question."""
+    """All replies of a directory, read again for each query."""
 
     name = "recorded"
     whole = True
 
-    def __init__(self, cluster: str, folder: Path | str) -> None:
+    def __init__(self, cluster: str, directory: Path | str) -> None:
         self._cluster = cluster
-        self._folder = Path(folder)
+        self._directory = Path(directory)
 
     def probe(self) -> str:
-        found = len(self._files(""))
-        if not found:
+        count = len(self._files(""))
+        if not count:
             raise SourceError(
-                f"the folder {self._folder} holds no recorded replies (*.json, *{JSON}, *{ROWS})"
+                f"the directory {self._directory} holds no recorded replies; expected files "
+                f"*.json, *{JSON} or *{ROWS}"
             )
-        return f"{found} recorded replies in {self._folder}"
+        return f"{count} recorded replies in {self._directory}"
 
     def queue(self) -> Jobs:
-        # The first question of a round: a folder without replies is no cluster without jobs.
+        # The first query of a round: a directory without replies is an error, not an idle cluster.
         self.probe()
         return self._jobs(("squeue", "slurm-job", "scontrol"), "squeue")
 
@@ -96,7 +97,7 @@ class RecordedSource:
         if file.name.endswith(ROWS):
             layout, chunks = read_rows(file)
             columns = layout.columns
-            rows = iterate_records(chunks, layout.mark, len(columns), file.name)
+            rows = iterate_records(chunks, layout.delimiter, len(columns), file.name)
             named = (dict(zip(columns, row, strict=True)) for row in rows)
             return jobs_from_rows(named, self._cluster, source)
         reply = stream_jobs(read_chunks(file), file.name, self._cluster, source)
@@ -111,13 +112,13 @@ class RecordedSource:
     def _files(self, names: tuple[str, ...] | str) -> list[Path]:
         matches: Callable[[Path], bool] = lambda file: file.name.startswith(names)  # noqa: E731
         found = (
-            file for ending in (".json", JSON, ROWS) for file in self._folder.glob(f"*{ending}")
+            file for ending in (".json", JSON, ROWS) for file in self._directory.glob(f"*{ending}")
         )
-        # Kept replies hold the time in their names: what came later is read later, and counts.
+        # The names of kept replies contain the time: the latest is read last and takes effect.
         return sorted(filter(matches, found))
 
 
 def _of_jobs(reply: Jobs) -> Iterator[JobRecord]:
-    """The jobs of a file, none where it is about something else."""
+    """The jobs of a file; none if it holds other records."""
     with contextlib.suppress(NoList):
         yield from reply

@@ -1,11 +1,12 @@
-"""Replies of Slurm as they came, kept for some time so that they can be read again.
+"""Keeps replies of Slurm as received, for a limited time, so that they can be read again.
 
-A folder of them is what the source "recorded" reads. JSON lies there as it is, rows of text behind
-a line that names their columns and the mark between them; both compressed.
+The source ``recorded`` reads a directory of them. JSON is stored unchanged, rows of text after a
+line with their columns and delimiter; both are compressed.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
@@ -19,19 +20,20 @@ import zstandard
 
 from jobsight.scheduler.records import SourceError
 
-logger = logging.getLogger("jobsight.scheduler")
+logger = logging.getLogger(__name__)
 
 JSON, ROWS = ".json.zst", ".rows.zst"
 _CHUNK = 1 << 18
-#: The folder is looked through for what is too old no more often than this, in seconds.
-_BETWEEN = 600.0
+#: Seconds between two searches for expired replies.
+_PRUNE_INTERVAL = 600.0
 
 
 class Layout(msgspec.Struct):
-    """How the rows of a text are divided."""
+    """How the rows of a text are separated into fields."""
 
     columns: Sequence[str]
-    mark: str
+    #: Stored under its former name.
+    delimiter: str = msgspec.field(name="mark")
 
 
 class Replies:
@@ -39,13 +41,13 @@ class Replies:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         cluster: str,
         days: float,
         size_limit: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.folder = folder / quote(cluster, safe="")
+        self.directory = directory / quote(cluster, safe="")
         self._seconds = days * 86400
         self._size_limit = size_limit
         self._clock = clock
@@ -54,12 +56,12 @@ class Replies:
     def keep(
         self, name: str, chunks: Iterable[bytes], layout: Layout | None = None
     ) -> Iterator[bytes]:
-        """Hand the chunks on, and keep a copy of a reply that came to its end.
+        """Yield the chunks, and keep a copy of a reply that was read to its end.
 
-        A folder that cannot be written costs the copy, never the scrape.
+        If the directory cannot be written, the copy is lost and the scrape continues.
         """
         suffix = JSON if layout is None else ROWS
-        copy = _Copy(self.folder, f"{name}-{self._moment()}{suffix}")
+        copy = _Copy(self.directory, f"{name}-{self._timestamp()}{suffix}")
         try:
             if layout is not None:
                 copy.write(msgspec.json.encode(layout) + b"\n")
@@ -71,25 +73,25 @@ class Replies:
             copy.close()
         self._prune()
 
-    def _moment(self) -> str:
-        whole = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
-        return f"{whole}-{time.monotonic_ns() % 10**9:09d}"
+    def _timestamp(self) -> str:
+        seconds = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
+        return f"{seconds}-{time.monotonic_ns() % 10**9:09d}"
 
     def _prune(self) -> None:
         now = self._clock()
-        if now - self._pruned < _BETWEEN:
+        if now - self._pruned < _PRUNE_INTERVAL:
             return
         self._pruned = now
         kept = 0
-        # The newest first, so that the oldest go where there are too many.
-        for file in sorted(self.folder.glob("*.zst"), key=_age, reverse=True):
+        # The newest first, so that the oldest are removed beyond the size limit.
+        for file in sorted(self.directory.glob("*.zst"), key=_modified, reverse=True):
             status = file.stat()
             kept += status.st_size
             if now - status.st_mtime > self._seconds or kept > self._size_limit:
                 file.unlink(missing_ok=True)
 
 
-def _age(file: Path) -> float:
+def _modified(file: Path) -> float:
     try:
         return file.stat().st_mtime
     except OSError:
@@ -97,24 +99,24 @@ def _age(file: Path) -> float:
 
 
 class _Copy:
-    """One reply on its way into a file, which appears whole or not at all."""
+    """A reply that is written to a file; the file appears when it is complete."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._file = folder / name
-        self._partial = folder / f".{name}.{os.getpid()}.partial"
-        self._packer = zstandard.ZstdCompressor(level=3).compressobj()
+    def __init__(self, directory: Path, name: str) -> None:
+        self._file = directory / name
+        self._partial = directory / f".{name}.{os.getpid()}.partial"
+        self._compressor = zstandard.ZstdCompressor(level=3).compressobj()
         self._opened: BinaryIO | None = None
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._opened = self._partial.open("xb")
         except OSError as error:
             self._give_up(error)
 
     def write(self, data: bytes) -> None:
-        self._put(self._packer.compress(data))
+        self._append(self._compressor.compress(data))
 
     def finish(self) -> None:
-        self._put(self._packer.flush())
+        self._append(self._compressor.flush())
         if self._opened is None:
             return
         try:
@@ -128,7 +130,7 @@ class _Copy:
             self._opened.close()
             self._partial.unlink(missing_ok=True)
 
-    def _put(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         if self._opened is None:
             return
         try:
@@ -137,13 +139,13 @@ class _Copy:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning("%s: the reply is not kept: %s", self._file, error.strerror)
+        logger.warning("%s: the copy of a reply cannot be written: %s", self._file, error.strerror)
         self.close()
         self._opened = None
 
 
 def read_chunks(file: Path) -> Iterator[bytes]:
-    """The content of a kept or recorded reply, piece by piece."""
+    """The content of a kept or recorded reply."""
     try:
         with file.open("rb") as opened:
             if file.suffix != ".zst":
@@ -156,26 +158,21 @@ def read_chunks(file: Path) -> Iterator[bytes]:
     except OSError as error:
         raise SourceError(f"{file}: cannot be read: {error.strerror}") from None
     except zstandard.ZstdError as error:
-        raise SourceError(f"{file}: is damaged: {error}") from None
+        raise SourceError(f"{file}: is corrupt: {error}") from None
 
 
 def read_rows(file: Path) -> tuple[Layout, Iterator[bytes]]:
-    """A kept text: how it is divided, and its content."""
+    """The layout and the content of a kept text."""
     chunks = read_chunks(file)
     first = b""
     while b"\n" not in first:
         chunk = next(chunks, b"")
         if not chunk:
-            raise SourceError(f"{file}: is cut short")
+            raise SourceError(f"{file}: is truncated")
         first += chunk
     line, _, rest = first.partition(b"\n")
     try:
         layout = msgspec.json.decode(line, type=Layout)
     except msgspec.DecodeError:
-        raise SourceError(f"{file}: does not begin with the names of its columns") from None
-    return layout, _chained(rest, chunks)
-
-
-def _chained(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from others
+        raise SourceError(f"{file}: does not begin with a line of its columns") from None
+    return layout, itertools.chain([rest], chunks)

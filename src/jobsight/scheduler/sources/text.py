@@ -1,6 +1,6 @@
-"""sacct, squeue and sinfo with fixed columns, on this machine: every release has them.
+"""Source ``text``: columns of sacct, squeue and sinfo, which every release has.
 
-Reservations, QOS and associations by Slurm's administrative commands, for every release.
+:func:`query_policy` reads reservations, QOS and associations from the administrative commands.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ from jobsight.scheduler.sources.commands import (
     window_options,
 )
 from jobsight.scheduler.sources.replies import Layout, Replies
+from jobsight.util.batching import batched
 
-#: Ids in one command, which has a longest length.
-_MOST_IDS = 500
+#: Ids in one command, whose length is limited.
+_MAX_IDS = 500
 
 
 class TextSource:
-    """Columns that are counted, with a mark between them that is new in every call."""
+    """Counted columns, with a delimiter that is new in every call."""
 
     name = "text"
     whole = False
@@ -67,43 +68,45 @@ class TextSource:
         self._columns: tuple[str, ...] | None = None
 
     def probe(self) -> str:
-        version = self._whole(["sacct", "--version"], self._timeout).decode("utf-8", "replace")
+        version = self._output(["sacct", "--version"], self._timeout).decode("utf-8", "replace")
         columns = len(self._sacct_columns())
-        self._whole(["squeue", "--noheader", "--user=root", "--format=%i"], self._timeout)
+        self._output(["squeue", "--noheader", "--user=root", "--format=%i"], self._timeout)
         return f"sacct and squeue answer, {version.strip()}, {columns} columns"
 
     def queue(self) -> Jobs:
-        rows = squeue.queue_rows(["--states=all"], self._timeout, self._whole)
+        rows = squeue.queue_rows(["--states=all"], self._timeout, self._output)
         return squeue.jobs_from_rows(rows, self._cluster)
 
     def accounting(self, since: int, until: int) -> Jobs:
         return self._accounting("--allusers", *window_options(since, until))
 
     def accounting_of(self, job_ids: Sequence[int]) -> Jobs:
-        groups = (job_ids[place : place + _MOST_IDS] for place in range(0, len(job_ids), _MOST_IDS))
-        return join_jobs(self._accounting(f"--jobs={','.join(map(str, ids))}") for ids in groups)
+        return join_jobs(
+            self._accounting(f"--jobs={','.join(map(str, ids))}")
+            for ids in batched(job_ids, _MAX_IDS)
+        )
 
     def _accounting(self, *options: str) -> Jobs:
         columns = self._sacct_columns()
-        mark = new_delimiter()
-        # parsable, not parsable2: the last field is closed by the mark as well.
+        delimiter = new_delimiter()
+        # parsable, not parsable2: the last field ends with the delimiter, too.
         command = [
             "sacct", "--parsable", "--noheader", "--noconvert", "--duplicates",
-            f"--delimiter={mark}", f"--format={','.join(columns)}", *options,
+            f"--delimiter={delimiter}", f"--format={','.join(columns)}", *options,
         ]  # fmt: skip
         chunks = self._run(command, self._timeout)
         if self._replies is not None:
-            chunks = self._replies.keep("sacct", chunks, Layout(columns, mark))
-        rows = iterate_records(chunks, mark, len(columns), "sacct")
+            chunks = self._replies.keep("sacct", chunks, Layout(columns, delimiter))
+        rows = iterate_records(chunks, delimiter, len(columns), "sacct")
         named = (dict(zip(columns, row, strict=True)) for row in rows)
         return jobs_from_rows(named, self._cluster, "sacct")
 
-    def _whole(self, command: Sequence[str], timeout: float) -> bytes:
+    def _output(self, command: Sequence[str], timeout: float) -> bytes:
         return b"".join(self._run(command, timeout))
 
     def _sacct_columns(self) -> tuple[str, ...]:
         if self._columns is None:
-            listed = self._whole(["sacct", "--helpformat"], self._timeout)
+            listed = self._output(["sacct", "--helpformat"], self._timeout)
             self._columns = choose_columns(listed.decode("utf-8", "replace").split())
         return self._columns
 
@@ -115,26 +118,26 @@ class TextSource:
         return partitions_from_rows(self._sinfo(PARTITION_COLUMNS), self._cluster)
 
     def policy(self) -> Policy:
-        return ask_policy(self._cluster, self._run, self._timeout)
+        return query_policy(self._cluster, self._run, self._timeout)
 
     def _sinfo(self, columns: Sequence[str], *options: str) -> list[dict[str, str]]:
-        """Columns that this sinfo does not have are left out and are empty."""
+        """The rows of sinfo; columns that this release does not have are empty."""
         wanted = list(columns)
         while True:
-            mark = new_delimiter()
-            layout = ",".join(f"{column}:{mark}" for column in wanted)
+            delimiter = new_delimiter()
+            layout = ",".join(f"{column}:{delimiter}" for column in wanted)
             command = ["sinfo", "--noheader", *options, f"--Format={layout}"]
             try:
-                output = self._whole(command, self._timeout)
+                output = self._output(command, self._timeout)
             except SourceError as error:
                 refused = [name for name in wanted[1:] if name.lower() in str(error).lower()]
                 if "format" not in str(error).lower() or not refused:
                     raise
                 wanted = [name for name in wanted if name not in refused]
                 continue
-            rows = split_records(output, mark, len(wanted), "sinfo")
+            rows = split_records(output, delimiter, len(wanted), "sinfo")
             if output.strip() and not rows:
-                raise AdaptError("sinfo gave text without any of the columns that were asked for")
+                raise AdaptError("sinfo gave text without any of the requested columns")
             empty = dict.fromkeys(columns, "")
             return [empty | dict(zip(wanted, row, strict=True)) for row in rows]
 
@@ -144,30 +147,30 @@ _ASSOCIATION = ("Account", "User", "Partition", "ParentName", "Share", "QOS")
 _SHARE = ("Account", "User", "NormShares", "EffectvUsage", "FairShare")
 
 
-def ask_policy(cluster: str, run: StreamRunner, timeout: float) -> Policy:
-    """Three short questions, and a fourth for the shares."""
+def query_policy(cluster: str, run: StreamRunner, timeout: float) -> Policy:
+    """Three short queries, and a fourth for the fair share."""
 
-    def ask(*command: str) -> str:
+    def output(*command: str) -> str:
         return b"".join(run(command, timeout)).decode("utf-8", "backslashreplace")
 
     def rows(columns: Sequence[str], *command: str) -> list[dict[str, str]]:
-        return parse_columns(ask(*command), columns, command[0])
+        return parse_columns(output(*command), columns, command[0])
 
-    found = Policy()
-    found.reservations = read_reservations(
-        parse_scontrol(ask("scontrol", "show", "reservation", "--oneliner")),
+    policy = Policy()
+    policy.reservations = read_reservations(
+        parse_scontrol(output("scontrol", "show", "reservation", "--oneliner")),
         cluster,
-        found.problems,
+        policy.problems,
     )
     manager = ("sacctmgr", "--parsable2", "--noheader", "--readonly", "show")
-    found.qos = read_qos(
-        rows(_QOS, *manager, "qos", f"format={','.join(_QOS)}"), cluster, found.problems
+    policy.qos = read_qos(
+        rows(_QOS, *manager, "qos", f"format={','.join(_QOS)}"), cluster, policy.problems
     )
     wanted = (f"cluster={cluster}", f"format={','.join(_ASSOCIATION)}")
-    found.associations = read_associations(
-        rows(_ASSOCIATION, *manager, "associations", *wanted), cluster, found.problems
+    policy.associations = read_associations(
+        rows(_ASSOCIATION, *manager, "associations", *wanted), cluster, policy.problems
     )
     layout = f"--format={','.join(_SHARE)}"
     shares = rows(_SHARE, "sshare", "--all", "--parsable2", "--noheader", layout)
-    add_shares(found.associations, shares)
-    return found
+    add_shares(policy.associations, shares)
+    return policy

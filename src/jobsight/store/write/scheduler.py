@@ -1,7 +1,7 @@
 """Runs as the scheduler reports them, outside of batches.
 
 :func:`record_jobs` merges job records by the rules that hold for batches, with the details of a
-run in the same transaction. :func:`open_runs` lists what a scrape has to ask for again;
+run in the same transaction. :func:`open_runs` lists the runs that a scrape queries by id;
 :func:`changed_runs` and :func:`running_runs` are what sinks are fed with.
 """
 
