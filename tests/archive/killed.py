@@ -22,7 +22,7 @@ STEPS = (
     (storage.TableFile, "__init__"),
     (storage.TableFile, "write"),
     (storage.Storage, "put"),
-    (writer._Round, "_mark"),
+    (writer._Round, "_end_part"),
     (writer._Round, "_add"),
 )
 

@@ -17,7 +17,7 @@ from jobsight.archive import writer
 from jobsight.archive.storage import open_storage
 from jobsight.config.settings import ArchiveSettings
 from jobsight.store.store import Store
-writer.PART_RUNS = 2000
+writer.MAX_PART_RUNS = 2000
 with Store.open(sys.argv[1]) as store:
     place = open_storage(ArchiveSettings(location=sys.argv[2]))
     print(writer.write_archive(store, place, {NOW}).runs)

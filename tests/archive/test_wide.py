@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jobsight.archive.schema import (
     Metric,
-    Stretch,
+    Segment,
     columns_of,
     metrics_of,
     pieces,
@@ -27,34 +27,34 @@ from tests.store.series.test_codec import curves, same
 def test_what_goes_in_comes_out(
     given: list[tuple[np.ndarray, dict[str, np.ndarray]]],
 ) -> None:
-    stretches = [
-        Stretch(7, 1, "part", number, "n1", SeriesBlock(times, columns))
+    segments = [
+        Segment(7, 1, "part", number, "n1", SeriesBlock(times, columns))
         for number, (times, columns) in enumerate(given)
     ]
-    kinds = [metrics_of(stretch.curves) for stretch in stretches]
+    kinds = [metrics_of(segment.block) for segment in segments]
     schema = wide_schema({Metric(*item) for found in kinds for item in found.items()})
     sink = pa.BufferOutputStream()
-    pq.write_table(wide_table(stretches, schema), sink)
+    pq.write_table(wide_table(segments, schema), sink)
     table = pq.read_table(sink.getvalue())
     names = [name.casefold() for name in table.schema.names]
     assert len(set(names)) == len(names)
     columns = columns_of(table.schema)
-    for stretch, found in zip(stretches, kinds, strict=True):
-        mine = table.filter(pc.equal(table.column("sighting"), stretch.sighting))
+    for segment, found in zip(segments, kinds, strict=True):
+        mine = table.filter(pc.equal(table.column("sighting"), segment.sighting))
         wanted = {Metric(*item): columns[Metric(*item)] for item in found.items()}
         again = series_of(mine, wanted)
-        assert same(again.times, stretch.curves.times)
-        assert list(again.columns) == list(stretch.curves.columns)
-        for name, values in stretch.curves.columns.items():
+        assert same(again.times, segment.block.times)
+        assert list(again.columns) == list(segment.block.columns)
+        for name, values in segment.block.columns.items():
             assert same(again.columns[name], values)
 
 
 @given(curves(), st.integers(1, 20))
 def test_pieces_are_the_whole(given: tuple[np.ndarray, dict[str, np.ndarray]], values: int) -> None:
-    whole = Stretch(7, 1, "part", 0, "n1", SeriesBlock(*given))
+    whole = Segment(7, 1, "part", 0, "n1", SeriesBlock(*given))
     found = list(pieces(whole, values))
-    assert sum(len(piece.curves.times) for piece in found) == len(given[0])
+    assert sum(len(piece.block.times) for piece in found) == len(given[0])
     for piece in found:
-        rows = len(piece.curves.times)
-        assert rows == 1 or rows * len(piece.curves.columns) <= values
-        assert all(len(column) == rows for column in piece.curves.columns.values())
+        rows = len(piece.block.times)
+        assert rows == 1 or rows * len(piece.block.columns) <= values
+        assert all(len(column) == rows for column in piece.block.columns.values())

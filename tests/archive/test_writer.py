@@ -14,10 +14,11 @@ from jobsight.archive import writer
 from jobsight.archive.reader import Reader, attach
 from jobsight.archive.storage import Storage
 from jobsight.archive.verify import check_archive, list_months
-from jobsight.archive.writer import archive_lock, write_archive
+from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND
 from jobsight.store.store import Store
+from jobsight.store.write.archiving import archive_lock
 from jobsight.util.locks import AlreadyRunning
 from tests.archive import months
 from tests.archive.months import FINISHED, HOUR, LATER, NOVEMBER, OCTOBER
@@ -163,10 +164,10 @@ def test_a_run_that_changes_meanwhile_waits_for_the_next_round(
 def test_long_months_become_several_parts(
     filled: Store, place: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "PART_RUNS", 3)
-    monkeypatch.setattr(writer, "_AT_ONCE", 2)
+    monkeypatch.setattr(writer, "MAX_PART_RUNS", 3)
+    monkeypatch.setattr(writer, "_BATCH_SIZE", 2)
     # Job 2 has three sightings, and is read alone.
-    monkeypatch.setattr(writer, "_NODES_AT_ONCE", 2)
+    monkeypatch.setattr(writer, "_MAX_NODES", 2)
     seen: list[tuple[int, int]] = []
     done = write_archive(filled, place, LATER, progress=lambda *numbers: seen.append(numbers))
     assert (done.runs, done.parts) == (6, 3)
@@ -178,7 +179,7 @@ def test_long_months_become_several_parts(
 def test_large_parts_are_closed_early(
     filled: Store, place: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_AT_ONCE", 1)
+    monkeypatch.setattr(writer, "_BATCH_SIZE", 1)
     monkeypatch.setattr(writer, "PART_SIZE", 1)
     assert write_archive(filled, place, LATER).parts == 6
     assert [job for job, _ in months.archived_rows(Path(place.location))] == list(FINISHED)

@@ -10,12 +10,13 @@ import pytest
 from jobsight.config.settings import ExportSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.export import extract
-from jobsight.export.extract import ExportState, Extracted, Extractor, say_again
-from jobsight.export.records import ReportedRun, Reporting
+from jobsight.export.extract import Extracted, Extractor
+from jobsight.export.records import RecordBuilder
 from jobsight.model import SECOND, JobInfo
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.worker import update
 from jobsight.store.store import Store
+from jobsight.store.write.exports import ExportedRun, ExportState, report_again
 from tests.export.documents import NAMESPACE, read_all, read_file
 from tests.software.rule_sets import BETTER, NONE, PLAIN
 from tests.store.sample import START, batch, info, part, sighting, totals, use
@@ -140,7 +141,7 @@ def test_runs_of_a_path_can_be_said_again(store: Store, tmp_path: Path) -> None:
     with store.database.write() as transaction:
         found = transaction.execute("SELECT id FROM paths WHERE path = :path", {"path": BETA})
         (path_id,) = found.fetchone()
-    say_again(store.database, [path_id])
+    report_again(store.database, [path_id])
     export(store, tmp_path)
     assert ids(tmp_path) == [1, 2, 2]
 
@@ -208,7 +209,7 @@ def test_another_process_that_exports_is_noticed(
         original(file, data)
 
     monkeypatch.setattr(extract, "prepare_file", prepare)
-    with pytest.raises(StoreError, match="by another process meanwhile"):
+    with pytest.raises(StoreError, match="another process has written"):
         export(store, tmp_path, None)
     assert ids(tmp_path) == []
     assert ids(tmp_path / "other") == [1]
@@ -268,8 +269,8 @@ def test_a_path_of_any_bytes_goes_through(store: Store, tmp_path: Path) -> None:
 
 def shares(used: dict[int, int], **more: float) -> list[tuple[str, str]]:
     texts = {number: SoftwareName(f"s{number}", "", "%(user)s of %(project)s") for number in used}
-    reporting = Reporting(names=texts, **more)  # type: ignore[arg-type]
-    record = reporting.record(ReportedRun("c", 1, None, "al<ice", None, used))
+    reporting = RecordBuilder(names=texts, **more)  # type: ignore[arg-type]
+    record = reporting.build(ExportedRun("c", 1, None, "al<ice", None, used))
     assert record.id == "c:1"
     assert {one.local_version for one in record.software} <= {"al<ice of "}
     return [(one.name, one.usage) for one in record.software]

@@ -245,11 +245,15 @@ def test_the_command_says_how_it_went(
 
 
 WRONG = [
-    ("log_all=", "#log_all=", "log_all: names no endpoint"),
-    ("log_all=https", "log_all=ftp", "is no address; right: https://HOST"),
-    ("[logger]", "[logger]\ntimeout=soon", "timeout: 'soon' is no pair of seconds; right: 10,10"),
+    ("log_all=", "#log_all=", "log_all: no endpoint"),
+    ("log_all=https", "log_all=ftp", "is not an address; expected https://HOST"),
+    (
+        "[logger]",
+        "[logger]\ntimeout=soon",
+        "timeout: 'soon' is not a pair of seconds",
+    ),
     ("[logger]", "[logger]\nbatch_size=0", "[logger] batch_size: expected `int` >= 1, got '0'"),
-    ("[logger]", "[logger]\nlog_vo=bio", "log_vo: 'bio' is no pair"),
+    ("[logger]", "[logger]\nlog_vo=bio", "log_vo: 'bio' is not a pair"),
     ("[logger]", "[logger]\nloglevel=LOUD", "there is no log level 'LOUD'"),
     ("[common]", "common", "File contains no section headers"),
 ]

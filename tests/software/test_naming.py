@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from jobsight.config.settings import SoftwareSettings
 from jobsight.model import SECOND, ExecutableUse, JobInfo, JobPart
 from jobsight.software import naming
-from jobsight.software.preview import preview, software_names
+from jobsight.software.naming import software_names
+from jobsight.software.preview import preview
 from jobsight.software.rules import RuleSet
 from jobsight.software.worker import Worker, update, updating
 from jobsight.store.schema.tables import metadata, usage_by_day
@@ -83,7 +84,7 @@ def test_a_path_of_many_runs_is_renamed_in_parts(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And goes on where it was stopped, even when other rules come before it is done."""
-    monkeypatch.setattr(naming, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(naming, "MAX_NODES", 2)
     fill(store, 7)
     update(store, PLAIN)
     naming.adopt_rules(store.database, BETTER)

@@ -159,11 +159,11 @@ WRONG = [
     ("rules: [{match: /a, software: a, version: '1'}]", "rule 1: versionstr: is missing"),
     (
         "rules: [{match: /a, software: a, version: 1.0, versionstr: ''}]",
-        "rule 1: version: expected a text, got `float`; right: a text in quotes, '1.0'",
+        "rule 1: version: expected a text, got `float`; put it in quotes: '1.0'",
     ),
     (
         "rules: [{match: '/(a', software: a, version: '', versionstr: ''}]",
-        "rule 1: match: '/(a' is no regular expression: missing ), unterminated subpattern",
+        "rule 1: match: '/(a' is not a regular expression: missing ), unterminated subpattern",
     ),
     (
         "rules:\n- {match: /a, software: a, version: '', versionstr: ''}\n"
@@ -172,7 +172,7 @@ WRONG = [
     ),
     (
         "rules: [{match: /a, software: '100%', version: '', versionstr: ''}]",
-        "rule 1: software: '%' is no place to fill; right: %(name)s, or %% for the sign",
+        "rule 1: software: '%' is not a placeholder; expected %(name)s, or %% for %",
     ),
     (
         "rules: [{match: /a, software: a, version: '', versionstr: '', ignore: perhaps}]",
@@ -180,20 +180,20 @@ WRONG = [
     ),
     ("rules: {match: /a}", "rules: expected a list, got `dict`"),
     ("rules: [/a]", "rule 1: expected keys and values, got `str`"),
-    ("- /a", "holds no rules; right: a list `rules:`, or a section sams.software.Regexp"),
+    ("- /a", "contains no rules; expected a list `rules:` or a section sams.software.Regexp"),
     ("rules: [", "while parsing"),
     (
         "rules: [{match: '(?!/a)(b*)*', software: a, version: '', versionstr: ''}]",
-        "a repeat inside of a repeat together with look-around",
+        "a repeat inside a repeat together with look-around",
     ),
     (
         "rules: [{match: '(?!/a).*/.*/.*', software: a, version: '', versionstr: ''}]",
         "too many repeats together with look-around",
     ),
-    ("rules: []\ntests: [{path: /a}]", "test 1: say what is expected"),
+    ("rules: []\ntests: [{path: /a}]", "test 1: expected one of software"),
     (
         "rewrite: [{match: {software: '('}, update: {software: b}}]",
-        "rewrite 1: match: software: '(' is no regular expression",
+        "rewrite 1: match: software: '(' is not a regular expression",
     ),
 ]
 
@@ -232,10 +232,10 @@ def test_unknown_keys_and_unused_rewrites_are_warned_of(tmp_path: Path) -> None:
     assert found.warnings == [
         f"{file}: unknown key rulez; did you mean rules?",
         f"{file}: rule 1: unknown key ingore; did you mean ignore?",
-        f"{file}: rule 1: software: %(user)s is no group of match; taken as %%(user)s",
-        f"{file}: rewrite 1: is not used: update is no list of software, version ...",
+        f"{file}: rule 1: software: %(user)s is not a group of match; read as %%(user)s",
+        f"{file}: rewrite 1: is ignored: update is not a mapping of software, version ...",
         f"{file}: rewrite 2: match: unknown key softwear; did you mean software?",
-        f"{file}: rewrite 2: is not used: match names none of software, version, versionstr",
+        f"{file}: rewrite 2: is ignored: match has none of software, version, versionstr",
     ]
     assert found.name(b"/a") == named("%(user)s", "", "")
 
@@ -291,7 +291,7 @@ SLOW = [
 @pytest.mark.parametrize(("pattern", "taken"), SLOW)
 def test_what_python_matches_has_few_ways_to_match(pattern: str, taken: bool) -> None:
     if not taken:
-        with pytest.raises(PatternError, match="can take for ever"):
+        with pytest.raises(PatternError, match=r"can take (exponential time|too long)"):
             Pattern(pattern)
         return
     found = Pattern(pattern)
@@ -322,7 +322,7 @@ def test_where_re2_gives_up_the_rules_are_asked_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_up: str
 ) -> None:
     if gives_up == "while compiling":
-        monkeypatch.setattr("jobsight.software.rules.MEMORY", 60_000)
+        monkeypatch.setattr("jobsight.software.rules.MAX_MEMORY", 60_000)
     else:
         # What RE2 gives where its table grows beyond its memory: no match at all.
         monkeypatch.setattr(re2.Set, "Match", lambda self, text: [])
@@ -333,7 +333,7 @@ def test_where_re2_gives_up_the_rules_are_asked_one_by_one(
     found = rules(tmp_path, "rules:\n" + "\n".join(lines))
     names = [found.name(b"/q/x%d/y%d/z" % (n, n)) for n in range(150)]
     assert [name and name.software for name in names] == [str(n) for n in range(150)]
-    assert found._matching.ask_together(b"/q/x1/y1/z", True) == -1
+    assert found._matching.first_by_re2(b"/q/x1/y1/z", True) == -1
 
 
 def test_scripts_of_interpreters_have_rules_of_their_own(tmp_path: Path) -> None:

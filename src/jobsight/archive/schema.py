@@ -109,18 +109,18 @@ _KEY = (
 )
 _SIGHTING = (
     *_KEY,
-    ("sighting", pa.int32(), "Counts the sightings of the run, of which a node has mostly one."),
+    ("sighting", pa.int32(), "Number of the sighting within the run; a node usually has one."),
     ("node", TEXT, "The node's name."),
 )
 
 RUNS = _schema(
     *_KEY,
     ("archived", TIME, "When this version was written; the newest one counts."),
-    ("withdrawn", FLAG, "The run got another start later, and is to be found under that."),
+    ("withdrawn", FLAG, "The run got another start later and is archived under that."),
     ("updated", TIME, "When the run was last changed in the store."),
-    ("provisional", FLAG, "The scheduler has given no start; `start` is the birth on the node."),
-    ("source", TEXT, "Who told of the run."),
-    ("sluid", TEXT, "Slurm's own lasting id, where it gives one."),
+    ("provisional", FLAG, "No start from the scheduler; `start` is the creation time on the node."),
+    ("source", TEXT, "The source of the run."),
+    ("sluid", TEXT, "Slurm's SLUID, if it assigns one."),
     ("restart_count", NUMBER, "How often the job had been requeued."),
     ("array_job_id", NUMBER, "The id of the array."),
     ("array_task_id", NUMBER, "The number within the array."),
@@ -132,20 +132,20 @@ RUNS = _schema(
     ("account", TEXT, "The account or project."),
     ("partition", TEXT, "The partition."),
     ("qos", TEXT, "The quality of service."),
-    ("command", TEXT, "What was submitted."),
-    ("nodes", pa.list_(TEXT), "The nodes that the scheduler names."),
+    ("command", TEXT, "The submitted command."),
+    ("nodes", pa.list_(TEXT), "The nodes, as given by the scheduler."),
     ("cpus", NUMBER, "CPUs allocated."),
     ("memory", NUMBER, "Memory allocated."),
     ("gpus", NUMBER, "GPUs allocated."),
-    ("tres", pa.map_(TEXT, NUMBER), "All that was allocated, by Slurm's names."),
-    ("time_limit", SECONDS, "The limit of time."),
+    ("tres", pa.map_(TEXT, NUMBER), "All allocated resources, by Slurm's names."),
+    ("time_limit", SECONDS, "The time limit."),
     ("submit", TIME, "When the job was submitted."),
     ("end", TIME, "When the run ended."),
     ("state", TEXT, "The scheduler's last state."),
     ("exit_code", NUMBER, "The exit code."),
     ("exit_signal", NUMBER, "The signal that ended it."),
     ("cpu_time", SECONDS, "CPU time on all nodes."),
-    ("memory_used_peak", NUMBER, "Highest sampled use of memory, summed over the nodes."),
+    ("memory_used_peak", NUMBER, "Highest sampled memory use, summed over the nodes."),
     ("memory_peak", NUMBER, "The kernel's peak, page cache included, summed over the nodes."),
     ("first_seen", TIME, "The first sample."),
     ("last_seen", TIME, "The last sample."),
@@ -153,31 +153,31 @@ RUNS = _schema(
     ("executable_count", NUMBER, "Rows of this run in `executables`."),
     ("step_count", NUMBER, "Rows of this run in `steps`."),
     ("sample_count", NUMBER, "Rows of this run in `series`."),
-    ("details", pa.binary(), "What else the scheduler said, as the store keeps it."),
+    ("details", pa.binary(), "Further fields of the scheduler, as encoded in the store."),
 )
 
 NODES = _schema(
     *_SIGHTING,
-    ("boot_id", TEXT, "The boot of the node."),
-    ("birth", TIME, "When the job's first process or cgroup was born there."),
+    ("boot_id", TEXT, "The boot id of the node."),
+    ("birth", TIME, "When the job's cgroup or first process was created there."),
     ("sluid", TEXT, "As the node saw it."),
     ("restart_count", NUMBER, "As the node saw it."),
-    ("epoch", TEXT, "The life of the agent that was heard last."),
-    ("written", TIME, "When that agent wrote its last batch."),
+    ("epoch", TEXT, "The agent epoch that reported last."),
+    ("written", TIME, "When the agent wrote its last batch."),
     ("final", FLAG, "The agent has seen the end of the job."),
     ("first_sample", TIME, "The first sample."),
     ("last_sample", TIME, "The last sample."),
-    ("counted", TIME, "When the figures below were read; NULL where there are none."),
+    ("counted", TIME, "When the figures below were read; NULL if there are none."),
     ("cpu_source", TEXT, "Where the CPU time comes from."),
     ("cpu_time", SECONDS, "CPU time."),
-    ("cpu_user", SECONDS, "The part spent in programs."),
-    ("cpu_system", SECONDS, "The part spent in the kernel."),
+    ("cpu_user", SECONDS, "CPU time in user mode."),
+    ("cpu_system", SECONDS, "CPU time in the kernel."),
     ("cpu_overhead", SECONDS, "The share of slurmstepd, counted apart."),
     ("memory_peak", NUMBER, "The kernel's peak, page cache included."),
     ("memory_used_peak", NUMBER, "Highest sampled use."),
     ("memory_limit", NUMBER, "The limit of the cgroup."),
     ("swap_peak", NUMBER, "Highest use of swap."),
-    ("oom_kills", NUMBER, "Processes killed for want of memory."),
+    ("oom_kills", NUMBER, "Processes killed by the OOM killer."),
     ("read_characters", NUMBER, "Bytes through read(2)."),
     ("written_characters", NUMBER, "Bytes through write(2)."),
     ("read_bytes", NUMBER, "Bytes fetched from storage."),
@@ -186,17 +186,17 @@ NODES = _schema(
     ("write_calls", NUMBER, "Calls of write(2)."),
     ("processes", NUMBER, "Processes seen."),
     ("executions", NUMBER, "Programs started."),
-    ("coverage", TEXT, "How much each group of figures stands for, as JSON."),
-    ("metrics", pa.map_(TEXT, TEXT), "The curves in `series` with their type, int64 or double."),
+    ("coverage", TEXT, "The coverage of each group of figures, as JSON."),
+    ("metrics", pa.map_(TEXT, TEXT), "The metrics in `series` with their type, int64 or double."),
     ("sample_count", NUMBER, "Rows of this sighting in `series`."),
 )
 
 _FIGURES = {
-    "executions": "How often it was started.",
+    "executions": "Executions.",
     "processes": "Processes that ran it.",
     "cpu_time": "CPU time.",
-    "cpu_user": "The part spent in the program.",
-    "cpu_system": "The part spent in the kernel.",
+    "cpu_user": "CPU time in user mode.",
+    "cpu_system": "CPU time in the kernel.",
     "cpu_estimated": "The part of the CPU time that was estimated.",
     "read_bytes": "Bytes fetched from storage.",
     "written_bytes": "Bytes sent to storage.",
@@ -206,15 +206,15 @@ _FIGURES = {
 EXECUTABLES = _schema(
     *_SIGHTING,
     ("path", pa.binary(), "The file's path, byte for byte."),
-    ("path_text", TEXT, "The same to read: other bytes than printable UTF-8 as `\\xNN`."),
-    ("path_known", FLAG, "False where only the command's name is known."),
-    ("epoch", NUMBER, "The life of the agent, as a number; figures add up over them."),
-    ("sequence", NUMBER, "The batch that brought these figures."),
+    ("path_text", TEXT, "The path as text: bytes that are not printable UTF-8 as `\\xNN`."),
+    ("path_known", FLAG, "False if only the command name is known."),
+    ("epoch", NUMBER, "The agent epoch, as a number; figures add up over epochs."),
+    ("sequence", NUMBER, "The sequence number of the batch with these figures."),
     *(
         (name, SECONDS if name.startswith("cpu_") else NUMBER, _FIGURES[name])
         for name in SUMMED_FIGURES
     ),
-    ("peak_memory", NUMBER, "Highest use of memory of one process."),
+    ("peak_memory", NUMBER, "Highest memory use of one process."),
     ("first_seen", TIME, "When it was first seen."),
     ("last_seen", TIME, "When it was last seen."),
 )
@@ -226,7 +226,7 @@ STEPS = _schema(
     ("cpu_time", SECONDS, "CPU time."),
     ("cpu_overhead", SECONDS, "The share of slurmstepd, counted apart."),
     ("memory_peak", NUMBER, "The kernel's peak."),
-    ("oom_kills", NUMBER, "Processes killed for want of memory."),
+    ("oom_kills", NUMBER, "Processes killed by the OOM killer."),
     ("first_seen", TIME, "When it was first seen."),
     ("last_seen", TIME, "When it was last seen."),
     ("ended", FLAG, "Its end was seen."),
@@ -265,7 +265,7 @@ SEMI JOIN runs USING (cluster, month, part, job_id, start);"""
 
 
 def views(settings: ArchiveSettings) -> str:
-    """Statements that DuckDB is given once."""
+    """SQL statements that create the views in DuckDB."""
     if settings.location is None:
         raise ConfigError("there is no archive: set archive.location")
     location = settings.location.rstrip("/")
@@ -274,7 +274,7 @@ def views(settings: ArchiveSettings) -> str:
         name = f"{location}/{table}/*/*/*.parquet".replace("'", "''")
         options = ["hive_types = {cluster: VARCHAR, month: VARCHAR}"]
         if table == "series":
-            # Months differ in the metrics that were taken.
+            # Months differ in their metrics.
             options.append("union_by_name = true")
         files = f"read_parquet('{name}', {', '.join(options)})"
         statements.append((_RUNS if table == "runs" else _OTHER).format(table=table, files=files))
@@ -282,7 +282,7 @@ def views(settings: ArchiveSettings) -> str:
 
 
 def _secret(settings: ArchiveSettings) -> list[str]:
-    """How DuckDB reaches the service; the keys are taken from the environment."""
+    """The S3 service for DuckDB, which reads the keys from the environment."""
     options = ["TYPE s3", "PROVIDER credential_chain"]
     if settings.s3.endpoint is not None:
         scheme, _, host = settings.s3.endpoint.partition("://")
@@ -296,9 +296,9 @@ def _secret(settings: ArchiveSettings) -> list[str]:
     return [f"CREATE OR REPLACE SECRET jobsight ({', '.join(options)});"]
 
 
-#: Values (rows times metrics) of one row group. A run's curves are read in such pieces.
+#: Values (rows times metrics) of one row group, the unit in which time series are read.
 GROUP_VALUES = 1 << 20
-#: Metrics in one file. Where there are more, another file begins.
+#: Metrics in one file; more start another file.
 MAX_METRICS = 2000
 
 INTEGER, FLOAT = "int64", "double"
@@ -307,33 +307,33 @@ _TAKEN = frozenset({*SERIES.names, "cluster", "month"})
 
 
 class Metric(NamedTuple):
-    """A metric as one type of numbers."""
+    """A metric with the type of its values."""
 
     name: str
     kind: str
 
 
-class Stretch(NamedTuple):
-    """Some curves of one sighting, and whose they are."""
+class Segment(NamedTuple):
+    """Time series of one sighting, with its key."""
 
     job_id: int
     start: int
     part: str
     sighting: int
     node: str
-    curves: SeriesBlock
+    block: SeriesBlock
 
 
-def metrics_of(curves: SeriesBlock) -> dict[str, str]:
-    """The types of the curves."""
+def metrics_of(block: SeriesBlock) -> dict[str, str]:
+    """The types of the metrics."""
     return {
         name: INTEGER if values.dtype.kind == "i" else FLOAT
-        for name, values in curves.columns.items()
+        for name, values in block.columns.items()
     }
 
 
 def wide_schema(metrics: Iterable[Metric]) -> pa.Schema:
-    """The keys, and a column for each metric."""
+    """The key columns and a column for each metric."""
     taken = set(_TAKEN)
     fields = list(SERIES)
     for metric in sorted(metrics):
@@ -354,71 +354,71 @@ def _names(metric: Metric) -> Iterator[str]:
 
 
 def columns_of(schema: pa.Schema) -> dict[Metric, str]:
-    """Which column holds a metric."""
-    found = {}
+    """The column of each metric."""
+    columns = {}
     for field in schema:
         name = (field.metadata or {}).get(b"metric")
         if name is not None:
             kind = INTEGER if field.type == pa.int64() else FLOAT
-            found[Metric(name.decode(), kind)] = field.name
-    return found
+            columns[Metric(name.decode(), kind)] = field.name
+    return columns
 
 
-def wide_table(stretches: list[Stretch], schema: pa.Schema) -> pa.Table:
-    """The stretches as rows, in their order."""
-    lengths = [len(stretch.curves.times) for stretch in stretches]
+def wide_table(segments: list[Segment], schema: pa.Schema) -> pa.Table:
+    """The rows of segments, in their order."""
+    lengths = [len(segment.block.times) for segment in segments]
     arrays: list[pa.Array] = [
-        _repeated([getattr(stretch, field.name) for stretch in stretches], lengths, field.type)
+        _repeated([getattr(segment, field.name) for segment in segments], lengths, field.type)
         for field in schema
-        if field.name in Stretch._fields
+        if field.name in Segment._fields
     ]
-    times = np.concatenate([stretch.curves.times for stretch in stretches])
+    times = np.concatenate([segment.block.times for segment in segments])
     arrays.append(pa.array(times).cast(schema.field("time").type))
     for metric in columns_of(schema):
-        arrays.append(_column(stretches, metric))
+        arrays.append(_column(segments, metric))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _repeated(values: list[Any], lengths: list[int], kind: pa.DataType) -> pa.Array:
-    places = np.repeat(np.arange(len(values)), lengths)
-    return pa.array(values, kind).take(pa.array(places))
+    indices = np.repeat(np.arange(len(values)), lengths)
+    return pa.array(values, kind).take(pa.array(indices))
 
 
-def _column(stretches: list[Stretch], metric: Metric) -> pa.Array:
+def _column(segments: list[Segment], metric: Metric) -> pa.Array:
     parts, masks = [], []
-    for stretch in stretches:
-        rows = len(stretch.curves.times)
-        values = stretch.curves.columns.get(metric.name)
-        if values is None or metrics_of(stretch.curves)[metric.name] != metric.kind:
+    for segment in segments:
+        rows = len(segment.block.times)
+        values = segment.block.columns.get(metric.name)
+        if values is None or metrics_of(segment.block)[metric.name] != metric.kind:
             parts.append(np.zeros(rows, np.int64 if metric.kind == INTEGER else np.float64))
             masks.append(np.ones(rows, np.bool_))
         else:
             parts.append(values)
-            # NaN stays what it is: infinities and the bits of a NaN are values, too.
+            # NaN is a value: infinities and the bits of a NaN are preserved.
             floating = metric.kind == FLOAT
             masks.append(np.zeros(rows, np.bool_) if floating else ~present(values))
     return pa.array(np.concatenate(parts), mask=np.concatenate(masks), from_pandas=False)
 
 
 def series_of(table: pa.Table, metrics: dict[Metric, str]) -> SeriesBlock:
-    """The rows of one sighting as curves again, bit for bit."""
+    """The time series in the rows of one sighting, bit for bit."""
     times = table.column("time").cast(pa.int64()).to_numpy()
     return SeriesBlock(times, {metric.name: _values(table, metrics[metric]) for metric in metrics})
 
 
 def _values(table: pa.Table, column: str) -> Values:
-    # Of one sighting a column of floats is either there in every row or not at all.
-    found = table.column(column)
-    if found.null_count:
-        found = found.fill_null(MISSING)
-    values: Values = found.to_numpy()
+    # Within one sighting a column of floats has a value in every row or in none.
+    data = table.column(column)
+    if data.null_count:
+        data = data.fill_null(MISSING)
+    values: Values = data.to_numpy()
     return values
 
 
-def pieces(stretch: Stretch, values: int = GROUP_VALUES) -> Iterator[Stretch]:
-    """A long stretch in slices of so many values."""
-    curves = stretch.curves
-    rows = max(values // max(len(curves.columns), 1), 1)
-    for first in range(0, len(curves.times), rows):
-        part = {name: column[first : first + rows] for name, column in curves.columns.items()}
-        yield stretch._replace(curves=SeriesBlock(curves.times[first : first + rows], part))
+def pieces(segment: Segment, values: int = GROUP_VALUES) -> Iterator[Segment]:
+    """A segment in slices of at most so many values."""
+    block = segment.block
+    rows = max(values // max(len(block.columns), 1), 1)
+    for first in range(0, len(block.times), rows):
+        part = {name: column[first : first + rows] for name, column in block.columns.items()}
+        yield segment._replace(block=SeriesBlock(block.times[first : first + rows], part))

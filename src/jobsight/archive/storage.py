@@ -1,6 +1,7 @@
-"""Where an archive lies: a folder, or an address of a service that speaks S3.
+"""Storage of an archive: a directory or an S3 bucket, and the Parquet files written to it.
 
-One Parquet file on its way: written aside, then put into its place with a digest.
+:class:`Storage` publishes complete files only. :class:`TableFile` and :class:`SeriesFiles` write
+Parquet files under temporary names and publish them with a digest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from jobsight.archive.schema import (
     INTEGER,
     MAX_METRICS,
     Metric,
-    Stretch,
+    Segment,
     columns_of,
     metrics_of,
     pieces,
@@ -37,11 +38,11 @@ from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError, StoreError
 from jobsight.util.durable import make_directories, sync_directory, temporary_name
 
-#: Seconds in which a service must answer.
+#: Seconds for an S3 service.
 _CONNECT_TIMEOUT = 10
 _REQUEST_TIMEOUT = 60
-_ATTEMPTS = 3
-_PIECE = 1 << 23
+_MAX_ATTEMPTS = 3
+_CHUNK_SIZE = 1 << 23
 
 
 class ArchiveError(StoreError):
@@ -49,7 +50,7 @@ class ArchiveError(StoreError):
 
 
 class Storage:
-    """The files of one archive, by names relative to it. A file appears whole or not at all."""
+    """The files of one archive by relative name. A file appears completely or not at all."""
 
     def __init__(self, location: str, files: fs.FileSystem, root: str) -> None:
         self.location = location
@@ -62,10 +63,10 @@ class Storage:
         return f"{self._root}/{name}"
 
     def temporary(self, name: str) -> Path:
-        """Where a file may be written at leisure, on a local disk, until :meth:`put` takes it."""
+        """A local path for a file until :meth:`put` publishes it."""
         with self.explained(name):
             if not self._local:
-                # Without a name: it goes with the process, whatever way that ends.
+                # Without a name: the kernel removes it when the process ends.
                 file = tempfile.TemporaryFile()  # noqa: SIM115
                 path = Path(f"/proc/self/fd/{file.fileno()}")
                 self._nameless[path] = file
@@ -77,7 +78,7 @@ class Storage:
             return temporary_name(target)
 
     def put(self, temporary: Path, name: str) -> None:
-        """Give a finished file its name."""
+        """Publish a complete file."""
         with self.explained(name):
             if self._local:
                 descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
@@ -89,49 +90,49 @@ class Storage:
                 os.replace(temporary, target)
                 sync_directory(target.parent)
                 return
-            # The object exists once the last byte is there and the stream is closed.
+            # The object exists once the stream is closed.
             with (
                 open(temporary, "rb") as source,
                 self._files.open_output_stream(self.path(name)) as stream,
             ):
-                while piece := source.read(_PIECE):
+                while piece := source.read(_CHUNK_SIZE):
                     stream.write(piece)
             self.discard(temporary)
 
     def discard(self, temporary: Path) -> None:
-        """Forget what :meth:`temporary` gave, where it is still there."""
+        """Remove the file of :meth:`temporary`, if it still exists."""
         if self._local:
             temporary.unlink(missing_ok=True)
         elif temporary in self._nameless:
             self._nameless.pop(temporary).close()
 
     def open(self, name: str) -> pa.NativeFile:
-        """A file to read from any place of it."""
+        """A file for random access."""
         with self.explained(name):
             return self._files.open_input_file(self.path(name))
 
-    def names(self, folder: str) -> dict[str, int]:
-        """All files below a folder with their sizes, unfinished ones too."""
-        with self.explained(folder):
-            selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
+    def names(self, directory: str) -> dict[str, int]:
+        """All files below a directory with their sizes, including incomplete ones."""
+        with self.explained(directory):
+            selector = fs.FileSelector(self.path(directory), allow_not_found=True, recursive=True)
             start = len(self._root) + 1
             return {
-                found.path[start:]: found.size
-                for found in sorted(self._files.get_file_info(selector), key=lambda one: one.path)
-                if found.type == fs.FileType.File
+                info.path[start:]: info.size
+                for info in sorted(self._files.get_file_info(selector), key=lambda info: info.path)
+                if info.type == fs.FileType.File
             }
 
     def exists(self, name: str) -> bool:
         with self.explained(name):
-            found: fs.FileInfo = self._files.get_file_info(self.path(name))
-            return bool(found.type == fs.FileType.File)
+            info: fs.FileInfo = self._files.get_file_info(self.path(name))
+            return bool(info.type == fs.FileType.File)
 
     def remove(self, name: str) -> None:
         with self.explained(name):
             self._files.delete_file(self.path(name))
 
     def prepare(self) -> None:
-        """Say now what would go wrong later: no such bucket, no right to write."""
+        """Fail early if the bucket does not exist or the directory is not writable."""
         with self.explained(""):
             if self._local:
                 self._make_root()
@@ -143,7 +144,7 @@ class Storage:
         root = Path(self._root)
         if not root.is_dir():
             make_directories(root.parent)
-            # Jobs are their users' own business. Who may read the archive is the site's choice.
+            # Jobs are private to their users. The site may grant access to others.
             root.mkdir(mode=0o700)
             sync_directory(root.parent)
 
@@ -166,59 +167,59 @@ class Storage:
             return f"the archive has no {where}"
         if isinstance(error, (pa.ArrowInvalid, pa.ArrowNotImplementedError)):
             return f"{where} is damaged: {text}"
-        for sign, words in _S3_SIGNS:
-            if sign in text:
-                return f"the archive {self.location}: {words}"
+        for code, sentence in _S3_ERRORS:
+            if code in text:
+                return f"the archive {self.location}: {sentence}"
         if isinstance(error, OSError) and error.strerror and "AWS" not in text:
             return f"the archive {where}: {' '.join(error.strerror.split())}"
         return f"the archive {where}: {text}"
 
 
-_S3_SIGNS = (
+_S3_ERRORS = (
     ("NO_SUCH_BUCKET", "there is no such bucket"),
-    ("NETWORK_CONNECTION", "the service cannot be reached; look at archive.s3.endpoint"),
+    ("NETWORK_CONNECTION", "the service is unreachable; check archive.s3.endpoint"),
     ("ACCESS_DENIED", "the service refuses these credentials"),
     ("INVALID_ACCESS_KEY_ID", "the service does not know this access key"),
-    ("SIGNATURE_DOES_NOT_MATCH", "the secret key does not fit the access key"),
+    ("SIGNATURE_DOES_NOT_MATCH", "the secret key does not match the access key"),
     ("InvalidAccessKeyId", "the service does not know this access key"),
-    ("SignatureDoesNotMatch", "the secret key does not fit the access key"),
-    ("Unable to parse ExceptionName", "the service's answer is not S3"),
+    ("SignatureDoesNotMatch", "the secret key does not match the access key"),
+    ("Unable to parse ExceptionName", "the reply of the service is not S3"),
 )
 
 
 def open_storage(settings: ArchiveSettings) -> Storage:
-    """The archive that the settings name."""
+    """The archive of the settings."""
     location = settings.location
     if location is None:
         raise ConfigError(
-            "there is no archive: set archive.location to a folder or to s3://bucket/prefix"
+            "there is no archive: set archive.location to a directory or to s3://bucket/prefix"
         )
     location = location.rstrip("/")
     if location.startswith("s3://"):
         root = location.removeprefix("s3://")
         if not root.partition("/")[0]:
-            raise ConfigError("archive.location: right would be s3://bucket/prefix")
+            raise ConfigError("archive.location: expected s3://bucket/prefix")
         return Storage(location, _service(settings.s3), root)
     if "://" in location:
         raise ConfigError(
-            f"archive.location {location!r}: right would be a folder or s3://bucket/prefix"
+            f"archive.location {location!r}: expected a directory or s3://bucket/prefix"
         )
-    folder = str(Path(location).expanduser().absolute())
-    return Storage(folder, fs.LocalFileSystem(), folder)
+    directory = str(Path(location).expanduser().absolute())
+    return Storage(directory, fs.LocalFileSystem(), directory)
 
 
 def _service(settings: S3Settings) -> fs.S3FileSystem:
     options: dict[str, object] = {}
     if settings.access_key is not None or settings.secret_key_file is not None:
         if settings.access_key is None or settings.secret_key_file is None:
-            raise ConfigError("archive.s3: access_key and secret_key_file go together")
+            raise ConfigError("archive.s3: access_key and secret_key_file must be set together")
         options["access_key"] = settings.access_key
         options["secret_key"] = _secret(settings.secret_key_file)
     if settings.endpoint is not None:
-        scheme, mark, host = settings.endpoint.partition("://")
-        if not mark or scheme not in ("http", "https") or not host:
+        scheme, separator, host = settings.endpoint.partition("://")
+        if not separator or scheme not in ("http", "https") or not host:
             raise ConfigError(
-                f"archive.s3.endpoint {settings.endpoint!r}: right would be https://host:port"
+                f"archive.s3.endpoint {settings.endpoint!r}: expected https://host:port"
             )
         options |= {"endpoint_override": host.rstrip("/"), "scheme": scheme}
     if settings.region is not None:
@@ -227,7 +228,7 @@ def _service(settings: S3Settings) -> fs.S3FileSystem:
         return fs.S3FileSystem(
             connect_timeout=_CONNECT_TIMEOUT,
             request_timeout=_REQUEST_TIMEOUT,
-            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_MAX_ATTEMPTS),
             **options,
         )
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -243,21 +244,21 @@ def _secret(file: str) -> str:
 
 
 def digest_of(source: pa.NativeFile | Path) -> str:
-    """What a file's bytes come down to."""
+    """The digest of a file's content."""
     digest = hashlib.blake2b(digest_size=16)
     with open(source, "rb") if isinstance(source, Path) else source as stream:
-        while piece := stream.read(_PIECE):
+        while piece := stream.read(_CHUNK_SIZE):
             digest.update(piece)
     return digest.hexdigest()
 
 
 #: Rows of the small tables in one row group.
-_GROUP_ROWS = 10_000
-_LEVEL = 9
+_ROW_GROUP_SIZE = 10_000
+_COMPRESSION_LEVEL = 9
 
 
 class FileEntry(msgspec.Struct):
-    """What the manifest of a part says of a file."""
+    """A file in the manifest of a part."""
 
     name: str
     rows: int
@@ -266,31 +267,31 @@ class FileEntry(msgspec.Struct):
 
 
 class TableFile:
-    """A file of one table; rows are kept until they are worth a row group."""
+    """A file of one table; rows are collected into row groups."""
 
-    def __init__(self, place: Storage, name: str, schema: pa.Schema) -> None:
+    def __init__(self, storage: Storage, name: str, schema: pa.Schema) -> None:
         self.name = name
         self.schema = schema
         self.rows = 0
-        self._place = place
+        self._storage = storage
         self._waiting: list[dict[str, Any]] = []
-        self._temporary = place.temporary(name)
+        self._temporary = storage.temporary(name)
         encodings = _encodings(schema)
-        with place.explained(name):
+        with storage.explained(name):
             self._writer = pq.ParquetWriter(
                 str(self._temporary),
                 schema,
                 compression="zstd",
-                compression_level=_LEVEL,
+                compression_level=_COMPRESSION_LEVEL,
                 use_dictionary=[field for field in schema.names if field not in encodings],
                 column_encoding=encodings or None,
                 write_page_checksum=True,
             )
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Write rows, now or a little later."""
+        """Add rows to the next row group."""
         self._waiting += rows
-        if len(self._waiting) >= _GROUP_ROWS:
+        if len(self._waiting) >= _ROW_GROUP_SIZE:
             self.flush()
 
     def flush(self) -> None:
@@ -300,20 +301,20 @@ class TableFile:
 
     def write(self, table: pa.Table) -> None:
         """Write one row group."""
-        with self._place.explained(self.name):
+        with self._storage.explained(self.name):
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self.rows += table.num_rows
 
     def put(self, *, digest_in_name: bool = False) -> FileEntry:
-        """Finish the file and give it its name."""
+        """Complete and publish the file."""
         self.flush()
-        with self._place.explained(self.name):
+        with self._storage.explained(self.name):
             self._writer.close()
             digest = digest_of(self._temporary)
             size = self._temporary.stat().st_size
             if digest_in_name:
                 self.name = self.name.replace(".parquet", f"-{digest}.parquet")
-            self._place.put(self._temporary, self.name)
+            self._storage.put(self._temporary, self.name)
         return FileEntry(self.name, self.rows, size, digest)
 
     def size(self) -> int:
@@ -321,56 +322,56 @@ class TableFile:
         return self._temporary.stat().st_size
 
     def drop(self) -> None:
-        """Forget a file that was not put."""
-        # A full disk fails here once more.
+        """Remove a file that was not published."""
+        # A full disk fails here again.
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
-        self._place.discard(self._temporary)
+        self._storage.discard(self._temporary)
 
 
 def _encodings(schema: pa.Schema) -> dict[str, str]:
-    """Curves and their times are no dictionary's business."""
+    """Encodings of times and time series, for which dictionaries are useless."""
     metrics = columns_of(schema)
     encodings = {"time": "DELTA_BINARY_PACKED"} if "time" in schema.names else {}
     for metric, column in metrics.items():
-        whole = metric.kind == INTEGER
-        encodings[column] = "DELTA_BINARY_PACKED" if whole else "BYTE_STREAM_SPLIT"
+        integer = metric.kind == INTEGER
+        encodings[column] = "DELTA_BINARY_PACKED" if integer else "BYTE_STREAM_SPLIT"
     return encodings
 
 
 class SeriesFiles:
-    """The curves of a part. A metric that no row before had begins another file."""
+    """The time series of a part. A new metric starts another file."""
 
-    def __init__(self, place: Storage, name: str) -> None:
-        self._place = place
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
         self._name = name
         self._files: list[TableFile] = []
-        self._waiting: list[Stretch] = []
+        self._waiting: list[Segment] = []
         self._waiting_rows = 0
-        #: Of what waits, and of the file that is open.
+        #: Of the waiting segments, and of the open file.
         self._metrics: set[Metric] = set()
         self._columns: set[Metric] = set()
 
-    def add(self, stretch: Stretch) -> None:
-        for piece in pieces(stretch):
-            metrics = {Metric(*item) for item in metrics_of(piece.curves).items()}
-            rows = self._waiting_rows + len(piece.curves.times)
+    def add(self, segment: Segment) -> None:
+        for piece in pieces(segment):
+            metrics = {Metric(*item) for item in metrics_of(piece.block).items()}
+            rows = self._waiting_rows + len(piece.block.times)
             union = self._metrics | metrics
             if rows * len(union) > GROUP_VALUES or len(union) > MAX_METRICS:
                 self.flush()
             self._waiting.append(piece)
-            self._waiting_rows += len(piece.curves.times)
+            self._waiting_rows += len(piece.block.times)
             self._metrics |= metrics
 
     def flush(self) -> None:
-        """Write what waits as one row group."""
+        """Write the waiting segments as one row group."""
         if not self._waiting and self._files:
             return
         if not self._files or not self._metrics <= self._columns:
             union = self._columns | self._metrics
             self._columns = union if len(union) <= MAX_METRICS else self._metrics
             name = self._name.replace(".parquet", f"-{len(self._files)}.parquet")
-            self._files.append(TableFile(self._place, name, wide_schema(self._columns)))
+            self._files.append(TableFile(self._storage, name, wide_schema(self._columns)))
         if self._waiting:
             self._files[-1].write(wide_table(self._waiting, self._files[-1].schema))
         self._waiting, self._waiting_rows, self._metrics = [], 0, set()

@@ -87,7 +87,8 @@ def _run(options: argparse.Namespace, background: Background | None) -> int:
     """With a settings file of SAMS, run its samplers and outputs for every job; otherwise send
     batches to the server."""
     from jobsight.sams.node.settings import is_sams_tree, settings_of
-    from jobsight.sams.settings import parse_level, read_tree
+    from jobsight.sams.settings import read_tree
+    from jobsight.util.logging import parse_level
 
     with ExitStack() as stack:
         file = Path(options.config) if options.config else None

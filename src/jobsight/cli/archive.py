@@ -224,7 +224,8 @@ def _read(
     dry_run: bool,
 ) -> int:
     from jobsight.archive.reader import Reader
-    from jobsight.archive.restore import needed, restore
+    from jobsight.archive.restore import restore
+    from jobsight.store.read.archiving import is_complete
 
     if bool(wanted) == (month is not None):
         raise ConfigError("say either which runs, or --month YYYY-MM")
@@ -239,7 +240,10 @@ def _read(
     count = 0
     show = progress_line("runs read")
     for number, run in enumerate(found, 1):
-        count += needed(store, run) if dry_run else restore(store, reader, run)
+        if dry_run:
+            count += not is_complete(store.database, run)
+        else:
+            count += restore(store, reader, run)
         show(number, len(found))
     said = "would be brought back" if dry_run else "brought back"
     print(f"{count:,} of {len(found):,} runs {said}; the store has all of the others")
@@ -253,7 +257,7 @@ def _find(reader: Reader, text: str, cluster: str | None) -> ArchivedRun:
         raise ConfigError(str(error)) from None
     found = reader.versions(reference.cluster or cluster, reference=reference)
     if not found:
-        raise JobsightError(f"the archive {reader.place.location} has no run {text}")
+        raise JobsightError(f"the archive {reader.storage.location} has no run {text}")
     return max(found, key=lambda run: run.start)
 
 

@@ -1,7 +1,4 @@
-"""The record of one run: which software it used, by shares of its CPU time.
-
-Records as XML, the way that SAMS writes them for SGAS.
-"""
+"""The usage record of a run: its software by share of CPU time, and the XML of SAMS for SGAS."""
 
 from __future__ import annotations
 
@@ -18,21 +15,10 @@ from jobsight.model import SECOND
 from jobsight.software.rule_file import fill_run
 from jobsight.software.rules import SoftwareName
 from jobsight.store.rollups.shares import UNDETERMINED
+from jobsight.store.write.exports import ExportedRun
 from jobsight.text import readable_text
 
 UNDETERMINED_NAME: Final = "undetermined"
-
-
-class ReportedRun(NamedTuple):
-    """A run, and the CPU microseconds of each of its software."""
-
-    cluster: str
-    job_id: int
-    #: Unknown where no record of the scheduler came.
-    start: int | None
-    user: str | None
-    account: str | None
-    used: Mapping[int, int]
 
 
 class ReportedSoftware(NamedTuple):
@@ -40,7 +26,7 @@ class ReportedSoftware(NamedTuple):
     version: str
     local_version: str
     user_provided: bool
-    #: Percent of the run, with two decimals.
+    #: Percent of the run's CPU time, with two decimals.
     usage: str
 
 
@@ -49,12 +35,12 @@ class UsageRecord(msgspec.Struct, frozen=True):
     software: list[ReportedSoftware]
 
     def digest(self) -> bytes:
-        """Changes with anything that the record says."""
+        """Differs for every different content."""
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).digest()
 
 
-class Reporting(msgspec.Struct, kw_only=True):
-    """How runs become records."""
+class RecordBuilder(msgspec.Struct, kw_only=True):
+    """Builds the records of runs; the fields are settings of the export."""
 
     names: Mapping[int, SoftwareName]
     remove_less_then: float = 1.0
@@ -62,12 +48,12 @@ class Reporting(msgspec.Struct, kw_only=True):
     zone: tzinfo | None = None
     undetermined: bool = False
 
-    def record(self, run: ReportedRun) -> UsageRecord:
-        """The run's record; without software where there is nothing to report."""
+    def build(self, run: ExportedRun) -> UsageRecord:
+        """The record of a run; without software if there is nothing to report."""
         used = self._by_name(run)
-        whole = sum(used.values())
-        kept = {key: cpu for key, cpu in used.items() if 100 * cpu >= self.remove_less_then * whole}
-        # A run of very many programs, each below the threshold, is still a run.
+        threshold = self.remove_less_then * sum(used.values())
+        kept = {key: cpu for key, cpu in used.items() if 100 * cpu >= threshold}
+        # A run of many programs, each below the threshold, is reported nevertheless.
         kept = {key: cpu for key, cpu in (kept or used).items() if cpu}
         total = sum(kept.values())
         software = [
@@ -75,9 +61,9 @@ class Reporting(msgspec.Struct, kw_only=True):
         ]
         return UsageRecord(self._id(run), software)
 
-    def _by_name(self, run: ReportedRun) -> dict[tuple[str, str, str, bool], int]:
+    def _by_name(self, run: ExportedRun) -> dict[tuple[str, str, str, bool], int]:
         used: dict[tuple[str, str, str, bool], int] = {}
-        for software_id, cpu in run.used.items():
+        for software_id, cpu in run.cpu_time.items():
             name = self._name(software_id)
             if name is None or name.ignored:
                 continue
@@ -95,8 +81,8 @@ class Reporting(msgspec.Struct, kw_only=True):
             return SoftwareName(UNDETERMINED_NAME, "", "")
         return self.names.get(software_id)
 
-    def _id(self, run: ReportedRun) -> str:
-        """As the accounting of jobs writes it, so that the two records of a job meet."""
+    def _id(self, run: ExportedRun) -> str:
+        """In the format of the job accounting, so that both records of a job can be joined."""
         begin = f"{readable_text(self.record_name or run.cluster)}:{run.job_id}"
         if run.start is None:
             return begin
@@ -108,7 +94,7 @@ NAMESPACE: Final = "http://sams.snic.se/namespaces/2019/01/softwareaccountingrec
 
 
 def to_xml(records: Iterable[UsageRecord], created: float) -> bytes:
-    """One document; ``created`` is in seconds since 1970."""
+    """One XML document; ``created`` is in seconds since 1970."""
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<sa:SoftwareAccountingRecords xmlns:sa="{NAMESPACE}">',

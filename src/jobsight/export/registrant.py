@@ -1,18 +1,15 @@
-"""Sends exported files to services, remembers who has which, and archives what all have.
+"""Registration of exported files at accounting services (SGAS).
 
-A file stays until every service has said yes to it. What was sent is noted after the answer, so a
-process that is killed between the two sends it again; services know a record by its id.
-
-One service that takes records: where it registers them, and the posts themselves.
-
-The settings of the registrant: the INI file that sites of SGAS have.
+:class:`Registrant` sends each file to every service it is for and archives it once all services
+have accepted it. Acceptance is stored after the reply, so a process killed in between sends the
+file again; services identify a record by its id. :class:`Endpoint` is one service, and
+:func:`load_registrant` reads the INI file of SGAS sites.
 """
 
 from __future__ import annotations
 
 import configparser
 import difflib
-import http.client
 import logging
 import os
 import shutil
@@ -27,27 +24,34 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from jobsight import __version__
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.export.records import NAMESPACE
-from jobsight.sams.settings import parse_level
+from jobsight.transport.client import Address, HttpClient, HttpError, tls_context
+from jobsight.util.batching import batched
+from jobsight.util.durable import write_atomically
+from jobsight.util.logging import parse_level
 
-logger = logging.getLogger("jobsight.export")
+logger = logging.getLogger(__name__)
+
+#: Bytes of a reply; a list of services is much smaller.
+_MAX_REPLY_SIZE: Final = 1 << 20
+#: Statuses that concern the time or the credentials, not the record.
+_TEMPORARY_STATUSES: Final = frozenset((401, 403, 404, 407, 408, 425, 429))
 
 
 class Registered(msgspec.Struct):
-    """What a call did."""
+    """The result of a call, in files."""
 
     sent: int = 0
     archived: int = 0
     removed: int = 0
-    #: Files that at least one service still lacks, and those that are no XML.
+    #: Files that at least one service has not accepted, and files that are not XML.
     left: int = 0
     unreadable: int = 0
 
 
 class Registrant:
-    """The folder of records and the services that get them."""
+    """A directory of records and the services that receive them."""
 
     def __init__(
         self, settings: RegistrantSettings, clock: Callable[[], float] = time.time
@@ -57,49 +61,46 @@ class Registrant:
         ElementTree.register_namespace("sa", settings.namespace)
 
     def run(self) -> Registered:
-        """Send what waits, archive what is complete, remove what is old."""
+        """Send waiting files, archive the accepted ones, and remove old ones."""
         done = Registered()
-        for folder in (self._settings.records, self._settings.state, self._settings.archive):
-            folder.mkdir(parents=True, exist_ok=True)
-        wanted = self._wanted(done)
-        addresses = list(dict.fromkeys(one for places in wanted.values() for one in places))
-        if addresses:
-            secure = any(address.startswith("https:") for address in addresses)
-            context = tls_context(self._settings) if secure else None
-            for address in addresses:
-                endpoint = Endpoint(address, self._settings, context)
-                done.sent += self._send(
-                    endpoint, [name for name, places in wanted.items() if address in places]
-                )
-        for name, places in wanted.items():
-            if places <= self._has(name):
+        for directory in (self._settings.records, self._settings.state, self._settings.archive):
+            directory.mkdir(parents=True, exist_ok=True)
+        recipients = self._recipients(done)
+        urls = list(dict.fromkeys(url for services in recipients.values() for url in services))
+        secure = any(url.startswith("https:") for url in urls)
+        context = _tls_context(self._settings) if secure else None
+        for url in urls:
+            names = [name for name, services in recipients.items() if url in services]
+            done.sent += self._send(Endpoint(url, self._settings, context), names)
+        for name, services in recipients.items():
+            if services <= self._accepted(name):
                 self._archive(name)
                 done.archived += 1
             else:
                 done.left += 1
-        self._forget()
+        self._remove_stale_state()
         done.removed = self._remove_old()
         return done
 
-    def _wanted(self, done: Registered) -> dict[str, set[str]]:
-        """Which services each file is for."""
-        wanted: dict[str, set[str]] = {}
+    def _recipients(self, done: Registered) -> dict[str, set[str]]:
+        """The services of each file."""
+        recipients: dict[str, set[str]] = {}
         for file in sorted(self._settings.records.iterdir()):
-            # What begins with a dot is not complete yet.
+            # A name that begins with a dot is incomplete.
             if file.name.startswith(".") or not file.is_file():
                 continue
             try:
                 root = ElementTree.parse(file).getroot()
             except (ElementTree.ParseError, OSError) as error:
-                logger.warning("%s is left where it is: %s", file, error)
+                logger.warning("%s is not sent: %s", file, error)
                 done.unreadable += 1
                 continue
-            places = set(self._settings.endpoints)
-            if self._settings.endpoints_by_vo:
-                by_vo = self._settings.endpoints_by_vo
-                places |= {by_vo[name] for name in self._organisations(root) if name in by_vo}
-            wanted[file.name] = places
-        return wanted
+            services = set(self._settings.endpoints)
+            by_vo = self._settings.endpoints_by_vo
+            if by_vo:
+                services |= {by_vo[name] for name in self._organisations(root) if name in by_vo}
+            recipients[file.name] = services
+        return recipients
 
     def _organisations(self, root: ElementTree.Element) -> Iterator[str]:
         space = f"{{{self._settings.namespace}}}"
@@ -107,67 +108,62 @@ class Registrant:
             yield name.text or ""
 
     def _send(self, endpoint: Endpoint, names: Sequence[str]) -> int:
-        """Send to one service what it lacks; its first failure ends its part of this call."""
-        lacking = [name for name in names if endpoint.address not in self._has(name)]
+        """Send the missing files to one service, until its first failure."""
+        missing = [name for name in names if endpoint.url not in self._accepted(name)]
         sent = 0
         try:
-            place = endpoint.registration() if lacking else ""
-            for first in range(0, len(lacking), self._settings.batch_size):
-                group = lacking[first : first + self._settings.batch_size]
+            target = endpoint.registration_url() if missing else ""
+            for group in batched(missing, self._settings.batch_size):
                 try:
-                    endpoint.post(place, self._document(group))
+                    endpoint.post(target, self._document(group))
                 except Refused as error:
-                    # The files after these must not wait for them.
-                    logger.error("%s; not taken: %s", error, ", ".join(group))
+                    # One refused file must not hold up the others.
+                    logger.error("%s; not accepted: %s", error, ", ".join(group))
                     continue
                 for name in group:
-                    self._note(name, endpoint.address)
+                    self._record_acceptance(name, endpoint.url)
                 sent += len(group)
         except Unavailable as error:
-            logger.error("%s; what waits for it is sent next time", error)
+            logger.error("%s; the rest is sent next time", error)
+        finally:
+            endpoint.close()
         if sent:
-            logger.info("%d files registered at %s", sent, endpoint.address)
+            logger.info("%d files registered at %s", sent, endpoint.shown)
         return sent
 
     def _document(self, names: Sequence[str]) -> bytes:
-        """Several files in one document, each whole."""
+        """Several files in one XML document."""
         root = ElementTree.Element(f"{{{self._settings.namespace}}}{self._settings.records_tag}")
         for name in names:
             root.append(ElementTree.parse(self._settings.records / name).getroot())
         document: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=True)
         return document
 
-    def _has(self, name: str) -> set[str]:
-        """The services that have said yes to a file."""
+    def _accepted(self, name: str) -> set[str]:
+        """The URLs of the services that have accepted a file."""
         try:
             lines = (self._settings.state / name).read_text().splitlines()
         except FileNotFoundError:
             return set()
         return {line.strip() for line in lines if line.strip()}
 
-    def _note(self, name: str, address: str) -> None:
-        addresses = sorted(self._has(name) | {address})
-        new = self._settings.state / f".{name}.new"
-        with open(new, "w") as file:
-            file.write("".join(f"{one}\n" for one in addresses))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(new, self._settings.state / name)
+    def _record_acceptance(self, name: str, url: str) -> None:
+        lines = "".join(f"{each}\n" for each in sorted(self._accepted(name) | {url}))
+        write_atomically(self._settings.state / name, lines.encode())
 
     def _archive(self, name: str) -> None:
-        """Move a file that all services have; one of that name in the archive stays, too."""
+        """Move a file to the archive without replacing one of the same name."""
         file, target = self._settings.records / name, self._settings.archive / name
         for number in count(2):
             if not target.exists():
                 break
             target = self._settings.archive / f"{name}.{number}"
-        # Also where the archive lies on another disk. The state goes last: without it the file
-        # would be sent again.
+        # The archive may be on another disk. The state is removed last: without it, a killed
+        # process would send the file again.
         shutil.move(file, target)
         (self._settings.state / name).unlink(missing_ok=True)
 
-    def _forget(self) -> None:
-        """Remove the state of files that are gone."""
+    def _remove_stale_state(self) -> None:
         for file in self._settings.state.iterdir():
             if not (self._settings.records / file.name).exists():
                 file.unlink()
@@ -176,134 +172,84 @@ class Registrant:
         removed = 0
         before = self._clock() - self._settings.record_lifetime * 86400
         for file in self._settings.archive.iterdir():
-            # The time at which it came into the archive.
+            # The change time is when the file was moved to the archive.
             if file.is_file() and file.stat().st_ctime < before:
                 file.unlink()
                 removed += 1
         return removed
 
 
-#: Bytes of an answer that are read; nobody needs more of a list of services.
-_LARGEST_ANSWER: Final = 1 << 20
-#: An answer that comes byte by byte is given up after so many times of reading.
-_PATIENCE: Final = 6
-
-
 class Unavailable(JobsightError):
-    """The service does not answer, or not now: later is as good."""
+    """The service does not answer, or not now: the same request may succeed later."""
 
 
 class Refused(JobsightError):
-    """The service does not take this; another record may be better."""
-
-
-def tls_context(settings: RegistrantSettings) -> ssl.SSLContext:
-    """The client's certificate, and the authorities that the service's must come from."""
-    for name, file in (("x509_user_cert", settings.certificate), ("x509_user_key", settings.key)):
-        if not os.access(file, os.R_OK):
-            raise ConfigError(f"{name}: {file} cannot be read")
-    trusted = settings.authorities
-    if trusted is not None and not os.path.exists(trusted):
-        raise ConfigError(f"x509_cert_dir: {trusted} is not there")
-    folder = trusted if trusted is not None and os.path.isdir(trusted) else None
-    try:
-        context = ssl.create_default_context(
-            capath=folder, cafile=None if folder is not None else trusted
-        )
-        context.load_cert_chain(settings.certificate, settings.key)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigError(
-            f"x509_user_cert: {settings.certificate} and {settings.key} cannot be used: {error}"
-        ) from None
-    return context
+    """The service does not accept this document; it may accept others."""
 
 
 class Endpoint:
-    """A service by its address."""
+    """One accounting service."""
 
     def __init__(
-        self, address: str, settings: RegistrantSettings, context: ssl.SSLContext | None
+        self, url: str, settings: RegistrantSettings, context: ssl.SSLContext | None
     ) -> None:
-        self.address = address
-        self._settings = settings
-        self._context = context
-
-    def registration(self) -> str:
-        """The address that takes records, as the service lists it."""
-        answer = self._ask("GET", self.address)
-        try:
-            services = ElementTree.fromstring(answer)
-        except ElementTree.ParseError as error:
-            raise Unavailable(f"{self.address}: the list of services is no XML: {error}") from None
-        for service in services.iter("service"):
-            if (service.findtext("name") or "").strip() == self._settings.registration_tag:
-                place = urljoin(self.address, (service.findtext("href") or "").strip())
-                # Nothing is sent in the clear that was asked for in secret.
-                if urlsplit(place).scheme in ("https", urlsplit(self.address).scheme):
-                    return place
-        raise Unavailable(
-            f"{self.address}: lists no service named {self._settings.registration_tag}"
+        self.url = url
+        self._registration_tag = settings.registration_tag
+        address = Address.parse("log_all", url, expected="https://HOST/..")
+        #: For messages: without credentials.
+        self.shown = address.shown
+        self._client = HttpClient(
+            address,
+            timeout=settings.read_timeout,
+            connect_timeout=settings.connect_timeout,
+            tls=context,
         )
 
-    def post(self, place: str, document: bytes) -> None:
-        """Register a document; anything but 200 is an error."""
-        self._ask("POST", place, document)
-
-    def _ask(self, method: str, address: str, document: bytes | None = None) -> bytes:
-        connection = self._connection(address)
-        parts = urlsplit(address)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = {"User-Agent": f"jobsight {__version__}"}
-        if document is not None:
-            headers["Content-Type"] = "application/xml"
+    def registration_url(self) -> str:
+        """The URL for records, from the service's list."""
+        body = self._request("GET", self.url)
         try:
-            connection.connect()
-            # One time to connect, another for each piece of the answer.
-            connection.sock.settimeout(self._settings.read_timeout)
-            connection.request(method, path, document, headers)
-            response = connection.getresponse()
-            answer = self._read(response, address)
-        except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"{address}: {_reason(error)}") from None
-        finally:
-            connection.close()
-        if response.status == 200:
-            return answer
-        said = f"{address}: answers {response.status} {response.reason}"
-        # These say something about the moment or our papers, not about the record.
-        later = response.status in (401, 403, 404, 407, 408, 425, 429) or response.status < 400
-        raise Unavailable(said) if later or response.status >= 500 else Refused(said)
+            services = ElementTree.fromstring(body)
+        except ElementTree.ParseError as error:
+            raise Unavailable(f"{self.shown}: the list of services is not XML: {error}") from None
+        for service in services.iter("service"):
+            if (service.findtext("name") or "").strip() == self._registration_tag:
+                target = urljoin(self.url, (service.findtext("href") or "").strip())
+                # Records do not leave an encrypted connection.
+                if urlsplit(target).scheme in ("https", urlsplit(self.url).scheme):
+                    return target
+        raise Unavailable(f"{self.shown}: lists no service named {self._registration_tag}")
 
-    def _connection(self, address: str) -> http.client.HTTPConnection:
-        parts = urlsplit(address)
-        host, wait = parts.hostname or "", self._settings.connect_timeout
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(
-                host, parts.port, timeout=wait, context=self._context
+    def post(self, target: str, document: bytes) -> None:
+        """Register a document."""
+        self._request("POST", target, document)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _request(self, method: str, target: str, document: bytes | None = None) -> bytes:
+        headers = {} if document is None else {"Content-Type": "application/xml"}
+        try:
+            reply = self._client.request(
+                method, target, content=document, headers=headers, max_size=_MAX_REPLY_SIZE
             )
-        return http.client.HTTPConnection(host, parts.port, timeout=wait)
-
-    def _read(self, response: http.client.HTTPResponse, address: str) -> bytes:
-        end = time.monotonic() + _PATIENCE * self._settings.read_timeout
-        answer = b""
-        while len(answer) < _LARGEST_ANSWER:
-            piece = response.read1(65536)
-            if not piece:
-                break
-            answer += piece
-            if time.monotonic() > end:
-                raise Unavailable(f"{address}: the answer comes too slowly")
-        return answer
+        except HttpError as error:
+            raise Unavailable(f"{self.shown}: {error}") from None
+        if reply.status == 200:
+            return reply.body
+        sentence = f"{self.shown}: answers {reply.status} {reply.phrase}"
+        if reply.status in _TEMPORARY_STATUSES or not 400 <= reply.status < 500:
+            raise Unavailable(sentence)
+        raise Refused(sentence)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate is not accepted: {error.verify_message}"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+def _tls_context(settings: RegistrantSettings) -> ssl.SSLContext:
+    for name, file in (("x509_user_cert", settings.certificate), ("x509_user_key", settings.key)):
+        if not os.access(file, os.R_OK):
+            raise ConfigError(f"{name}: {file} cannot be read")
+    if settings.authorities is not None and not os.path.exists(settings.authorities):
+        raise ConfigError(f"x509_cert_dir: {settings.authorities} does not exist")
+    return tls_context(settings.authorities, settings.certificate, settings.key)
 
 
 SECTIONS: Final = ("common", "logger")
@@ -313,7 +259,7 @@ _Days = Annotated[int, msgspec.Meta(ge=0, le=36500)]
 
 
 class _Keys(msgspec.Struct, kw_only=True):
-    """What the file may say, in one of its two sections."""
+    """The keys of the file, in either of its two sections."""
 
     x509_user_key: str = "/etc/grid-security/hostkey.pem"
     x509_user_cert: str = "/etc/grid-security/hostcert.pem"
@@ -339,15 +285,15 @@ class _Keys(msgspec.Struct, kw_only=True):
 class RegistrantSettings(msgspec.Struct, kw_only=True):
     certificate: str
     key: str
-    #: A folder of authorities by their hashes, or a file; the system's where there is none.
+    #: A file or a hashed directory of CA certificates; the system's if None.
     authorities: str | None
-    #: Where each record goes, and where those of a virtual organisation go besides.
+    #: URLs for all records, and additional ones for those of a virtual organisation.
     endpoints: list[str]
     endpoints_by_vo: dict[str, str]
     batch_size: int
     #: Days.
     record_lifetime: int
-    #: Seconds to connect, and between two pieces of an answer.
+    #: Seconds to connect, and for each read.
     connect_timeout: float
     read_timeout: float
     namespace: str
@@ -356,7 +302,7 @@ class RegistrantSettings(msgspec.Struct, kw_only=True):
     records: Path
     state: Path
     archive: Path
-    folder: Path
+    directory: Path
     logfile: str
     loglevel: str
     warnings: list[str]
@@ -369,12 +315,14 @@ def load_registrant(file: Path) -> RegistrantSettings:
     endpoints = keys.log_all.split()
     by_vo = _by_vo(file, keys.log_vo)
     if not endpoints:
-        raise ConfigError(f"{file}: log_all: names no endpoint; right: https://HOST:6143/sgas")
-    for address in (*endpoints, *by_vo.values()):
-        if not address.startswith(("https://", "http://")):
-            raise ConfigError(f"{file}: log_all: {address!r} is no address; right: https://HOST/..")
+        raise ConfigError(f"{file}: log_all: no endpoint; expected https://HOST:6143/sgas")
+    for url in (*endpoints, *by_vo.values()):
+        if not url.startswith(("https://", "http://")):
+            raise ConfigError(
+                f"{file}: log_all: {url!r} is not an address; expected https://HOST/.."
+            )
     connect, read = _timeouts(file, keys.timeout)
-    folder = Path(keys.logdir or keys.log_dir)
+    directory = Path(keys.logdir or keys.log_dir)
     return RegistrantSettings(
         certificate=keys.x509_user_cert,
         key=keys.x509_user_key,
@@ -388,10 +336,10 @@ def load_registrant(file: Path) -> RegistrantSettings:
         namespace=keys.namespace,
         records_tag=keys.records_tag,
         registration_tag=keys.registration_tag,
-        records=folder / keys.records_directory,
-        state=folder / keys.state_directory,
-        archive=folder / keys.archive_directory,
-        folder=folder,
+        records=directory / keys.records_directory,
+        state=directory / keys.state_directory,
+        archive=directory / keys.archive_directory,
+        directory=directory,
         logfile=keys.registrant_logfile,
         loglevel=parse_level(f"{file}: loglevel", keys.loglevel),
         warnings=warnings,
@@ -399,7 +347,7 @@ def load_registrant(file: Path) -> RegistrantSettings:
 
 
 def _keys(file: Path, warnings: list[str]) -> _Keys:
-    # Addresses may hold a percent sign.
+    # URLs may contain a percent sign.
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(file.read_text())
@@ -433,22 +381,24 @@ def _value(where: str, text: str, wanted: Any) -> Any:
 
 
 def _by_vo(file: Path, text: str) -> dict[str, str]:
-    found = {}
+    urls = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
-        name, _, address = pair.partition(" ")
-        if not address.strip():
-            raise ConfigError(f"{file}: log_vo: {pair!r} is no pair; right: NAME https://HOST/..")
-        found[name] = address.strip()
-    return found
+        name, _, url = pair.partition(" ")
+        if not url.strip():
+            raise ConfigError(
+                f"{file}: log_vo: {pair!r} is not a pair; expected NAME https://HOST/.."
+            )
+        urls[name] = url.strip()
+    return urls
 
 
 def _timeouts(file: Path, text: str) -> tuple[float, float]:
-    """Seconds to connect and to read; one that is left out is the usual one."""
+    """Seconds to connect and to read; an empty value means 10."""
     parts = [part.strip() or "10" for part in text.split(",")]
     try:
         connect, read = (float(part) for part in (*parts, parts[-1])[:2])
     except ValueError:
         connect = read = 0.0
     if not (0 < connect <= 86400 and 0 < read <= 86400):
-        raise ConfigError(f"{file}: timeout: {text!r} is no pair of seconds; right: 10,10")
+        raise ConfigError(f"{file}: timeout: {text!r} is not a pair of seconds; expected 10,10")
     return connect, read

@@ -24,6 +24,7 @@ from jobsight.config.settings import ExportSettings, Settings
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE
 from jobsight.text import file_text
+from jobsight.util.logging import parse_level
 
 SECTION: Final = "sams.collector"
 #: As seed 000 writes it.
@@ -32,7 +33,6 @@ OTHER_SECTION: Final = "sams-collector"
 #: What a section may be of, by the kind of its module.
 TABLES: Final = {"sampler": SAMPLERS, "output": OUTPUTS, "listener": LISTENERS}
 
-_LEVELS: Final = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 DEFAULT_FORMAT: Final = "%(asctime)s %(name)s:%(levelname)s %(message)s"
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -68,12 +68,6 @@ def _keep_umask_as_written(text: str, tree: dict[Any, Any]) -> None:
         for key, value in section.value:
             if key.value == "umask" and isinstance(value, yaml.ScalarNode):
                 tree[name.value]["umask"] = value.value
-
-
-def parse_level(where: str, given: str) -> str:
-    if given.upper() not in _LEVELS:
-        raise ConfigError(f"{where}: there is no log level {given!r}; right: {', '.join(_LEVELS)}")
-    return given.upper()
 
 
 class Sections:

@@ -1,120 +1,46 @@
-"""Names for paths that have none yet, and the rows of the names themselves.
+"""Naming of the paths in a store: new paths, and all paths again when the rules change.
 
-Nothing is named while a batch is written: the store's background work does it, before it sums up.
-
-History under new rules: every path is asked again, and the runs of those that changed wait.
-
-Small transactions, each of which notes how far it came: whoever is killed goes on from there, and
-batches never wait long. The sums follow when the runs are summed up.
+Nothing is named while a batch is written; the store's background work calls :func:`name_all_new`
+and :func:`rename_all` before it computes the rollups. Renaming works in small transactions, each
+with a checkpoint: an interrupted renaming resumes there, and batches never wait long. Runs of a
+renamed path are marked stale, and the next rollup recomputes them.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sqlalchemy import func, select
-
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.store.checkpoints import read_checkpoint, remove_checkpoint, set_checkpoint
-from jobsight.store.database import Database, Transaction
-from jobsight.store.rollups.shares import UNDETERMINED
-from jobsight.store.schema.tables import paths
+from jobsight.store.database import Database
+from jobsight.store.read import software as stored
+from jobsight.store.read.software import SoftwareKey
+from jobsight.store.write.software import (
+    SoftwareIds,
+    mark_runs_stale,
+    name_new_paths,
+    rename_path,
+)
 
-#: Paths that are named in one transaction.
-AT_ONCE = 2000
+logger = logging.getLogger(__name__)
 
-_KEY = ("name", "version", "local_version", "user_provided", "ignored")
-_SAME = " AND ".join(f"{name} = :{name}" for name in _KEY)
-_FIND = f"SELECT id FROM software WHERE {_SAME}"
-_INSERT = f"""
-    INSERT INTO software ({", ".join(_KEY)}) VALUES ({", ".join(f":{name}" for name in _KEY)})
-    ON CONFLICT ({", ".join(_KEY)}) DO NOTHING
-"""
-SET_NAME = "UPDATE paths SET software_id = :software_id, named = :named WHERE id = :id"
-_NAME_NEW = f"{SET_NAME} AND software_id IS NULL"
-
-
-class SoftwareRows:
-    """The ids of names, in one transaction; a name that is new gets a row."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-        self._ids: dict[SoftwareName | None, int] = {None: UNDETERMINED}
-
-    def id(self, name: SoftwareName | None) -> int:
-        """The row of a name; paths that no rule knows have none."""
-        if name not in self._ids:
-            assert name is not None
-            key = {
-                "name": name.software,
-                "version": name.version,
-                "local_version": name.local_version,
-                "user_provided": name.user_provided,
-                "ignored": name.ignored,
-            }
-            found = self._transaction.execute(_FIND, key).fetchone()
-            if found is None:
-                self._transaction.execute(_INSERT, key)
-                found = self._transaction.execute(_FIND, key).fetchone()
-            self._ids[name] = int(found[0])
-        return self._ids[name]
-
-
-def name_new(database: Database, rules: RuleSet, limit: int = AT_ONCE) -> int:
-    """Name some of the paths that have no name yet; how many they were."""
-    waiting = select(paths.c.id, paths.c.path).where(paths.c.software_id.is_(None))
-    with database.read() as connection:
-        found = connection.execute(waiting.order_by(paths.c.id).limit(limit)).all()
-    if not found:
-        return 0
-    # Before the transaction, so that no batch waits for a rule.
-    names = {row.id: rules.name(bytes(row.path)) for row in found}
-    with database.write() as transaction:
-        transaction.lock("sums", ["sums"])
-        rows = SoftwareRows(transaction)
-        now = time.time_ns()
-        transaction.execute_many(
-            _NAME_NEW,
-            [{"id": id, "software_id": rows.id(name), "named": now} for id, name in names.items()],
-        )
-    return len(found)
-
-
-def name_all_new(
-    database: Database, rules: RuleSet, stopped: Callable[[], bool] = lambda: False
-) -> int:
-    """Name all paths that have no name yet."""
-    whole = 0
-    while not stopped():
-        named = name_new(database, rules)
-        whole += named
-        if named < AT_ONCE:
-            break
-    return whole
-
-
-#: Paths that are asked at once, and nodes of runs whose runs one transaction makes wait.
-PATHS_AT_ONCE, NODES_AT_ONCE = 1000, 2000
-#: Of the marks: which rules name now and the last path that they were asked for; and the path in
-#: hand, with the last of its nodes whose run was made to wait.
-RULES, IN_HAND = "rules", "rules: path in hand"
-#: All paths have been asked.
+#: Paths named in one transaction.
+NEW_BATCH_SIZE: Final = 2000
+#: Paths renamed in one transaction, and nodes of runs that it marks stale.
+BATCH_SIZE, MAX_NODES = 1000, 2000
+#: The checkpoint with the digest of the current rules and the last path they were applied to.
+RULES: Final = "rules"
+#: The checkpoint of a path with many runs: its id, and the last of its nodes that is marked.
+PARTIAL_PATH: Final = "rules: path in hand"
+#: The rules have been applied to all paths.
 DONE: Final = 2**63 - 1
 
-_NODES_OF_PATH = """
-    SELECT DISTINCT executables.run_node_id, run_nodes.run_id
-    FROM executables JOIN run_nodes ON run_nodes.id = executables.run_node_id
-    WHERE executables.path_id = :path_id AND executables.run_node_id > :after
-    ORDER BY executables.run_node_id LIMIT :limit
-"""
-_FREE = "SELECT id FROM runs WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED"
-_WAIT = "UPDATE runs SET stale = true WHERE id = :id AND NOT stale"
 
-
-class RenamingRequest(NamedTuple):
-    """A path, what it is called, and what the rules call it now."""
+class PathName(NamedTuple):
+    """A path, its stored name, and its name by some rules."""
 
     id: int
     path: bytes
@@ -122,124 +48,140 @@ class RenamingRequest(NamedTuple):
     name: SoftwareName | None
 
 
-def digest_in_use(database: Database) -> str | None:
-    """Of the rules that name this store's paths."""
+def software_names(database: Database) -> dict[int, SoftwareName]:
+    """The names in the store by their ids."""
+    return {id: SoftwareName(*key) for id, key in stored.software_keys(database).items()}
+
+
+def name_new(database: Database, rules: RuleSet, limit: int = NEW_BATCH_SIZE) -> int:
+    """Name some of the new paths; returns their number."""
+    new = stored.unnamed_paths(database, limit)
+    if not new:
+        return 0
+    # Rules are applied before the transaction, so that no batch waits for them.
+    keys = {row.id: _key(rules.name(row.path)) for row in new}
     with database.write() as transaction:
-        mark = read_checkpoint(transaction, RULES)
-    return None if mark is None else mark.text
+        transaction.lock("sums", ["sums"])
+        ids = SoftwareIds(transaction)
+        named = [(path_id, ids.id_of(key)) for path_id, key in keys.items()]
+        name_new_paths(transaction, named, time.time_ns())
+    logger.debug("%d new paths named, %d without a rule", len(keys), [*keys.values()].count(None))
+    return len(new)
+
+
+def name_all_new(
+    database: Database, rules: RuleSet, stopped: Callable[[], bool] = lambda: False
+) -> int:
+    """Name all new paths; returns their number."""
+    total = 0
+    while not stopped():
+        named = name_new(database, rules)
+        total += named
+        if named < NEW_BATCH_SIZE:
+            break
+    return total
+
+
+def digest_in_use(database: Database) -> str | None:
+    """The digest of the rules that name this store's paths."""
+    with database.write() as transaction:
+        checkpoint = read_checkpoint(transaction, RULES)
+    return None if checkpoint is None else checkpoint.text
 
 
 def adopt_rules(database: Database, rules: RuleSet) -> bool:
-    """Make these the rules of the store; False where they are it already."""
+    """Make these the rules of the store; False if they are already."""
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
-        mark = read_checkpoint(transaction, RULES)
-        if mark is not None and mark.text == rules.digest:
+        checkpoint = read_checkpoint(transaction, RULES)
+        if checkpoint is not None and checkpoint.text == rules.digest:
             return False
-        # The path in hand stays: runs that were not reached yet still wait for its new name.
+        # A partial path keeps its checkpoint: the rest of its runs must still be marked.
         set_checkpoint(transaction, RULES, 0, rules.digest)
+    logger.info("new rules: all paths are named again (digest %s)", rules.digest[:12])
     return True
 
 
 def rename_all(
     database: Database,
     rules: RuleSet,
-    progress: Callable[[int, int], None] = lambda done, whole: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Ask the rules for every path that was named by others before; False where it was stopped."""
+    """Apply adopted rules to all paths that others named; False if stopped before the end."""
     while not stopped():
         with database.write() as transaction:
-            mark = read_checkpoint(transaction, RULES)
-            in_hand = read_checkpoint(transaction, IN_HAND)
-        if in_hand is not None:
-            moved = _finish_path(database)
-            # Some run of it is held by a batch, which takes milliseconds.
-            time.sleep(0 if moved else 0.01)
+            checkpoint = read_checkpoint(transaction, RULES)
+            partial = read_checkpoint(transaction, PARTIAL_PATH)
+        if partial is not None:
+            # No progress means that a batch holds one of the runs, for milliseconds.
+            time.sleep(0 if _continue_path(database) else 0.01)
             continue
-        if mark is None or mark.text != rules.digest or mark.value == DONE:
+        if checkpoint is None or checkpoint.text != rules.digest or checkpoint.value == DONE:
             return True
-        asked = request_renaming(database, rules, mark.value)
-        _apply(database, rules, mark.value, asked)
-        progress(*_how_far(database, asked))
+        names = names_by_rules(database, rules, checkpoint.value)
+        _rename(database, rules, checkpoint.value, names)
+        progress(*_progress(database, names))
     return False
 
 
-def request_renaming(database: Database, rules: RuleSet, after: int) -> list[RenamingRequest]:
-    """What the rules call the next paths by id."""
-    query = select(paths.c.id, paths.c.path, paths.c.software_id).where(paths.c.id > after)
-    with database.read() as connection:
-        rows = connection.execute(query.order_by(paths.c.id).limit(PATHS_AT_ONCE)).all()
-    return [
-        RenamingRequest(id, bytes(path), software_id, rules.name(bytes(path)))
-        for id, path, software_id in rows
-    ]
+def names_by_rules(database: Database, rules: RuleSet, after: int) -> list[PathName]:
+    """The next paths by id, with their names by the rules."""
+    rows = stored.paths_after(database, after, BATCH_SIZE)
+    return [PathName(row.id, row.path, row.software_id, rules.name(row.path)) for row in rows]
 
 
-def _apply(database: Database, rules: RuleSet, after: int, asked: list[RenamingRequest]) -> None:
+def _rename(database: Database, rules: RuleSet, after: int, names: list[PathName]) -> None:
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
-        mark = read_checkpoint(transaction, RULES)
-        if mark is None or mark.text != rules.digest or mark.value != after:
-            return  # Another process has done it, or brought other rules.
-        if read_checkpoint(transaction, IN_HAND) is not None:
+        checkpoint = read_checkpoint(transaction, RULES)
+        if checkpoint is None or checkpoint.text != rules.digest or checkpoint.value != after:
+            return  # Another process has renamed these paths, or adopted other rules.
+        if read_checkpoint(transaction, PARTIAL_PATH) is not None:
             return
-        rows = SoftwareRows(transaction)
-        left, now = NODES_AT_ONCE, time.time_ns()
-        for path in asked:
+        ids = SoftwareIds(transaction)
+        remaining, now = MAX_NODES, time.time_ns()
+        for path in names:
             after = path.id
-            new = rows.id(path.name)
-            if new == path.software_id:
+            software_id = ids.id_of(_key(path.name))
+            if software_id == path.software_id:
                 continue
-            transaction.execute(SET_NAME, {"id": path.id, "software_id": new, "named": now})
+            rename_path(transaction, path.id, software_id, now)
             if path.software_id is None:
-                continue  # No run with it was ever summed up.
-            reached, finished, moved = _make_wait(transaction, path.id, -1, left)
-            left -= moved
-            if not finished:
-                set_checkpoint(transaction, IN_HAND, reached, str(path.id))
+                continue  # No rollup contains it yet.
+            marked = mark_runs_stale(transaction, path.id, -1, remaining)
+            remaining -= marked.nodes
+            if not marked.finished:
+                set_checkpoint(transaction, PARTIAL_PATH, marked.last_node, str(path.id))
                 break
-        whole = len(asked) < PATHS_AT_ONCE and (not asked or after == asked[-1].id)
-        set_checkpoint(transaction, RULES, DONE if whole else after, rules.digest)
+        complete = len(names) < BATCH_SIZE and (not names or after == names[-1].id)
+        set_checkpoint(transaction, RULES, DONE if complete else after, rules.digest)
 
 
-def _finish_path(database: Database) -> int:
-    """Go on with the path in hand; how many of its nodes were reached."""
+def _continue_path(database: Database) -> int:
+    """Mark more runs of the partial path; returns the number of its nodes."""
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
-        in_hand = read_checkpoint(transaction, IN_HAND)
-        if in_hand is None or in_hand.text is None:
+        partial = read_checkpoint(transaction, PARTIAL_PATH)
+        if partial is None or partial.text is None:
             return 0
-        path_id = int(in_hand.text)
-        reached, finished, moved = _make_wait(transaction, path_id, in_hand.value, NODES_AT_ONCE)
-        if finished:
-            remove_checkpoint(transaction, IN_HAND)
+        marked = mark_runs_stale(transaction, int(partial.text), partial.value, MAX_NODES)
+        if marked.finished:
+            remove_checkpoint(transaction, PARTIAL_PATH)
         else:
-            set_checkpoint(transaction, IN_HAND, reached, in_hand.text)
-    return moved
+            set_checkpoint(transaction, PARTIAL_PATH, marked.last_node, partial.text)
+    return marked.nodes
 
 
-def _make_wait(
-    transaction: Transaction, path_id: int, after: int, limit: int
-) -> tuple[int, bool, int]:
-    """Make the runs of a path wait: the last node reached, whether it was the path's last, and how
-    many they were."""
-    key = {"path_id": path_id, "after": after, "limit": max(limit, 1)}
-    found = transaction.execute(_NODES_OF_PATH, key).fetchall()
-    moved = 0
-    for run_node_id, run_id in found:
-        # Waiting here for a batch that waits for a run of ours would never end.
-        if transaction.postgresql and not transaction.execute(_FREE, {"id": run_id}).fetchone():
-            return after, False, moved
-        transaction.execute(_WAIT, {"id": run_id})
-        after, moved = run_node_id, moved + 1
-    return after, len(found) < key["limit"], moved
+def _progress(database: Database, names: list[PathName]) -> tuple[int, int]:
+    total = stored.count_paths(database)
+    if len(names) < BATCH_SIZE:
+        return total, total
+    return stored.count_paths(database, names[-1].id), total
 
 
-def _how_far(database: Database, asked: list[RenamingRequest]) -> tuple[int, int]:
-    whole = select(func.count()).select_from(paths)
-    with database.read() as connection:
-        count = connection.scalar(whole) or 0
-        if len(asked) < PATHS_AT_ONCE:
-            return count, count
-        return connection.scalar(whole.where(paths.c.id <= asked[-1].id)) or 0, count
+def _key(name: SoftwareName | None) -> SoftwareKey | None:
+    if name is None:
+        return None
+    texts = (name.software, name.version, name.local_version)
+    return SoftwareKey(*texts, name.user_provided, name.ignored)

@@ -1,10 +1,7 @@
-"""One question about use, whoever asks: the command or the API.
+"""Queries about the use of software, for the commands and the API.
 
-What grew and what shrank between two stretches of time.
-
-All that the store knows of one software, or of one path.
-
-The paths that the store knows, what they are called, and what they used.
+:func:`read_usage` groups use, :func:`trends_since` compares two intervals, :func:`about_software`
+and :func:`about_path` describe one name or path, and :func:`known_paths` lists paths.
 """
 
 from __future__ import annotations
@@ -16,13 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.reports.terminal import buckets
-from jobsight.software.preview import software_names
+from jobsight.software.naming import software_names
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.store.database import Database
+from jobsight.store.read.software import iterate_paths
 from jobsight.store.rollups.catalogue import PathRow, find_path, list_software, paths_of, use_of
 from jobsight.store.rollups.shares import DAY
 from jobsight.store.rollups.usage import (
@@ -38,13 +36,14 @@ from jobsight.store.rollups.usage import (
     usage,
 )
 from jobsight.text import readable_path
+from jobsight.util.batching import batched
 
-#: The fields of a row that can name its group.
+#: The fields of a row that can identify its group.
 KEYS = ("period", "kind", *NAMES, "node", "cluster", "user", "account", "partition")
 
 
 def key_fields(question: Question) -> list[str]:
-    """The fields of a row that name its group."""
+    """The fields of a row that identify its group."""
     periods = [name for name in question.by if name in PERIODS]
     kind = ["kind"] if {*question.by} & {*NAMES} else []
     others = [name for name in question.by if name not in periods]
@@ -52,17 +51,17 @@ def key_fields(question: Question) -> list[str]:
 
 
 def read_usage(connection: Connection, question: Question) -> list[UsageRow]:
-    """The groups of a question; by node from the executables, else from the sums by day."""
-    ask = node_usage if "node" in question.by else usage
-    return ask(connection, question)
+    """The groups of a question: by node from the executables, else from the daily rollups."""
+    read = node_usage if "node" in question.by else usage
+    return read(connection, question)
 
 
 def trends_since(connection: Connection, question: Question) -> list[Trend]:
-    """The groups of a question against as many days before it."""
+    """The groups of a question compared with the same number of days before it."""
     if question.since is None:
-        raise ConfigError("what moved needs a first day; right: --since 30d")
+        raise ConfigError("a trend needs a first day; expected --since, e.g. --since 30d")
     if {*question.by} & {*PERIODS, "node"}:
-        raise ConfigError("what moved is found by software and owners, not by time or node")
+        raise ConfigError("a trend is grouped by software or owner, not by time or node")
     until = today() + 1 if question.until is None else question.until
     before = (question.since - (until - question.since), question.since)
     return trends(connection, question, before)
@@ -71,7 +70,7 @@ def trends_since(connection: Connection, question: Question) -> list[Trend]:
 def read_trends(
     connection: Connection, question: Question, count: int
 ) -> dict[tuple[object, ...], list[float]]:
-    """The core hours of each group over the time asked for, in at most ``count`` steps."""
+    """The core hours of each group over the requested time, in at most ``count`` steps."""
     if {*question.by} & {*PERIODS, "node"}:
         return {}
     days = days_of(connection)
@@ -79,19 +78,19 @@ def read_trends(
         return {}
     first = days[0] if question.since is None else question.since
     last = days[1] if question.until is None else question.until - 1
-    places = {date_of(day).isoformat(): day - first for day in range(first, last + 1)}
+    indices = {date_of(day).isoformat(): day - first for day in range(first, last + 1)}
     fields = key_fields(question)
     result: dict[tuple[object, ...], list[float]] = {}
     by_day = msgspec.structs.replace(question, by=(*question.by, "day"))
     for row in usage(connection, by_day):
         key = tuple(getattr(row, name) for name in fields)
-        values = result.setdefault(key, [0.0] * len(places))
-        values[places[row.period or ""]] += row.core_hours or 0
+        values = result.setdefault(key, [0.0] * len(indices))
+        values[indices[row.period or ""]] += row.core_hours or 0
     return {key: buckets(values, count) for key, values in result.items()}
 
 
 class Trend(UsageKey, kw_only=True, omit_defaults=True):
-    """A group before and after, in core hours."""
+    """The core hours and jobs of a group in two intervals."""
 
     before: float
     after: float
@@ -104,14 +103,14 @@ _KEYS = UsageKey.__struct_fields__
 
 
 def trends(connection: Connection, question: Question, before: tuple[int, int]) -> list[Trend]:
-    """The groups of a question, which has a first and a last day, against those of the days
-    before; the largest change first."""
+    """The groups of a question compared with those of the days ``before``; the largest change
+    first."""
     earlier = msgspec.structs.replace(question, since=before[0], until=before[1])
-    one, other = _by_key(connection, earlier), _by_key(connection, question)
-    found = [_mover(key, one.get(key), other.get(key)) for key in {**one, **other}]
-    # What has no name comes after what has one, where both moved as much.
+    old, new = _by_key(connection, earlier), _by_key(connection, question)
+    rows = [_trend(key, old.get(key), new.get(key)) for key in {**old, **new}]
+    # Of equal changes, groups without a name come last.
     return sorted(
-        found,
+        rows,
         key=lambda row: (-abs(row.change), not row.software, row.software or "", row.user or ""),
     )
 
@@ -120,21 +119,21 @@ def _by_key(connection: Connection, question: Question) -> dict[tuple[str | None
     return {tuple(getattr(row, name) for name in _KEYS): row for row in usage(connection, question)}
 
 
-def _mover(key: tuple[str | None, ...], one: UsageRow | None, other: UsageRow | None) -> Trend:
-    before = (one.core_hours or 0) if one else 0.0
-    after = (other.core_hours or 0) if other else 0.0
+def _trend(key: tuple[str | None, ...], old: UsageRow | None, new: UsageRow | None) -> Trend:
+    before = (old.core_hours or 0) if old else 0.0
+    after = (new.core_hours or 0) if new else 0.0
     return Trend(
         **dict(zip(_KEYS, key, strict=True)),
         before=before,
         after=after,
         change=after - before,
-        jobs_before=one.jobs if one else 0,
-        jobs_after=other.jobs if other else 0,
+        jobs_before=old.jobs if old else 0,
+        jobs_after=new.jobs if new else 0,
     )
 
 
 class AboutSoftware(msgspec.Struct):
-    """Its versions, who uses them and until when, and the paths that are called so."""
+    """The versions of a software, their users, and the paths with that name."""
 
     software: str
     version: str | None
@@ -144,12 +143,12 @@ class AboutSoftware(msgspec.Struct):
 
 
 class AboutPath(msgspec.Struct):
-    """What a path is called, which rule says so, and its use."""
+    """The name of a path, the rule that assigns it, and its use."""
 
     path: str
-    #: As stored; None where it is undetermined or was never seen.
+    #: As stored; None if it is undetermined or was never seen.
     name: SoftwareName | None
-    #: By the rules as they stand.
+    #: By the current rules.
     name_by_rules: SoftwareName | None
     #: File and number of the rule.
     rule: tuple[str, int] | None
@@ -159,7 +158,7 @@ class AboutPath(msgspec.Struct):
 def about_software(
     connection: Connection, name: str, version: str | None, since: int | None, limit: int
 ) -> AboutSoftware:
-    """What is known of a software since a day."""
+    """Describe a software since a day."""
     question = Question(
         by=("software", "version", "local_version"), software=name, version=version, since=since,
         ignored=True,
@@ -180,7 +179,7 @@ def about_software(
 
 
 def about_path(connection: Connection, rules: RuleSet, path: bytes) -> AboutPath:
-    """What is known of a path."""
+    """Describe a path."""
     use = find_path(connection, path)
     names = {row.id: row for row in list_software(connection)} if use else {}
     row = names.get(use.software_id or 0) if use else None
@@ -193,42 +192,41 @@ def about_path(connection: Connection, rules: RuleSet, path: bytes) -> AboutPath
 
 def _unknown(connection: Connection, name: str) -> JobsightError:
     known = sorted({row.software for row in list_software(connection) if row.software})
-    lower = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), lower, n=3)
-    hint = f"did you mean {', '.join(lower[one] for one in near)}?" if near else "see the list"
-    return JobsightError(f"no software of this store is called {name!r}; {hint}")
+    by_lower = {software.lower(): software for software in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=3)
+    hint = "see `jobsight software`"
+    if near:
+        hint = f"did you mean {', '.join(by_lower[lower] for lower in near)}?"
+    return JobsightError(f"this store has no software named {name!r}; {hint}")
 
 
-#: Paths whose use is asked for at once.
-_AT_ONCE = 500
-_PATHS = "SELECT id, path, software_id FROM paths ORDER BY id"
+#: Paths whose use is read with one query.
+_BATCH_SIZE = 500
 
 
 class KnownPath(NamedTuple):
     id: int
     #: As :func:`jobsight.text.readable_path` writes it.
     path: str
-    #: None where no rule knows it.
+    #: None if no rule matches it.
     name: SoftwareName | None
     core_hours: float = 0.0
     runs: int = 0
 
 
 def known_paths(database: Database) -> Iterable[KnownPath]:
-    """All paths by the time they were first seen, without their use."""
+    """All paths in the order in which they were first seen, without their use."""
     names = software_names(database)
-    with database.read() as connection:
-        for row in connection.execute(text(_PATHS)):
-            yield KnownPath(row.id, readable_path(bytes(row.path)), names.get(row.software_id or 0))
+    for row in iterate_paths(database):
+        yield KnownPath(row.id, readable_path(row.path), names.get(row.software_id or 0))
 
 
 def with_use(database: Database, paths: Iterable[KnownPath]) -> list[KnownPath]:
-    """The same with what they used, the least first."""
+    """The paths with their use, the least used first."""
     chosen = list(paths)
     result = []
     with database.read() as connection:
-        for place in range(0, len(chosen), _AT_ONCE):
-            group = chosen[place : place + _AT_ONCE]
+        for group in batched(chosen, _BATCH_SIZE):
             used = use_of(connection, [path.id for path in group])
             for path in group:
                 row = used.get(path.path)
@@ -239,7 +237,7 @@ def with_use(database: Database, paths: Iterable[KnownPath]) -> list[KnownPath]:
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """GLOB as SQLite has it; one with ``%`` and no sign of GLOB is LIKE, as SAMS documents both."""
+    """SQLite's GLOB; a pattern with ``%`` and no GLOB character is LIKE. SAMS documents both."""
     if "%" in pattern and not re.search(r"[*?\[]", pattern):
         pattern = pattern.replace("%", "*")
     compiled = re.compile(fnmatch.translate(pattern.replace("[^", "[!")))

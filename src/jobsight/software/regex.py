@@ -1,9 +1,9 @@
-"""One regular expression over the bytes of a path, in time that grows with the path's length alone.
+"""Regular expressions over the bytes of a path, matched in time linear in the path's length.
 
-Rules are written in Python's language, whose own engine can take for ever on a path that a user
-chose. RE2 matches the same language in linear time, but for look-around, back-references and a few
-rarer things. A pattern with one of those is matched by Python, over short paths only, and is
-refused where even these could take long.
+Rules use Python's syntax, but Python's engine can take exponential time on a path that a user
+chooses. RE2 matches the same syntax in linear time, except look-around, back-references and a few
+rarer constructs. A pattern with one of those is matched by Python, for short paths only, and is
+refused if even these could take too long.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Any, Final, Protocol
 
 import re2
 
-#: Bytes of a path that Python's own engine is given at most.
+#: Longest path in bytes that Python's engine matches.
 SLOW_LIMIT: Final = 512
-#: Repeats in one pattern for Python's engine whose ways multiply, each by the path's length.
-_MOST_REPEATS: Final = 2
-#: In the order of a pattern: a repeat that runs across slashes, one that does not, a repeat inside
-#: of a repeat, and a slash.
+#: Repeats in one pattern for Python's engine that multiply the time, each by the path's length.
+_MAX_REPEATS: Final = 2
+#: Tokens of a pattern: a repeat across slashes, a repeat within one path component, a repeat inside
+#: a repeat, and a slash.
 _WIDE, _WITHIN, _NESTED, _SLASH = "w", "p", "n", "/"
-#: Python's end of the text, which RE2 writes in small.
+#: Python's end of the text, which RE2 writes in lower case.
 _END: Final = re.compile(r"((?:\\\\)*)\\Z")
 
 
 class PatternError(ValueError):
-    """The expression cannot be used."""
+    """The expression is invalid or could take too long."""
 
 
-class Found(Protocol):
-    """What a pattern found: RE2's or Python's."""
+class Match(Protocol):
+    """A match of RE2 or Python."""
 
     def group(self, index: int, /) -> Any: ...
 
 
 class Pattern:
-    """An expression that is asked from the start of the path on."""
+    """An expression, matched at the start of a path."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -45,13 +45,13 @@ class Pattern:
                 warnings.simplefilter("ignore")
                 plain = re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
-            raise PatternError(f"{text!r} is no regular expression: {error}") from None
+            raise PatternError(f"{text!r} is not a regular expression: {error}") from None
         self.text = text
         #: Numbers of the named groups.
         self.groups: dict[str, int] = dict(plain.groupindex)
-        #: As RE2 takes it; none where it does not.
+        #: In RE2's syntax; None if RE2 does not support it.
         self.linear: bytes | None = _END.sub(r"\1\\z", text).encode()
-        #: Why it is matched by Python.
+        #: Why Python matches it.
         self.reason: str | None = None
         try:
             re2.compile(self.linear, options(text=True))
@@ -62,7 +62,7 @@ class Pattern:
         self._plain = plain
         self._compiled: dict[bool, Any] = {}
 
-    def match(self, path: bytes, text: bool) -> Found | None:
+    def match(self, path: bytes, text: bool) -> Match | None:
         """Match a path that is ``text`` (UTF-8) or not."""
         if self.linear is None:
             if len(path) > SLOW_LIMIT:
@@ -71,12 +71,12 @@ class Pattern:
         compiled = self._compiled.get(text)
         if compiled is None:
             compiled = self._compiled[text] = re2.compile(self.linear, options(text=text))
-        found: Found | None = compiled.match(path)
-        return found
+        match: Match | None = compiled.match(path)
+        return match
 
 
 def options(*, text: bool, memory: int | None = None) -> Any:
-    """RE2's options. A path that is no UTF-8 is matched byte by byte."""
+    """RE2's options. A path that is not UTF-8 is matched byte by byte."""
     chosen = re2.Options()
     chosen.log_errors = False
     if not text:
@@ -87,7 +87,7 @@ def options(*, text: bool, memory: int | None = None) -> Any:
 
 
 def group_bytes(value: Any) -> bytes:
-    """What a group matched, as bytes; a group that took no part is empty."""
+    """The bytes that a group matched; empty for a group without a match."""
     if value is None:
         return b""
     return value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
@@ -104,29 +104,29 @@ def is_text(path: bytes) -> bool:
 
 
 def _refuse_slow(text: str) -> None:
-    """Python's engine tries every way; only patterns with few ways are given to it."""
+    """Refuse patterns on which Python's backtracking engine could take too long."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The parser of the engine itself, under the name that Python 3.11 gave it.
+        # The engine's own parser, under its name since Python 3.11.
         from re import _parser  # type: ignore[attr-defined]
 
         repeats = list(_repeats(_parser.parse(text)))
     if _NESTED in repeats:
         raise PatternError(
-            f"{text!r} has a repeat inside of a repeat together with look-around or a "
-            "back-reference, which can take for ever; right: one of the two without the other"
+            f"{text!r} has a repeat inside a repeat together with look-around or a "
+            "back-reference, which can take exponential time; expected only one of the two"
         )
-    # Those that stay within one part of a path multiply only with others of the same part.
-    within = max(len(part) for part in "".join(repeats).replace(_WIDE, "").split(_SLASH))
-    if repeats.count(_WIDE) + max(0, within - 1) > _MOST_REPEATS:
+    # Repeats within one path component multiply only with others of the same component.
+    within = max(len(component) for component in "".join(repeats).replace(_WIDE, "").split(_SLASH))
+    if repeats.count(_WIDE) + max(0, within - 1) > _MAX_REPEATS:
         raise PatternError(
             f"{text!r} has too many repeats together with look-around or a back-reference, which "
-            "can take for ever; right: [^/]* in place of .*, and one for each part of a path"
+            "can take too long; expected [^/]* instead of .*, once per path component"
         )
 
 
 def _repeats(parsed: Any) -> Iterator[str]:
-    """The repeats of any length in a pattern, and the slashes between them, in their order."""
+    """The unbounded repeats in a pattern and the slashes between them, in order."""
     for operation, argument in parsed:
         name = str(operation)
         if name == "LITERAL" and argument == ord("/"):
@@ -139,25 +139,25 @@ def _repeats(parsed: Any) -> Iterator[str]:
             elif not inner.strip(_SLASH):
                 yield _WIDE if _SLASH in inner or _crosses(body) else _WITHIN
             else:
-                # Each turn takes one part of the path up to its slash: there is one way to do it.
+                # Each repetition matches one path component and its slash, in only one way.
                 yield _WIDE if inner in (_WITHIN + _SLASH, _SLASH + _WITHIN) else _NESTED
         else:
-            found = "".join("".join(_repeats(inner)) for inner in _inner(argument))
-            # Only a slash that is always there parts what is before it from what follows.
-            yield from found if name == "SUBPATTERN" else found.replace(_SLASH, "")
+            tokens = "".join("".join(_repeats(inner)) for inner in _subpatterns(argument))
+            # Only a slash that is always matched separates components.
+            yield from tokens if name == "SUBPATTERN" else tokens.replace(_SLASH, "")
 
 
-def _inner(argument: Any) -> Iterator[Any]:
-    """The parts of a pattern below one operation, wherever the parser has put them."""
+def _subpatterns(argument: Any) -> Iterator[Any]:
+    """The patterns inside one operation, wherever the parser puts them."""
     if hasattr(argument, "getwidth"):
         yield argument
     elif isinstance(argument, tuple | list):
         for part in argument:
-            yield from _inner(part)
+            yield from _subpatterns(part)
 
 
 def _crosses(body: Any) -> bool:
-    """Whether a repeated part is anything but one class of characters without the slash."""
+    """Whether a repeated pattern is anything but one character class without the slash."""
     if len(body) != 1:
         return True
     name, argument = str(body[0][0]), body[0][1]
@@ -168,10 +168,10 @@ def _crosses(body: Any) -> bool:
     if name != "IN":
         return True
     negated = str(argument[0][0]) == "NEGATE"
-    holds = any(
+    contains_slash = any(
         (str(kind) == "LITERAL" and value == ord("/"))
         or (str(kind) == "RANGE" and value[0] <= ord("/") <= value[1])
         or (str(kind) == "CATEGORY" and "NOT" in str(value))
         for kind, value in argument
     )
-    return holds != negated
+    return contains_slash != negated

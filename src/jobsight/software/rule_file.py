@@ -1,12 +1,11 @@
-"""One file of rules: SAMS's YAML, in a file of its own or inside a configuration of SAMS.
+"""One file of rules: SAMS's YAML, in a file of its own or a section of a SAMS configuration.
 
-A file that a site has must load, so an unknown key is a warning with the nearest name. What would
-name programs wrongly is an error that says file, rule, key and what would be right.
+A site's existing file must load, so an unknown key is a warning with the nearest name. Anything
+that would assign wrong names is an error with the file, the rule, the key and what is expected.
 
-Texts with places to fill: ``%(group)s`` by what a rule matched, ``%(user)s`` by whose run it is.
-
-Only what a rule itself writes is a place. What comes out of a path is text, whatever it looks like,
-so nobody can stop or bend a naming with a ``%`` in a folder's name.
+:class:`Template` fills placeholders: ``%(group)s`` with a group of the match, ``%(user)s`` and
+``%(project)s`` with the owner of a run. Only the text of a rule contains placeholders; text from a
+path is never interpreted, so a ``%`` in a directory name has no effect.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _FILE: Final = ("rules", "rewrite", "stop_on_rewrite_match", "tests")
 
 
 class RulesError(ConfigError):
-    """A file of rules is wrong."""
+    """A rule file is invalid."""
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Names the paths that match."""
+    """Assigns a name to matching paths."""
 
     pattern: Pattern
     texts: tuple[Template, Template, Template]
@@ -47,14 +46,14 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Rewrite(msgspec.Struct, frozen=True):
-    """Changes a name that a rule gave."""
+    """Changes a name that a rule assigned."""
 
     patterns: dict[str, Pattern]
     updates: dict[str, Template]
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What a site expects of its rules for one path."""
+    """A test in a rule file: the expected name of one path."""
 
     number: int
     path: str
@@ -63,22 +62,22 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 class RuleFile(msgspec.Struct):
-    """What one file says."""
+    """The content of one file."""
 
     name: str
-    #: One of those that come with jobsight.
+    #: Shipped with jobsight.
     ready: bool
     rules: list[Rule]
     rewrites: list[Rewrite]
     stop_on_rewrite_match: bool
     expectations: list[Expectation]
     warnings: list[str]
-    #: All that decides on names, to tell whether they have to be given anew.
+    #: Everything that determines names; if it changes, paths are named again.
     source: object
 
 
 def read_rules(file: Path, *, ready: bool = False) -> RuleFile:
-    """Read and check a file; a ``ready`` one goes by its bare name."""
+    """Read and validate a file; a ``ready`` one is known by its bare name."""
     return _Reader(file.name if ready else str(file)).read(_tree(file), ready)
 
 
@@ -87,14 +86,16 @@ def _tree(file: Path) -> dict[str, Any]:
 
     text = file_text(file)
     try:
-        # The loader in C is ten times as fast, where it was built.
+        # The C loader is ten times as fast, but not always built.
         tree = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError) as error:
         raise RulesError(f"{file}: {' '.join(str(error).split())}") from None
-    found = tree.get(SECTION, tree) if isinstance(tree, dict) else tree
-    if not isinstance(found, dict) or not any(key in found for key in _FILE):
-        raise RulesError(f"{file}: holds no rules; right: a list `rules:`, or a section {SECTION}")
-    return {str(key): value for key, value in found.items()}
+    section = tree.get(SECTION, tree) if isinstance(tree, dict) else tree
+    if not isinstance(section, dict) or not any(key in section for key in _FILE):
+        raise RulesError(
+            f"{file}: contains no rules; expected a list `rules:` or a section {SECTION}"
+        )
+    return {str(key): value for key, value in section.items()}
 
 
 class _Reader:
@@ -157,8 +158,8 @@ class _Reader:
         self._unknown(where, entry, ("match", "update"))
         for key in ("match", "update"):
             if not isinstance(entry.get(key), dict):
-                # SAMS passes over such an entry, and a site's file must load.
-                self._warn(f"{where}: is not used: {key} is no list of software, version ...")
+                # SAMS ignores such an entry, and a site's file must load.
+                self._warn(f"{where}: is ignored: {key} is not a mapping of software, version ...")
                 return None
             self._unknown(f"{where}: {key}", entry[key], TEXTS)
         patterns = {
@@ -167,7 +168,7 @@ class _Reader:
             if key in entry["match"]
         }
         if not patterns:
-            self._warn(f"{where}: is not used: match names none of {', '.join(TEXTS)}")
+            self._warn(f"{where}: is ignored: match has none of {', '.join(TEXTS)}")
             return None
         known = frozenset(TEXTS).union(*(pattern.groups for pattern in patterns.values()))
         updates = {
@@ -189,9 +190,7 @@ class _Reader:
         expected |= {key: self._flag(where, entry, key) for key in _FLAGS if key in entry}
         undetermined = self._flag(where, entry, "undetermined")
         if undetermined == bool(expected):
-            raise self._error(
-                where, f"say what is expected: {', '.join(TEXTS)}, or undetermined: true"
-            )
+            raise self._error(where, f"expected one of {', '.join(TEXTS)}, or undetermined: true")
         return Expectation(number, path, undetermined, expected)
 
     def _text(self, where: str, entry: Mapping[str, Any], key: str) -> str:
@@ -201,7 +200,7 @@ class _Reader:
         if key not in entry:
             raise self._error(where, f"{key}: is missing")
         hint = f"'{value}'" if isinstance(value, int | float) else "''" if value is None else ""
-        hint = f"; right: a text in quotes, {hint}" if hint else ""
+        hint = f"; put it in quotes: {hint}" if hint else ""
         raise self._error(where, f"{key}: expected a text, got {_kind(value)}{hint}")
 
     def _flag(self, where: str, entry: Mapping[str, Any], key: str) -> bool:
@@ -231,7 +230,7 @@ class _Reader:
         except TemplateError as error:
             raise self._error(where, f"{key}: {error}") from None
         for name in template.missing:
-            self._warn(f"{where}: {key}: %({name})s is no group of match; taken as %%({name})s")
+            self._warn(f"{where}: {key}: %({name})s is not a group of match; read as %%({name})s")
         return template
 
     def _unknown(self, where: str, entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -249,7 +248,7 @@ class _Reader:
 
 
 def _used(rewrite: Mapping[str, Any]) -> list[Any]:
-    """What of a rewrite decides on names."""
+    """The parts of a rewrite that determine names."""
     parts = (rewrite.get("match"), rewrite.get("update"))
     return [[part.get(key) for key in TEXTS] if isinstance(part, dict) else None for part in parts]
 
@@ -258,9 +257,9 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"`{type(value).__name__}`"
 
 
-#: Filled for each run, because one path is another program for each user.
-RUN_PLACES: Final = ("user", "project")
-#: Bytes of one text. Three of them are one key of a table, and PostgreSQL takes 2,700 bytes.
+#: Filled per run: one path is a different program for each user.
+RUN_PLACEHOLDERS: Final = ("user", "project")
+#: Bytes of one text. Three texts are one index key, and PostgreSQL limits it to 2,700 bytes.
 MAX_TEXT: Final = 512
 
 _PIECES: Final = re.compile(r"%%|%\((?P<name>[^()%]*)\)s|(?P<wrong>%.{0,12})|[^%]+", re.DOTALL)
@@ -268,61 +267,61 @@ _FILLED: Final = re.compile(r"%\((user|project)\)s")
 
 
 class TemplateError(ValueError):
-    """The text cannot be used; what it says comes after the name of the key."""
+    """The text is not a valid template; the message follows the name of the key."""
 
 
 class Template:
-    """A text of a rule, taken apart once."""
+    """A text of a rule, parsed once."""
 
     __slots__ = ("_pieces", "_plain", "missing")
 
     def __init__(self, text: str, known: Mapping[str, object] | frozenset[str]) -> None:
-        #: Places that stand with one ``%`` although only a run can fill them.
+        #: Placeholders with a single ``%`` that only a run can fill.
         self.missing: list[str] = []
         pieces: list[tuple[bool, str]] = []
-        for found in _PIECES.finditer(text):
-            name = found["name"]
-            if found["wrong"] is not None:
+        for match in _PIECES.finditer(text):
+            name = match["name"]
+            if match["wrong"] is not None:
                 raise TemplateError(
-                    f"{found['wrong']!r} is no place to fill; right: %(name)s, or %% for the sign"
+                    f"{match['wrong']!r} is not a placeholder; expected %(name)s, or %% for %"
                 )
             if name is None:
-                pieces.append((False, "%" if found[0] == "%%" else found[0]))
+                pieces.append((False, "%" if match[0] == "%%" else match[0]))
             elif name in known:
                 pieces.append((True, name))
-            elif name in RUN_PLACES:
+            elif name in RUN_PLACEHOLDERS:
                 self.missing.append(name)
-                pieces.append((False, found[0]))
+                pieces.append((False, match[0]))
             else:
-                there = ", ".join(sorted(known)) or "none"
-                raise TemplateError(f"%({name})s: match has no such group; its groups: {there}")
+                groups = ", ".join(sorted(known)) or "none"
+                raise TemplateError(f"%({name})s: match has no such group; its groups: {groups}")
         self._pieces = pieces
-        self._plain = None if any(place for place, _ in pieces) else "".join(t for _, t in pieces)
+        self._plain = None if any(group for group, _ in pieces) else "".join(t for _, t in pieces)
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """The text, with the value of each group in its place."""
+        """The text with the values of the groups."""
         if self._plain is not None:
             return self._plain
-        return "".join([values[text] if place else text for place, text in self._pieces])
+        return "".join([values[text] if group else text for group, text in self._pieces])
 
 
-def harmless(text: str) -> str:
-    r"""What came out of a path, so that no place for the run can stand in it: ``\x25(user)s``."""
+def escape_placeholders(text: str) -> str:
+    r"""Text from a path without placeholders of a run: ``\x25(user)s`` for ``%(user)s``."""
     return _FILLED.sub(r"\\x25(\1)s", text) if "%(" in text else text
 
 
 def bounded(text: str) -> str:
-    """A text of at most :data:`MAX_TEXT` bytes; one that is cut ends with its digest."""
+    """A text of at most :data:`MAX_TEXT` bytes; a longer one is cut and ends with its digest."""
     data = text.encode("utf-8", "replace")
     if len(data) <= MAX_TEXT:
         return text
-    mark = f"...{sha256(data).hexdigest()[:12]}"
-    return data[: MAX_TEXT - len(mark)].decode("utf-8", "ignore") + mark
+    suffix = f"...{sha256(data).hexdigest()[:12]}"
+    return data[: MAX_TEXT - len(suffix)].decode("utf-8", "ignore") + suffix
 
 
 def fill_run(text: str, user: str | None, project: str | None) -> str:
-    """A name with the run's user and project in their places; unknown ones are empty."""
+    """A name with the run's user and project filled in; unknown ones are empty."""
     if "%(" not in text:
         return text
     values = {"user": user or "", "project": project or ""}
-    return _FILLED.sub(lambda found: values[found[1]], text)
+    return _FILLED.sub(lambda match: values[match[1]], text)

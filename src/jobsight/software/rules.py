@@ -1,11 +1,8 @@
-"""The rules that turn the path of an executable into the name of a software.
+"""Rules that map the path of an executable to the name of a software.
 
-The first rule that matches wins. All rules are asked at once: RE2 follows them together through the
-path, so that a thousand of them cost little more than one.
-
-Many patterns, followed at once through a path: which is the first that matches it.
-
-The tests that a site writes beside its rules, and where they differ from what the rules say.
+:class:`RuleSet` is the entry point: the first matching rule wins. :class:`RegexSet` matches all
+patterns in one pass of RE2, so that a thousand rules cost little more than one.
+:func:`run_expectations` runs the tests that rule files contain.
 """
 
 from __future__ import annotations
@@ -28,21 +25,21 @@ from jobsight.software.rule_file import (
     Rule,
     RuleFile,
     bounded,
-    harmless,
+    escape_placeholders,
     read_rules,
 )
 from jobsight.text import path_bytes, readable_path
 
-#: Grows when the same rules give other names than before.
+#: Incremented when the same rules produce other names than before.
 _EDITION: Final = 1
-#: Names whose rewritten form is kept at hand.
-_REMEMBERED: Final = 4096
+#: Names whose rewritten form is cached.
+_CACHE_SIZE: Final = 4096
 _READY: Final = Path(__file__).parent / "ready"
 
 
 class SoftwareName(msgspec.Struct, frozen=True):
-    """What a path is called. Texts may hold ``%(user)s`` and ``%(project)s``; see
-    :func:`jobsight.software.rule_file.fill_run`."""
+    """The name of a path. Texts may contain ``%(user)s`` and ``%(project)s``, which
+    :func:`jobsight.software.rule_file.fill_run` fills."""
 
     software: str
     version: str
@@ -58,55 +55,58 @@ class RuleSet:
         self.files = list(files)
         self.warnings = [sentence for file in files for sentence in file.warnings]
         source = [_EDITION, *(file.source for file in files)]
-        #: Another one means that paths may have other names.
+        #: If it differs, paths may have other names.
         self.digest = sha256(msgspec.json.encode(source, order="deterministic")).hexdigest()
-        self._rules = [(rule, place) for place, file in enumerate(files) for rule in file.rules]
+        self._rules = [(rule, index) for index, file in enumerate(files) for rule in file.rules]
         patterns = {number: rule.pattern for number, (rule, _) in enumerate(self._rules)}
         self._matching = RegexSet(patterns)
         self._scripts = RegexSet(
-            {number: one for number, one in patterns.items() if SEPARATOR.decode() in one.text}
+            {
+                number: pattern
+                for number, pattern in patterns.items()
+                if SEPARATOR.decode() in pattern.text
+            }
         )
-        # What a site rewrites holds for the names of the ready rules, too, and never the other way
-        # round.
+        # A site's rewrites apply to the names of the ready rules as well, never the reverse.
         site = [file for file in files if not file.ready]
         self._rewriting = [[file, *site] if file.ready else [file] for file in files]
-        # A program of a thousand parts has one name: most names were rewritten before.
-        self._rewrite = lru_cache(_REMEMBERED)(self._rewritten)
+        # A program of a thousand executables has one name, so most names are in the cache.
+        self._rewrite = lru_cache(_CACHE_SIZE)(self._rewritten)
 
     @classmethod
     def load(cls, files: Sequence[Path], *, ready: bool = False) -> RuleSet:
-        """The rules of files, the first file first, and the ready ones after them if wanted."""
+        """The rules of files in their order, followed by the ready rules with ``ready``."""
         return cls([*map(read_rules, files), *(_ready_files() if ready else ())])
 
     @classmethod
     def ready(cls) -> RuleSet:
-        """The rules for layouts that many sites have."""
+        """The rules shipped with jobsight, for common installation layouts."""
         return cls(_ready_files())
 
     def name(self, path: bytes) -> SoftwareName | None:
-        """What the rules call a path; nothing where no rule knows it."""
-        found = self._find(path)
-        if found is None:
+        """The name of a path; None if no rule matches."""
+        match = self._find(path)
+        if match is None:
             return None
-        number, asked, text = found
-        rule, place = self._rules[number]
-        software, version, local = self._rewrite(place, *_texts(rule, asked, text))
+        number, matched, text = match
+        rule, index = self._rules[number]
+        software, version, local = self._rewrite(index, *_texts(rule, matched, text))
         return SoftwareName(software, version, local, rule.user_provided, rule.ignore)
 
     def rule_of(self, path: bytes) -> tuple[str, int] | None:
-        """The file and the number in it of the rule that names a path."""
-        found = self._find(path)
-        if found is None:
+        """The file of the rule that names a path, and its number in the file."""
+        match = self._find(path)
+        if match is None:
             return None
-        number = found[0]
-        place = self._rules[number][1]
-        return self.files[place].name, number + 1 - sum(len(f.rules) for f in self.files[:place])
+        number = match[0]
+        index = self._rules[number][1]
+        return self.files[index].name, number + 1 - sum(len(f.rules) for f in self.files[:index])
 
     def _find(self, path: bytes) -> tuple[int, bytes, bool] | None:
-        """The rule that names a path, what of the path it is asked for, and whether that is text.
+        """The rule that names a path, the part of the path it matches, and whether that is text.
 
-        An interpreter with its script goes by the rules that have the separator in them; without
-        one of these, it is an interpreter as any other.
+        An interpreter with its script is matched by rules that contain the separator. If none
+        matches, the interpreter is matched alone.
         """
         executable, separator, _ = path.partition(SEPARATOR)
         if separator:
@@ -118,18 +118,18 @@ class RuleSet:
         number = self._matching.first(executable, text)
         return None if number is None else (number, executable, text)
 
-    def _rewritten(self, place: int, *texts: str) -> tuple[str, ...]:
+    def _rewritten(self, index: int, *texts: str) -> tuple[str, ...]:
         values = dict(zip(TEXTS, texts, strict=True))
-        for file in self._rewriting[place]:
+        for file in self._rewriting[index]:
             _rewrite(file, values)
         return tuple(bounded(values[key]) for key in TEXTS)
 
 
 def _texts(rule: Rule, path: bytes, text: bool) -> list[str]:
-    found = rule.pattern.match(path, text)
-    assert found is not None
+    match = rule.pattern.match(path, text)
+    assert match is not None
     values = {
-        name: harmless(readable_path(group_bytes(found.group(number))))
+        name: escape_placeholders(readable_path(group_bytes(match.group(number))))
         for name, number in rule.pattern.groups.items()
     }
     return [template.fill(values) for template in rule.texts]
@@ -144,11 +144,11 @@ def _rewrite(file: RuleFile, texts: dict[str, str]) -> None:
 def _rewritten(rewrite: Rewrite, texts: dict[str, str]) -> bool:
     values = dict(texts)
     for key, pattern in rewrite.patterns.items():
-        found = pattern.match(texts[key].encode("utf-8", "surrogatepass"), True)
-        if found is None:
+        match = pattern.match(texts[key].encode("utf-8", "surrogatepass"), True)
+        if match is None:
             return False
         for name, number in pattern.groups.items():
-            values[name] = group_bytes(found.group(number)).decode("utf-8", "replace")
+            values[name] = group_bytes(match.group(number)).decode("utf-8", "replace")
     for key, template in rewrite.updates.items():
         texts[key] = template.fill(values)
     return True
@@ -158,26 +158,26 @@ def _ready_files() -> list[RuleFile]:
     return [read_rules(file, ready=True) for file in sorted(_READY.glob("*.yaml"))]
 
 
-#: Bytes that RE2 may take to follow all patterns at once.
-MEMORY: Final = 64 * 2**20
-#: RE2 had not the memory to follow them.
+#: Bytes of memory that RE2 may use to match all patterns.
+MAX_MEMORY: Final = 64 * 2**20
+#: RE2 ran out of that memory.
 _FAILED: Final = -1
 
 
 class RegexSet:
-    """Patterns by their numbers; the lowest number wins."""
+    """Patterns by number; of several matches the lowest number wins."""
 
     def __init__(self, patterns: Mapping[int, Pattern]) -> None:
-        self._fast = {n: one for n, one in patterns.items() if one.linear is not None}
-        #: Those that Python has to match, one by one.
-        self._slow = {n: one for n, one in patterns.items() if one.linear is None}
-        self._together: dict[bool, _Together] = {}
+        self._fast = {n: pattern for n, pattern in patterns.items() if pattern.linear is not None}
+        #: Patterns that only Python can match, one by one.
+        self._slow = {n: pattern for n, pattern in patterns.items() if pattern.linear is None}
+        self._sets: dict[bool, _Re2Set] = {}
 
     def first(self, path: bytes, text: bool) -> int | None:
-        """The number of the first that matches a path, which is ``text`` (UTF-8) or not."""
-        best = self.ask_together(path, text)
+        """The number of the first match of a path, which is ``text`` (UTF-8) or not."""
+        best = self.first_by_re2(path, text)
         if best is _FAILED:
-            best = next((n for n, one in self._fast.items() if one.match(path, text)), None)
+            best = next((n for n, each in self._fast.items() if each.match(path, text)), None)
         for number, pattern in self._slow.items():
             if best is not None and number > best:
                 break
@@ -185,19 +185,19 @@ class RegexSet:
                 return number
         return best
 
-    def ask_together(self, path: bytes, text: bool) -> int | None:
-        """What RE2 says to the patterns that it takes; -1 where it gave up."""
-        together = self._together.get(text)
-        if together is None:
-            together = self._together[text] = _Together(self._fast, text)
-        return together.first(path)
+    def first_by_re2(self, path: bytes, text: bool) -> int | None:
+        """The first match of the patterns that RE2 supports; -1 if RE2 ran out of memory."""
+        compiled = self._sets.get(text)
+        if compiled is None:
+            compiled = self._sets[text] = _Re2Set(self._fast, text)
+        return compiled.first(path)
 
 
-class _Together:
+class _Re2Set:
     def __init__(self, patterns: Mapping[int, Pattern], text: bool) -> None:
-        self._set: Any = re2.Set.MatchSet(options(text=text, memory=MEMORY))
-        # Matches everything. Where it is not among the matches, RE2 gave up, which it says in no
-        # other way.
+        self._set: Any = re2.Set.MatchSet(options(text=text, memory=MAX_MEMORY))
+        # Matches everything. If it is not among the matches, RE2 ran out of memory, which it
+        # reports in no other way.
         self._set.Add(b"")
         self._numbers = [_FAILED, *patterns]
         for pattern in patterns.values():
@@ -208,14 +208,14 @@ class _Together:
             self._set = None
 
     def first(self, path: bytes) -> int | None:
-        found = sorted(self._set.Match(path)) if self._set else []
-        if not found or found[0] != 0:
+        matches = sorted(self._set.Match(path)) if self._set else []
+        if not matches or matches[0] != 0:
             return _FAILED
-        return self._numbers[found[1]] if len(found) > 1 else None
+        return self._numbers[matches[1]] if len(matches) > 1 else None
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One test, and each difference as a sentence; none where it holds."""
+    """The result of one test; ``differences`` is empty if it passed."""
 
     file: str
     number: int
@@ -233,10 +233,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def run_expectations(files: Sequence[Path], *, ready: bool = True) -> list[Outcome]:
-    """Run the tests of rule files, the rules of all of them together as they are used.
+    """Run the tests of rule files against the rules of all files together.
 
-    With ``ready`` the ready rules come after those of the files, as the server asks them; without
-    files their own tests are run.
+    With ``ready`` the ready rules follow those of the files, as in the server; without files the
+    tests of the ready rules are run.
     """
     rules = RuleSet.load(files, ready=ready)
     tested = rules.files[: len(files)] if files else rules.files
@@ -263,9 +263,9 @@ def _differences(test: Expectation, name: SoftwareName | None) -> list[str]:
         "ignore": name.ignored,
     }
     return [
-        f"{key}: expected {_text(wanted)}, got {_text(given[key])}"
-        for key, wanted in test.expected.items()
-        if given[key] != wanted
+        f"{key}: expected {_text(expected)}, got {_text(given[key])}"
+        for key, expected in test.expected.items()
+        if given[key] != expected
     ]
 
 

@@ -1,7 +1,7 @@
-"""Rules that would name paths which no rule knows yet: a suggestion for each cluster of them.
+"""Suggested rules for paths that no rule matches, one for each cluster of paths.
 
-Paths below the same folder of installations, or of the same home, are one cluster: one rule names
-them all. What comes out is a rule that a person can paste, look at and change.
+Paths below the same installation or home directory are one cluster, because one rule names them
+all. A suggestion is a rule that an administrator can paste and edit.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ import msgspec
 
 from jobsight.store.rollups.catalogue import PathRow
 
-#: A version, perhaps with what follows it: 1.2, v3, 2026a, 4.1.5-foss-2023a.
+#: A version with an optional suffix: 1.2, v3, 2026a, 4.1.5-foss-2023a.
 _VERSION: Final = re.compile(r"[vr]?\d[\w.]*(?:[-+_].*)?", re.IGNORECASE)
-#: As source trees are called: openmpi-4.1.5.
+#: The usual name of a source tree: openmpi-4.1.5.
 _NAME_VERSION: Final = re.compile(r"[A-Za-z][\w+.-]*?-v?\d+(?:\.\d+)*[\w.+-]*")
-#: Folders inside an installation, which do not name it.
+#: Directories inside an installation, which do not name it.
 _INSIDE: Final = frozenset(
     ("bin", "sbin", "lib", "lib64", "libexec", "share", "build", "src", "exe", "dist", "bin64",
      "release", "debug", "target", "scripts", "usr", "opt", "local", "sw", "apps", "software",
      "tmp", "x86_64", "amd64", "aarch64", "linux", "linux64", "glnxa64", "lnx64")
 )  # fmt: skip
-#: Folders in which the next one is a person's or a project's.
+#: Directories whose subdirectories belong to a user or a project.
 _OWNED: Final = frozenset(
     ("home", "homes", "users", "user", "project", "projects", "proj", "scratch", "work")
 )
 
 
 class Suggestion(msgspec.Struct, kw_only=True):
-    """A rule, and what it would name; a command whose path is not known has none."""
+    """A rule and the paths it would name; a command without a known path has no rule."""
 
     path_known: bool
     match: str | None
     software: str | None
     version: str | None
     user_provided: bool
-    #: How many paths, and some of them.
+    #: The number of paths, and some of them.
     paths: int
     examples: list[str]
     jobs: int
     users: int
     cpu_hours: float
     core_hours: float
-    #: The rule itself, to be put under ``rules:``.
+    #: The rule in YAML, for the list ``rules:``.
     rule: str | None
 
 
 class _Shape(msgspec.Struct, frozen=True):
-    """What the paths of a cluster have in common."""
+    """The common rule of a cluster of paths."""
 
     match: str
     software: str
@@ -65,19 +65,19 @@ class _Shape(msgspec.Struct, frozen=True):
 
 
 def suggest(rows: Sequence[PathRow]) -> list[Suggestion]:
-    """A suggestion for each cluster, the most core hours first."""
+    """A suggestion for each cluster, by decreasing core hours."""
     clusters: dict[_Shape, list[PathRow]] = {}
-    found = []
+    suggestions = []
     for row in rows:
         if row.path_known:
             clusters.setdefault(_shape(row.path), []).append(row)
         else:
-            # Any program can call itself so: a rule would name what nobody has seen.
-            found.append(_suggestion(None, [row]))
-    found += [_suggestion(shape, members) for shape, members in clusters.items()]
+            # Any program can use this command name: a rule would name unknown programs.
+            suggestions.append(_suggestion(None, [row]))
+    suggestions += [_suggestion(shape, members) for shape, members in clusters.items()]
     return sorted(
-        found,
-        key=lambda one: (-one.core_hours, -one.cpu_hours, one.match or "", one.examples),
+        suggestions,
+        key=lambda row: (-row.core_hours, -row.cpu_hours, row.match or "", row.examples),
     )
 
 
@@ -99,42 +99,44 @@ def _suggestion(shape: _Shape | None, members: Sequence[PathRow]) -> Suggestion:
 
 
 def _shape(path: str) -> _Shape:
-    """The rule that a path suggests; paths that suggest the same are one cluster."""
+    """The rule that fits a path; paths with the same rule are one cluster."""
     if not path.startswith("/"):
-        # Not the path of a file, but what the kernel says in its place.
+        # Not the path of a file, but a name given by the kernel.
         return _Shape(f"^{_pattern(path)}$", _template(path))
-    folders = path[1:].split("/")[:-1]
-    owned = next((place for place, name in enumerate(folders[:3]) if name in _OWNED), None)
-    if owned is not None and len(folders) > owned + 1:
-        above = _pattern("/".join(folders[: owned + 1]))
+    directories = path[1:].split("/")[:-1]
+    owned = next((index for index, name in enumerate(directories[:3]) if name in _OWNED), None)
+    if owned is not None and len(directories) > owned + 1:
+        above = _pattern("/".join(directories[: owned + 1]))
         match = f"^/{above}/(?:[^/]+/)+(?P<file>[^/]+)$"
         return _Shape(match, "%(file)s", user_provided=True)
-    for place, name in enumerate(folders):
+    for index, name in enumerate(directories):
         if _NAME_VERSION.fullmatch(name):
-            match = f"^{_above(folders[:place])}/(?P<software>[^/]+?)-(?P<version>v?[0-9][^/]*)/"
+            match = (
+                f"^{_above(directories[:index])}/(?P<software>[^/]+?)-(?P<version>v?[0-9][^/]*)/"
+            )
             return _Shape(match, "%(software)s", "%(version)s")
-        if place and _VERSION.fullmatch(name) and folders[place - 1] not in _INSIDE:
-            match = f"^{_above(folders[: place - 1])}/(?P<software>[^/]+)/(?P<version>[^/]+)/"
+        if index and _VERSION.fullmatch(name) and directories[index - 1] not in _INSIDE:
+            match = f"^{_above(directories[: index - 1])}/(?P<software>[^/]+)/(?P<version>[^/]+)/"
             return _Shape(match, "%(software)s", "%(version)s")
-    return _installation(folders, path)
+    return _installation(directories, path)
 
 
-def _installation(folders: Sequence[str], path: str) -> _Shape:
-    """By the deepest folder that could be called as the software."""
-    for place in range(len(folders), 0, -1):
-        if folders[place - 1] and folders[place - 1] not in _INSIDE:
-            return _Shape(f"^{_above(folders[:place])}/", _template(folders[place - 1]))
+def _installation(directories: Sequence[str], path: str) -> _Shape:
+    """Named by the deepest directory that may carry the software's name."""
+    for index in range(len(directories), 0, -1):
+        if directories[index - 1] and directories[index - 1] not in _INSIDE:
+            return _Shape(f"^{_above(directories[:index])}/", _template(directories[index - 1]))
     return _Shape(f"^{_pattern(path)}$", _template(path.rpartition("/")[2]))
 
 
-def _above(folders: Sequence[str]) -> str:
-    return "".join(f"/{_pattern(folder)}" for folder in folders)
+def _above(directories: Sequence[str]) -> str:
+    return "".join(f"/{_pattern(directory)}" for directory in directories)
 
 
 def _pattern(text: str) -> str:
-    """A pattern for a text; what does not print as plain ASCII is any text."""
+    """A pattern for a text; whatever is not printable ASCII matches any text."""
     pieces = re.split(r"((?:\\x[0-9a-f]{2}|\\\\|[^ -~])+)", text)
-    return "".join("[^/]+" if place % 2 else re.escape(piece) for place, piece in enumerate(pieces))
+    return "".join("[^/]+" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
 
 
 def _template(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The store's background work: name new paths, follow changed rules, sum up what has changed."""
+"""The store's background work: naming new paths, applying changed rules, updating the rollups."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from jobsight.software.naming import adopt_rules, digest_in_use, name_all_new, r
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import Round, sum_up_all
 from jobsight.store.store import Store
+from jobsight.util.log_once import LogOnce
 from jobsight.util.workers import PeriodicWorker
 
-logger = logging.getLogger("jobsight.software")
+logger = logging.getLogger(__name__)
 
 
 def load_rules(settings: SoftwareSettings) -> RuleSet:
-    """The rules that the settings name."""
+    """The rules of the settings."""
     files = [Path(file).expanduser() for file in settings.rules]
     return RuleSet.load(files, ready=settings.ready_rules)
 
@@ -28,11 +29,11 @@ def update(
     store: Store,
     rules: RuleSet,
     *,
-    renaming: Callable[[int, int], None] = lambda done, whole: None,
+    renaming: Callable[[int, int], None] = lambda done, total: None,
     summing: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Round:
-    """Make the store say what these rules say: names, then sums."""
+    """Apply the rules to the whole store: names, then rollups."""
     adopt_rules(store.database, rules)
     name_all_new(store.database, rules, stopped)
     rename_all(store.database, rules, renaming, stopped)
@@ -40,63 +41,54 @@ def update(
 
 
 class Worker:
-    """Does that again and again, with the rules as their files stand."""
+    """Applies the rules repeatedly and reloads them when their files change."""
 
     def __init__(self, store: Store, settings: SoftwareSettings) -> None:
         self._store = store
         self._settings = settings
-        self._seen: object = None
+        self._file_states: list[tuple[str, int, int, int] | None] | None = None
         self._rules: RuleSet | None = None
-        self._said: str | None = None
+        self._log = LogOnce(logger)
 
     def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
-        """One round. Rules that cannot be read leave the names to the last ones that could."""
-        fresh = self._look()
+        """One round. Rules that cannot be read leave the previous ones in force."""
+        changed = self._reload()
         if self._rules is not None:
-            if fresh:
+            if changed:
                 adopt_rules(self._store.database, self._rules)
             self._name(self._rules, stopped)
         return sum_up_all(self._store.database, stopped=stopped)
 
     def _name(self, rules: RuleSet, stopped: Callable[[], bool]) -> None:
-        # Two servers with different rules would rename each other's work for ever: the one whose
-        # rules came last names, the other stands aside.
+        # Two servers with different rules would rename each other's paths for ever: the server
+        # whose rules were adopted last names the paths.
         if digest_in_use(self._store.database) != rules.digest:
-            self._say("another process names this store by other rules; this one leaves it to it")
+            self._log.report(
+                "rules", "another process has adopted other rules; this process names no paths"
+            )
             return
+        self._log.resolve("rules")
         name_all_new(self._store.database, rules, stopped)
         rename_all(self._store.database, rules, stopped=stopped)
 
-    def _look(self) -> bool:
-        """Read the rules where their files have changed; whether they are others now."""
-        state = [_state(file) for file in self._settings.rules]
-        if state == self._seen:
+    def _reload(self) -> bool:
+        """Read the rules if their files have changed; True if the rules differ."""
+        states = [_file_state(file) for file in self._settings.rules]
+        if states == self._file_states:
             return False
-        self._seen = state
+        self._file_states = states
         try:
             rules = load_rules(self._settings)
         except JobsightError as error:
-            self._say(f"the rules are not taken: {error}")
+            self._log.report("files", f"the rules are not loaded: {error}")
             return False
+        self._log.resolve("files")
         before, self._rules = self._rules, rules
         return before is None or before.digest != rules.digest
 
-    def _say(self, sentence: str) -> None:
-        if sentence != self._said:
-            logger.warning("%s", sentence)
-        self._said = sentence
-
-
-def _state(file: str) -> tuple[str, int, int, int] | None:
-    try:
-        found = os.stat(Path(file).expanduser())
-    except OSError:
-        return None
-    return file, found.st_ino, found.st_size, found.st_mtime_ns
-
 
 def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
-    """Work beside what the block does, every ``software.interval`` seconds."""
+    """A thread that runs a :class:`Worker` every ``software.interval`` seconds."""
     worker = Worker(store, settings)
     return PeriodicWorker(
         "software",
@@ -105,3 +97,11 @@ def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
         logger=logger,
         failure="software names and rollups are not updated",
     )
+
+
+def _file_state(file: str) -> tuple[str, int, int, int] | None:
+    try:
+        status = os.stat(Path(file).expanduser())
+    except OSError:
+        return None
+    return file, status.st_ino, status.st_size, status.st_mtime_ns

@@ -16,8 +16,9 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from jobsight.errors import JobsightError
+from jobsight.errors import ConfigError, JobsightError
 
+_LEVELS: Final = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 #: For commands that a person runs: their messages look like their errors.
 BRIEF_FORMAT: Final = "jobsight: %(message)s"
@@ -142,3 +143,12 @@ def _is_journal(environment: Mapping[str, str]) -> bool:
 
 def _escape(match: re.Match[str]) -> str:
     return f"\\x{ord(match[0]):02x}"
+
+
+def parse_level(where: str, given: str) -> str:
+    """The name of a log level in upper case; ``where`` names the setting."""
+    if given.upper() not in _LEVELS:
+        raise ConfigError(
+            f"{where}: there is no log level {given!r}; expected {', '.join(_LEVELS)}"
+        )
+    return given.upper()

@@ -24,7 +24,7 @@ COLLECTOR = (sys.executable, "-m", "jobsight.cli.compat.collector")
 def run_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One agent answers in a run folder, so each test has its own; a socket's path is short."""
     with tempfile.TemporaryDirectory(prefix="sight") as name:
-        monkeypatch.setenv("JOBSIGHT_AGENT__RUN_FOLDER", name)
+        monkeypatch.setenv("JOBSIGHT_AGENT__RUN_DIRECTORY", name)
         yield
 
 
@@ -159,7 +159,7 @@ location = "{tmp_path}/store.db"
     started = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (started.returncode, started.stderr) == (0, "")
     pid = int((tmp_path / "pid").read_text())
-    folder = Path(os.environ["JOBSIGHT_AGENT__RUN_FOLDER"])
+    folder = Path(os.environ["JOBSIGHT_AGENT__RUN_DIRECTORY"])
     wait_until(
         lambda: (found := send_request(folder, Request("status"))) and (found.status or {})["jobs"]
     )

@@ -28,7 +28,7 @@ from jobsight.config.settings import short_host_name
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import JobInfo, Sighting
 from jobsight.util.locks import LockFile
-from jobsight.util.logging import start_logging
+from jobsight.util.logging import parse_level, start_logging
 from jobsight.util.service import Background, go_to_background, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -191,8 +191,6 @@ def prepare_log(
     background: Background | None,
 ) -> None:
     """Set umask and log; what was noticed in the settings is said now."""
-    from jobsight.sams.settings import parse_level
-
     if background is not None:
         os.umask(settings.umask)
     level = parse_level("--loglevel", options.loglevel) if options.loglevel else settings.loglevel

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 from jobsight import __version__
 from jobsight.errors import JobsightError
-from jobsight.sams.settings import LogSettings, parse_level
-from jobsight.util.logging import start_logging
+from jobsight.sams.settings import LogSettings
+from jobsight.util.logging import parse_level, start_logging
 
 logger = logging.getLogger("jobsight.sams")
 

@@ -68,9 +68,11 @@ def _start_logging(options: argparse.Namespace, settings: RegistrantSettings) ->
 def _register(settings: RegistrantSettings) -> int:
     from jobsight.export.registrant import Registrant
 
-    if not settings.folder.is_dir():
-        raise JobsightError(f"log_dir: the folder {settings.folder} is not there")
-    lock = LockFile(settings.folder / ".registrant.lock", f"a registrant of {settings.folder}")
+    if not settings.directory.is_dir():
+        raise JobsightError(f"log_dir: the folder {settings.directory} is not there")
+    lock = LockFile(
+        settings.directory / ".registrant.lock", f"a registrant of {settings.directory}"
+    )
     try:
         done = Registrant(settings).run()
     finally:

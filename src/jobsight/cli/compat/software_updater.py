@@ -124,11 +124,11 @@ def _show_undetermined(store: Store) -> None:
 
 
 def _reset(store: Store, paths: list[KnownPath], dry_run: bool) -> None:
-    from jobsight.export.extract import say_again
+    from jobsight.store.write.exports import report_again
 
     _show(store, paths)
     if not dry_run:
-        say_again(store.database, [known.id for known in paths])
+        report_again(store.database, [known.id for known in paths])
 
 
 def _update(store: Store, rules: RuleSet, dry_run: bool) -> None:

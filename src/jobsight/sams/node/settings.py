@@ -29,9 +29,9 @@ from jobsight.sams.settings import (
     SECTION,
     TABLES,
     Sections,
-    parse_level,
     read_tree,
 )
+from jobsight.util.logging import parse_level
 
 PID_FINDER: Final = "sams.pidfinder.Slurm"
 
