@@ -90,7 +90,7 @@ def test_damage_is_an_exit_code(command: Command) -> None:
     code, said, complaint = command("check")
     assert (code, said.endswith("1 problems\n")) == (1, True)
     assert complaint.startswith("jobsight: steps/cluster=c1/month=2026-")
-    assert complaint.endswith("is gone\n")
+    assert complaint.endswith("is missing\n")
 
 
 @pytest.mark.parametrize(

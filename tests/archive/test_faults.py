@@ -100,12 +100,12 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
     assert done.stdout.splitlines()[1] == str(["month=2026-10"] * 5)
     assert count(sqlite, "runs", "archived IS NOT NULL") == 2
     # The disk has gone with the child, as one that is not mounted: nothing is written beside it.
-    with pytest.raises(ArchiveError, match="is it mounted, is archive"):
+    with pytest.raises(ArchiveError, match="mount it or correct archive"):
         write_archive(sqlite, place, LATER)
     assert list(folder.iterdir()) == []
     assert write_archive(sqlite, place, LATER, anew=True).runs == 4
     (problem,) = check_archive(place, sqlite).problems
-    assert "is gone, which holds 2 runs of the store" in problem
+    assert "is missing, with 2 runs of the store" in problem
 
 
 @pytest.mark.parametrize("table", ["runs", "nodes", "executables", "steps", "series"])
@@ -161,7 +161,7 @@ def test_a_pruned_run_whose_file_is_gone_waits(sqlite: Store, place: Storage) ->
     done = write_archive(sqlite, place, LATER)
     assert (done.runs, done.again, done.parts) == (1, 2, 1)
     (problem,) = done.problems
-    assert problem.startswith("job 3 of c1 changed, but the archive has no ")
+    assert problem.startswith("job 3 of c1 has changed, but the archive has no ")
     aside.rename(file)
     done = write_archive(sqlite, place, LATER)
     assert (done.runs, done.problems) == (1, [])
@@ -176,7 +176,7 @@ def test_files_of_others_are_refused(sqlite: Store, place: Storage) -> None:
         Reader(place).versions()
     runs.unlink()
     (Path(place.location) / "runs" / "notes.parquet").write_text("")
-    with pytest.raises(ArchiveError, match="is no file of an archive"):
+    with pytest.raises(ArchiveError, match="is not a file of an archive"):
         Reader(place).versions()
 
 
@@ -206,7 +206,7 @@ def test_a_service_that_is_away(sqlite: Store, service: s3.Service, tmp_path: Pa
         closed.bind(("127.0.0.1", 0))
         settings.s3.endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
     fails(
-        sqlite, open_storage(settings), "the service cannot be reached; look at archive.s3.endpoint"
+        sqlite, open_storage(settings), "the service is unreachable; check archive.s3.endpoint"
     )
 
 
@@ -221,15 +221,15 @@ def test_wrong_keys(sqlite: Store, tmp_path: Path) -> None:
     ("settings", "words"),
     [
         (ArchiveSettings(), "there is no archive: set archive.location"),
-        (ArchiveSettings(location="s3:///prefix"), "right would be s3://bucket/prefix"),
-        (ArchiveSettings(location="ftp://x"), "right would be a folder or s3://bucket/prefix"),
+        (ArchiveSettings(location="s3:///prefix"), "expected s3://bucket/prefix"),
+        (ArchiveSettings(location="ftp://x"), "expected a directory or s3://bucket/prefix"),
         (
             ArchiveSettings(location="s3://b", s3=S3Settings(endpoint="minio:9000")),
-            "archive.s3.endpoint 'minio:9000': right would be https://host:port",
+            "archive.s3.endpoint 'minio:9000': expected https://host:port",
         ),
         (
             ArchiveSettings(location="s3://b", s3=S3Settings(access_key="a")),
-            "access_key and secret_key_file go together",
+            "access_key and secret_key_file must be set together",
         ),
         (
             ArchiveSettings(

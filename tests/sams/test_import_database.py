@@ -197,8 +197,8 @@ def test_what_is_no_database_is_said(tmp_path: Path, capsys: Any) -> None:
     for name, sentence in [
         ("text", "is not an SQLite database"),
         ("other.db", "lacks SAMS's tables"),
-        ("empty", "holds no SQLite database"),
-        ("gone", "is not there"),
+        ("empty", "contains no SQLite database"),
+        ("gone", "does not exist"),
     ]:
         assert import_(tmp_path / name, tmp_path / "store.db") == 1
         assert sentence in capsys.readouterr().err

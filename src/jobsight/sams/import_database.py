@@ -1,9 +1,7 @@
-"""SAMS's own databases, read only: the SQLite shards and the second schema, as records.
+"""Import of SAMS's databases: the SQLite shards and the second schema, read as records.
 
-What comes out is what the aggregator makes of files, under the same keys: a site that brings its
-database along and reads its archive of records again has every run once.
-
-SAMS databases into the store, as often as one likes.
+The records have the same keys as those of the aggregator: a site that imports its database and
+aggregates its archived records again has every run once. The import is idempotent.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from jobsight.sams.record import EARLIEST, LATEST, SamsRecord, SlurmInfo
 from jobsight.store.store import Store
 
 _MAGIC: Final = b"SQLite format 3\x00"
-#: CPU seconds beyond this were never measured.
-_MOST_SECONDS: Final = 4 * 10**9
+#: CPU seconds above this are invalid.
+_MAX_SECONDS: Final = 4 * 10**9
 UNKNOWN: Final = "unknown"
 
 
 class _Schema(NamedTuple):
-    """The names that differ between the two."""
+    """One of the two schemas."""
 
     tables: frozenset[str]
     rows: str
@@ -94,26 +92,26 @@ _SECOND: Final = _Schema(
 )
 
 
-class Found(NamedTuple):
-    """One job on one node out of a database."""
+class DatabaseRecord(NamedTuple):
+    """One job on one node."""
 
     cluster: str | None
     record: SamsRecord
 
 
 class SamsDatabase:
-    """One file. ``problems`` fills while it is read."""
+    """One database file. ``problems`` is filled while it is read."""
 
     def __init__(self, file: Path, zone: tzinfo | None = None) -> None:
         self.file = file
         self._zone = zone
-        #: What could not be taken, by the reason.
+        #: Rows that could not be imported, by reason.
         self.problems: dict[str, int] = {}
         self.rows = 0
         try:
-            address = f"file:{quote(os.fsencode(os.path.abspath(file)))}?mode=ro"
-            self._connection = sqlite3.connect(address, uri=True)
-            # A path that is no UTF-8 is one, too.
+            uri = f"file:{quote(os.fsencode(os.path.abspath(file)))}?mode=ro"
+            self._connection = sqlite3.connect(uri, uri=True)
+            # Paths need not be UTF-8.
             self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
             listed = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             tables = {str(name) for (name,) in listed}
@@ -124,40 +122,40 @@ class SamsDatabase:
                 self._schema = schema
                 return
         self._connection.close()
-        raise JobsightError(f"{file}: is not a database of SAMS: it lacks SAMS's tables")
+        raise JobsightError(f"{file}: is not a SAMS database: its tables are missing")
 
     def close(self) -> None:
         self._connection.close()
 
     def count(self) -> int:
-        """The rows there are: one for each job, node and program."""
-        (found,) = self._connection.execute(self._schema.counting).fetchone()
-        return int(found)
+        """The number of rows: one for each job, node and program."""
+        (count,) = self._connection.execute(self._schema.counting).fetchone()
+        return int(count)
 
-    def records(self) -> Iterator[Found]:
-        """Everything, job by job."""
+    def records(self) -> Iterator[DatabaseRecord]:
+        """All records, by job."""
         key: tuple[Any, ...] | None = None
         gathered: list[tuple[Any, ...]] = []
         try:
             with closing(self._connection.execute(self._schema.rows)) as rows:
                 for row in rows:
                     self.rows += 1
-                    # A collector that started anew within a job left rows with another start.
-                    here = (row[11], row[12], row[7])
-                    if here != key and gathered:
+                    # A collector restarted within a job wrote rows with another start.
+                    row_key = (row[11], row[12], row[7])
+                    if row_key != key and gathered:
                         yield from self._record(gathered)
                         gathered = []
-                    key = here
+                    key = row_key
                     gathered.append(row)
             if gathered:
                 yield from self._record(gathered)
         except sqlite3.Error as error:
             raise JobsightError(f"{self.file}: cannot be read: {error}") from None
 
-    def _record(self, rows: list[tuple[Any, ...]]) -> Iterator[Found]:
+    def _record(self, rows: list[tuple[Any, ...]]) -> Iterator[DatabaseRecord]:
         job, recordid, user, project, cpus, node, _, first, _, _, _, *_ = rows[0]
         if not (str(job).isascii() and str(job).isdigit() and 0 < int(job) < 2**63):
-            self._problem(f"the job id {str(job)[:40]!r} is no number", len(rows))
+            self._problem(f"the job id {str(job)[:40]!r} is not a number", len(rows))
             return
         cluster, start = self._recordid(recordid)
         began = self._moment(first)
@@ -173,24 +171,24 @@ class SamsDatabase:
         ends = [moment for row in rows if (moment := self._moment(row[8])) is not None]
         record = SamsRecord(
             job_id=int(job),
-            # Nodes that SAMS has lost must not become one and the same.
+            # Nodes without a name must not be merged into one.
             node=_text(node) or f"{UNKNOWN}-{rows[0][12]}",
             info=SlurmInfo(
                 user=_text(user),
                 account=_text(project),
                 cpus=int(cpus) if str(cpus).isdigit() and len(str(cpus)) < 10 else None,
-                # Without a start of Slurm the first process is the nearest there is.
+                # Without a start from Slurm, the first process is the best estimate.
                 start=start if start is not None else began,
             ),
-            # Sorted: whatever order the rows come in, the record is the same.
+            # Sorted, so that the digest does not depend on the order of rows.
             executables=dict(sorted(executables.items())),
             first=began,
             last=max(ends, default=began),
         )
-        yield Found(cluster, record)
+        yield DatabaseRecord(cluster, record)
 
     def _recordid(self, text: object) -> tuple[str | None, int | None]:
-        """``cluster:job:YYYYMMDDHHMMSS``, the time by the clock on a wall."""
+        """``cluster:job:YYYYMMDDHHMMSS``, in local time."""
         cluster, _, rest = str(text or "").partition(":")
         digits = rest.partition(":")[2]
         start = None
@@ -203,7 +201,7 @@ class SamsDatabase:
         return (cluster if cluster not in ("", "None") else None), start
 
     def _moment(self, value: object) -> int | None:
-        """Seconds since 1970 in the shards, the time on the wall in the second schema."""
+        """Seconds since 1970 in the shards, local time in the second schema."""
         try:
             if isinstance(value, str):
                 moment = datetime.fromisoformat(value)
@@ -215,7 +213,7 @@ class SamsDatabase:
         return seconds * SECOND if EARLIEST <= seconds < LATEST else None
 
     def _cpu(self, value: object) -> int:
-        if isinstance(value, int | float) and 0 <= value < _MOST_SECONDS:
+        if isinstance(value, int | float) and 0 <= value < _MAX_SECONDS:
             return round(value * SECOND)
         if value is not None:
             self._problem(f"a CPU time is {str(value)[:40]}", 1)
@@ -231,20 +229,20 @@ def _text(value: object) -> str | None:
 
 
 def _bytes(path: object) -> bytes:
-    """A row whose program SAMS has lost (its caches did that) keeps its time, under this name."""
+    """A row whose path SAMS has lost (a fault of its caches) keeps its CPU time as "unknown"."""
     text = UNKNOWN if path is None or path == "" else str(path)
     return text.encode("utf-8", "surrogateescape")[: 64 * 1024]
 
 
 def find_databases(path: Path) -> list[Path]:
-    """The database itself, or all that lie in a folder."""
+    """The database file, or all databases in a directory."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.is_file() and _is_sqlite(file))
-        if not found:
-            raise JobsightError(f"{path}: holds no SQLite database")
-        return found
+        files = sorted(file for file in path.iterdir() if file.is_file() and _is_sqlite(file))
+        if not files:
+            raise JobsightError(f"{path}: contains no SQLite database")
+        return files
     if not path.exists():
-        raise JobsightError(f"{path}: is not there")
+        raise JobsightError(f"{path}: does not exist")
     if not _is_sqlite(path):
         raise JobsightError(f"{path}: is not an SQLite database")
     return [path]
@@ -259,9 +257,9 @@ def _is_sqlite(file: Path) -> bool:
 
 
 class Imported(msgspec.Struct):
-    """What a database gave."""
+    """The result of an import."""
 
-    #: Rows of SAMS: one for each job, node and program.
+    #: Rows of SAMS, one for each job, node and program.
     rows: int = 0
     jobs: int = 0
     records: int = 0
@@ -285,15 +283,17 @@ def import_database(
     cluster: str | None,
     default_cluster: str,
     zone: tzinfo | None = None,
-    progress: Callable[[int, int], None] = lambda done, whole: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Imported:
-    """Book everything a database holds; without a store it is only read and counted."""
+    """Store all records of a database; without a store they are only counted."""
     result = Imported()
     with closing(SamsDatabase(file, zone)) as database:
-        whole = database.count()
+        total = database.count()
         jobs: set[tuple[str, int]] = set()
-        found = _named(database.records(), cluster, default_cluster)
-        for name, group in _groups(found):
+        named = (
+            (cluster or row.cluster or default_cluster, row.record) for row in database.records()
+        )
+        for name, group in _groups(named):
             if store is not None:
                 entries = [_entry(record) for record in group]
                 for reason in Aggregator(store, name).store(entries).values():
@@ -301,23 +301,16 @@ def import_database(
             result.records += len(group)
             jobs |= {(name, record.job_id) for record in group}
             result.cpu_time += sum(sum(record.cpu()) for record in group)
-            progress(database.rows, whole)
+            progress(database.rows, total)
         result.rows, result.jobs = database.rows, len(jobs)
         for reason, count in database.problems.items():
             result.problems[reason] = result.problems.get(reason, 0) + count
-        progress(whole, whole)
+        progress(total, total)
     return result
 
 
-def _named(
-    found: Iterable[Found], cluster: str | None, default: str
-) -> Iterator[tuple[str, SamsRecord]]:
-    for one in found:
-        yield cluster or one.cluster or default, one.record
-
-
 def _groups(records: Iterable[tuple[str, SamsRecord]]) -> Iterator[tuple[str, list[SamsRecord]]]:
-    """Records of one cluster that are booked together."""
+    """Records of one cluster that are stored together."""
     name = ""
     group: list[SamsRecord] = []
     programs = 0

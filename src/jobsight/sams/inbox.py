@@ -1,6 +1,6 @@
-"""The trees of the aggregator: records that came, those that were booked, those that were refused.
+"""The directory trees of the aggregator: incoming records, archived ones, and refused ones.
 
-A file is moved by one rename, so at every moment it is whole and in one of the trees.
+A file is moved by one rename, so it is always complete and in exactly one of the trees.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from jobsight.errors import JobsightError
 from jobsight.model import format_start
 from jobsight.sams.record import RecordError
 from jobsight.sams.settings import LoaderSettings
+from jobsight.util.durable import temporary_name, write_atomically
 
-logger = logging.getLogger("jobsight.sams")
+logger = logging.getLogger(__name__)
 
 LOCK: Final = ".sams-aggregator.lock"
 REASON: Final = ".reason"
-#: Nothing that follows a link, waits for a writer or changes the file.
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_HELD_OPEN: Final = 64
+#: Follows no symbolic link and waits for no writer of a FIFO.
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MAX_OPEN: Final = 64
 
 
 class RecordFile(NamedTuple):
-    """A file below the folder of incoming records."""
+    """A file below the incoming directory."""
 
-    #: The subfolder, "" for none; it is kept in the other trees.
-    folder: str
+    #: The subdirectory, "" for none; it is the same in the other trees.
+    directory: str
     name: str
 
     def __str__(self) -> str:
-        return os.path.join(self.folder, self.name)
+        return os.path.join(self.directory, self.name)
 
 
-class _Folders:
-    """Subfolders of a tree, held open.
+class _Directories:
+    """Open descriptors of the directories of a tree.
 
-    A name that is looked up from there spares the kernel the way through all folders above, which
-    for small files is a good part of the work.
+    The lookup of a name relative to its directory saves the walk through all parents, a good part
+    of the work for small files.
     """
 
     def __init__(self, root: str, *, make: bool = False) -> None:
@@ -54,17 +55,17 @@ class _Folders:
         self._make = make
         self._descriptors: dict[str, int] = {}
 
-    def descriptor(self, folder: str) -> int:
-        """The subfolder, "" for the root; good until many others were asked for."""
-        known = self._descriptors.get(folder)
-        if known is None:
-            path = os.path.join(self._root, folder)
+    def descriptor(self, directory: str) -> int:
+        """The descriptor of a subdirectory, "" for the root; valid until many others are opened."""
+        descriptor = self._descriptors.get(directory)
+        if descriptor is None:
+            path = os.path.join(self._root, directory)
             if self._make:
                 os.makedirs(path, exist_ok=True)
-            if len(self._descriptors) >= _HELD_OPEN:
+            if len(self._descriptors) >= _MAX_OPEN:
                 os.close(self._descriptors.pop(next(iter(self._descriptors))))
-            known = self._descriptors[folder] = os.open(path, _FOLDER)
-        return known
+            descriptor = self._descriptors[directory] = os.open(path, _DIRECTORY_FLAGS)
+        return descriptor
 
     def __del__(self) -> None:
         for descriptor in self._descriptors.values():
@@ -80,46 +81,47 @@ class Inbox:
         self._error = str(settings.error_path)
         self._pattern = settings.pattern
         self._max_size = settings.max_size
-        self._sources = _Folders(self._in)
-        self._archives = _Folders(self._archive, make=True)
+        self._sources = _Directories(self._in)
+        self._archives = _Directories(self._archive, make=True)
 
     @property
     def lock(self) -> Path:
-        """The name of the file that keeps a second aggregator out."""
+        """The lock file against a second aggregator."""
         if not os.path.isdir(self._in):
-            raise JobsightError(f"the folder of incoming records {self._in} is not there")
+            raise JobsightError(f"the incoming directory {self._in} does not exist")
         return Path(self._in, LOCK)
 
     def files(self) -> list[RecordFile]:
-        """What waits now, records of one job beside each other."""
-        found = [file for file in self._walk("") if self._pattern.match(file.name)]
-        found.sort(key=lambda file: (_leading_number(file.name), file))
-        return found
+        """All incoming files, sorted by job id."""
+        files = [file for file in self._walk("") if self._pattern.match(file.name)]
+        files.sort(key=lambda file: (_leading_number(file.name), file))
+        return files
 
-    def _walk(self, folder: str) -> Iterator[RecordFile]:
+    def _walk(self, directory: str) -> Iterator[RecordFile]:
         others = {os.path.realpath(self._archive), os.path.realpath(self._error)}
         try:
-            entries = list(os.scandir(os.path.join(self._in, folder)))
+            entries = list(os.scandir(os.path.join(self._in, directory)))
         except OSError as error:
-            logger.error("%s: cannot be read: %s", os.path.join(self._in, folder), error.strerror)
+            path = os.path.join(self._in, directory)
+            logger.error("%s: cannot be read: %s", path, error.strerror)
             return
         for entry in entries:
-            # A name that begins with a dot is one that somebody is still writing.
+            # A name that begins with a dot is incomplete.
             if entry.name.startswith("."):
                 continue
             if entry.is_file(follow_symlinks=False):
-                yield RecordFile(folder, entry.name)
+                yield RecordFile(directory, entry.name)
             elif entry.is_dir(follow_symlinks=False):
                 if os.path.realpath(entry.path) not in others:
-                    yield from self._walk(os.path.join(folder, entry.name))
+                    yield from self._walk(os.path.join(directory, entry.name))
             else:
-                logger.warning("%s: is not a plain file and stays where it is", entry.path)
+                logger.warning("%s: is not a regular file and is left there", entry.path)
 
     def read(self, file: RecordFile) -> bytes | None:
-        """The file's bytes, None where it is gone; :class:`RecordError` where it is no record."""
+        """The content of a file; None if it no longer exists."""
         try:
-            folder = self._sources.descriptor(file.folder)
-            descriptor = os.open(file.name, _READ, dir_fd=folder)
+            directory = self._sources.descriptor(file.directory)
+            descriptor = os.open(file.name, _READ_FLAGS, dir_fd=directory)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -127,13 +129,13 @@ class Inbox:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise RecordError("the file is not a plain file")
+                raise RecordError("the file is not a regular file")
             if status.st_size > self._max_size:
                 raise RecordError(
-                    f"the file has {status.st_size} bytes; {self._max_size} are allowed (max_size)"
+                    f"the file has {status.st_size} bytes; max_size is {self._max_size}"
                 )
             data = os.read(descriptor, status.st_size + 1)
-            # Shorter by one than what was asked for is the whole file.
+            # One byte less than requested is the complete file.
             while len(data) != status.st_size and len(data) <= self._max_size:
                 more = os.read(descriptor, 2**20)
                 if not more:
@@ -148,36 +150,36 @@ class Inbox:
         return data
 
     def archive(self, file: RecordFile, start: int, changed: bytes | None = None) -> None:
-        """Move a booked file; ``changed`` is what it became by the answer of sacct."""
-        if changed is None and self._moved(file):
+        """Move a stored file; ``changed`` is its content as completed by sacct."""
+        if changed is None and self._rename(file):
             return
-        source = os.path.join(self._in, file.folder, file.name)
+        source = os.path.join(self._in, file.directory, file.name)
         target = self._target(self._archive, file)
         if os.path.lexists(target):
-            target = _beside(target, source if changed is None else changed, start)
+            target = _free_name(target, source if changed is None else changed, start)
         if changed is None:
             _move(source, target)
         else:
-            _write(target, changed)
+            write_atomically(Path(target), changed)
             os.unlink(source)
 
-    def _moved(self, file: RecordFile) -> bool:
-        """Move a file under its own name; False where that takes more than one step."""
-        source = self._sources.descriptor(file.folder)
-        archive = self._archives.descriptor(file.folder)
+    def _rename(self, file: RecordFile) -> bool:
+        """Move a file under its own name; False if that needs more than one step."""
+        source = self._sources.descriptor(file.directory)
+        archive = self._archives.descriptor(file.directory)
         if os.access(file.name, os.F_OK, dir_fd=archive, follow_symlinks=False):
             return False
         try:
             os.rename(file.name, file.name, src_dir_fd=source, dst_dir_fd=archive)
         except OSError:
-            # It is tried again by the whole names, which an error then has.
+            # The caller tries again with complete paths, which an error then contains.
             return False
         return True
 
     def refuse(self, file: RecordFile, reason: str) -> None:
-        """Move a file that cannot be booked, with the reason beside it."""
+        """Move a file that cannot be stored, and write the reason next to it."""
         logger.error("%s: %s", os.path.join(self._in, str(file)), reason)
-        source = os.path.join(self._in, file.folder, file.name)
+        source = os.path.join(self._in, file.directory, file.name)
         target = self._target(self._error, file)
         number = 1
         while os.path.lexists(target):
@@ -185,17 +187,18 @@ class Inbox:
                 break
             number += 1
             target = self._target(self._error, file._replace(name=f"{file.name}.{number}"))
-        # First the reason: a file without one would be a riddle.
-        _write(target + REASON, f"{reason}\n".encode("utf-8", "backslashreplace"))
+        # The reason first, so that no refused file is without one.
+        sentence = f"{reason}\n".encode("utf-8", "backslashreplace")
+        write_atomically(Path(target + REASON), sentence)
         try:
             _move(source, target)
         except FileNotFoundError:
             os.unlink(target + REASON)
 
     def _target(self, tree: str, file: RecordFile) -> str:
-        folder = os.path.join(tree, file.folder)
-        os.makedirs(folder, exist_ok=True)
-        return os.path.join(folder, file.name)
+        directory = os.path.join(tree, file.directory)
+        os.makedirs(directory, exist_ok=True)
+        return os.path.join(directory, file.name)
 
 
 def _leading_number(name: str) -> int:
@@ -203,8 +206,8 @@ def _leading_number(name: str) -> int:
     return int(digits[0]) if digits else -1
 
 
-def _beside(target: str, source: str | bytes, start: int) -> str:
-    """A name that overwrites no other record: a requeued job's file has the same name again."""
+def _free_name(target: str, source: str | bytes, start: int) -> str:
+    """A name that replaces no other record: a requeued job's file has the same name."""
     number = 0
     name = target
     while os.path.lexists(name) and not _same(name, source):
@@ -228,28 +231,13 @@ def _move(source: str, target: str) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        # Another file system: whole under a name that nobody takes, then the real name.
-        folder, name = os.path.split(target)
-        copy = os.path.join(folder, f".{name[:200]}.new")
-        shutil.copy2(source, copy, follow_symlinks=False)
-        _sync(copy)
-        os.rename(copy, target)
+        # Another file system: copied under a temporary name, which no reader accepts.
+        temporary = temporary_name(Path(target))
+        shutil.copy2(source, temporary, follow_symlinks=False)
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, target)
         os.unlink(source)
-
-
-def _write(target: str, data: bytes) -> None:
-    folder, name = os.path.split(target)
-    copy = os.path.join(folder, f".{name[:200]}.new")
-    with open(copy, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(copy, target)
-
-
-def _sync(file: str) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

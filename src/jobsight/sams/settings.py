@@ -1,8 +1,9 @@
-"""The sections of a seed's settings file, as all programs of the seeds read them.
+"""Settings of SAMS's programs, read from a site's existing YAML file.
 
-The sections of SAMS's server programs, from the YAML file that stands on a site.
-
-The sections of SAMS's programs that name software and report it.
+:class:`Sections` validates the sections of a file; an unknown key is a warning, so that a site's
+file always loads. Below it are the settings of the server programs: post receiver, aggregator,
+software updater and software extractor. Keys keep SAMS's spelling. Keys marked "jobsight" exist
+only here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from jobsight.agent.outputs import LISTENERS, OUTPUTS
 from jobsight.agent.samplers import SAMPLERS
+from jobsight.config.convert import convert
 from jobsight.config.load import load_settings
 from jobsight.config.settings import ExportSettings, Settings
 from jobsight.errors import ConfigError
@@ -27,10 +29,10 @@ from jobsight.text import file_text
 from jobsight.util.logging import parse_level
 
 SECTION: Final = "sams.collector"
-#: As seed 000 writes it.
+#: The spelling in SAMS's README.
 OTHER_SECTION: Final = "sams-collector"
 
-#: What a section may be of, by the kind of its module.
+#: The modules that may have a section, by kind.
 TABLES: Final = {"sampler": SAMPLERS, "output": OUTPUTS, "listener": LISTENERS}
 
 DEFAULT_FORMAT: Final = "%(asctime)s %(name)s:%(levelname)s %(message)s"
@@ -39,9 +41,9 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read_tree(file: Path) -> dict[str, Any]:
-    """The file's sections."""
+    """The sections of a file."""
     text = file_text(file)
-    # Imported only where it is needed: a megabyte on every node.
+    # Imported only where it is needed: it takes a megabyte of memory on every node.
     import yaml
 
     try:
@@ -49,13 +51,13 @@ def read_tree(file: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file}: holds no sections; right: one named {SECTION}")
+        raise ConfigError(f"{file}: contains no sections; expected {SECTION}")
     _keep_umask_as_written(text, tree)
     return {str(key): value for key, value in tree.items()}
 
 
 def _keep_umask_as_written(text: str, tree: dict[Any, Any]) -> None:
-    """YAML reads 077 as 63 and 77 as 77; a umask is octal either way, so the letters count."""
+    """YAML reads 077 as 63 and 77 as 77, but a umask is always octal: use the text."""
     if "umask" not in text:
         return
     import yaml
@@ -71,7 +73,7 @@ def _keep_umask_as_written(text: str, tree: dict[Any, Any]) -> None:
 
 
 class Sections:
-    """The sections of one file, and what was noticed while they were read."""
+    """The sections of one file, and the warnings about them."""
 
     def __init__(self, file: str, tree: Mapping[str, Any]) -> None:
         self.file = file
@@ -83,7 +85,7 @@ class Sections:
         self.warnings.append(f"{self.file}: {sentence}")
 
     def of(self, name: str) -> dict[str, Any]:
-        """A section as it stands; one that is empty or not there has no keys."""
+        """The keys of a section; none if it is empty or missing."""
         self.used.add(name)
         section = self.tree.get(name)
         if section is None:
@@ -95,45 +97,22 @@ class Sections:
         return {str(key): value for key, value in section.items()}
 
     def read(self, name: str, struct: type[_Struct]) -> _Struct:
-        """Read a section; each value is checked by itself, so that an error names it."""
+        """Validate a section."""
         return self.convert(name, self.of(name), struct)
 
     def convert(
         self, name: str, section: dict[str, Any], struct: type[_Struct], also: tuple[str, ...] = ()
     ) -> _Struct:
-        fields = {field.name: field for field in msgspec.structs.fields(struct)}
-        values = {}
-        for key, value in section.items():
-            if key in fields:
-                # A key without a value is one that was left out.
-                if value is not None:
-                    values[key] = self._value(f"{name}.{key}", value, fields[key].type)
-            elif key not in also:
-                self._unknown(name, key, [*fields, *also])
-        for key, field in fields.items():
-            if field.required and key not in values:
-                raise ConfigError(f"{self.file}: {name}.{key}: is missing")
-        try:
-            return struct(**values)
-        except ConfigError as error:
-            raise ConfigError(f"{self.file}: {name}.{error}") from None
-
-    def _value(self, path: str, value: Any, wanted: Any) -> Any:
-        try:
-            # Not strict: a number in quotes is the number.
-            return msgspec.convert(value, wanted, strict=False)
-        except msgspec.ValidationError as error:
-            reason = re.sub(r" - at `\$(.*)`$", r" (at \1)", str(error))
-            reason = reason[:1].lower() + reason[1:]
-            hint = ""
-            if "expected `str" in reason and isinstance(value, int | float):
-                hint = f"; right: the value in quotes, '{value}'"
-            raise ConfigError(f"{self.file}: {path}: {reason}{hint}") from None
-
-    def _unknown(self, name: str, key: str, known: list[str]) -> None:
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-        self.warn(f"{name}.{key}: unknown key; {hint}")
+        """Validate the keys of a section; keys in ``also`` are valid and dropped."""
+        return convert(
+            section,
+            struct,
+            origin=self.file,
+            path=(name,),
+            unknown="warn",
+            warn=self.warnings.append,
+            ignored=also,
+        )
 
     @staticmethod
     def modules() -> list[str]:
@@ -147,7 +126,7 @@ AGGREGATOR: Final = "sams.aggregator"
 RECEIVER: Final = "sams.post-receiver"
 FILE: Final = "sams.loader.File"
 FALLBACK: Final = "sams.loader.FileSlurmInfoFallback"
-#: SAMS's own two databases. Here both mean this store.
+#: SAMS's two databases; here both mean the store.
 DATABASES: Final = ("sams.aggregator.SoftwareAccounting", "sams.aggregator.SoftwareAccountingPW")
 
 _Size = Annotated[int, msgspec.Meta(ge=1024, le=2**31)]
@@ -160,7 +139,7 @@ class LogSettings(msgspec.Struct, kw_only=True):
 
 
 class LogKeys(msgspec.Struct, kw_only=True):
-    """Keys that each program's section may have."""
+    """Log keys, which the section of every program may have."""
 
     logfile: str | None = None
     loglevel: str | None = None
@@ -170,7 +149,7 @@ class LogKeys(msgspec.Struct, kw_only=True):
 class _Aggregator(LogKeys, kw_only=True):
     loaders: list[str] = msgspec.field(default_factory=list)
     aggregators: list[str] = msgspec.field(default_factory=list)
-    #: Ours: where the records go, and the cluster they are of.
+    #: jobsight: the store, and the cluster of the records.
     store: str | None = None
     cluster: str | None = None
 
@@ -180,7 +159,7 @@ class _Receiver(LogKeys, kw_only=True):
     jobid_hash_size: Annotated[int, msgspec.Meta(ge=0)] = 0
     bind: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8080
-    #: Ours: the largest record that is taken, in bytes.
+    #: jobsight: the largest accepted record, in bytes.
     max_size: _Size = MAX_SIZE
 
 
@@ -189,19 +168,19 @@ class _Loader(msgspec.Struct, kw_only=True):
     archive_path: str
     error_path: str
     file_pattern: str = "^.*$"
-    #: Ours.
+    #: jobsight.
     max_size: _Size = MAX_SIZE
 
 
 class _FallbackLoader(_Loader, kw_only=True):
     sacct: str = "/usr/bin/sacct"
     environment: dict[str, str] = msgspec.field(default_factory=dict)
-    #: Ours: seconds within which sacct must answer.
+    #: jobsight: seconds for one sacct command.
     timeout: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
 
 class DatabaseKeys(msgspec.Struct, kw_only=True):
-    """Keys of SAMS's databases; all but the cluster describe files that are not written here."""
+    """Keys of SAMS's databases; only the cluster is used."""
 
     cluster: str | None = None
     clustername: str | None = None
@@ -221,11 +200,11 @@ class LoaderSettings(msgspec.Struct, kw_only=True):
     error_path: Path
     pattern: re.Pattern[str]
     max_size: int
-    #: Only the loader with the fallback has one.
+    #: Only for the loader with the fallback.
     sacct: str | None = None
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     timeout: float = 60.0
-    #: The zone of times in records that carry no seconds since 1970.
+    #: The time zone of records without a timestamp in seconds since 1970.
     zone: tzinfo | None = None
 
 
@@ -235,7 +214,7 @@ class AggregatorSettings(msgspec.Struct, kw_only=True):
     cluster: str
     log: LogSettings
     warnings: list[str]
-    #: Where the data go now, for somebody who looks for them where SAMS had put them.
+    #: Where the data are stored, for readers who expect SAMS's databases.
     notes: list[str]
 
 
@@ -264,22 +243,22 @@ def load_receiver(file: Path | str) -> ReceiverSettings:
 
 
 def load_aggregator(file: Path | str, own: Settings | None = None) -> AggregatorSettings:
-    """Read a site's file; what it does not say comes from jobsight's own settings."""
+    """Read a site's file; missing keys come from jobsight's own settings."""
     sections = sections_with(file, AGGREGATOR)
     found = sections.read(AGGREGATOR, _Aggregator)
     own = load_settings() if own is None else own
     loaders = [_loader(sections, name) for name in found.loaders]
     if not loaders:
-        raise ConfigError(f"{file}: {AGGREGATOR}.loaders: names no loader; right: [{FILE}]")
+        raise ConfigError(f"{file}: {AGGREGATOR}.loaders: names no loader; expected [{FILE}]")
     location = found.store or own.store.location
     cluster, notes = found.cluster, []
     for name in found.aggregators:
         database = _database(sections, name)
         cluster = cluster or database.cluster or database.clustername
-        place = database.db_path or (database.database_options or {}).get("database")
+        old = database.db_path or (database.database_options or {}).get("database")
         notes.append(
-            f"{name}: records go into the store {location}"
-            + (f"; `jobsight import sams {place}` brings those of before along" if place else "")
+            f"{name}: records are stored in {location}"
+            + (f"; `jobsight import sams {old}` imports earlier ones" if old else "")
         )
     return AggregatorSettings(
         loaders=loaders,
@@ -292,11 +271,11 @@ def load_aggregator(file: Path | str, own: Settings | None = None) -> Aggregator
 
 
 def sections_with(file: Path | str, needed: str) -> Sections:
-    """The sections of a file that must have the one of a program."""
+    """The sections of a file, which must contain that of a program."""
     tree = read_tree(Path(file))
     if needed not in tree:
         near = difflib.get_close_matches(needed, list(tree), n=1)
-        hint = f"; is {near[0]} meant to be it?" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"{file}: there is no section {needed}{hint}")
     return Sections(str(file), tree)
 
@@ -309,7 +288,6 @@ def _loader(sections: Sections, name: str) -> LoaderSettings:
         )
     kind = _FallbackLoader if name == FALLBACK else _Loader
     section = sections.of(name)
-    # A file of a site that changed the loader often keeps the other's section for the paths.
     found = sections.convert(name, section, kind)
     fallback = found if isinstance(found, _FallbackLoader) else None
     where = f"{sections.file}: {name}"
@@ -331,7 +309,9 @@ def _pattern(where: str, text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ConfigError(f"{where}.file_pattern: {text!r} is no pattern: {error}") from None
+        raise ConfigError(
+            f"{where}.file_pattern: {text!r} is not a regular expression: {error}"
+        ) from None
 
 
 def _zone(where: str, name: str | None) -> tzinfo | None:
@@ -341,7 +321,7 @@ def _zone(where: str, name: str | None) -> tzinfo | None:
         return ZoneInfo(name.removeprefix(":"))
     except (OSError, ValueError, LookupError):
         raise ConfigError(
-            f"{where}.environment: there is no zone {name!r}; right: UTC or Europe/Stockholm"
+            f"{where}.environment: there is no time zone {name!r}; expected e.g. Europe/Stockholm"
         ) from None
 
 
@@ -355,7 +335,7 @@ def _database(sections: Sections, name: str) -> DatabaseKeys:
 
 
 def log_of(sections: Sections, found: LogKeys) -> LogSettings:
-    """Where a program logs: its own section, then the common one."""
+    """The log settings of a program: from its own section, then from the common one."""
     common = sections.read("common", LogKeys)
     level = found.loglevel or common.loglevel or "ERROR"
     return LogSettings(
@@ -369,14 +349,14 @@ UPDATER: Final = "sams.software-updater"
 EXTRACTOR: Final = "sams.software-extractor"
 REGEXP: Final = "sams.software.Regexp"
 XML: Final = "sams.xmlwriter.File"
-#: SAMS's own two databases. Here both mean this store.
+#: SAMS's two databases; here both mean the store.
 BACKENDS: Final = ("sams.backend.SoftwareAccounting", "sams.backend.SoftwareAccountingPW")
 
 
 class _Updater(LogKeys, kw_only=True):
     backend: str = BACKENDS[0]
     updater: str = REGEXP
-    #: Ours: the store, and whether the ready rules come after the site's.
+    #: jobsight: the store, and whether the ready rules follow the site's.
     store: str | None = None
     ready_rules: bool = False
 
@@ -384,7 +364,7 @@ class _Updater(LogKeys, kw_only=True):
 class _Extractor(LogKeys, kw_only=True):
     backend: str = BACKENDS[0]
     xmlwriter: str = XML
-    #: Ours; see jobsight.config.settings.
+    #: jobsight; see jobsight.config.settings.
     store: str | None = None
     cluster: str | None = None
     record_name: str | None = None
@@ -400,7 +380,7 @@ class _Xml(msgspec.Struct, kw_only=True):
 
 class UpdaterSettings(msgspec.Struct, kw_only=True):
     store: str
-    #: Files of rules in their order.
+    #: Rule files, in order.
     rules: list[Path]
     ready_rules: bool
     log: LogSettings
@@ -415,7 +395,7 @@ class ExtractorSettings(msgspec.Struct, kw_only=True):
 
 
 def load_updater(file: Path | None, own: Settings | None = None) -> UpdaterSettings:
-    """Read a site's file; without one, and where it has no rules, jobsight's own settings."""
+    """Read a site's file; without a file or without rules in it, jobsight's own settings apply."""
     own = load_settings() if own is None else own
     rules = [Path(name).expanduser() for name in own.software.rules]
     if file is None:
@@ -423,29 +403,29 @@ def load_updater(file: Path | None, own: Settings | None = None) -> UpdaterSetti
             store=own.store.location,
             rules=rules,
             ready_rules=own.software.ready_rules,
-            log=_plain_log(),
+            log=_default_log(),
             warnings=[],
         )
     sections = sections_with(file, UPDATER)
     found = sections.read(UPDATER, _Updater)
     _check(sections, f"{UPDATER}.updater", found.updater, (REGEXP,))
     _check_backend(sections, UPDATER, found.backend)
-    its_own = REGEXP in sections.tree
+    has_rules = REGEXP in sections.tree
     return UpdaterSettings(
         store=found.store or own.store.location,
-        rules=[file] if its_own else rules,
-        ready_rules=found.ready_rules if its_own else own.software.ready_rules,
+        rules=[file] if has_rules else rules,
+        ready_rules=found.ready_rules if has_rules else own.software.ready_rules,
         log=log_of(sections, found),
         warnings=sections.warnings,
     )
 
 
 def load_extractor(file: Path | None, own: Settings | None = None) -> ExtractorSettings:
-    """Read a site's file; without one, jobsight's own settings."""
+    """Read a site's file; without one, jobsight's own settings apply."""
     own = load_settings() if own is None else own
     if file is None:
         return ExtractorSettings(
-            store=own.store.location, export=own.export, log=_plain_log(), warnings=[]
+            store=own.store.location, export=own.export, log=_default_log(), warnings=[]
         )
     sections = sections_with(file, EXTRACTOR)
     found = sections.read(EXTRACTOR, _Extractor)
@@ -470,17 +450,17 @@ def load_extractor(file: Path | None, own: Settings | None = None) -> ExtractorS
 
 def _check_backend(sections: Sections, program: str, name: str) -> None:
     _check(sections, f"{program}.backend", name, BACKENDS)
-    # Its keys describe files that are not read here; a slip in one is still worth a word.
+    # The keys describe files that are not used here; an unknown key still deserves a warning.
     sections.read(name, DatabaseKeys)
 
 
 def _check(sections: Sections, key: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         raise ConfigError(
-            f"{sections.file}: {key}: there is no module named {name!r} here; "
-            f"right: {', '.join(known)}"
+            f"{sections.file}: {key}: there is no module named {name!r}; "
+            f"expected {', '.join(known)}"
         )
 
 
-def _plain_log() -> LogSettings:
+def _default_log() -> LogSettings:
     return LogSettings(file=None, level="ERROR", format=DEFAULT_FORMAT)

@@ -213,7 +213,7 @@ def test_without_a_job_it_helps_and_fails() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--jobid", "12_3"], "--jobid: '12_3' is not a raw job id; right: a number"),
+        (["--jobid", "12_3"], "--jobid: '12_3' is not a raw job id; expected a number"),
         (["--jobid", "0"], "--jobid: '0' is not a raw job id"),
         (["--jobid", "1", "--config", "nosuch.yaml"], "nosuch.yaml: cannot be read: No such file"),
         (["--jobid", "1", "--loglevel", "LOUD"], "--loglevel: there is no log level 'LOUD'"),
@@ -241,7 +241,7 @@ def test_outputs_can_be_tried(tmp_path: Path, config: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "sams.output.File: done\n")
     assert json.loads((tmp_path / "data" / "0" / "5.n1.json").read_text()) == document
     result = collector(*options, config)
-    assert (result.returncode, "is no JSON" in result.stderr) == (1, True)
+    assert (result.returncode, "is not JSON" in result.stderr) == (1, True)
     (tmp_path / "data" / "0").rename(tmp_path / "data" / "1")
     (tmp_path / "data" / "0").write_text("in the way")
     result = collector(*options, tmp_path / "document.json")

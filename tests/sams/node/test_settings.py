@@ -118,26 +118,27 @@ sams.software.Regexp: {rules: []}
     )
     said = [text.partition(": ")[2] for text in settings.warnings]
     assert said == [
-        "sams.collector.umsk: unknown key; did you mean umask?",
-        "sams.sampler.Core.sampler_intervall: unknown key; did you mean sampler_interval?",
-        "sams.output.File.bas_path: unknown key; did you mean base_path?",
+        "unknown key sams.collector.umsk; did you mean sams.collector.umask?",
+        "unknown key sams.sampler.Core.sampler_intervall; "
+        "did you mean sams.sampler.Core.sampler_interval?",
+        "unknown key sams.output.File.bas_path; did you mean sams.output.File.base_path?",
         said[3],
         "sams.output.Fil: unknown section; did you mean sams.output.File?",
     ]
-    assert said[3].startswith("sams.output.File.whatever: unknown key; known here: base_path, ")
+    assert said[3].startswith("unknown key sams.output.File.whatever; valid here: base_path, ")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("sams.collector: []", r"sams\.collector: expected keys and values, got `list`"),
-        ("sams.collectr: {}", "no section sams.collector; is sams.collectr meant to be it"),
-        ("- a", "holds no sections; right: one named sams.collector"),
+        ("sams.collectr: {}", "no section sams.collector; did you mean sams.collectr"),
+        ("- a", "contains no sections; expected sams.collector"),
         ("a: [", "sams.yaml: while parsing"),
         ("sams.collector: {samplers: x}", r"sams\.collector\.samplers: expected `array`"),
         ("sams.collector: {samplers: [1]}", r"sams\.collector\.samplers: expected `str`"),
-        ("sams.collector: {umask: '9'}", "'9' is no umask; right: an octal number such as '077'"),
-        ("sams.collector: {loglevel: LOUD}", "no log level 'LOUD'; right: CRITICAL, ERROR"),
+        ("sams.collector: {umask: '9'}", "'9' is not a umask; expected an octal number"),
+        ("sams.collector: {loglevel: LOUD}", "no log level 'LOUD'; expected CRITICAL, ERROR"),
         ("sams.collector: {logformat: '%(nosuch)s'}", "logformat: .* cannot be used"),
         (
             "sams.collector: {outputs: [sams.output.Fil]}",
@@ -156,7 +157,7 @@ sams.software.Regexp: {rules: []}
         ),
         (
             "sams.collector: {outputs: [sams.output.File]}\nsams.output.File: {base_path: 5}",
-            r"base_path: expected `str`, got `int`; right: the value in quotes, '5'",
+            r"base_path: expected `str`, got `int`; expected the value in quotes, '5'",
         ),
         ("sams.collector: {outputs: [sams.output.Http]}", r"sams\.output\.Http\.uri: is missing"),
         (

@@ -1,8 +1,6 @@
-"""``sams-collector.py``: one job of this node, started by a prolog, the way SAMS documents it.
+"""``sams-collector.py``: measures one job of this node; started by a prolog, as SAMS documents it.
 
-argparse and not typer: this runs on every compute node, where memory counts.
-
-``--test-output``: one document through every output, to see whether the settings are right.
+:func:`collect` is the command, :func:`try_outputs` its option ``--test-output``.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from jobsight import __version__
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.worker import OutputPlan
 from jobsight.agent.processes.process import JobUsage
+from jobsight.cli.compat.parser import command_parser
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import short_host_name
@@ -36,41 +34,35 @@ if TYPE_CHECKING:
     from jobsight.sams.node.settings import SamsSettings
 
 
-logger = logging.getLogger("jobsight.collector")
+logger = logging.getLogger(__name__)
 
 DEFAULT_CONFIG: Final = "/etc/sams/sams-collector.yaml"
-#: Seconds for the outputs to write when the job is over; systemd waits 90 before it kills.
+#: Seconds for the outputs after the end of the job; systemd kills after 90.
 END_TIMEOUT: Final = 30.0
 
 
 def parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description="Follow one job on this node and write its record when it ends.",
-        allow_abbrev=False,
+    description = "Measure one job on this node and write its record when it ends."
+    parser = command_parser(program, description)
+    parser.add_argument(
+        "--config", metavar="FILE", help=f"Settings file of SAMS (default: {DEFAULT_CONFIG})"
     )
-    add_options(parser)
+    parser.add_argument("--jobid", metavar="N", help="Raw job id (JobIDRaw)")
+    parser.add_argument("--node", metavar="NAME", help="Name of the node (default: the host name)")
+    parser.add_argument("--daemon", action="store_true", help="Run in the background")
+    parser.add_argument("--pidfile", metavar="FILE", help="Write the PID to FILE and lock it")
+    parser.add_argument("--logfile", metavar="FILE", help="Log to FILE")
+    parser.add_argument(
+        "--loglevel", metavar="LEVEL", help="Log level, CRITICAL to DEBUG (default: ERROR)"
+    )
+    parser.add_argument(
+        "--test-output", metavar="FILE.json", help="Pass this document to every output and exit"
+    )
     return parser
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", metavar="FILE", help=f"settings as SAMS has them (default: {DEFAULT_CONFIG})"
-    )
-    parser.add_argument("--jobid", metavar="N", help="the raw job id (JobIDRaw)")
-    parser.add_argument("--node", metavar="NAME", help="the node's name (default: the host's)")
-    parser.add_argument("--daemon", action="store_true", help="go to the background")
-    parser.add_argument("--pidfile", metavar="FILE", help="write the process id, locked, into FILE")
-    parser.add_argument("--logfile", metavar="FILE", help="log into FILE")
-    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: ERROR)")
-    parser.add_argument(
-        "--test-output", metavar="FILE.json", help="feed this document to every output and exit"
-    )
-    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's entry; errors are one line."""
+    """Entry point; an error is printed as one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     program = "sams-collector"
     options = parser(program).parse_args(given)
@@ -85,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def collect(options: argparse.Namespace) -> int:
-    """Follow the job that the options name."""
+    """Measure the job of the options."""
     job_id = parse_job_id(options.jobid)
     make_absolute(options)
     background = go_to_background() if options.daemon and not options.test_output else None
@@ -94,19 +86,19 @@ def collect(options: argparse.Namespace) -> int:
     except JobsightError as error:
         if background is None:
             raise
-        # After the report nobody listens on the pipe; the log has it then.
+        # After the report the parent has exited; the log has the error then.
         logger.error("%s", error)
         background.report(error.exit_code, f"sams-collector: {error}\n")
         return error.exit_code
     except Exception:
-        logger.exception("ended by a fault")
+        logger.exception("internal error")
         if background is not None:
-            background.report(1, "sams-collector: ended by a fault before it was ready\n")
+            background.report(1, "sams-collector: internal error during startup\n")
         raise
 
 
 def make_absolute(options: argparse.Namespace) -> None:
-    """In the background the working folder is another."""
+    """Make paths absolute: the working directory changes in the background."""
     for name in ("config", "pidfile", "logfile", "test_output"):
         value = getattr(options, name, None)
         if value:
@@ -114,30 +106,29 @@ def make_absolute(options: argparse.Namespace) -> None:
 
 
 def _collect(options: argparse.Namespace, job_id: int, background: Background | None) -> int:
-    # Imported after the fork: nothing of the samplers' libraries must be shared with the parent.
+    # Imported after the fork: the libraries of samplers must not be shared with the parent.
     from jobsight.sams.node.settings import load_sams_settings
 
     node = options.node or short_host_name()
     settings = load_sams_settings(options.config or DEFAULT_CONFIG)
     prepare_log(options, settings, job_id=str(job_id), node=node, background=background)
     if options.test_output:
-        # MOVED
-
         return try_outputs(settings.outputs, Path(options.test_output), job_id, node)
     with ExitStack() as stack:
-        folder = run_directory()
-        what = f"a collector for job {job_id} on {node}"
-        lock = LockFile(folder / f"collector-{job_id}@{_file_name(node)}.lock", what)
+        directory = run_directory()
+        owner = f"a collector for job {job_id} on {node}"
+        name = f"collector-{job_id}@{_file_name(node)}.lock"
+        lock = LockFile(directory / name, owner)
         stack.callback(lock.close)
         if options.pidfile:
-            stack.callback(LockFile(Path(options.pidfile), what).close)
+            stack.callback(LockFile(Path(options.pidfile), owner).close)
         return follow(settings, job_id, node, background)
 
 
 def follow(
     settings: SamsSettings, job_id: int | None, node: str, background: Background | None
 ) -> int:
-    """Run the engine with the settings' samplers and outputs until the end."""
+    """Run samplers and outputs of the settings until the job ends or a signal arrives."""
     from jobsight.agent.agent import Agent
     from jobsight.agent.jobs.identity import info_from_prolog
     from jobsight.agent.outputs.worker import OutputWorker, stop_all
@@ -145,7 +136,7 @@ def follow(
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
     outputs = [worker.job for worker in workers]
-    cluster, folder = short_host_name(), run_directory()
+    cluster, directory = short_host_name(), run_directory()
     engine: Agent | JobCollector
     if job_id is None:
         engine = Agent(
@@ -154,7 +145,7 @@ def follow(
             spool=None,
             samplers=settings.samplers,
             outputs=outputs,
-            run_directory=folder,
+            run_directory=directory,
             listen=True,
         )
     else:
@@ -164,7 +155,7 @@ def follow(
             cluster=cluster,
             job_id=job_id,
             node=node,
-            run_directory=folder,
+            run_directory=directory,
             info=info_from_prolog(os.environ, cluster, job_id),
         )
     with stopping_on_signals(engine.stop):
@@ -178,7 +169,7 @@ def follow(
 
 
 def run_directory() -> Path:
-    """Where the node's agent answers, and where our lock lies."""
+    """The directory of the control socket of the node's agent, and of the lock."""
     return paths.private_directory(Path(load_settings().agent.run_directory))
 
 
@@ -190,7 +181,7 @@ def prepare_log(
     node: str,
     background: Background | None,
 ) -> None:
-    """Set umask and log; what was noticed in the settings is said now."""
+    """Set the umask, start logging, and print the warnings about the settings."""
     if background is not None:
         os.umask(settings.umask)
     level = parse_level("--loglevel", options.loglevel) if options.loglevel else settings.loglevel
@@ -229,19 +220,19 @@ def _file_name(node: str) -> str:
 def parse_job_id(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**63:
         raise ConfigError(
-            f"--jobid: {text!r} is not a raw job id; right: a number as in SLURM_JOB_ID "
+            f"--jobid: {text!r} is not a raw job id; expected a number as in SLURM_JOB_ID "
             "(JobIDRaw, not the 12_3 of an array)"
         )
     return int(text)
 
 
 def view_of(job_id: int, node: str) -> JobView:
-    """A job that is only a name."""
+    """The view of a job that does not exist."""
     cluster = short_host_name()
     return JobView(
         sighting=Sighting(cluster, job_id, node, "", time.time_ns()),
         info=JobInfo(cluster=cluster, job_id=job_id, source="test"),
-        # There is nothing to measure, and outputs only ask who the job is.
+        # Outputs read only the identity of the job.
         probe=cast("Probe", None),
         usage=JobUsage(),
     )
@@ -253,14 +244,14 @@ def read_document(file: Path) -> dict[str, Document]:
     except OSError as error:
         raise JobsightError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise JobsightError(f"{file}: is no JSON: {error}") from None
+        raise JobsightError(f"{file}: is not JSON: {error}") from None
     if not isinstance(document, dict) or not all(isinstance(v, dict) for v in document.values()):
-        raise JobsightError(f"{file}: right: one object per sampler, as in a record of a job")
+        raise JobsightError(f"{file}: expected one object per sampler, as in the record of a job")
     return document
 
 
 def try_outputs(plans: Sequence[OutputPlan], file: Path, job_id: int, node: str) -> int:
-    """Store and write once, without threads and retries, and say how each output did."""
+    """Pass a document to each output once, without threads and retries, and print the results."""
     documents = read_document(file)
     view = view_of(job_id, node)
     failed = 0

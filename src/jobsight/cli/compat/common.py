@@ -1,4 +1,4 @@
-"""What SAMS's commands on a server have in common: options, settings, log, errors."""
+"""The common part of SAMS's server commands: options, settings, log, errors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from jobsight import __version__
+from jobsight.cli.compat.parser import command_parser
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import LogSettings
 from jobsight.util.logging import parse_level, start_logging
 
-logger = logging.getLogger("jobsight.sams")
+logger = logging.getLogger(__name__)
 
 
 class CompatSettings(Protocol):
@@ -33,24 +33,27 @@ _StoreSettings = TypeVar("_StoreSettings", bound=StoreSettings)
 def common_parser(
     program: str, description: str, *, store: bool = True, needs_config: bool = False
 ) -> argparse.ArgumentParser:
-    """The options that each of them has."""
-    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    """A parser with the options of all commands."""
+    parser = command_parser(program, description)
     default = str(default_config(program))
     if not needs_config:
-        default += "; jobsight's own where it is not there"
+        default += ", or jobsight's own settings"
     parser.add_argument(
         "--config",
         metavar="FILE",
         type=Path,
-        help=f"settings as SAMS has them (default: {default})",
+        help=f"Settings file of SAMS (default: {default})",
     )
     if store:
         parser.add_argument(
-            "--store", metavar="PATH", help="the store (default: as the settings say)"
+            "--store",
+            metavar="PATH",
+            help="SQLite file or URL of the store (default: from the settings)",
         )
-    parser.add_argument("--logfile", metavar="FILE", help="log into FILE")
-    parser.add_argument("--loglevel", metavar="LEVEL", help="CRITICAL to DEBUG (default: ERROR)")
-    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
+    parser.add_argument("--logfile", metavar="FILE", help="Log to FILE")
+    parser.add_argument(
+        "--loglevel", metavar="LEVEL", help="Log level, CRITICAL to DEBUG (default: ERROR)"
+    )
     return parser
 
 
@@ -64,7 +67,7 @@ def run_command(
     load: Callable[[Path | None], _Settings],
     work: Callable[[argparse.Namespace, _Settings], int],
 ) -> int:
-    """Read the settings, log as they say, and do the work; errors are one line."""
+    """Read the settings, start logging and call ``work``; an error is printed as one line."""
     try:
         file = options.config
         if file is None and default_config(program).exists():
@@ -95,7 +98,7 @@ def run_on_store(
     load: Callable[[Path | None], _StoreSettings],
     work: Callable[[argparse.Namespace, _StoreSettings], int],
 ) -> int:
-    """The same for one that works on a store, which an option may name."""
+    """Like :func:`run_command`, with the option ``--store``."""
 
     def loaded(file: Path | None) -> _StoreSettings:
         settings = load(file)

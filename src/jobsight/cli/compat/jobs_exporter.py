@@ -1,7 +1,4 @@
-"""``jobs_exporter``: the series of this node's jobs for Prometheus, in place of petricore's.
-
-argparse and not typer: this runs on every compute node, where memory counts.
-"""
+"""``jobs_exporter``: petricore's exporter, the metrics of this node's jobs for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from jobsight import __version__
 from jobsight.cli.agent import job_query, sampler_plans, watcher_of
+from jobsight.cli.compat.parser import command_parser
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import RemoteWriteSettings, Settings
@@ -23,48 +20,49 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.util.logging import start_logging
 from jobsight.util.service import stopping_on_signals
 
-#: Where petricore's exporter pushes to.
+#: The default target of petricore's exporter.
 GATEWAY = "http://localhost:9091"
 _FORMAT = "%(asctime)s %(name)s:%(levelname)s %(message)s"
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="jobs_exporter",
-        description="Offer the series of the jobs of this node to Prometheus.",
-        allow_abbrev=False,
+    parser = command_parser(
+        "jobs_exporter", "Export the metrics of this node's jobs to Prometheus."
     )
-    made.add_argument(
-        "-t", "--timer", metavar="SECONDS", default="15", help="seconds between two samples (15)"
+    parser.add_argument(
+        "-t",
+        "--timer",
+        metavar="SECONDS",
+        default="15",
+        help="Seconds between two samples (default: 15)",
     )
-    made.add_argument(
+    parser.add_argument(
         "-b",
         "--blacklist",
         metavar="FILE",
-        help="users whose jobs are left alone: a uid or a name a line",
+        help="Users whose jobs are not measured: a uid or a name per line",
     )
-    made.add_argument(
+    parser.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
-        help="answer /metrics there, instead of pushing",
+        help="Serve /metrics at this address instead of pushing",
     )
-    made.add_argument(
+    parser.add_argument(
         "--push",
         metavar="URL",
-        help=f"push to this Pushgateway (default: {GATEWAY}, unless there is --listen)",
+        help=f"URL of the Pushgateway (default: {GATEWAY}, unless --listen is given)",
     )
-    made.add_argument("--config", metavar="FILE", help="settings: TOML or YAML")
-    made.add_argument(
+    parser.add_argument("--config", metavar="FILE", help="Settings file (TOML or YAML)")
+    parser.add_argument(
         "--hash-password",
         action="store_true",
-        help="ask for a password, print its hash for the settings, and exit",
+        help="Read a password, print its hash for the settings, and exit",
     )
-    made.add_argument("--version", action="version", version=f"jobsight {__version__}")
-    return made
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's entry; errors are one line."""
+    """Entry point; an error is printed as one line."""
     options = parser().parse_args(arguments)
     try:
         return _hash_password() if options.hash_password else _run(options)
@@ -116,10 +114,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The settings, with what was said on the command line in its place."""
+    """The settings, with the values of the command line."""
     settings = load_settings(Path(options.config) if options.config else None)
     metrics, push = settings.agent.metrics, settings.agent.push
-    # Without options it does as petricore's: it pushes to the gateway of its node.
+    # Like petricore's exporter, it pushes to the gateway of its node by default.
     metrics = msgspec.structs.replace(metrics, listen=options.listen or "")
     url = options.push or push.url or (GATEWAY if options.listen is None else None)
     push = msgspec.structs.replace(push, url=url)
@@ -131,7 +129,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         metrics=metrics,
         push=push,
         ignore_uids=ignored,
-        # It is made from the batches of a spool, which is the agent's.
+        # Remote write reads the batches of the agent's spool, which the exporter does not have.
         remote_write=RemoteWriteSettings(),
     )
     return msgspec.structs.replace(settings, agent=agent)
@@ -143,12 +141,14 @@ def parse_timer(text: str) -> float:
         if not 0.1 <= seconds <= 86400:
             raise ValueError
     except ValueError:
-        raise ConfigError(f"--timer: {text!r} is not a number of seconds from 0.1 on") from None
+        raise ConfigError(
+            f"--timer: {text!r} is not a number of seconds; expected 0.1 to 86400"
+        ) from None
     return seconds
 
 
 def read_blacklist(file: Path) -> list[int]:
-    """The uids of a file: one a line, a number (petricore's way) or a name; # begins a remark."""
+    """The uids in a file: a number (as in petricore) or a name per line; # starts a comment."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -167,7 +167,7 @@ def read_blacklist(file: Path) -> list[int]:
         except KeyError:
             raise ConfigError(
                 f"--blacklist: {file} line {number}: there is no user {word!r}; "
-                "right would be a uid or the name of a user"
+                "expected a uid or a user name"
             ) from None
     return uids
 

@@ -1,4 +1,4 @@
-"""``sams-post-receiver.py``: takes the records of SAMS collectors, and of ours, over HTTP."""
+"""``sams-post-receiver.py``: receives the records of SAMS's and jobsight's collectors over HTTP."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from jobsight.cli.compat.common import common_parser, default_config, run_comman
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import ReceiverSettings, load_receiver
 
-logger = logging.getLogger("jobsight.sams")
+logger = logging.getLogger(__name__)
 
 PROGRAM: Final = "sams-post-receiver"
 
 
 def parser() -> argparse.ArgumentParser:
     return common_parser(
-        PROGRAM, "Take SAMS records over HTTP, behind nginx.", store=False, needs_config=True
+        PROGRAM, "Receive SAMS records over HTTP, behind nginx.", store=False, needs_config=True
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's entry; errors are one line."""
+    """Entry point; an error is printed as one line."""
     options = parser().parse_args(arguments)
     return run_command(PROGRAM, options, _load, lambda options, settings: serve(settings))
 
@@ -36,25 +36,24 @@ def _load(file: Path | None) -> ReceiverSettings:
     settings = load_receiver(file or default_config(PROGRAM))
     if not _is_loopback(settings.bind):
         settings.warnings.append(
-            f"bind: {settings.bind} can be reached from the network, and this program asks "
-            "nobody who he is; right: 127.0.0.1 with nginx in front"
+            f"bind: {settings.bind} is reachable from the network, and the receiver does not "
+            "authenticate clients; bind to 127.0.0.1 behind nginx"
         )
     return settings
 
 
 def serve(settings: ReceiverSettings) -> int:
-    """Answer until a signal comes."""
+    """Serve until a signal arrives."""
     try:
         import uvicorn
 
         from jobsight.sams.receiver import IncomingDirectory, PostReceiver
     except ModuleNotFoundError as error:
         raise JobsightError(
-            f"{PROGRAM} needs the package {error.name}: "
-            "install jobsight with its server parts, jobsight[server]"
+            f"{PROGRAM} needs the package {error.name}: install jobsight[server]"
         ) from None
     if not settings.base_path.is_dir():
-        raise JobsightError(f"base_path: the folder {settings.base_path} is not there")
+        raise JobsightError(f"base_path: the directory {settings.base_path} does not exist")
     application = PostReceiver(
         IncomingDirectory(settings.base_path, settings.jobid_hash_size), max_size=settings.max_size
     )
@@ -85,7 +84,7 @@ def _listener(bind: str, port: int) -> socket.socket:
         listener.bind(address)
         listener.listen(1024)
     except OSError as error:
-        raise JobsightError(f"{bind} port {port} cannot be used: {error.strerror}") from None
+        raise JobsightError(f"{bind} port {port} cannot be bound: {error.strerror}") from None
     return listener
 
 

@@ -1,4 +1,4 @@
-"""``sgas-sa-registrant``: sends exported records to their services; for cron, as SAMS has it."""
+"""``sgas-sa-registrant``: sends exported records to accounting services; run by cron."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jobsight import __version__
+from jobsight.cli.compat.parser import command_parser
 from jobsight.errors import JobsightError
 from jobsight.export.registrant import RegistrantSettings, load_registrant
 from jobsight.util.locks import LockFile
 from jobsight.util.logging import start_logging
 
-logger = logging.getLogger("jobsight.export")
+logger = logging.getLogger(__name__)
 
 PROGRAM: Final = "sgas-sa-registrant"
 DEFAULT_CONFIG: Final = "/etc/sams/sgas-sa-registrant.conf"
@@ -23,22 +23,19 @@ _FORMAT: Final = "%(asctime)s [%(levelname)s] %(message)s"
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="Send records to accounting services.", allow_abbrev=False
-    )
+    parser = command_parser(PROGRAM, "Send records to accounting services.")
     parser.add_argument(
         "-c", "--config", "--config-file", metavar="FILE", type=Path, default=DEFAULT_CONFIG,
-        help=f"settings (default: {DEFAULT_CONFIG})",
+        help=f"Settings file (default: {DEFAULT_CONFIG})",
     )  # fmt: skip
-    parser.add_argument("-l", "--log-file", metavar="FILE", help="log into FILE")
-    parser.add_argument("-d", "--debug", action="store_true", help="log everything")
-    parser.add_argument("-s", "--stdout", action="store_true", help="log to standard output")
-    parser.add_argument("--version", action="version", version=f"jobsight {__version__}")
+    parser.add_argument("-l", "--log-file", metavar="FILE", help="Log to FILE")
+    parser.add_argument("-d", "--debug", action="store_true", help="Log at level DEBUG")
+    parser.add_argument("-s", "--stdout", action="store_true", help="Log to standard output")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's entry; errors are one line."""
+    """Entry point; an error is printed as one line."""
     options = parser().parse_args(arguments)
     try:
         settings = load_registrant(options.config)
@@ -69,7 +66,7 @@ def _register(settings: RegistrantSettings) -> int:
     from jobsight.export.registrant import Registrant
 
     if not settings.directory.is_dir():
-        raise JobsightError(f"log_dir: the folder {settings.directory} is not there")
+        raise JobsightError(f"log_dir: the directory {settings.directory} does not exist")
     lock = LockFile(
         settings.directory / ".registrant.lock", f"a registrant of {settings.directory}"
     )

@@ -1,4 +1,4 @@
-"""``sams-software-extractor.py``: records for national accounting; for cron, as SAMS has it."""
+"""``sams-software-extractor.py``: exports records for national accounting; run by cron."""
 
 from __future__ import annotations
 
@@ -13,39 +13,37 @@ from jobsight.cli.compat.common import common_parser, run_on_store
 from jobsight.sams.settings import ExtractorSettings, load_extractor
 from jobsight.util.locks import LockFile
 
-logger = logging.getLogger("jobsight.export")
+logger = logging.getLogger(__name__)
 
 PROGRAM: Final = "sams-software-extractor"
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = common_parser(
-        PROGRAM, "Write the use of software as XML, what is new since last time."
-    )
+    parser = common_parser(PROGRAM, "Export the use of software as XML, since the last call.")
     parser.add_argument(
         "--skip",
         action="store_true",
-        help="write nothing: what is there now was reported by another program",
+        help="Write nothing: another program has reported all current runs",
     )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's entry; errors are one line."""
+    """Entry point; an error is printed as one line."""
     return run_on_store(PROGRAM, parser().parse_args(arguments), load_extractor, extract)
 
 
 def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:
-    """Sum up what has changed, and write what that says."""
+    """Update the rollups and export the changed runs."""
     from jobsight.cli.arguments import existing_store
     from jobsight.export.extract import Extractor
     from jobsight.store.rollups.rollups import sum_up_all
     from jobsight.store.store import Store
 
     location = existing_store(settings.store)
-    folder = Path(settings.export.output_path).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = LockFile(folder / ".lock", f"an export into {folder}")
+    directory = Path(settings.export.output_path).expanduser()
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = LockFile(directory / ".lock", f"an export to {directory}")
     try:
         with Store.open(location) as store:
             sum_up_all(store.database)
@@ -55,7 +53,7 @@ def extract(options: argparse.Namespace, settings: ExtractorSettings) -> int:
     logger.info("%d records in %d files", done.records, len(done.files))
     if done.emptied:
         logger.warning(
-            "%d jobs that were reported once have no named software any more; no record says so",
+            "%d reported jobs have no named software any more; no record can express that",
             done.emptied,
         )
     return 0

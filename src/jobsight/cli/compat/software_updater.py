@@ -1,4 +1,4 @@
-"""``sams-software-updater.py``: names paths by the rules of a site; for cron, as SAMS has it."""
+"""``sams-software-updater.py``: applies a site's rules to the paths in the store; run by cron."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ PROGRAM: Final = "sams-software-updater"
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = common_parser(PROGRAM, "Name the paths of executables by rules.")
+    parser = common_parser(PROGRAM, "Assign software names to the paths of executables.")
     parser.add_argument(
-        "--dry-run", action="store_true", help="only say what would get another name"
+        "--dry-run", action="store_true", help="Show which names would change, and change nothing"
     )
     parser.add_argument(
-        "--reset-path", metavar="GLOB", help="name these paths anew, and report their jobs again"
+        "--reset-path", metavar="GLOB", help="Name these paths again, and export their jobs again"
     )
     parser.add_argument(
-        "--reset-software", metavar="GLOB", help="the same for all paths of a software"
+        "--reset-software", metavar="GLOB", help="The same for all paths of a software"
     )
-    parser.add_argument("--show-paths", action="store_true", help="show all paths")
-    parser.add_argument("--show-path", metavar="GLOB", help="show some paths")
-    parser.add_argument("--show-software", metavar="GLOB", help="show the paths of a software")
+    parser.add_argument("--show-paths", action="store_true", help="Show all paths")
+    parser.add_argument("--show-path", metavar="GLOB", help="Show matching paths")
+    parser.add_argument("--show-software", metavar="GLOB", help="Show the paths of a software")
     parser.add_argument(
-        "--show-undetermined", action="store_true", help="show the paths that no rule knows"
+        "--show-undetermined", action="store_true", help="Show the paths that no rule matches"
     )
-    parser.add_argument("--test-path", metavar="PATH", help="show what the rules call a path")
+    parser.add_argument("--test-path", metavar="PATH", help="Show the name of a path by the rules")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's entry; errors are one line."""
+    """Entry point; an error is printed as one line."""
     return run_on_store(PROGRAM, parser().parse_args(arguments), load_updater, work)
 
 
 def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:
-    """What the options ask for; of several the first in SAMS's order."""
+    """Do what the options request; of several, the first in SAMS's order."""
     from jobsight.cli.arguments import existing_store
     from jobsight.software.rules import RuleSet
     from jobsight.store.store import Store
@@ -63,7 +63,7 @@ def work(options: argparse.Namespace, settings: UpdaterSettings) -> int:
         elif options.show_undetermined:
             _show_undetermined(store)
         elif options.reset_path or options.reset_software:
-            # As SAMS has it: where both are given, the paths.
+            # If both are given, SAMS resets the paths.
             software = None if options.reset_path else options.reset_software
             _reset(store, _chosen(store, options.reset_path, software), options.dry_run)
             _update(store, rules, options.dry_run)
@@ -84,14 +84,14 @@ def _test(rules: RuleSet, path: str) -> None:
 def _chosen(store: Store, path: str | None, software: str | None) -> list[KnownPath]:
     from jobsight.software.queries import known_paths, matcher, with_use
 
-    right_path, right_software = matcher(path or "*"), matcher(software or "*")
+    path_matches, software_matches = matcher(path or "*"), matcher(software or "*")
     return with_use(
         store.database,
         (
             known
             for known in known_paths(store.database)
-            if right_path(known.path)
-            and (software is None or (known.name and right_software(known.name.software)))
+            if path_matches(known.path)
+            and (software is None or (known.name and software_matches(known.name.software)))
         ),
     )
 
@@ -108,7 +108,7 @@ def _show(store: Store, paths: Iterable[KnownPath]) -> None:
 
 
 def _print_name(name: SoftwareName, flag: type[int] | type[str]) -> None:
-    """SAMS shows flags as its database has them, and tests as its rules have them."""
+    """SAMS prints flags as integers from its database, and as booleans from its rules."""
     print(f"\tSoftware     : {name.software}")
     print(f"\tVersion      : {name.version}")
     print(f"\tLocal Version: {name.local_version}")
@@ -138,14 +138,14 @@ def _update(store: Store, rules: RuleSet, dry_run: bool) -> None:
     if not dry_run:
         update(store, rules, renaming=progress_line("paths"))
         return
-    for move in preview(store.database, rules, progress_line("jobs")):
+    for change in preview(store.database, rules, progress_line("jobs")):
         print(
-            f"{_words(move.before)} -> {_words(move.after)}: {move.paths:,} paths, "
-            f"{move.runs:,} jobs, {move.core_time / 3.6e9:.1f} core hours"
+            f"{_shown(change.before)} -> {_shown(change.after)}: {change.paths:,} paths, "
+            f"{change.runs:,} jobs, {change.core_time / 3.6e9:.1f} core hours"
         )
 
 
-def _words(name: SoftwareName | None) -> str:
+def _shown(name: SoftwareName | None) -> str:
     if name is None:
         return "undetermined"
     texts = [name.software, name.version, name.local_version and f"({name.local_version})"]

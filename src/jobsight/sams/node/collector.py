@@ -1,8 +1,8 @@
-"""One job through the node's own agent: samplers and outputs here, the measuring there.
+"""Collector of one job, from prolog to epilog.
 
-Beside a node daemon a collector for one job needs no events and no rounds of its own.
-
-One job from prolog to epilog: through the node's agent where one runs, else by ourselves.
+:class:`JobCollector` is the entry point. If the node's agent runs, :class:`AttachedCollector`
+subscribes to the job's batches there and runs only samplers and outputs; otherwise an agent
+restricted to the job measures it in this process.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from jobsight.sams.node.settings import SamsSettings
 
 
-logger = logging.getLogger("jobsight.agent")
+logger = logging.getLogger(__name__)
 
-#: How long the last word of the node's agent is waited for when the epilog says that it is over.
+#: Seconds to wait for the first part of the node's agent, and for the final one after the epilog.
 FINAL_PART_TIMEOUT: Final = 5.0
 
 
 class AttachedProbe:
-    """What the node's agent last said about the job."""
+    """The last part of the job that the node's agent sent."""
 
     def __init__(self) -> None:
         self.part: JobPart | None = None
@@ -54,7 +54,7 @@ class AttachedProbe:
         return {}
 
     def read_final_counters(self) -> None:
-        """Nothing is read here."""
+        """The node's agent reads the counters."""
 
     def report(self, events_lost: int) -> ProbeReport:
         if self.part is None:
@@ -71,7 +71,7 @@ class AttachedProbe:
         return JobTotals(time=time.time_ns(), cpu_source="process tree")
 
     def refresh(self) -> None:
-        """The node's agent looks for steps."""
+        """The node's agent finds new steps."""
 
     def close(self) -> None:
         """The node's agent holds the descriptors."""
@@ -82,14 +82,14 @@ class AttachedCollector:
 
     def __init__(
         self,
-        follower: Subscription,
+        subscription: Subscription,
         *,
         cluster: str,
         job_id: int,
         samplers: Sequence[SamplerPlan],
         outputs: Sequence[Callable[[JobView], Output]],
     ) -> None:
-        self._follower = follower
+        self._subscription = subscription
         self._cluster = cluster
         self._job_id = job_id
         self._samplers = samplers
@@ -107,62 +107,62 @@ class AttachedCollector:
         reader = threading.Thread(target=self._read, name="follower", daemon=True)
         reader.start()
         if not self._first.wait(FINAL_PART_TIMEOUT) or self._probe.part is None:
-            self._follower.close()
-            raise JobsightError(f"the node's agent says nothing about job {self._job_id}")
+            self._subscription.close()
+            raise JobsightError(f"the node's agent reports nothing about job {self._job_id}")
         job = self._job(self._probe.part)
         while not self._stop.wait(1.0) and not self._final.is_set():
             job.tick(time.monotonic())
-        # The epilog may come before the agent's last word.
+        # The epilog may run before the agent sends the final part.
         self._final.wait(FINAL_PART_TIMEOUT)
         job.finish()
-        self._follower.close()
+        self._subscription.close()
 
     def _read(self) -> None:
         try:
-            for batch in self._follower.batches():
+            for batch in self._subscription.batches():
                 for part in batch.parts:
                     self._probe.part = part
                     self._first.set()
                     if part.final:
                         return
         except (OSError, ValueError) as error:
-            logger.warning("the node's agent has gone: %s", error)
+            logger.warning("the connection to the node's agent is lost: %s", error)
         finally:
             self._first.set()
             self._final.set()
 
     def _job(self, part: JobPart) -> SampledJob:
-        place = self._place()
-        info = JobInfo(cluster=self._cluster, job_id=self._job_id, source="cgroup", uid=place.uid)
+        cgroup = self._cgroup()
+        info = JobInfo(cluster=self._cluster, job_id=self._job_id, source="cgroup", uid=cgroup.uid)
         view = JobView(
             sighting=part.sighting,
             info=info,
             probe=self._probe,
             usage=JobUsage(),
-            counters=SlurmCounters(place.directories),
+            counters=SlurmCounters(cgroup.directories),
         )
         followed = FollowedJob(part.sighting, self._probe, part.epoch)
-        return SampledJob(place, followed, view, self._probe, self._samplers, self._outputs)
+        return SampledJob(cgroup, followed, view, self._probe, self._samplers, self._outputs)
 
-    def _place(self) -> JobCgroup:
-        finder = CgroupWatcher()
+    def _cgroup(self) -> JobCgroup:
+        watcher = CgroupWatcher()
         try:
-            for place in finder.jobs():
-                if place.job_id == self._job_id:
-                    return place
+            for cgroup in watcher.jobs():
+                if cgroup.job_id == self._job_id:
+                    return cgroup
         finally:
-            finder.close()
+            watcher.close()
         raise JobsightError(f"job {self._job_id} has no cgroup on this node")
 
 
-#: A prolog comes before the job's cgroup: so often the agent is asked whether it follows it now.
-_PAUSE: Final = 0.5
+#: Seconds between two attempts to subscribe: a prolog runs before the job's cgroup exists.
+_SUBSCRIBE_INTERVAL: Final = 0.5
 
 Outputs = Sequence[Callable[[JobView], Output]]
 
 
 class JobCollector:
-    """Two listeners on one node cost twice: beside an agent this is its client."""
+    """Collects one job, as a client of the node's agent if there is one."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class JobCollector:
         self._cluster = cluster
         self._job_id = job_id
         self._node = node
-        self._folder = run_directory
+        self._run_directory = run_directory
         self._info = info
         self._engine: Agent | AttachedCollector | None = None
         self._stop = threading.Event()
@@ -197,32 +197,32 @@ class JobCollector:
             self._measure()
 
     def _agent_answers(self) -> bool:
-        return send_request(self._folder, Request("status")) is not None
+        return send_request(self._run_directory, Request("status")) is not None
 
     def _follow(self) -> None:
-        """Through the agent, as often as the job comes (it may be requeued to this node)."""
+        """Collect through the agent; again each time the job is requeued to this node."""
         if self._info is not None:
-            send_request(self._folder, Request("job", self._job_id, self._info))
+            send_request(self._run_directory, Request("job", self._job_id, self._info))
         last_seen = time.monotonic()
-        while not self._stop.wait(_PAUSE):
+        while not self._stop.wait(_SUBSCRIBE_INTERVAL):
             try:
-                follower = Subscription(self._folder, self._job_id)
+                subscription = Subscription(self._run_directory, self._job_id)
             except JobsightError:
                 if time.monotonic() - last_seen > self._settings.grace_period:
-                    logger.info("no process for %g s: ending", self._settings.grace_period)
+                    logger.info("no process for %g s: stopping", self._settings.grace_period)
                     self._stop.set()
                 continue
             except (OSError, msgspec.MsgspecError) as error:
-                logger.warning("the node's agent has gone: %s", error)
+                logger.warning("the connection to the node's agent is lost: %s", error)
                 return
-            logger.info("job %d: following through the node's agent", self._job_id)
+            logger.info("job %d: attached to the node's agent", self._job_id)
             self._run(
                 AttachedCollector(
-                    follower,
+                    subscription,
                     cluster=self._cluster,
                     job_id=self._job_id,
                     samplers=self._settings.samplers,
-                    outputs=[_informed(make, self._info) for make in self._outputs],
+                    outputs=[_with_info(make, self._info) for make in self._outputs],
                 )
             )
             last_seen = time.monotonic()
@@ -248,20 +248,20 @@ class JobCollector:
         try:
             engine.run()
         except JobsightError as error:
-            # The job went in the moment between question and answer.
+            # The job ended between request and reply.
             logger.error("%s", error)
         finally:
             self._engine = None
 
 
-def _informed(
+def _with_info(
     make: Callable[[JobView], Output], info: JobInfo | None
 ) -> Callable[[JobView], Output]:
-    """What the prolog said is known here and not in what the agent sends."""
+    """Add the prolog's information, which the agent does not send."""
 
-    def informed(view: JobView) -> Output:
+    def make_with_info(view: JobView) -> Output:
         if info is not None:
             view.info = merge_job_info(view.info, info, "overwrite")
         return make(view)
 
-    return informed
+    return make_with_info

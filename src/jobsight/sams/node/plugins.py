@@ -1,7 +1,7 @@
-"""A site's own SAMS modules: classes made for SAMS's threads, driven by our engine.
+"""A site's own SAMS modules: classes written for SAMS's threads, called by jobsight's agent.
 
-They were written against SAMS's base classes (``Sampler(id, outQueue, config)``,
-``Output(id, config)``), so SAMS itself is installed where they are used.
+They derive from SAMS's base classes (``Sampler(id, outQueue, config)``, ``Output(id, config)``), so
+SAMS itself must be installed where they are used.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from jobsight.model import Coverage
 
 
 def is_site_plugin(part: Any) -> bool:
-    """Whether a class comes from SAMS's own base classes."""
+    """Whether a class derives from SAMS's base classes."""
     return any(base.__module__ == "sams.base" for base in getattr(part, "__mro__", ()))
 
 
 class PluginConfig:
-    """What SAMS hands its modules: values by section and key. Here a value of 0 is a value."""
+    """SAMS's configuration object: values by section and key. Unlike in SAMS, 0 is a value."""
 
     def __init__(self, sections: Mapping[str, Any], view: JobView) -> None:
         options = {"jobid": view.sighting.job_id, "node": view.sighting.node}
@@ -36,7 +36,7 @@ class PluginConfig:
 
 
 class PluginSampler:
-    """Calls a SAMS sampler when it is due, instead of giving it a thread."""
+    """Calls a SAMS sampler when it is due, without a thread."""
 
     def __init__(self, part: Any, name: str, interval: float, config: PluginConfig) -> None:
         self.name = name
@@ -58,22 +58,22 @@ class PluginSampler:
         self._part.pids.extend(new)
         if self._part.do_sample():
             self._part.sample()
-        return self._said()
+        return self._queued()
 
-    def _said(self) -> Document | None:
-        """What it has put into its queue; several messages (one a GPU) are one document."""
-        said: Document | None = None
+    def _queued(self) -> Document | None:
+        """The messages in its queue, joined to one document; there may be one per GPU."""
+        document: Document | None = None
         while not self._messages.empty():
             message = self._messages.get()
             self._messages.task_done()
-            said = (said or {}) | message["data"]
-        return said
+            document = (document or {}) | message["data"]
+        return document
 
     def final(self, view: JobView) -> Document:
         return dict(self._part.final_data() or {})
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
-        """Its authors do not say how sure they are."""
+        """SAMS's samplers report no coverage."""
         return {}
 
     def close(self) -> None:
@@ -81,24 +81,24 @@ class PluginSampler:
 
 
 class PluginOutput:
-    """Calls a SAMS output from our thread."""
+    """Calls a SAMS output from jobsight's thread."""
 
     def __init__(self, part: Any, name: str, config: PluginConfig) -> None:
         self.name = name
         self._part = part(name, config)
-        self._told = False
+        self._stored = False
 
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         self._part.store({sampler: document})
 
     def write(self, view: JobView, documents: dict[str, Document]) -> None:
-        if not self._told:
-            self._told = True
+        if not self._stored:
+            self._stored = True
             for sampler, document in documents.items():
                 self._part.store({sampler: document})
                 self._part.final({sampler: document})
         if self._part.write() is False:
-            # SAMS takes this for success and loses the record.
+            # SAMS treats this as success and loses the record.
             raise OSError(f"{self.name} could not write")
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
-"""The seeds' settings: SAMS's YAML file as it stands on a site, read letter by letter.
+"""Settings of SAMS's collector, read from a site's existing YAML file.
 
-A file that worked must load, so an unknown key is a warning with the nearest name. What would be
-understood wrongly (a wrong type, a module that does not exist) is an error that says what is right.
-
-The modules that a seed's settings name: found, given their section, and checked at once.
+A file that worked with SAMS must load, so an unknown key is a warning with the nearest name. A
+wrong type or an unknown module is an error. :func:`load_sampler` and :func:`load_output` find the
+modules that the file names and validate their sections.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from jobsight.util.logging import parse_level
 
 PID_FINDER: Final = "sams.pidfinder.Slurm"
 
-#: Sections of SAMS's other programs in a shared file are none of the collector's business.
+#: Sections of SAMS's other programs, which a shared file may contain.
 _OTHERS: Final = re.compile(
     r"sams[.-](post-receiver|aggregator|software-updater|software-extractor|loader|backend|"
     r"software|xmlwriter)(\..*)?"
@@ -66,14 +65,14 @@ class _PidFinder(msgspec.Struct, kw_only=True):
 
 
 class SamsSettings(msgspec.Struct, kw_only=True):
-    """What the file says, checked and with the defaults filled in."""
+    """The validated settings, with defaults."""
 
     file: str
     pid_finder: str
     pid_finder_update_interval: float
     grace_period: float
     samplers: list[SamplerPlan]
-    #: The listeners are among them: both take documents.
+    #: Including the listeners: both receive documents.
     outputs: list[OutputPlan]
     umask: int
     logfile: str | None
@@ -87,7 +86,7 @@ def is_sams_tree(tree: Mapping[str, Any]) -> bool:
 
 
 def load_sams_settings(file: Path | str) -> SamsSettings:
-    """Read a file and find every module it names."""
+    """Read a file and load the modules it names."""
     return settings_of(read_tree(Path(file)), str(file))
 
 
@@ -98,15 +97,15 @@ def settings_of(tree: Mapping[str, Any], file: str) -> SamsSettings:
         near = _near(SECTION, [*tree])
         raise ConfigError(
             f"{file}: there is no section {SECTION}"
-            + (f"; is {near[0]} meant to be it?" if near else "")
+            + (f"; did you mean {near[0]}?" if near else "")
         )
     if SECTION in tree and OTHER_SECTION in tree:
-        sections.warn(f"{OTHER_SECTION}: is not read, because {SECTION} is there as well")
+        sections.warn(f"{OTHER_SECTION}: is ignored, because there is also a section {SECTION}")
     collector = sections.read(name, _Collector)
     common = sections.read("common", _Common)
-    samplers = [load_sampler(sections, one) for one in collector.samplers]
-    outputs = [load_output(sections, "output", one) for one in collector.outputs]
-    outputs += [load_output(sections, "listener", one) for one in collector.listeners]
+    samplers = [load_sampler(sections, module) for module in collector.samplers]
+    outputs = [load_output(sections, "output", module) for module in collector.outputs]
+    outputs += [load_output(sections, "listener", module) for module in collector.listeners]
     if collector.pid_finder != PID_FINDER:
         raise ConfigError(
             f"{file}: {name}.pid_finder: there is no pid finder named {collector.pid_finder!r}; "
@@ -135,7 +134,9 @@ def parse_umask(where: str, given: str | int) -> int:
     except ValueError:
         umask = -1
     if not 0 <= umask <= 0o777:
-        raise ConfigError(f"{where}: {given!r} is no umask; right: an octal number such as '077'")
+        raise ConfigError(
+            f"{where}: {given!r} is not a umask; expected an octal number such as '077'"
+        )
     return umask
 
 
@@ -150,13 +151,13 @@ def _checked_format(where: str, given: str | None) -> str:
 
 
 def _warn_of_unused(sections: Sections, collector: str) -> None:
-    """A section that nobody reads may be a name with a slip in it."""
+    """Warn about sections that no module uses; one may be misspelled."""
     for name in sections.tree:
         used = name in sections.used or name in (SECTION, OTHER_SECTION)
         if used or _OTHERS.fullmatch(name) or sections.is_module(name):
             continue
         near = _near(name, [*sections.used, *sections.modules()])
-        hint = f"did you mean {near[0]}?" if near else "nothing reads it"
+        hint = f"did you mean {near[0]}?" if near else "it is not used"
         sections.warn(f"{name}: unknown section; {hint}")
 
 
@@ -164,7 +165,7 @@ def _near(name: str, among: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(among), n=1)
 
 
-#: The class that a module of a site's own must hold.
+#: The class that a site's own module must contain.
 _CLASSES: Final = {"sampler": "Sampler", "output": "Output", "listener": "Listener"}
 
 
@@ -173,13 +174,13 @@ class _SamplerKeys(msgspec.Struct, kw_only=True):
 
 
 class _OutputKeys(msgspec.Struct, kw_only=True):
-    #: Attempts to write a record; 0 and 1 both mean that it is tried once.
+    #: Attempts to write a record; 0 and 1 both mean one attempt.
     retry_count: Annotated[int, msgspec.Meta(ge=0)] = 3
     retry_sleep: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 3.0
 
 
 def find(sections: Sections, kind: str, name: str) -> Any:
-    """The class behind a name: one of ours, or a module of the site's."""
+    """The class of a module: jobsight's own, or the site's."""
     table = TABLES[kind]
     if name in table:
         return import_from_string(kind, table[name])
@@ -189,17 +190,17 @@ def find(sections: Sections, kind: str, name: str) -> Any:
     except PartError as error:
         near = difflib.get_close_matches(name, table, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        seeds = ", ".join(sorted(known for known in table if "." in known))
+        valid = ", ".join(sorted(known for known in table if "." in known))
         raise ConfigError(
-            f"{sections.file}: there is no {kind} named {name!r}; {hint}valid names: {seeds}; "
-            f"a module of your own needs a class {_CLASSES[kind]} ({error})"
+            f"{sections.file}: there is no {kind} named {name!r}; {hint}valid names: {valid}; "
+            f"a site's own module needs a class {_CLASSES[kind]} ({error})"
         ) from None
     except ImportError as error:
         raise ConfigError(f"{sections.file}: {kind} {name!r} cannot be loaded: {error}") from None
 
 
 def load_sampler(sections: Sections, name: str) -> SamplerPlan:
-    """A sampler with its section. One is made and closed at once, so that it can object now."""
+    """A sampler with its section. One instance is created and closed, so that it validates now."""
     part = find(sections, "sampler", name)
     section = sections.of(name)
     if is_site_plugin(part):
@@ -237,8 +238,8 @@ def load_output(sections: Sections, kind: str, name: str) -> OutputPlan:
     if is_site_plugin(part):
         if kind == "listener":
             raise ConfigError(
-                f"{sections.file}: {name}: SAMS's listeners take its own samplers; "
-                "right: sams.listener.Prometheus, or a class that takes documents"
+                f"{sections.file}: {name}: SAMS's listeners need SAMS's samplers; "
+                "expected sams.listener.Prometheus, or a class that receives documents"
             )
         keys = sections.convert(name, section, _OutputKeys, tuple(section))
 
@@ -265,7 +266,7 @@ def load_output(sections: Sections, kind: str, name: str) -> OutputPlan:
 
 
 def _keywords(part: Any) -> list[str]:
-    """The settings that a sampler takes: the keyword arguments of its constructors."""
+    """The settings of a sampler: the keyword arguments of its constructors."""
     names: dict[str, None] = {}
     for base in getattr(part, "__mro__", ()):
         code = getattr(vars(base).get("__init__"), "__code__", None)

@@ -105,9 +105,10 @@ def is_complete(database: Database, archived: ArchivedRun) -> bool:
 
 def node_counts(connection: Connection, ids: Sequence[int]) -> dict[int, int]:
     """The number of rows in ``run_nodes`` by run id."""
-    query = select(run_nodes.c.run_id, func.count()).where(run_nodes.c.run_id.in_(ids))
+    query = select(run_nodes.c.run_id, func.count().label("nodes"))
+    query = query.where(run_nodes.c.run_id.in_(ids))
     rows = connection.execute(query.group_by(run_nodes.c.run_id))
-    return dict(rows.tuples().all())
+    return {row.run_id: row.nodes for row in rows}
 
 
 def run_rows(connection: Connection, ids: Sequence[int]) -> Iterator[RowMapping]:
@@ -159,4 +160,5 @@ def chunk_rows(connection: Connection, ids: Sequence[int]) -> Iterator[tuple[int
         .order_by(chunks.c.run_node_id, chunks.c.id)
         .execution_options(stream_results=True, max_row_buffer=16)
     )
-    yield from connection.execute(query).tuples()
+    for row in connection.execute(query):
+        yield row.run_node_id, row.data
