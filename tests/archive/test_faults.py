@@ -205,9 +205,7 @@ def test_a_service_that_is_away(sqlite: Store, service: s3.Service, tmp_path: Pa
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         settings.s3.endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    fails(
-        sqlite, open_storage(settings), "the service is unreachable; check archive.s3.endpoint"
-    )
+    fails(sqlite, open_storage(settings), "the service is unreachable; check archive.s3.endpoint")
 
 
 def test_wrong_keys(sqlite: Store, tmp_path: Path) -> None:

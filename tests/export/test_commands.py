@@ -153,7 +153,7 @@ def test_a_wrong_path_does_not_become_a_store(tmp_path: Path, command: Command) 
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("sams.software-updater:", "sams.software-update:", "is sams.software-update meant to be"),
+        ("sams.software-updater:", "sams.software-update:", "did you mean sams.software-update"),
         ("sams.software-updater: {", "sams.software-updater: {updater: my.Rules, ", "there is no "
          "module named 'my.Rules'; expected sams.software.Regexp"),
         ("sams.software-updater: {", "sams.software-updater: {backend: x, ", "backend: there is"),
@@ -176,7 +176,7 @@ def test_two_exports_into_one_folder_do_not_meet(site: Site, command: Command) -
     (site.folder / "xml").mkdir()
     lock = LockFile(site.folder / "xml" / ".lock", "a test")
     try:
-        assert "an export into" in command("extract", code=1)
+        assert "an export to" in command("extract", code=1)
     finally:
         lock.close()
     command("extract")
@@ -189,6 +189,4 @@ def test_a_slip_in_a_key_is_a_warning(
     config.write_text(config.read_text().replace("output_path", "outputpath: x, output_path"))
     Store.open(site.store).close()
     assert software_extractor.main(["--config", str(config)]) == 0
-    assert "unknown key sams.xmlwriter.File.outputpath; did you mean" in (
-        capsys.readouterr().err
-    )
+    assert "unknown key sams.xmlwriter.File.outputpath; did you mean" in (capsys.readouterr().err)

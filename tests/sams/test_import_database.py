@@ -187,7 +187,7 @@ def test_rows_that_sams_spoiled_are_kept_or_named(sams: Path, tmp_path: Path) ->
         runs = store.runs()
     assert len(runs) == 4
     assert sum(run.cpu_time or 0 for run in runs) / SECOND == pytest.approx(whole, abs=1e-6)
-    assert result.problems == {"the job id '12_3' is no number": 1}
+    assert result.problems == {"the job id '12_3' is not a number": 1}
 
 
 def test_what_is_no_database_is_said(tmp_path: Path, capsys: Any) -> None:
@@ -196,7 +196,7 @@ def test_what_is_no_database_is_said(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "empty").mkdir()
     for name, sentence in [
         ("text", "is not an SQLite database"),
-        ("other.db", "lacks SAMS's tables"),
+        ("other.db", "is not a SAMS database"),
         ("empty", "contains no SQLite database"),
         ("gone", "does not exist"),
     ]:

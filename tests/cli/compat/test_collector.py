@@ -256,4 +256,4 @@ def test_warnings_are_seen_without_a_log(tmp_path: Path, config: Path) -> None:
         "--config", config, "--jobid", "5", "--test-output", tmp_path / "document.json"
     )
     assert "warning: " in result.stderr
-    assert "did you mean base_path?" in result.stderr
+    assert "did you mean sams.output.File.base_path?" in result.stderr

@@ -72,7 +72,7 @@ def test_the_seeds_own_example(load) -> None:  # type: ignore[no-untyped-def]
 def test_the_dotted_section_wins(load) -> None:  # type: ignore[no-untyped-def]
     settings = load("sams-collector: {loglevel: DEBUG}\nsams.collector: {loglevel: INFO}\n")
     assert settings.loglevel == "INFO"
-    assert "sams-collector: is not read, because sams.collector is there" in settings.warnings[0]
+    assert "sams-collector: is ignored, because there is also a section" in settings.warnings[0]
 
 
 def test_0_is_a_value(load) -> None:  # type: ignore[no-untyped-def]
