@@ -87,11 +87,11 @@ class SampledJob:
         return coverage
 
     def tick(self, now: float) -> None:
-        """Pass the documents of the samplers that are due to the outputs."""
+        """Pass the documents of the samplers that are due to the outputs; called every second."""
         for sampler, interval in self._samplers:
             self._report_readings(sampler)
-            due = self._due.setdefault(sampler.name, now + interval)
-            if now < due:
+            # The first document at once: live outputs must not stay silent for an interval.
+            if now < self._due.get(sampler.name, now) and not getattr(sampler, "every_tick", False):
                 continue
             self._due[sampler.name] = now + interval
             try:

@@ -149,3 +149,20 @@ def test_graphite_names_stay_one_word(text: str) -> None:
     cleaned = clean_name(text)
     assert cleaned.isascii()
     assert not set(cleaned) & set(" \t\n/\x00;")
+
+
+# Fault 17: series with %(account)s never appeared if the account came after the sample.
+def test_a_sample_is_mapped_again_when_its_labels_become_known(view: JobView) -> None:
+    exposition = Exposition(
+        ExpositionOptions(
+            metrics={f"^{CGROUP}/(?P<metric>.*)": 'x{account="%(account)s", m="%(metric)s"}'},
+            map={"account": "sams.sampler.SlurmInfo/account"},
+        )
+    )
+    assert not exposition.update(view, CGROUP, {"memory_usage": 5})
+    assert not exposition.update(view, "sams.sampler.SlurmInfo", {"uid": "1001"})
+    assert exposition.update(view, "sams.sampler.SlurmInfo", {"uid": "1001", "account": "p1"})
+    assert 'x{account="p1",m="memory_usage"} 5' in exposition.text()
+    # Nothing waits any more, so the next document of SlurmInfo repeats nothing.
+    again = exposition.mapper.by_sampler(view, "sams.sampler.SlurmInfo", {"account": "p1"})
+    assert list(again) == ["sams.sampler.SlurmInfo"]

@@ -74,7 +74,11 @@ class Exposition:
     def update(self, view: JobView, sampler: str, document: Document) -> bool:
         """Add a sample; False if nothing changed. Series that the document no longer has (a GPU,
         a mount point) are removed."""
-        values = self.mapper.values(view, sampler, document)
+        results = self.mapper.by_sampler(view, sampler, document)
+        changed = [self._replace(each, values) for each, values in results.items()]
+        return any(changed)
+
+    def _replace(self, sampler: str, values: list[Value]) -> bool:
         before = self._by_sampler.pop(sampler, [])
         for name, labels in before:
             family = self._families[name]

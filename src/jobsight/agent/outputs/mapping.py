@@ -113,16 +113,39 @@ class Mapper:
         self.rules = compile_rules(options)
         self._static = dict(options.static_map)
         self._documents: dict[str, Document] = {}
+        #: Sampler -> values of its latest document for which an entry of ``map`` is not known.
+        self._unknown: dict[str, int] = {}
         #: Values that are not numbers, and values for which an entry of ``map`` was not yet known.
         self.not_numeric = 0
         self.not_known = 0
 
     def values(self, view: JobView, sampler: str, document: Document) -> list[Value]:
-        """Apply the rules to one sample."""
+        """Apply the rules to one sample, and again to those that waited for it."""
+        return [
+            value
+            for values in self.by_sampler(view, sampler, document).values()
+            for value in values
+        ]
+
+    def by_sampler(self, view: JobView, sampler: str, document: Document) -> dict[str, list[Value]]:
+        """The values of one sample, by its sampler.
+
+        The values of earlier samples are returned again if this document has an entry of ``map``
+        that was not yet known for some of them.
+        """
         self._documents[sampler] = document
+        results = {sampler: self._apply(view, sampler)}
+        for other, unknown in list(self._unknown.items()):
+            values = self._apply(view, other) if other != sampler else []
+            if self._unknown.get(other, 0) < unknown:
+                results[other] = values
+        return results
+
+    def _apply(self, view: JobView, sampler: str) -> list[Value]:
         always = {"jobid": view.sighting.job_id, "node": view.sighting.node}
         values = []
-        for name, value in flatten({sampler: document}):
+        unknown = 0
+        for name, value in flatten({sampler: self._documents[sampler]}):
             for rule in self.rules:
                 # Expressions in the documentation of SAMS lack the leading slash.
                 match = rule.expression.match(name) or rule.expression.match(name[1:])
@@ -134,11 +157,16 @@ class Mapper:
                     continue
                 mapped = self._mapped_values(rule)
                 if mapped is None:
-                    self.not_known += 1
+                    unknown += 1
                     continue
                 groups = {key: text or "" for key, text in match.groupdict().items()}
                 fields = always | self._static | groups | mapped
                 values.append(Value(rule.template, fields, number))
+        self.not_known += unknown
+        if unknown:
+            self._unknown[sampler] = unknown
+        else:
+            self._unknown.pop(sampler, None)
         return values
 
     def _mapped_values(self, rule: Rule) -> dict[str, Any] | None:

@@ -28,6 +28,9 @@ class JobSampler:
     """A sampler that measures nothing. Subclasses override what they provide."""
 
     name = ""
+    #: Whether :meth:`document` is called every second instead of every interval, because it reads
+    #: nothing and returns None unless something changed.
+    every_tick = False
 
     def __init__(self, *, sampler_interval: float = 60.0, node: Node | None = None) -> None:
         self.interval = duration(self.name, "sampler_interval", sampler_interval)

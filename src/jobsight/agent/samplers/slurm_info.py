@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
-from typing import Final, Unpack
+from typing import Unpack
 from zoneinfo import ZoneInfo
 
 from jobsight.agent.job import Document, JobView
@@ -17,14 +17,16 @@ from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.text import readable_text
 
-#: SAMS reports nothing until all of these are known.
-_REQUIRED: Final = ("account", "cpus", "nodes", "starttime", "username", "uid")
-
 
 class SlurmInfo(JobSampler):
-    """Reports the job once its record is complete, and again after each change."""
+    """Reports what is known of the job, and again after each change.
+
+    SAMS reports nothing until the record is complete. Labels of live outputs need account and
+    user, which the prolog knows before Slurm has been queried for the rest.
+    """
 
     name = "sams.sampler.SlurmInfo"
+    every_tick = True
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class SlurmInfo(JobSampler):
 
     def document(self, view: JobView) -> Document | None:
         document = self.final(view)
-        if document == self._reported or any(name not in document for name in _REQUIRED):
+        if not document or document == self._reported:
             return None
         self._reported = document
         return dict(document)
