@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from jobsight.agent.exporter.exporter import Exporter
 from jobsight.agent.exporter.push import Pusher, group_path
 from jobsight.agent.exporter.service import ExporterService
 from jobsight.agent.job import Sampler
+from jobsight.cli.compat.jobs_exporter import parser, settings_of
 from jobsight.config.settings import AgentSettings, MetricsSettings, PushSettings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
@@ -232,7 +234,7 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
     settings = SETTINGS.format(folder=tmp_path, root=node.root).replace(
         "[agent]", f"[agent]\n{spool}"
     )
-    config.write_text(f"{settings}[agent.push]\ninterval = 0.1\n")
+    config.write_text(settings)
 
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "jobsight.cli.compat.jobs_exporter", "-t", "0.2"]
@@ -258,9 +260,50 @@ def test_the_command_pushes_as_petricore_s_does(gateway: Pushgateway, tmp_path: 
     wait_for(lambda: gateway.groups() == [], 60)
 
 
-def test_without_options_it_pushes_to_the_gateway_of_its_node(tmp_path: Path) -> None:
-    from jobsight.cli.compat.jobs_exporter import parser, settings_of
+# Fault 17: -t set the sampling interval and not that of the push.
+def test_the_timer_is_also_that_of_the_push(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[agent.push]\ninterval = 7.0\n")
+    given = ["--config", str(config)]
+    assert settings_of(parser().parse_args(given)).agent.push.interval == 7.0
+    assert settings_of(parser().parse_args([*given, "-t", "3"])).agent.push.interval == 3.0
 
+
+# Fault 17: with a long interval the final values of a job were never pushed.
+def test_the_final_values_are_pushed_when_the_job_ends(
+    gateway: Pushgateway, job: Job, tmp_path: Path
+) -> None:
+    exporter = Exporter(keep_ended=3.0)
+    sampler = begin(exporter, job, 3)
+    pushing = pusher(exporter, gateway.url, tmp_path, interval=3600)
+    pushing.push()
+    pushing.start()
+    view = job.another(3)
+    view.row = {"cpu.time": 9 * SECOND}
+    sampler.columns(view)
+
+    def pushed() -> list[float]:
+        found = values(samples(gateway.text()), "jobs_cpu_time_total", slurm_job="3")
+        return list(found.values())
+
+    assert pushed() == [1.0]
+    sampler.final(view)
+    wait_until(lambda: pushed() == [9.0])
+    # The group is deleted when the series expire, not with the next push.
+    wait_until(lambda: not gateway.groups())
+    pushing.stop()
+
+
+# Fault 17: the unit contradicted the text about the migration from petricore.
+def test_the_unit_pushes_and_listens_on_no_port() -> None:
+    unit = Path(__file__).parents[3] / "deploy" / "systemd" / "jobs_exporter.service"
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
+    options = parser().parse_args(command.split()[1:])
+    agent = settings_of(options).agent
+    assert (agent.push.url, agent.metrics.listen) == ("http://localhost:9091", "")
+
+
+def test_without_options_it_pushes_to_the_gateway_of_its_node(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("")
     given = ["--config", str(config)]

@@ -69,6 +69,8 @@ class Exporter:
         self.scrapes = 0
         #: Sources of further series: the agent itself, the profile plugin.
         self.sources: list[Source] = []
+        #: Called with the series of a job that has ended.
+        self.on_end: list[Callable[[JobSeries], None]] = []
         self._petricore_names = petricore_names
         self._max_series = max_series
         self._scratch = scratch
@@ -120,6 +122,14 @@ class Exporter:
 
     def job_ended(self, series: JobSeries) -> None:
         series.expires_at = self._clock() + self.keep_ended
+        for callback in self.on_end:
+            callback(series)
+
+    @property
+    def next_expiry(self) -> float | None:
+        """Seconds until the series of an ended job are removed; None if all jobs run."""
+        times = [job.expires_at for job in self.jobs if job.expires_at is not None]
+        return min(times) - self._clock() if times else None
 
     def remove_expired(self) -> None:
         """Remove ended jobs whose last values have been exposed long enough."""

@@ -1,8 +1,9 @@
 """Pushes the series of the node's jobs to a Pushgateway, as one group per node and job.
 
-A group is replaced atomically while its job runs. It is deleted when the job's last values have
-been exposed long enough, and when the agent stops. The list of groups is written to disk before
-they are created, so that the next agent deletes the groups of one that was killed.
+A group is replaced atomically while its job runs, and once more when the job ends. It is deleted
+when these last values have been exposed long enough, and when the agent stops. The list of groups
+is written to disk before they are created, so that the next agent deletes the groups of one that
+was killed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import base64
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
@@ -56,6 +58,10 @@ class Pusher(threading.Thread):
         self._job = settings.job
         self._groups_file = groups_file
         self._stopped = threading.Event()
+        self._wake = threading.Event()
+        #: Groups of jobs that ended since the last push.
+        self._ended: deque[str] = deque()
+        exporter.on_end.append(self.job_ended)
         self._groups = self._load_groups()
         self.failures = 0
         #: Whether the last request got no reply.
@@ -67,28 +73,52 @@ class Pusher(threading.Thread):
 
     def run(self) -> None:
         logger.info("pushing to %s every %g s", self._web.name, self._interval)
-        self._stopped.wait(min(self._interval, _FIRST_DELAY))
-        while not self._stopped.is_set():
+        next_push = time.monotonic() + min(self._interval, _FIRST_DELAY)
+        while True:
+            self._wake.wait(self._timeout(next_push))
+            self._wake.clear()
+            if self._stopped.is_set():
+                break
             try:
-                self.push()
+                if time.monotonic() >= next_push:
+                    self.push()
+                    next_push = time.monotonic() + self._interval
+                else:
+                    self.push(only_ended=True)
             except Exception:
                 logger.exception("a push failed")
                 self.failures += 1
-            self._stopped.wait(self._interval)
+                next_push = time.monotonic() + self._interval
         if not self._unreachable:
             self._delete_groups(self._groups, time.monotonic() + _STOP_TIMEOUT)
+
+    def _timeout(self, next_push: float) -> float:
+        """Seconds until the next push, or until the series of an ended job expire."""
+        timeout = next_push - time.monotonic()
+        expiry = self._exporter.next_expiry
+        return max(0.0, timeout if expiry is None else min(timeout, expiry))
 
     def stop(self) -> None:
         """Stop, and delete the groups within a few seconds. The next agent deletes the rest."""
         self._stopped.set()
+        self._wake.set()
         if self.is_alive():
             self.join(2 * _STOP_TIMEOUT)
 
-    def push(self) -> None:
-        """Replace the groups of the running jobs and delete all others."""
+    def job_ended(self, job: JobSeries) -> None:
+        """Push the final values of a job at once: the series may expire before the next push."""
+        self._ended.append(self._group(job))
+        self._wake.set()
+
+    def push(self, *, only_ended: bool = False) -> None:
+        """Replace the groups of the running jobs, or of those that ended since the last call, and
+        delete all others."""
         jobs = {self._group(job): job for job in self._exporter.jobs}
+        ended = {self._ended.popleft() for _ in range(len(self._ended))}
         self._save_groups(self._groups | jobs.keys())
         for group, job in jobs.items():
+            if only_ended and group not in ended:
+                continue
             text = document(_FAMILIES, {name: [text] for name, text in job.lines.items()})
             if text and self._try(partial(self._gateway.replace, group, text.encode())) is None:
                 return

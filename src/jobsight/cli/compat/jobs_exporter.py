@@ -22,6 +22,7 @@ from jobsight.util.service import stopping_on_signals
 
 #: The default target of petricore's exporter.
 GATEWAY = "http://localhost:9091"
+DEFAULT_TIMER = 15.0
 _FORMAT = "%(asctime)s %(name)s:%(levelname)s %(message)s"
 
 
@@ -33,8 +34,7 @@ def parser() -> argparse.ArgumentParser:
         "-t",
         "--timer",
         metavar="SECONDS",
-        default="15",
-        help="Seconds between two samples (default: 15)",
+        help=f"Seconds between two samples, and between two pushes (default: {DEFAULT_TIMER:g})",
     )
     parser.add_argument(
         "-b",
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
     from jobsight.util.memory import return_free_memory
 
     settings = settings_of(options)
-    timer = parse_timer(options.timer)
+    timer = DEFAULT_TIMER if options.timer is None else parse_timer(options.timer)
     start_logging(None, "WARNING", _FORMAT, stderr=True)
     trim = return_free_memory()
     exporter = ExporterService(settings.agent, wait_for_address=False)
@@ -121,6 +121,9 @@ def settings_of(options: argparse.Namespace) -> Settings:
     metrics = msgspec.structs.replace(metrics, listen=options.listen or "")
     url = options.push or push.url or (GATEWAY if options.listen is None else None)
     push = msgspec.structs.replace(push, url=url)
+    if options.timer is not None:
+        # petricore has one timer for both.
+        push = msgspec.structs.replace(push, interval=parse_timer(options.timer))
     ignored = list(settings.agent.ignore_uids)
     if options.blacklist is not None:
         ignored += read_blacklist(Path(options.blacklist))
