@@ -98,7 +98,6 @@ def running(folder: Path, *, certificates: bool = False) -> Iterator[Front]:
     front, back = free_port(), free_port()
     nginx = nginx_for(folder, _adapted(folder, front, back, certificates))
     make_papers(folder)
-    (folder / "in").mkdir()
     config = folder / "receiver.yaml"
     config.write_text(
         "sams.post-receiver:\n"

@@ -52,8 +52,13 @@ def serve(settings: ReceiverSettings) -> int:
         raise JobsightError(
             f"{PROGRAM} needs the package {error.name}: install jobsight[server]"
         ) from None
-    if not settings.base_path.is_dir():
-        raise JobsightError(f"base_path: the directory {settings.base_path} does not exist")
+    try:
+        # As SAMS does. A start with an unusable directory fails, not the first post.
+        settings.base_path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JobsightError(
+            f"base_path: the directory {settings.base_path} cannot be created: {error.strerror}"
+        ) from None
     application = PostReceiver(
         IncomingDirectory(settings.base_path, settings.jobid_hash_size), max_size=settings.max_size
     )
