@@ -17,7 +17,7 @@ from jobsight.archive.schema import (
     wide_schema,
     wide_table,
 )
-from jobsight.store.series.curves import SeriesBlock
+from jobsight.store.series.blocks import SeriesBlock
 from tests.examples import examples
 from tests.store.series.test_codec import curves, same
 

@@ -34,7 +34,7 @@ from jobsight.store.read.queries import (
     sum_executables,
     sum_steps,
 )
-from jobsight.store.series.curves import SeriesBlock, between, combine, join, summarise
+from jobsight.store.series.blocks import SeriesBlock, between, combine, join, summarise
 from jobsight.store.store import Store
 from jobsight.store.write.archiving import RestoredNode
 

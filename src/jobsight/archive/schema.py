@@ -25,7 +25,7 @@ from jobsight.errors import ConfigError
 from jobsight.metrics import find_metric
 from jobsight.model import MISSING
 from jobsight.store.schema.statements import SUMMED_FIGURES
-from jobsight.store.series.curves import SeriesBlock, present
+from jobsight.store.series.blocks import SeriesBlock, present
 from jobsight.store.series.packing import Values
 
 TIME = pa.timestamp("ns", "UTC")

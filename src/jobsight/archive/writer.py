@@ -31,7 +31,7 @@ from jobsight.model import SECOND, JobTotals
 from jobsight.store.read import archiving as stored
 from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES
 from jobsight.store.series import codec
-from jobsight.store.series.curves import MAX_VALUES, SeriesBlock, join
+from jobsight.store.series.blocks import MAX_VALUES, SeriesBlock, join
 from jobsight.store.store import Store
 from jobsight.store.write.archiving import (
     ArchivedVersion,

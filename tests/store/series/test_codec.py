@@ -74,7 +74,7 @@ def test_differences_read_together_and_by_column(
     given: tuple[packing.Integers, dict[str, Values]],
 ) -> None:
     packed = codec.encode_quickly(*given)
-    with mock.patch.object(codec, "MOST_VALUES", 0):
+    with mock.patch.object(codec, "MAX_DELTA_VALUES", 0):
         times, columns = codec.decode(packed)
     assert same(times, given[0])
     assert all(same(columns[name], values) for name, values in given[1].items())
@@ -151,7 +151,7 @@ def test_noise_is_no_chunk(noise: bytes, framed: bool) -> None:
 
 def test_another_version_is_named() -> None:
     packed = codec.encode(np.arange(20), {"a": np.arange(20)})
-    with pytest.raises(ChunkError, match="starts with 2; this jobsight reads version 1"):
+    with pytest.raises(ChunkError, match="version 2, expected 1"):
         codec.decode(b"\x02" + packed[1:])
 
 
@@ -227,7 +227,7 @@ def test_columns_packed_together_are_packed_like_each_alone(
     times, columns = given
     together = codec.encode(times, columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_TOGETHER", width * max(1, len(times)))
+        patch.setattr(packing, "_GROUP_SIZE", width * max(1, len(times)))
         assert codec.encode(times, columns) == together
 
 

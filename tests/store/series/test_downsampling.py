@@ -11,17 +11,17 @@ from jobsight.model import MISSING, SECOND
 from jobsight.server.api import series as pages
 from jobsight.store.read.queries import StoredSeries
 from jobsight.store.series import codec
-from jobsight.store.series.codec import decompress
-from jobsight.store.series.curves import (
-    POINTS,
+from jobsight.store.series.blocks import (
+    MIN_POINTS,
     SeriesBlock,
     Summary,
     downsample,
     downsample_chunks,
+    interval_width,
     present,
-    stretch,
     summarise,
 )
+from jobsight.store.series.codec import decompress
 
 CPU = METRICS["cpu.time"]
 START = 1_790_000_000 * SECOND
@@ -92,10 +92,10 @@ def test_chunks_that_wait_are_joined_first() -> None:
 
 
 def test_short_runs_keep_what_a_page_draws() -> None:
-    assert stretch(86400 * SECOND, 300 * SECOND) == 300 * SECOND
+    assert interval_width(86400 * SECOND, 300 * SECOND) == 300 * SECOND
     hour = _day(3600, 10)
-    made = downsample(hour, stretch(3600 * SECOND, 300 * SECOND))
-    assert POINTS <= len(made.times) <= POINTS + 2
+    made = downsample(hour, interval_width(3600 * SECOND, 300 * SECOND))
+    assert MIN_POINTS <= len(made.times) <= MIN_POINTS + 2
     minute = _day(60, 1)
     assert downsample_chunks([codec.encode(*minute)], 300 * SECOND) is None
 

@@ -27,8 +27,8 @@ from jobsight.store.maintenance.retention import EXECUTABLES, SERIES
 from jobsight.store.schema import tables
 from jobsight.store.schema.tables import batches, chunks, metadata, paths, run_nodes, runs
 from jobsight.store.series import codec
+from jobsight.store.series.blocks import ARRIVED, SeriesBlock, Summary, join, summarise
 from jobsight.store.series.codec import ChunkError, decompress
-from jobsight.store.series.curves import ARRIVED, SeriesBlock, Summary, join, summarise
 from jobsight.store.write.runs import HIGHEST, RunWriter, of_node, total
 
 _decode = msgspec.msgpack.Decoder(dict[str, Summary]).decode

@@ -16,8 +16,8 @@ from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.maintenance.inventory import disk_free, size_of
 from jobsight.store.maintenance.retention import PATHS_AT_ONCE, remove_paths
 from jobsight.store.schema.tables import metadata
+from jobsight.store.series.blocks import join_chunks
 from jobsight.store.series.codec import ChunkError
-from jobsight.store.series.curves import join_chunks
 
 #: A run that has ended so long ago sends nothing more, whether it said so or not.
 QUIET = 3600 * SECOND
@@ -101,7 +101,7 @@ def _join(database: Database, id: int, lock: str, done: Compacted) -> None:
         with database.write() as transaction:
             transaction.lock("job", [lock])
             before = transaction.execute(_SIZE, key).fetchone()
-            join_chunks(transaction, id, whole=True)
+            join_chunks(transaction, id, complete=True)
             transaction.execute(_NONE_OPEN, key)
             after = transaction.execute(_SIZE, key).fetchone()
     except ChunkError:

@@ -25,8 +25,8 @@ from jobsight.model import SECOND
 from jobsight.store.database import Database, Transaction
 from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.schema.tables import chunks, run_nodes
+from jobsight.store.series.blocks import Downsampled, downsample_chunks
 from jobsight.store.series.codec import ChunkError
-from jobsight.store.series.curves import Downsampled, downsample_chunks
 from jobsight.store.store import Store
 from jobsight.util.workers import in_background
 

@@ -81,7 +81,7 @@ def find_span(transaction: Transaction, run_id: int) -> RunSpan:
 
 def summaries_of(series: Sequence[StoredSeries]) -> list[MetricSummary]:
     """Minimum, mean, maximum and last value of time series that were read in full."""
-    from jobsight.store.series.curves import SeriesBlock, combine, summarise
+    from jobsight.store.series.blocks import SeriesBlock, combine, summarise
 
     return sorted(
         MetricSummary(of_node.node, metric, *combine([summary]))

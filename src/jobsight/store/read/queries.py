@@ -276,7 +276,7 @@ def list_series(
 ) -> list[StoredSeries]:
     """The time series of a run, one entry per node."""
     from jobsight.store.series import codec
-    from jobsight.store.series.curves import SeriesBlock, between, join
+    from jobsight.store.series.blocks import SeriesBlock, between, join
 
     wanted = None if metrics is None else frozenset(metrics)
     parameters = {
@@ -296,7 +296,7 @@ def list_series(
 def list_summaries(transaction: Transaction, run_id: int) -> list[MetricSummary]:
     """Minimum, mean, maximum and last value of every metric by node."""
     from jobsight.store.series import codec
-    from jobsight.store.series.curves import SeriesBlock, Summary, combine, join, summarise
+    from jobsight.store.series.blocks import SeriesBlock, Summary, combine, join, summarise
 
     decode = msgspec.msgpack.Decoder(dict[str, Summary]).decode
     summaries: dict[tuple[str, str], list[Summary]] = {}

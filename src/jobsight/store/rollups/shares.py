@@ -21,8 +21,8 @@ import numpy as np
 from jobsight.model import SECOND
 from jobsight.store.database import Transaction
 from jobsight.store.series import codec
+from jobsight.store.series.blocks import SeriesBlock, join, present
 from jobsight.store.series.codec import ChunkError
-from jobsight.store.series.curves import SeriesBlock, join, present
 
 DAY = 86400 * SECOND
 #: No rule knows the path.

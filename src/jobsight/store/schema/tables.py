@@ -173,7 +173,7 @@ chunks = Table(
     # 0 as it arrived, 1 joined while the job ran, 2 the whole of the node's series.
     Column("level", SmallInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
-    # The summaries of the metrics, from level 1 on; see jobsight.store.series.curves.
+    # The summaries of the metrics, from level 1 on; see jobsight.store.series.blocks.
     Column("summary", LargeBinary),
     # Nanoseconds between two rows of a series that was thinned out to be kept longer.
     Column("resolution", BigInteger),

@@ -1,11 +1,11 @@
-"""The best method for each of several columns, found for all of them at once.
+"""Transforms that turn a column into small numbers, which compress well, and back.
 
-Columns of a job are short and many: looked at one by one, most of the time would go into calls.
+:func:`pack` chooses the best method for each column and :func:`unpack` undoes it. The methods are
+compared for many columns together: columns of a job are short and many, and one by one most of the
+time would be spent in calls.
 
-What makes a column cheap to compress: turn it into small numbers, and find the way back.
-
-All arithmetic on integers is modulo 2**64, so every transform is lossless for every input; the
-ones that predict (``LINEAR``) or divide (``scale``) are taken only where they cannot overflow.
+Integer arithmetic is modulo 2**64, so every transform is lossless for every input. ``LINEAR``,
+which predicts, and ``scale``, which divides, are used only where they cannot overflow.
 """
 
 from __future__ import annotations
@@ -18,47 +18,129 @@ import numpy.typing as npt
 
 from jobsight.model import MISSING
 
+Integers: TypeAlias = npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.uint64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Values: TypeAlias = Integers | Floats
+
+#: Difference from the smallest value.
+OFFSET = 0
+#: Difference from the previous value.
+DELTA = 1
+#: Difference from the previous difference, for times and steady counters.
+DELTA_OF_DELTA = 2
+#: Difference from a straight line through time. A busy core adds one nanosecond of CPU time per
+#: nanosecond, so the jitter of the sampling clock cancels out of counters of CPU time.
+LINEAR = 3
+#: Bits that differ from those of the previous value, for floating point.
+XOR = 4
+#: The values as they are, not transposed.
+PLAIN = 5
+
+METHODS = frozenset((OFFSET, DELTA, DELTA_OF_DELTA, LINEAR, XOR, PLAIN))
+
+#: The bits of the NaN that stands for a reading that failed; other NaNs are kept as they are.
+MISSING_FLOAT = np.uint64(0x7FF8000000000000)
+
+MAX_DECIMALS = 4
+#: No counter changes faster; the predicted line then stays far from the limits of int64.
+MAX_RATE = 2.0**62
+
+#: With fewer rows no method is worthwhile.
+MIN_PACKED_ROWS = 8
+
+_ONE = np.uint64(1)
+
 _Flags: TypeAlias = npt.NDArray[np.bool_]
 _Column = TypeVar("_Column")
 
-#: Values that are worked on at once: many short columns, or one long one, in little memory.
-_TOGETHER = 1 << 17
-#: Rows looked at when the methods are compared.
-_PROBE = 1024
+#: Values that are processed together: many short columns, or one long one, in little memory.
+_GROUP_SIZE = 1 << 17
+#: Rows that are compared to choose a method.
+_PROBE_ROWS = 1024
+#: Differences below this cannot overflow.
 _SAFE = 2**62
 
 
-class _Prepared(NamedTuple):
-    """A column as integers without gaps."""
+class Packed(NamedTuple):
+    """A column as small words, with the parameters that undo the transform."""
 
-    values: Integers
-    missing: _Flags | None
+    words: Words
+    method: int
+    base: int = 0
+    step: int = 0
+    scale: int = 1
+    rate: float = 0.0
+    #: Of floats that are decimal fractions: the power of ten that makes them integers.
     decimals: int | None = None
-    #: They are the bits of floating-point numbers.
-    bits: bool = False
+    #: Rows without a reading; their words carry no information.
+    missing: npt.NDArray[np.bool_] | None = None
+
+
+def pack(columns: Sequence[Values], elapsed: Floats) -> list[Packed]:
+    """Choose the best method for each column; ``elapsed`` are the differences of the times."""
+    packed: list[Packed] = []
+    for group in groups(columns, len(elapsed) + 1):
+        prepared = [_prepare(column) for column in group]
+        chosen = _choose(np.stack([column.values for column in prepared]), elapsed)
+        packed += map(_finish, prepared, chosen)
+    return packed
+
+
+def unpack(packed: Packed, elapsed: Floats, *, floating: bool) -> Words:
+    """Undo :func:`pack`; the result is the bits of the column."""
+    words = packed.words
+    if packed.method == XOR:
+        words = words.copy()
+        words[:1] = _word(packed.base)
+        result: Words = np.bitwise_xor.accumulate(words)
+    else:
+        result = _unpack_integers(packed, elapsed)
+    if packed.decimals is not None:
+        result = (result.view(np.int64) / 10.0**packed.decimals).view(np.uint64)
+    if packed.missing is not None:
+        result[packed.missing] = MISSING_FLOAT if floating else _word(MISSING)
+    return result
+
+
+def _unpack_integers(packed: Packed, elapsed: Floats) -> Words:
+    scale = _word(packed.scale)
+    if packed.method == OFFSET:
+        return packed.words * scale + _word(packed.base)
+    changes = unzigzag(packed.words)
+    if packed.method == DELTA_OF_DELTA:
+        changes[:1] = 0
+        changes[1:2] += _word(packed.step)
+        np.cumsum(changes, out=changes)
+    elif packed.method == LINEAR:
+        changes[1:] += line(elapsed, packed.rate).view(np.uint64)
+    changes *= scale
+    changes[:1] = _word(packed.base)
+    result: Words = np.cumsum(changes, dtype=np.uint64)
+    return result
 
 
 def groups(columns: Sequence[_Column], rows: int) -> Iterator[Sequence[_Column]]:
-    """Columns of so many rows, as many as are worked on at once."""
-    size = max(1, _TOGETHER // max(1, rows))
+    """Divide columns with this many rows into groups that are processed together."""
+    size = max(1, _GROUP_SIZE // max(1, rows))
     for first in range(0, len(columns), size):
         yield columns[first : first + size]
 
 
-def pack(columns: Sequence[Values], elapsed: Floats) -> list[Packed]:
-    """Choose the best method for each column; ``elapsed`` are the gaps in time."""
-    made: list[Packed] = []
-    for some in groups(columns, len(elapsed) + 1):
-        prepared = [_prepare(column) for column in some]
-        chosen = _choose(np.stack([column.values for column in prepared]), elapsed)
-        made += map(_finish, prepared, chosen)
-    return made
+class _Prepared(NamedTuple):
+    """A column as integers without missing values."""
+
+    values: Integers
+    missing: _Flags | None
+    decimals: int | None = None
+    #: The values are the bits of floating-point numbers.
+    bits: bool = False
 
 
 def _prepare(column: Values) -> _Prepared:
     if column.dtype.kind == "i":
-        whole = column.astype(np.int64, copy=False)
-        return _Prepared(*_fill(whole, whole == MISSING))
+        integers = column.astype(np.int64, copy=False)
+        return _Prepared(*_fill(integers, integers == MISSING))
     bits = np.ascontiguousarray(column, np.float64).view(np.int64)
     bits, missing = _fill(bits, bits.view(np.uint64) == MISSING_FLOAT)
     decimal = _as_decimals(bits)
@@ -121,8 +203,8 @@ def _choose(values: Integers, elapsed: Floats) -> list[Packed]:
 
 
 def _scales(changes: Integers, safe: _Flags) -> Integers:
-    """Counters of CPU time move in microseconds or clock ticks and memory in pages: what all
-    changes of a row have in common need not be stored."""
+    """The greatest common divisor of all changes of a row: counters of CPU time change in
+    microseconds or clock ticks, memory in pages."""
     common: Integers = np.gcd.reduce(np.where(safe[:, None], changes, 0), axis=1)
     return np.maximum(common, 1)
 
@@ -138,22 +220,22 @@ def _rates(changes: Integers, elapsed: Floats) -> Floats:
     if not moving.any():
         return np.zeros(len(changes))
     rates = np.median(changes[:, moving] / elapsed[moving], axis=1)
-    # The line must stay far from the ends of int64, where the conversion is not defined.
+    # The line must stay far from the limits of int64, where the conversion is undefined.
     furthest = np.abs(elapsed).max() * np.abs(rates)
     return np.where((furthest < _SAFE) & (np.abs(rates) < MAX_RATE), rates, 0.0)
 
 
 def _costs(words: Words) -> Floats:
-    """The bits that the words of each row need, about what the compressor leaves of them."""
+    """The bits that the words of each row need, an estimate of their compressed size."""
     rows = words.shape[-1]
-    if rows > _PROBE:
-        words = words[..., :: rows // _PROBE]
+    if rows > _PROBE_ROWS:
+        words = words[..., :: rows // _PROBE_ROWS]
     exponents: Floats = np.frexp(words.astype(np.float64))[1].sum(axis=-1, dtype=np.float64)
     return exponents
 
 
 def _as_decimals(bits: Integers) -> tuple[Integers, int] | None:
-    """The column as integers over a power of ten, where that gives the same bits back."""
+    """The column as integers divided by a power of ten, if that restores the same bits."""
     values = bits.view(np.float64)
     for decimals in range(MAX_DECIMALS + 1):
         power = 10.0**decimals
@@ -162,16 +244,16 @@ def _as_decimals(bits: Integers) -> tuple[Integers, int] | None:
                 scaled = np.rint(part * power)
                 if not (np.abs(scaled) < 2**53).all():
                     return None
-                whole = scaled.astype(np.int64)
-                if not np.array_equal((whole / power).view(np.int64), part_bits):
+                integers = scaled.astype(np.int64)
+                if not np.array_equal((integers / power).view(np.int64), part_bits):
                     break
         else:
-            return whole, decimals
+            return integers, decimals
     return None
 
 
 def _fill(values: Integers, missing: _Flags) -> tuple[Integers, _Flags | None]:
-    """Put the value before in place of each missing one, so that it costs nothing."""
+    """Replace each missing value by the previous one, which costs nothing."""
     if not missing.any():
         return values, None
     present = np.flatnonzero(~missing)
@@ -181,103 +263,21 @@ def _fill(values: Integers, missing: _Flags) -> tuple[Integers, _Flags | None]:
     return values[np.maximum.accumulate(source)], missing
 
 
-Integers: TypeAlias = npt.NDArray[np.int64]
-Words: TypeAlias = npt.NDArray[np.uint64]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Values: TypeAlias = Integers | Floats
-
-#: Distance from the smallest value.
-OFFSET = 0
-#: Difference from the value before.
-DELTA = 1
-#: Difference from the difference before: good for times and steady counters.
-DELTA_OF_DELTA = 2
-#: Difference from a straight line through time. A busy core adds one nanosecond of CPU time per
-#: nanosecond, so the jitter of the sampling clock cancels out of counters of CPU time.
-LINEAR = 3
-#: Bits that differ from those of the value before, for floating point.
-XOR = 4
-#: As it is, not even transposed: there is nothing to undo.
-PLAIN = 5
-
-METHODS = frozenset((OFFSET, DELTA, DELTA_OF_DELTA, LINEAR, XOR, PLAIN))
-
-#: The bits of the NaN that stands for a reading that failed; other NaNs are kept as they are.
-MISSING_FLOAT = np.uint64(0x7FF8000000000000)
-
-MAX_DECIMALS = 4
-#: No counter moves faster; the line through time is then far from the ends of int64.
-MAX_RATE = 2.0**62
-
-#: Below this many rows no method pays.
-FEW_ROWS = 8
-
-_ONE = np.uint64(1)
-
-
-class Packed(NamedTuple):
-    """A column as small words, with what is needed to undo it."""
-
-    words: Words
-    method: int
-    base: int = 0
-    step: int = 0
-    scale: int = 1
-    rate: float = 0.0
-    #: For floats that are decimal fractions: the power of ten that makes them integers.
-    decimals: int | None = None
-    #: Rows without a reading; their words carry no information.
-    missing: npt.NDArray[np.bool_] | None = None
-
-
-def unpack(packed: Packed, elapsed: Floats, *, floating: bool) -> Words:
-    """Undo what :func:`jobsight.store.series.packing.pack` did; the result is the column's bits."""
-    words = packed.words
-    if packed.method == XOR:
-        words = words.copy()
-        words[:1] = _word(packed.base)
-        result: Words = np.bitwise_xor.accumulate(words)
-    else:
-        result = _unpack_integers(packed, elapsed)
-    if packed.decimals is not None:
-        result = (result.view(np.int64) / 10.0**packed.decimals).view(np.uint64)
-    if packed.missing is not None:
-        result[packed.missing] = MISSING_FLOAT if floating else _word(MISSING)
-    return result
-
-
-def _unpack_integers(packed: Packed, elapsed: Floats) -> Words:
-    scale = _word(packed.scale)
-    if packed.method == OFFSET:
-        return packed.words * scale + _word(packed.base)
-    changes = unzigzag(packed.words)
-    if packed.method == DELTA_OF_DELTA:
-        changes[:1] = 0
-        changes[1:2] += _word(packed.step)
-        np.cumsum(changes, out=changes)
-    elif packed.method == LINEAR:
-        changes[1:] += line(elapsed, packed.rate).view(np.uint64)
-    changes *= scale
-    changes[:1] = _word(packed.base)
-    result: Words = np.cumsum(changes, dtype=np.uint64)
-    return result
-
-
 def line(elapsed: Floats, rate: float | Floats) -> Integers:
-    """The changes of a counter that moves steadily."""
+    """The changes of a counter that grows at a constant rate."""
     # One multiplication and one rounding: IEEE 754 gives the same result on every machine.
     return np.rint(elapsed * rate).astype(np.int64)
 
 
 def zigzag(changes: Integers) -> Words:
-    """Small numbers of either sign become small words; the first row stays 0."""
+    """Map small numbers of either sign to small words; the first row is 0."""
     words = np.zeros((*changes.shape[:-1], changes.shape[-1] + 1), np.uint64)
     words[..., 1:] = ((changes << 1) ^ (changes >> 63)).view(np.uint64)
     return words
 
 
 def unzigzag(words: Words) -> Words:
-    """The changes that :func:`zigzag` has made words of."""
+    """Undo :func:`zigzag`."""
     result: Words = (words >> _ONE) ^ (np.uint64(0) - (words & _ONE))
     return result
 

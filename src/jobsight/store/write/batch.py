@@ -122,8 +122,8 @@ def _pack(series: list[Series | None]) -> list[PackedSeries | None]:
     if not any(series):
         return [None] * len(series)
     # Imported with the first time series: most small batches should not load numpy.
+    from jobsight.store.series.blocks import ARRIVED
     from jobsight.store.series.codec import encode_series
-    from jobsight.store.series.curves import ARRIVED
 
     def packed(part: Series) -> PackedSeries:
         first, last = int(min(part.times)), int(max(part.times))

@@ -221,9 +221,9 @@ class Parts:
 
     def _join(self, node: _Node) -> None:
         # Imported late: only time series need numpy.
-        from jobsight.store.series.curves import join_chunks
+        from jobsight.store.series.blocks import join_chunks
 
-        join_chunks(self._transaction, node.id, whole=node.final)
+        join_chunks(self._transaction, node.id, complete=node.final)
 
     def _find_nodes(self, parts: Sequence[JobPart]) -> None:
         cluster = self._stamp.cluster

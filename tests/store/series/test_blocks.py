@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from jobsight.model import MISSING
 from jobsight.store.series import packing
-from jobsight.store.series.curves import SeriesBlock, Summary, summarise
+from jobsight.store.series.blocks import SeriesBlock, Summary, summarise
 from jobsight.store.series.packing import Values
 from tests.examples import examples
 
@@ -59,7 +59,7 @@ def test_metrics_summed_up_together_are_summed_up_like_each_alone(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if narrow:
-            patch.setattr(packing, "_TOGETHER", 2 * len(given.times))
+            patch.setattr(packing, "_GROUP_SIZE", 2 * len(given.times))
         found = summarise(given)
     expected = {
         name: plainly(given.times.tolist(), values.tolist())
