@@ -22,7 +22,7 @@ from jobsight.store.schema import statements
 from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES, quoted
 from jobsight.store.schema.tables import checkpoints
 from jobsight.store.series import codec
-from jobsight.store.series.curves import ARRIVED, SeriesBlock, join_chunks
+from jobsight.store.series.blocks import ARRIVED, SeriesBlock, join_chunks
 from jobsight.util.locks import AlreadyRunning, LockFile
 
 #: The name of the record of a part in progress.
@@ -253,4 +253,4 @@ def _restore_series(transaction: Transaction, run_node_id: int, series: SeriesBl
     transaction.execute_many(
         statements.INSERT_CHUNK, [dict(zip(_CHUNK, row, strict=True)) | node for row in rows]
     )
-    join_chunks(transaction, run_node_id, whole=True)
+    join_chunks(transaction, run_node_id, complete=True)
