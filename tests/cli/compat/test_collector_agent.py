@@ -119,7 +119,7 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
         wait_until(lambda: (tmp_path / "log").exists())
         time.sleep(1)
         child = job.start("/bin/sh", "-c", "sleep 3; :")
-        wait_until(lambda: "through the node's agent" in (tmp_path / "log").read_text())
+        wait_until(lambda: "attached to the node's agent" in (tmp_path / "log").read_text())
         assert not _holds_inotify(collector.pid)
         child.wait()
         job.remove()
