@@ -338,10 +338,12 @@ class Agent:
                 self._assign_gpus(request.info.job_id, tuple(request.gpus))
             self.announce(request.info)
             return Reply(True)
-        if not any(job.view.sighting.job_id == request.job_id for job in self._jobs.values()):
+        followed = [job for job in self._jobs.values() if job.view.info.job_id == request.job_id]
+        if not followed:
             return Reply(False, f"job {request.job_id} is not followed on this node")
         self.collector.at(time.monotonic_ns(), self.collector.flush)
-        return Reply(True)
+        view = followed[-1].view
+        return Reply(True, info=view.info, gpus=view.gpus)
 
     def _assign_gpus(self, job_id: int, gpus: tuple[str, ...]) -> None:
         followed = [job for job in self._jobs.values() if job.view.sighting.job_id == job_id]

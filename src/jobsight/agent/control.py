@@ -48,6 +48,9 @@ class Reply(msgspec.Struct):
     ok: bool
     error: str = ""
     status: dict[str, object] | None = None
+    #: What the agent knows of a job that is followed from now on.
+    info: JobInfo | None = None
+    gpus: tuple[str, ...] | None = None
 
 
 _REQUEST: Final = msgspec.json.Decoder(Request)
@@ -172,13 +175,14 @@ class Control:
         return reply
 
     def publish(self, batch: Batch) -> None:
-        """Send the parts of each job to its subscribers."""
+        """Send the parts and the identity of each job to its subscribers."""
         for client in list(self._clients.values()):
             if client.job_id is None:
                 continue
             parts = [part for part in batch.parts if part.sighting.job_id == client.job_id]
-            if parts:
-                data = encode(msgspec.structs.replace(batch, parts=parts))
+            infos = [info for info in batch.jobs if info.job_id == client.job_id]
+            if parts or infos:
+                data = encode(msgspec.structs.replace(batch, parts=parts, jobs=infos))
                 self._send(client, _LENGTH.pack(len(data)) + data)
 
     def _drop(self, client: _Client) -> None:
@@ -221,9 +225,10 @@ class Subscription:
         try:
             self.connection.connect(str(directory / SOCKET))
             self.connection.sendall(msgspec.json.encode(Request("follow", job_id)) + b"\n")
-            reply = msgspec.json.decode(self._stream.readline(), type=Reply)
-            if not reply.ok:
-                raise JobsightError(reply.error)
+            #: The agent's reply, with what it knows of the job.
+            self.reply = msgspec.json.decode(self._stream.readline(), type=Reply)
+            if not self.reply.ok:
+                raise JobsightError(self.reply.error)
         except BaseException:
             self.close()
             raise

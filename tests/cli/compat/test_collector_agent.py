@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.agent.control import Request, send_request
+from jobsight.model import JobInfo
 from tests.peers.job_tree import JobTree
 from tests.waiting import wait_until
 
@@ -132,6 +133,66 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
         assert agent.wait(90) == 0
     assert any("sleep" in path for path in document["sams.sampler.Software"]["execs"])
     assert document["sams.sampler.SlurmInfo"]["account"] == "staff"
+
+
+# Fault 17: a collector beside an agent did not use what the agent knew of the job.
+@pytest.mark.root
+def test_an_attached_collector_has_the_agents_knowledge_and_is_current_at_hup(
+    tmp_path: Path, jobs: list[JobTree]
+) -> None:
+    job = jobs[0]
+    config = tmp_path / "sams.yaml"
+    config.write_text(
+        f"""
+sams.collector:
+  samplers: [sams.sampler.Core, sams.sampler.Software, sams.sampler.SlurmInfo]
+  outputs: [sams.output.File, sams.output.Prometheus]
+  loglevel: INFO
+sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
+sams.output.Prometheus:
+  path: {tmp_path}/%(jobid)s.prom
+  map: {{account: sams.sampler.SlurmInfo/account, user: sams.sampler.SlurmInfo/username}}
+  metrics:
+    '^/sams.sampler.Software/current/(?P<metric>total_user)$':
+      'cpu{{account="%(account)s", user="%(user)s"}}'
+"""
+    )
+    (tmp_path / "agent.yaml").write_text("sams.collector: {samplers: [], outputs: []}\n")
+    agent = subprocess.Popen([*AGENT, "--config", f"{tmp_path}/agent.yaml"])
+    directory = Path(os.environ["JOBSIGHT_AGENT__RUN_DIRECTORY"])
+    info = JobInfo(cluster="c", job_id=job.job_id, source="squeue", account="p1", user="alice",
+                   cpus=4, name="wave")  # fmt: skip
+    collector = None
+    try:
+        wait_until(lambda: _holds_inotify(agent.pid))
+        assert send_request(directory, Request("job", job.job_id, info))
+        go = tmp_path / "go"
+        shell = "while [ ! -e {go} ]; do read -t 0.2 x <> <(:); done; /bin/date >{done}; sleep 90"
+        job.start("/bin/bash", "-c", shell.format(go=go, done=tmp_path / "done"))
+        # Without the prolog's environment: the collector of a systemd unit.
+        command = [*COLLECTOR, "--config", config, f"--jobid={job.job_id}"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+        collector = subprocess.Popen([*command, "--logfile", tmp_path / "log"], env=environment)
+        series = tmp_path / f"{job.job_id}.prom"
+        # Series with these labels, well before the first interval of 60 s is over.
+        text = wait_until(lambda: series.exists() and series.read_text())
+        assert 'cpu{account="p1",user="alice"}' in text
+        # A program that ran since the last part of the agent is in the record of a HUP.
+        go.touch()
+        wait_until((tmp_path / "done").exists)
+        collector.send_signal(signal.SIGHUP)
+        assert collector.wait(90) == 0
+        (file,) = (tmp_path / "data").glob(f"{job.job_id}.*.json")
+        document = json.loads(file.read_text())
+    finally:
+        if collector is not None and collector.poll() is None:
+            collector.kill()
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(90) == 0
+    assert any(path.endswith("/date") for path in document["sams.sampler.Software"]["execs"])
+    known = document["sams.sampler.SlurmInfo"]
+    assert (known["account"], known["username"], known["cpus"]) == ("p1", "alice", "4")
+    assert known["jobname"] == "wave"
 
 
 def _holds_inotify(pid: int) -> bool:

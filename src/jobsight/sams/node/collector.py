@@ -8,6 +8,7 @@ restricted to the job measures it in this process.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from jobsight.agent.agent import Agent
 from jobsight.agent.control import Request, Subscription, send_request
 from jobsight.agent.job import FollowedJob, JobView, Output, ProbeReport, Row
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
+from jobsight.agent.jobs.identity import info_from_cgroup
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.sampling import SampledJob, SamplerPlan
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for the first part of the node's agent, and for the final one after the epilog.
-FINAL_PART_TIMEOUT: Final = 5.0
+#: Seconds to wait for a part of the node's agent.
+PART_TIMEOUT: Final = 5.0
+#: Seconds to wait for the end of a job whose collector is stopped.
+_END_TIMEOUT: Final = 1.0
 
 
 class AttachedProbe:
@@ -84,21 +88,25 @@ class AttachedCollector:
         self,
         subscription: Subscription,
         *,
-        cluster: str,
+        run_directory: Path,
         job_id: int,
+        info: JobInfo | None,
         samplers: Sequence[SamplerPlan],
         outputs: Sequence[Callable[[JobView], Output]],
     ) -> None:
         self._subscription = subscription
-        self._cluster = cluster
+        self._run_directory = run_directory
         self._job_id = job_id
+        #: What the prolog knows; the agent may know more.
+        self._info = info
         self._samplers = samplers
         self._outputs = outputs
         self._probe = AttachedProbe()
         self._stop = threading.Event()
         self._final = threading.Event()
-        self._first = threading.Event()
-        self._infos: list[JobInfo] = []
+        self._received = threading.Event()
+        #: Additions to the job's identity that the agent has sent since the subscription.
+        self._infos: queue.SimpleQueue[JobInfo] = queue.SimpleQueue()
 
     def stop(self) -> None:
         self._stop.set()
@@ -106,40 +114,80 @@ class AttachedCollector:
     def run(self) -> None:
         reader = threading.Thread(target=self._read, name="follower", daemon=True)
         reader.start()
-        if not self._first.wait(FINAL_PART_TIMEOUT) or self._probe.part is None:
+        try:
+            self._wait_for_part(lambda part: True)
+            if self._probe.part is None:
+                raise JobsightError(f"the node's agent reports nothing about job {self._job_id}")
+            job = self._job(self._probe.part)
+            while not self._stop.wait(1.0) and not self._final.is_set():
+                self._apply_infos(job.view)
+                job.tick(time.monotonic())
+            self._wait_for_last_part()
+            self._apply_infos(job.view)
+            job.finish()
+        finally:
             self._subscription.close()
-            raise JobsightError(f"the node's agent reports nothing about job {self._job_id}")
-        job = self._job(self._probe.part)
-        while not self._stop.wait(1.0) and not self._final.is_set():
-            job.tick(time.monotonic())
-        # The epilog may run before the agent sends the final part.
-        self._final.wait(FINAL_PART_TIMEOUT)
-        job.finish()
-        self._subscription.close()
 
     def _read(self) -> None:
         try:
             for batch in self._subscription.batches():
+                for info in batch.jobs:
+                    self._infos.put(info)
                 for part in batch.parts:
                     self._probe.part = part
-                    self._first.set()
+                    self._received.set()
                     if part.final:
                         return
         except (OSError, ValueError) as error:
             logger.warning("the connection to the node's agent is lost: %s", error)
         finally:
-            self._first.set()
             self._final.set()
+            self._received.set()
+
+    def _wait_for_part(self, wanted: Callable[[JobPart], bool]) -> None:
+        """Wait for a part, up to a limit. No other part follows the final one."""
+        deadline = time.monotonic() + PART_TIMEOUT
+        while not self._final.is_set() and time.monotonic() < deadline:
+            if self._probe.part is not None and wanted(self._probe.part):
+                return
+            self._received.wait(deadline - time.monotonic())
+            self._received.clear()
+
+    def _wait_for_last_part(self) -> None:
+        """Wait for the final part if the job has ended, else for one as of now.
+
+        The last part may be as old as the agent's flush interval, and SIGHUP may come while the
+        job runs.
+        """
+        if self._final.is_set():
+            return
+        now = time.time_ns()
+        request = Request("follow", self._job_id)
+        reply = send_request(self._run_directory, request)
+        if reply is not None and reply.ok:
+            self._wait_for_part(lambda part: part.totals is not None and part.totals.time >= now)
+            # The epilog may run before the agent sees the end of the job.
+            self._final.wait(_END_TIMEOUT)
+        else:
+            self._final.wait(PART_TIMEOUT)
+
+    def _apply_infos(self, view: JobView) -> None:
+        while not self._infos.empty():
+            view.info = merge_job_info(view.info, self._infos.get(), "overwrite")
 
     def _job(self, part: JobPart) -> SampledJob:
         cgroup = self._cgroup()
-        info = JobInfo(cluster=self._cluster, job_id=self._job_id, source="cgroup", uid=cgroup.uid)
+        reply = self._subscription.reply
+        info = reply.info or info_from_cgroup(part.sighting.cluster, self._job_id, cgroup)
+        if self._info is not None:
+            info = merge_job_info(info, self._info, "fill")
         view = JobView(
             sighting=part.sighting,
             info=info,
             probe=self._probe,
             usage=JobUsage(),
-            counters=SlurmCounters(cgroup.directories),
+            counters=SlurmCounters(cgroup.directories) if cgroup.directories else None,
+            gpus=reply.gpus,
         )
         followed = FollowedJob(part.sighting, self._probe, part.epoch)
         return SampledJob(cgroup, followed, view, self._probe, self._samplers, self._outputs)
@@ -152,7 +200,8 @@ class AttachedCollector:
                     return cgroup
         finally:
             watcher.close()
-        raise JobsightError(f"job {self._job_id} has no cgroup on this node")
+        # It is gone already; the agent's parts are complete without it.
+        return JobCgroup("", Path(), {}, self._job_id, None, None, None, {})
 
 
 #: Seconds between two attempts to subscribe: a prolog runs before the job's cgroup exists.
@@ -204,10 +253,17 @@ class JobCollector:
         if self._info is not None:
             send_request(self._run_directory, Request("job", self._job_id, self._info))
         last_seen = time.monotonic()
-        while not self._stop.wait(_SUBSCRIBE_INTERVAL):
+        attached = False
+        while True:
+            stopping = self._stop.wait(_SUBSCRIBE_INTERVAL)
+            # One attempt after the stop as well: the job may have started a moment ago.
+            if stopping and attached:
+                return
             try:
                 subscription = Subscription(self._run_directory, self._job_id)
             except JobsightError:
+                if stopping:
+                    return
                 if time.monotonic() - last_seen > self._settings.grace_period:
                     logger.info("no process for %g s: stopping", self._settings.grace_period)
                     self._stop.set()
@@ -215,14 +271,16 @@ class JobCollector:
             except (OSError, msgspec.MsgspecError) as error:
                 logger.warning("the connection to the node's agent is lost: %s", error)
                 return
+            attached = True
             logger.info("job %d: attached to the node's agent", self._job_id)
             self._run(
                 AttachedCollector(
                     subscription,
-                    cluster=self._cluster,
+                    run_directory=self._run_directory,
                     job_id=self._job_id,
+                    info=self._info,
                     samplers=self._settings.samplers,
-                    outputs=[_with_info(make, self._info) for make in self._outputs],
+                    outputs=self._outputs,
                 )
             )
             last_seen = time.monotonic()
@@ -252,16 +310,3 @@ class JobCollector:
             logger.error("%s", error)
         finally:
             self._engine = None
-
-
-def _with_info(
-    make: Callable[[JobView], Output], info: JobInfo | None
-) -> Callable[[JobView], Output]:
-    """Add the prolog's information, which the agent does not send."""
-
-    def make_with_info(view: JobView) -> Output:
-        if info is not None:
-            view.info = merge_job_info(view.info, info, "overwrite")
-        return make(view)
-
-    return make_with_info
