@@ -45,6 +45,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             lines.write(f"{spent:.2f}\t{elapsed:.2f}\t{item.nodeid}\n")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what a test has logged or printed: a worker can only send valid UTF-8."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Restore the logging configuration, which commands under test change."""
