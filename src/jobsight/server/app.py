@@ -99,13 +99,16 @@ class SlowRequests:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         start = time.monotonic()
         try:
             await self._app(scope, receive, send)
         finally:
             elapsed = time.monotonic() - start
             if elapsed > SLOW:
-                logger.debug("%s %s took %.1f s", scope.get("method"), scope["path"], elapsed)
+                logger.debug("%s %s took %.1f s", scope["method"], scope["path"], elapsed)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

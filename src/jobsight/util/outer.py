@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
 _SECOND = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1)
 _RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -53,8 +54,12 @@ def parse_rfc3339(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is not an RFC 3339 time; expected 2026-11-15T05:43:06Z")
     day, clock, fraction, zone = match.groups()
-    date = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone in 'Zz' else zone}")
-    return int(date.timestamp()) * _SECOND + int((fraction or "").ljust(9, "0"))
+    # Without the offset, because a date at the limits of datetime may exceed them with it.
+    seconds = (datetime.fromisoformat(f"{day}T{clock}") - _EPOCH) // timedelta(seconds=1)
+    if zone not in "Zz":
+        offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+        seconds -= -offset if zone[0] == "-" else offset
+    return seconds * _SECOND + int((fraction or "").ljust(9, "0"))
 
 
 def to_seconds(duration: int) -> float:

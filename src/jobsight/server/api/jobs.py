@@ -65,16 +65,16 @@ Text = Annotated[str | None, Query(max_length=200)]
 
 
 def parse_time(value: str | None) -> int | None:
-    """Nanoseconds since 1970 from an RFC 3339 time or seconds since 1970."""
+    """Nanoseconds since 1970 from an RFC 3339 time or seconds since 1970.
+
+    RFC 3339 has years 0 to 9999; a time beyond what the store can hold is moved to its limit.
+    """
     if value is None:
         return None
     try:
         seconds = float(value)
     except ValueError:
-        time = parse_rfc3339(value)
-        if time < 0:
-            raise ValueError(f"{value!r} is before 1970") from None
-        return time
+        return min(max(parse_rfc3339(value), 0), 2**63 - 1)
     if not 0 <= seconds <= _MAX_SECONDS:
         raise ValueError(f"{value!r} is not between 0 and {_MAX_SECONDS} seconds since 1970")
     return min(from_seconds(seconds), 2**63 - 1)
