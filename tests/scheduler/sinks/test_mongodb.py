@@ -182,7 +182,7 @@ def test_a_wrong_password_is_one_line(tmp_path: Path, store: Store) -> None:
         assert feed(store, right) == 0
         for sink in (wrong, right):
             sink.close()
-    with pytest.raises(ConfigError, match=r"sinks\.mongodb\.url: .*right would be mongodb://"):
+    with pytest.raises(ConfigError, match=r"sinks\.mongodb\.url: .*expected mongodb://"):
         MongoSink("http://x", "clockwork")
 
 
