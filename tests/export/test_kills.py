@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,30 @@ from tests.software.rule_sets import PLAIN
 from tests.store.sample import START, batch, info, part, sighting, use
 
 RUNS = 120
+#: The command, which kills itself at a change to a file: the first argument counts them.
+DYING = """
+import os, sys
+from jobsight.cli.compat.software_extractor import main
+left = int(sys.argv[1])
+def counted(function):
+    def call(*arguments, **named):
+        count()
+        result = function(*arguments, **named)
+        count()
+        return result
+    return call
+def count():
+    global left
+    left -= 1
+    if left == 0: os.kill(os.getpid(), 9)
+for name in ("rename", "replace", "link", "fsync"):
+    setattr(os, name, counted(getattr(os, name)))
+sys.exit(main(["--config", sys.argv[2]]))
+"""
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
-def test_kills_at_any_moment(store: Store, location: str, tmp_path: Path) -> None:
+def test_kills_at_any_step(store: Store, location: str, tmp_path: Path) -> None:
     for job in range(1, RUNS + 1):
         seen = part(sighting(job), executables=[use(b"/opt/alpha/1/a", 10**9)])
         store.write(batch(info(job, end=START + 10**9), seen))
@@ -31,27 +50,16 @@ def test_kills_at_any_moment(store: Store, location: str, tmp_path: Path) -> Non
         f"sams.software-extractor: {{store: '{location}', timezone: UTC}}\n"
         f"sams.xmlwriter.File: {{output_path: {tmp_path}/xml, jobs_per_file: 1}}\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "jobsight.cli.compat.software_extractor",
-        "--config",
-        str(config),
-    ]
     source = random.Random(9)
     killed = 0
     while True:
-        process = subprocess.Popen(command)
-        # The first files appear once it has begun; then it is killed soon.
-        before = len(list((tmp_path / "xml").glob("*.xml")))
-        while process.poll() is None and len(list((tmp_path / "xml").glob("*.xml"))) == before:
-            time.sleep(0.001)
-        time.sleep(source.uniform(0, 0.02))
-        process.kill()
-        if process.wait() == 0:
+        steps = source.randint(1, 120)
+        ended = subprocess.run([sys.executable, "-c", DYING, str(steps), str(config)], check=False)
+        if ended.returncode == 0:
             break
+        assert ended.returncode == -signal.SIGKILL
         killed += 1
     ids = [int(name.split(":")[1]) for name, _ in read_all(tmp_path / "xml")]
     assert sorted(ids) == list(range(1, RUNS + 1))
-    assert killed >= 1
+    assert killed >= 3
     assert not list((tmp_path / "xml").glob(".*.new"))
