@@ -25,7 +25,7 @@ def kill_all_over(location: str, settings: ArchiveSettings, stride: int = 1) -> 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return int(done.stdout) - 1

@@ -16,7 +16,7 @@ from tests.export.documents import read_all
 from tests.software.rule_sets import PLAIN
 from tests.store.sample import START, batch, info, part, sighting, use
 
-RUNS = 120
+RUNS = 60
 #: The command, which kills itself at a change to a file: the first argument counts them.
 DYING = """
 import os, sys
