@@ -23,6 +23,9 @@ MISSING = -(2**63)
 #: The source of runs that `jobsight run` started; no scheduler knows them.
 LAUNCHER_SOURCE = "jobsight run"
 
+#: Separates the path of an interpreter from its script. No path in /proc has two slashes.
+SCRIPT_SEPARATOR = b"//"
+
 Quality: TypeAlias = Literal["exact", "estimate", "failed", "missing"]
 
 

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.reports.terminal import bar, buckets, spark_line
+from jobsight.reports.terminal import bar, spark_line
+from jobsight.software.queries import _buckets as buckets
 
 
 def test_a_line_shows_the_highest_and_leaves_nothing_empty() -> None:

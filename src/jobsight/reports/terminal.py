@@ -481,13 +481,3 @@ def bar(share: float, width: int) -> str:
         eighths = max(eighths, 1)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
-
-
-def buckets(values: Sequence[float], count: int) -> list[float]:
-    """Sum values into at most ``count`` buckets of equal width."""
-    if len(values) <= count:
-        return list(values)
-    result = [0.0] * count
-    for index, value in enumerate(values):
-        result[index * count // len(values)] += value
-    return result

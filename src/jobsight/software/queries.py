@@ -9,14 +9,13 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import Connection
 
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.reports.terminal import buckets
 from jobsight.software.naming import software_names
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.store.database import Database
@@ -86,7 +85,17 @@ def read_trends(
         key = tuple(getattr(row, name) for name in fields)
         values = result.setdefault(key, [0.0] * len(indices))
         values[indices[row.period or ""]] += row.core_hours or 0
-    return {key: buckets(values, count) for key, values in result.items()}
+    return {key: _buckets(values, count) for key, values in result.items()}
+
+
+def _buckets(values: Sequence[float], count: int) -> list[float]:
+    """Sum values into at most ``count`` buckets of equal width."""
+    if len(values) <= count:
+        return list(values)
+    result = [0.0] * count
+    for index, value in enumerate(values):
+        result[index * count // len(values)] += value
+    return result
 
 
 class Trend(UsageKey, kw_only=True, omit_defaults=True):

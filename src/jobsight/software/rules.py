@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import re2
 
-from jobsight.agent.processes.executables import SEPARATOR
+from jobsight.model import SCRIPT_SEPARATOR
 from jobsight.software.regex import Pattern, group_bytes, is_text, options
 from jobsight.software.rule_file import (
     TEXTS,
@@ -64,7 +64,7 @@ class RuleSet:
             {
                 number: pattern
                 for number, pattern in patterns.items()
-                if SEPARATOR.decode() in pattern.text
+                if SCRIPT_SEPARATOR.decode() in pattern.text
             }
         )
         # A site's rewrites apply to the names of the ready rules as well, never the reverse.
@@ -108,7 +108,7 @@ class RuleSet:
         An interpreter with its script is matched by rules that contain the separator. If none
         matches, the interpreter is matched alone.
         """
-        executable, separator, _ = path.partition(SEPARATOR)
+        executable, separator, _ = path.partition(SCRIPT_SEPARATOR)
         if separator:
             text = is_text(path)
             number = self._scripts.first(path, text)

@@ -17,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from jobsight.model import SCRIPT_SEPARATOR
+
 #: Searched for a command that was never seen alive, in addition to directories already seen.
 STANDARD_DIRECTORIES: Final = (
     b"/usr/bin",
@@ -51,7 +53,7 @@ def same_file(name: ExecutableName, other: ExecutableName | None) -> bool:
 
 def executable_path(path: bytes) -> bytes:
     """The path without the script."""
-    return path.partition(SEPARATOR)[0]
+    return path.partition(SCRIPT_SEPARATOR)[0]
 
 
 def kernel_device(device: int) -> int:
@@ -95,7 +97,7 @@ class ExecutableNames:
         # After an exec between the two readings the arguments are those of another program.
         if script is None or os.readlink(link) != before:
             return path
-        return path + SEPARATOR + script
+        return path + SCRIPT_SEPARATOR + script
 
     def _learn(self, inode: tuple[int, int], path: bytes) -> None:
         self._by_inode[inode] = path
@@ -170,8 +172,6 @@ def _file_id(stat: os.stat_result) -> tuple[int, int]:
     return kernel_device(stat.st_dev), stat.st_ino
 
 
-#: Separates the path of an interpreter from the script. No path in /proc has two slashes.
-SEPARATOR: Final = b"//"
 #: Bytes of a command line that are read; a longer script name is ignored.
 MAX_COMMAND_LINE: Final = 16384
 _MAX_SCRIPT_NAME: Final = 1024
