@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 _SPAWNER = """
 import json, os, signal, sys
 from pathlib import Path
-from jobsight import places
+from jobsight.config import paths
 from jobsight.cli.main import main
 import jobsight.server.serve, jobsight.web.pages, jobsight.store.schema.versions
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -36,7 +36,7 @@ for line in sys.stdin:
             os.dup2(log, number)
         os.close(0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        places.data_folder = lambda: Path(folder)
+        paths.data_directory = lambda: Path(folder)
         os.environ.update(variables)
         os._exit(main(["serve", *arguments]))
     print(child, flush=True)
