@@ -13,7 +13,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-import re2
+try:
+    import re2
+except ModuleNotFoundError:
+    # A compute node has only the packages of the agent; Python then matches all patterns.
+    re2 = None
 
 #: Longest path in bytes that Python's engine matches.
 SLOW_LIMIT: Final = 512
@@ -53,14 +57,21 @@ class Pattern:
         self.linear: bytes | None = _END.sub(r"\1\\z", text).encode()
         #: Why Python matches it.
         self.reason: str | None = None
+        if re2 is None:
+            self.linear = None
+            _refuse_slow(text)
+        else:
+            self._check_linear(text)
+        self._plain = plain
+        self._compiled: dict[bool, Any] = {}
+
+    def _check_linear(self, text: str) -> None:
         try:
             re2.compile(self.linear, options(text=True))
         except re2.error as error:
             self.linear = None
             self.reason = error.args[0].decode("utf-8", "replace")
             _refuse_slow(text)
-        self._plain = plain
-        self._compiled: dict[bool, Any] = {}
 
     def match(self, path: bytes, text: bool) -> Match | None:
         """Match a path that is ``text`` (UTF-8) or not."""

@@ -81,6 +81,11 @@ def read_rules(file: Path, *, ready: bool = False) -> RuleFile:
     return _Reader(file.name if ready else str(file)).read(_tree(file), ready)
 
 
+def parse_rules(file: str, section: dict[str, Any]) -> RuleFile:
+    """Validate the section of a configuration that has been read."""
+    return _Reader(file).read(section, False)
+
+
 def _tree(file: Path) -> dict[str, Any]:
     import yaml
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import re2
 
 from jobsight.model import SCRIPT_SEPARATOR
 from jobsight.software.regex import Pattern, group_bytes, is_text, options
@@ -187,6 +186,8 @@ class RegexSet:
 
     def first_by_re2(self, path: bytes, text: bool) -> int | None:
         """The first match of the patterns that RE2 supports; -1 if RE2 ran out of memory."""
+        if not self._fast:
+            return None
         compiled = self._sets.get(text)
         if compiled is None:
             compiled = self._sets[text] = _Re2Set(self._fast, text)
@@ -195,6 +196,9 @@ class RegexSet:
 
 class _Re2Set:
     def __init__(self, patterns: Mapping[int, Pattern], text: bool) -> None:
+        # Imported here: there are no such patterns where it is not installed.
+        import re2
+
         self._set: Any = re2.Set.MatchSet(options(text=text, memory=MAX_MEMORY))
         # Matches everything. If it is not among the matches, RE2 ran out of memory, which it
         # reports in no other way.

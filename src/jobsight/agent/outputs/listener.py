@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -16,6 +18,8 @@ from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
 from jobsight.config import paths
 from jobsight.errors import JobsightError
+
+logger = logging.getLogger(__name__)
 
 #: Seconds in which a client must read the text.
 _CLIENT_TIMEOUT: Final = 2.0
@@ -27,9 +31,13 @@ class ListenerError(JobsightError):
     """The socket cannot be opened."""
 
 
+def default_socket_directory() -> str:
+    """A directory below the run directory that only its owner can enter."""
+    return str(paths.run_directory() / "listeners")
+
+
 class ListenerOptions(ExpositionOptions, kw_only=True):
-    #: By default a directory below the run directory that only its owner can enter.
-    socketdir: str = msgspec.field(default_factory=lambda: str(paths.run_directory() / "listeners"))
+    socketdir: str = msgspec.field(default_factory=default_socket_directory)
 
 
 class PrometheusListener:
@@ -43,13 +51,11 @@ class PrometheusListener:
         self.name = name
         self._exposition = Exposition(options)
         self._text = b""
-        directory = private_socket_directory(Path(options.socketdir))
-        self.path = directory / f"{name}_{view.sighting.job_id}.socket"
-        self._socket = _listen(self.path)
-        self._inode = self.path.stat().st_ino
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"{name} socket", daemon=True)
-        self._thread.start()
+        self._socket = JobSocket(
+            Path(options.socketdir), name, view.sighting.job_id, lambda: self._text
+        )
+        self.path = self._socket.path
+        self._socket.start()
 
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         if self._exposition.update(view, sampler, document):
@@ -58,6 +64,26 @@ class PrometheusListener:
 
     def write(self, view: JobView, documents: dict[str, Document]) -> None:
         self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class JobSocket:
+    """The Unix socket of one job: each client gets the current content."""
+
+    def __init__(
+        self, directory: Path, name: str, job_id: int, content: Callable[[], bytes]
+    ) -> None:
+        self.path = private_socket_directory(directory) / f"{name}_{job_id}.socket"
+        self._content = content
+        self._socket = _listen(self.path)
+        self._inode = self.path.stat().st_ino
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"{name} socket", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
 
     def _serve(self) -> None:
         while not self._stopped.is_set():
@@ -72,10 +98,13 @@ class PrometheusListener:
             with client:
                 client.settimeout(_CLIENT_TIMEOUT)
                 try:
-                    client.sendall(self._text)
+                    client.sendall(self._content())
                 except OSError:
                     # The client has disconnected or does not read.
                     pass
+                except Exception:
+                    # The content may come from a module of the site.
+                    logger.exception("%s: no content for a client", self.path)
 
     def close(self) -> None:
         if self._stopped.is_set():
@@ -91,7 +120,8 @@ class PrometheusListener:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        self._thread.join(_CLIENT_TIMEOUT + 1)
+        if self._thread.is_alive():
+            self._thread.join(_CLIENT_TIMEOUT + 1)
         self._socket.close()
 
 

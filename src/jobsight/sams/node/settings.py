@@ -11,6 +11,7 @@ import difflib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,15 +22,25 @@ from jobsight.agent.outputs.worker import OutputPlan
 from jobsight.agent.parts import PartError, import_from_string
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.errors import ConfigError
-from jobsight.sams.node.plugins import PluginConfig, PluginOutput, PluginSampler, is_site_plugin
+from jobsight.sams.node import base_classes
+from jobsight.sams.node.plugins import (
+    PluginListener,
+    PluginMapper,
+    PluginOutput,
+    PluginSampler,
+    is_site_plugin,
+    plugin_config,
+)
 from jobsight.sams.settings import (
     DEFAULT_FORMAT,
     OTHER_SECTION,
+    REGEXP,
     SECTION,
     TABLES,
     Sections,
     read_tree,
 )
+from jobsight.text import path_bytes
 from jobsight.util.logging import parse_level
 
 PID_FINDER: Final = "sams.pidfinder.Slurm"
@@ -166,7 +177,14 @@ def _near(name: str, among: Iterable[str]) -> list[str]:
 
 
 #: The class that a site's own module must contain.
-_CLASSES: Final = {"sampler": "Sampler", "output": "Output", "listener": "Listener"}
+_CLASSES: Final = {
+    "sampler": "Sampler",
+    "output": "Output",
+    "listener": "Listener",
+    "software mapper": "Software",
+}
+#: Paths whose software name is cached: each is mapped again at every interval.
+_MAPPER_CACHE_SIZE: Final = 4096
 
 
 class _SamplerKeys(msgspec.Struct, kw_only=True):
@@ -181,10 +199,11 @@ class _OutputKeys(msgspec.Struct, kw_only=True):
 
 def find(sections: Sections, kind: str, name: str) -> Any:
     """The class of a module: jobsight's own, or the site's."""
-    table = TABLES[kind]
+    table = TABLES.get(kind, {})
     if name in table:
         return import_from_string(kind, table[name])
     own = name if ":" in name else f"{name}:{_CLASSES[kind]}"
+    base_classes.offer()
     try:
         return import_from_string(kind, own)
     except PartError as error:
@@ -208,7 +227,7 @@ def load_sampler(sections: Sections, name: str) -> SamplerPlan:
         return SamplerPlan(
             name,
             lambda view: PluginSampler(
-                part, name, keys.sampler_interval, PluginConfig(sections.tree, view)
+                part, name, keys.sampler_interval, plugin_config(sections.tree, view)
             ),
             keys.sampler_interval,
         )
@@ -217,6 +236,14 @@ def load_sampler(sections: Sections, name: str) -> SamplerPlan:
     options = {key: value for key, value in section.items() if not known or key in known}
     options = {key: value for key, value in options.items() if value is not None}
     options["sampler_interval"] = keys.sampler_interval
+    mapper = options.get("software_mapper")
+    if isinstance(mapper, str):
+        try:
+            options["software_mapper"] = load_mapper(sections, mapper)
+        except ConfigError as error:
+            # As in SAMS: the record is complete without the names.
+            sections.warnings.append(f"{error}; software_mapper is not used")
+            del options["software_mapper"]
 
     def make(view: JobView | None = None) -> Sampler:
         sampler: Sampler = part(**options)
@@ -229,6 +256,27 @@ def load_sampler(sections: Sections, name: str) -> SamplerPlan:
     return SamplerPlan(name, make, keys.sampler_interval)
 
 
+def load_mapper(sections: Sections, name: str) -> Callable[[str], str | None]:
+    """The mapper of paths to software names: the rules in this file, or a site's own module."""
+    if name != REGEXP:
+        mapper: Callable[[str], str | None] = PluginMapper(
+            find(sections, "software mapper", name), name, sections.tree
+        )
+        return lru_cache(_MAPPER_CACHE_SIZE)(mapper)
+    # Imported only if needed: the rules are not part of the agent.
+    from jobsight.software.rule_file import parse_rules
+    from jobsight.software.rules import RuleSet
+
+    rules = RuleSet([parse_rules(sections.file, sections.of(REGEXP))])
+    sections.warnings.extend(rules.warnings)
+
+    def software(path: str) -> str | None:
+        named = rules.name(path_bytes(path))
+        return None if named is None or named.ignored else named.software
+
+    return lru_cache(_MAPPER_CACHE_SIZE)(software)
+
+
 def load_output(sections: Sections, kind: str, name: str) -> OutputPlan:
     """An output or a listener with its section."""
     part = find(sections, kind, name)
@@ -236,15 +284,11 @@ def load_output(sections: Sections, kind: str, name: str) -> OutputPlan:
     extra = tuple(field.name for field in msgspec.structs.fields(_OutputKeys))
     make: Callable[[JobView], Output]
     if is_site_plugin(part):
-        if kind == "listener":
-            raise ConfigError(
-                f"{sections.file}: {name}: SAMS's listeners need SAMS's samplers; "
-                "expected sams.listener.Prometheus, or a class that receives documents"
-            )
         keys = sections.convert(name, section, _OutputKeys, tuple(section))
+        plugin = PluginListener if kind == "listener" else PluginOutput
 
         def make(view: JobView) -> Output:
-            return PluginOutput(part, name, PluginConfig(sections.tree, view))
+            return plugin(part, name, plugin_config(sections.tree, view))
 
     elif hasattr(part, "Options"):
         options = sections.convert(name, section, part.Options, extra)
