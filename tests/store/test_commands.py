@@ -80,7 +80,7 @@ def test_prune(
     assert "runs removed         after 700 days: 0 runs" in shown
     assert "3 runs wait: not archived, or not in the sums yet" in shown
     assert "executables removed  never" in shown
-    assert "thinned              after 365 days: 5 runs, 5 chunks" in shown
+    assert "downsampled          after 365 days: 5 runs, 5 chunks" in shown
     assert rows(store) == before
     with store.database.write() as transaction:
         transaction.execute("UPDATE paths SET software_id = 0")
@@ -92,7 +92,7 @@ def test_prune(
     assert count(store, "usage_by_day", "runs > 0") > 0
     document = msgspec.json.decode(_run(capsys, "prune", "--json", "--dry-run"))
     assert document["dry_run"]
-    assert document["classes"]["thinned"]["runs"] == 0
+    assert document["classes"]["downsampled"]["runs"] == 0
 
 
 def test_compact(at: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,12 +112,12 @@ def test_backup_and_restore(
     summed(store)
     before, file, other = rows(store), str(tmp_path / "b"), str(tmp_path / "other.db")
     assert "3 runs" in _run(capsys, "backup", file)
-    assert "is there already" in _run(capsys, "backup", file, code=1)
+    assert "exists already" in _run(capsys, "backup", file, code=1)
     _run(capsys, "backup", "--force", file)
     assert "would be restored" in _run(capsys, "restore", "--dry-run", file)
     assert "is not empty" in _run(capsys, "restore", file, code=1)
     assert "would be lost" in _run(capsys, "restore", "--replace", file, code=2)
-    assert "--yes: is said with" in _run(capsys, "restore", "--yes", file, code=2)
+    assert "--yes: is only valid with" in _run(capsys, "restore", "--yes", file, code=2)
     assert store.write(batch(info(99)))
     assert "3 runs of 20" in _run(capsys, "restore", "--replace", "--yes", file)
     assert rows(store) == before
@@ -127,7 +127,7 @@ def test_backup_and_restore(
     cut = Path(file).read_bytes()[:-50]
     Path(file).write_bytes(cut)
     shown = _run(capsys, "restore", file, "--store", str(tmp_path / "third.db"), code=1)
-    assert "cut short" in shown
+    assert "truncated" in shown
     assert not (tmp_path / "third.db").exists()
     assert "No such file" in _run(capsys, "backup", str(tmp_path / "no" / "folder"), code=1)
 

@@ -169,7 +169,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     path.write_text("my notes\n" * 1000)
     path.chmod(0o640)
     before = path.stat()
-    with pytest.raises(StoreError, match=r"notes\.txt is not a database; it was left as it is"):
+    with pytest.raises(StoreError, match=r"notes\.txt is not a database; it was left unchanged"):
         Store.open(path)
     after = path.stat()
     assert path.read_text() == "my notes\n" * 1000
@@ -190,9 +190,9 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_wrong_places_are_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="is a folder; right would be the path of a file"):
+    with pytest.raises(StoreError, match="is a directory; expected the path of a file"):
         Store.open(tmp_path)
-    with pytest.raises(StoreError, match="mysql:// is no store"):
+    with pytest.raises(StoreError, match="mysql:// is not supported"):
         Store.open("mysql://host/database")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=r"file/store\.db cannot be opened for writing: Not a dir"):

@@ -253,10 +253,10 @@ def prune(*, dry_run: bool, json: bool, store: str | None, config: str | None) -
 
 def _show_taken(taken: dict[str, Pruned], keep: RetentionSettings, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
-    for name in ("runs", "series", "executables", "thinned"):
+    for name in ("runs", "series", "executables", "downsampled"):
         part = taken.get(name)
-        days = getattr(keep, {"series": "downsampled", "thinned": "series"}.get(name, name))
-        title = "thinned" if name == "thinned" else f"{name} removed"
+        days = getattr(keep, {"series": "downsampled", "downsampled": "series"}.get(name, name))
+        title = "downsampled" if name == "downsampled" else f"{name} removed"
         if part is None:
             print(f"{title:<20} never" if not days else f"{title:<20} nothing: removed before")
             continue
@@ -270,12 +270,12 @@ def _show_taken(taken: dict[str, Pruned], keep: RetentionSettings, dry_run: bool
 
 
 def _what(name: str, part: Pruned, would: str, dry_run: bool) -> str:
-    rows = {"thinned": "chunks", "series": "chunks"}.get(name, "rows")
+    rows = {"downsampled": "chunks", "series": "chunks"}.get(name, "rows")
     said = f"{part.runs:,} runs, {part.rows:,} {rows}"
     if name == "executables":
         return f"{said} {would}gone".replace("would be gone", "would go")
     size = f", {format_bytes(part.bytes)} of series"
-    if name == "thinned" and not dry_run:
+    if name == "downsampled" and not dry_run:
         size += f" are {format_bytes(part.bytes_left)}"
     return said + size
 
@@ -292,7 +292,7 @@ def _show_inventory(found: Inventory) -> None:
     )
     value = UNKNOWN if found.bytes_a_value is None else f"{found.bytes_a_value:.2f}"
     print(
-        f"series   {found.chunks:,} chunks ({found.thinned_chunks:,} thinned), "
+        f"series   {found.chunks:,} chunks ({found.downsampled_chunks:,} downsampled), "
         f"{value} bytes a value"
     )
     print(_agents_line(found.agents, time.time_ns()))

@@ -221,4 +221,4 @@ def _node(run: RunSpan, end: int, node: str, figures: dict[str, int]) -> StoredN
 def attach_promql(store: Store, settings: ServerSettings) -> None:
     """Make a store read its time series from PromQL, if configured."""
     if settings.series == "promql":
-        store.curves = PromqlSeries(settings.promql)
+        store.external_series = PromqlSeries(settings.promql)

@@ -1,7 +1,8 @@
-"""Opening the database, and the two kinds of transaction: many that read, one that writes.
+"""Open a database; transactions that read, and one at a time that writes.
 
-Writing needs the driver alone. What reads goes by SQLAlchemy, which is imported with the first who
-asks: a program that only books, as cron starts it, would wait longer for it than for its work.
+:meth:`Database.write` and :meth:`Database.query` need the driver alone. :meth:`Database.read` gives
+a connection of SQLAlchemy, which is imported on first use: a command that cron starts would spend
+more time on that import than on its work.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from jobsight.util.mounts import file_system, is_network
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
-__all__ = ["PATIENCE", "Cursor", "Database", "Transaction", "open_database"]
+__all__ = ["LOCK_TIMEOUT", "Cursor", "Database", "Transaction", "open_database"]
 
 _MAGIC: Final = b"SQLite format 3\x00"
-#: How long one writer waits for another process before it gives up, in seconds.
-PATIENCE: Final = 30
-#: Kilobytes of pages that the writer keeps. SQLite's own two megabytes are less than what a group
-#: of batches changes: it would read and write pages several times in one transaction.
-_CACHE: Final = 16_384
-#: Bytes of a page of a new file. SQLite's own four kilobytes take twice as many writes for what a
-#: group of batches changes, and a twentieth less disk.
-_PAGE: Final = 8192
+#: Seconds for which a writer waits for another process.
+LOCK_TIMEOUT: Final = 30
+#: Page cache of the writer in KiB. SQLite's default of 2 MiB is less than a group of batches
+#: changes: pages would be read and written several times in one transaction.
+_CACHE_SIZE: Final = 16_384
+#: Page size of a new file. SQLite's default of 4 KiB needs twice as many writes for a group of
+#: batches, and 5 % less disk.
+_PAGE_SIZE: Final = 8192
 
 
 class Database:
-    """One store's database: an SQLite file or a PostgreSQL address."""
+    """The database of a store: an SQLite file or a PostgreSQL URL."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Database:
         make_engine: Callable[[], Engine],
         connect: Callable[[], sqlite3.Connection] | None = None,
     ) -> None:
-        #: For messages: the path, or the address without its password.
+        #: For messages: the path, or the URL without its password.
         self.where = where
         self.postgresql = connect is None
         self._make_engine = make_engine
@@ -58,12 +59,12 @@ class Database:
         self._writer: sqlite3.Connection | None = None
         self._writing = threading.Lock()
         self._opening = threading.Lock()
-        #: What may go wrong with the database itself; grows with what is imported.
+        #: Errors of the database itself; extended when SQLAlchemy is imported.
         self._errors: tuple[type[Exception], ...] = (sqlite3.Error, UnicodeDecodeError)
 
     @property
     def engine(self) -> Engine:
-        """SQLAlchemy's way to the database."""
+        """The SQLAlchemy engine."""
         with self._opening:
             if self._engine is None:
                 from jobsight.store.engines import ERRORS
@@ -74,7 +75,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A consistent view of the store for a few queries."""
+        """A consistent view of the store, through SQLAlchemy."""
         with self._explained(), self.engine.connect() as connection:
             if self.postgresql:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -109,7 +110,7 @@ class Database:
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
-        """A transaction for changing the tables, alone on the store."""
+        """A transaction that changes the schema, exclusive on the store."""
         with self._explained(), self._writing, self.engine.connect() as connection:
             connection = connection.execution_options(immediate=True)
             with connection.begin():
@@ -121,27 +122,27 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """A transaction that is stored whole or not at all."""
+        """A transaction that writes."""
         with self._explained():
             if self.postgresql:
                 with self._raw() as connection, connection.transaction():
                     yield Transaction(connection, True)
                 return
             with self._writing, self._raw() as connection:
-                # A transaction that reads first and writes then fails at once under load.
+                # A deferred transaction that reads and then writes fails at once under load.
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield Transaction(connection, False)
                     connection.execute("COMMIT")
                 except BaseException:
-                    # Some errors (a full disk) have rolled back already.
+                    # Some errors, such as a full disk, have rolled back already.
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
 
     @contextmanager
     def alone(self) -> Iterator[Any]:
-        """The driver's connection outside of a transaction, for what cannot be part of one."""
+        """The driver's connection outside a transaction, for statements that cannot be in one."""
         with self._explained(), self._writing, self._raw() as connection:
             if not self.postgresql:
                 yield connection
@@ -153,19 +154,19 @@ class Database:
                 connection.autocommit = False
 
     def choose_journal(self) -> None:
-        """Let readers and the writer work side by side; the choice stays in the file."""
+        """Choose the journal mode of an SQLite file, which the file records."""
         if self.postgresql:
             return
-        # Write-ahead logging needs memory shared by all users of the file, which a network file
-        # system does not give.
+        # WAL lets readers and the writer work concurrently, but needs memory that all processes
+        # share, which a network file system does not provide.
         mode = "DELETE" if is_network(file_system(Path(self.where))) else "WAL"
         with self.alone() as connection:
-            # A file that has been written to keeps its own.
-            connection.execute(f"PRAGMA page_size = {_PAGE}")
-            _patiently(connection, f"PRAGMA journal_mode = {mode}")
+            # Without effect on a file that has pages already.
+            connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
+            _retry_while_busy(connection, f"PRAGMA journal_mode = {mode}")
 
     def close(self) -> None:
-        """Give up all connections."""
+        """Close all connections."""
         with self._writing:
             if self._writer is not None:
                 self._writer.close()
@@ -180,7 +181,7 @@ class Database:
         if self._connect is not None:
             if self._writer is None:
                 self._writer = self._connect()
-                self._writer.execute(f"PRAGMA cache_size = -{_CACHE}")
+                self._writer.execute(f"PRAGMA cache_size = -{_CACHE_SIZE}")
             yield self._writer
             return
         pooled = self.engine.raw_connection()
@@ -201,9 +202,9 @@ class Database:
             raise StoreError(explain(error, self.where)) from error
 
 
-def _patiently(connection: sqlite3.Connection, pragma: str) -> None:
-    """Wait for others who have the file in hand, which SQLite does everywhere but here."""
-    deadline = time.monotonic() + PATIENCE
+def _retry_while_busy(connection: sqlite3.Connection, pragma: str) -> None:
+    """Retry while another process locks the file; SQLite has no timeout for this statement."""
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             connection.execute(pragma)
@@ -216,14 +217,14 @@ def _patiently(connection: sqlite3.Connection, pragma: str) -> None:
 
 
 def open_database(location: str | os.PathLike[str]) -> Database:
-    """Open (or create) the database at a path or a ``postgresql://`` address."""
+    """Open or create the database at a path or a ``postgresql://`` URL."""
     text = os.fspath(location)
     if re.match(r"postgres(ql)?(\+\w+)?://", text):
         return _open_postgresql(text)
     if "://" in text and not text.startswith("sqlite:"):
         raise StoreError(
-            f"{text.split('://')[0]}:// is no store; right would be a path of a file or an "
-            "address such as postgresql://user@host/database"
+            f"{text.split('://')[0]}:// is not supported; expected the path of a file or "
+            "a URL such as postgresql://user@host/database"
         )
     if text.startswith("sqlite:"):
         from sqlalchemy import make_url
@@ -249,15 +250,15 @@ def _open_sqlite(path: Path) -> Database:
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
             path,
-            timeout=PATIENCE,
+            timeout=LOCK_TIMEOUT,
             cached_statements=256,
-            # The driver must not open transactions of its own: ours begin in a way of their own.
+            # The driver must not begin transactions itself.
             isolation_level=None,
-            # Threads take turns at it.
+            # Only one thread at a time uses it.
             check_same_thread=False,
         )
         connection.execute("PRAGMA foreign_keys = ON")
-        # A batch is acknowledged once it is stored, so it has to outlive a power cut.
+        # An acknowledged batch has to survive a power failure.
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
@@ -266,13 +267,13 @@ def _open_sqlite(path: Path) -> Database:
 
 
 def _check_file(path: Path) -> None:
-    """Look before SQLite does: it would write to an empty file and name errors by number."""
+    """Check the file before SQLite does, which reports errors by number only."""
     try:
         if path.is_dir():
-            raise StoreError(f"the store {path} is a folder; right would be the path of a file")
+            raise StoreError(f"the store {path} is a directory; expected the path of a file")
         if not path.parent.exists():
             path.parent.mkdir(mode=0o700, parents=True)
-        # Jobs are their users' own business: nobody else reads the file.
+        # Jobs are private to their users: nobody else may read the file.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "rb") as file:
             start = file.read(len(_MAGIC))
@@ -281,4 +282,4 @@ def _check_file(path: Path) -> None:
             f"the store {path} cannot be opened for writing: {error.strerror}"
         ) from None
     if start and start != _MAGIC:
-        raise StoreError(f"the store {path} is not a database; it was left as it is")
+        raise StoreError(f"the store {path} is not a database; it was left unchanged")

@@ -1,4 +1,4 @@
-"""SQLAlchemy's engines on a store's database, and what its errors mean in one sentence."""
+"""SQLAlchemy engines, and error messages for database errors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from jobsight.errors import StoreError
-from jobsight.store.database import PATIENCE
+from jobsight.store.database import LOCK_TIMEOUT
 
-#: What the parts that are imported here raise when the database fails.
+#: What the libraries imported here raise when the database fails.
 ERRORS: tuple[type[Exception], ...] = (SQLAlchemyError, psycopg.Error)
 
 
 def postgresql_url(text: str) -> URL:
-    """The address, as SQLAlchemy has it; :class:`StoreError` where it is none."""
+    """The parsed URL, or :class:`StoreError`."""
     try:
         return make_url(re.sub(r"^postgres(ql)?(\+\w+)?:", "postgresql+psycopg:", text))
     except (ArgumentError, ValueError):
         raise StoreError(
-            "the address of the store cannot be read; right would be "
+            "the URL of the store is not valid; expected "
             "postgresql://user:password@host:5432/database"
         ) from None
 
 
 def postgresql_engine(url: URL) -> Engine:
-    """Connections to a PostgreSQL, for those who read and those who write."""
+    """Connections to PostgreSQL, for reading and writing."""
     engine = create_engine(
         url,
         pool_size=8,
@@ -45,14 +45,14 @@ def postgresql_engine(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: Any) -> None:
         connection.autocommit = True
-        connection.execute(f"SET lock_timeout = '{PATIENCE}s'")
+        connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}s'")
         connection.autocommit = False
 
     return engine
 
 
 def sqlite_engine(path: Path, connect: Callable[[], sqlite3.Connection]) -> Engine:
-    """Connections to an SQLite file, for those who read it and for migrations."""
+    """Connections to an SQLite file, for reading and migrations."""
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         creator=connect,
@@ -70,19 +70,19 @@ def sqlite_engine(path: Path, connect: Callable[[], sqlite3.Connection]) -> Engi
 
 
 def explain(error: Exception, where: str) -> str:
-    """What has happened to the store, and what helps."""
+    """What has failed, and what to do about it."""
     text = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
     if "disk is full" in text or isinstance(error, psycopg.errors.DiskFull):
         return f"the store {where} is full: the batch was not stored; free some space on its disk"
     if "readonly" in text or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return f"the store {where} may only be read; give this user the right to write to it"
+        return f"the store {where} is read-only; give this user write permission"
     if "is locked" in text or isinstance(error, psycopg.errors.LockNotAvailable):
-        return f"the store {where} is held by another process for more than {PATIENCE} s"
-    # SQLite names damaged tables with the damage in the name.
+        return f"the store {where} is locked by another process for more than {LOCK_TIMEOUT} s"
+    # SQLite reports the damaged name of a table, which may not be UTF-8.
     if "malformed" in text or "not a database" in text or isinstance(error, UnicodeDecodeError):
-        return f"the store {where} is damaged: {text}; restore it from a copy"
+        return f"the store {where} is damaged: {text}; restore it from a backup"
     if "disk I/O error" in text:
-        return f"the disk of the store {where} refuses to read or write; the kernel's log says why"
+        return f"the disk of the store {where} has an I/O error; see the kernel log"
     if isinstance(error, PoolTimeout):
-        return f"the store {where} is asked for more at once than it has connections"
+        return f"the store {where} has no free connection; too many requests at once"
     return f"the store {where} failed: {text}"

@@ -1,4 +1,7 @@
-"""The store: one object for those who write batches and those who read runs."""
+"""The store: one object to write batches and to read runs.
+
+SQLAlchemy and numpy are imported by the methods that need them.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,17 @@ _Row = TypeVar("_Row")
 
 
 class Store(Intake):
-    """Runs with their nodes, curves, executables and steps, in SQLite or PostgreSQL.
+    """Runs with their nodes, time series, executables and steps, in SQLite or PostgreSQL.
 
-    All methods may be called from any thread: writers take turns, readers do not wait for them.
+    All methods are thread-safe: writers are serialised, readers do not wait for them.
     """
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        #: Gives the archive where what was pruned can still be read; jobsight.archive sets it.
+        #: Returns the archive, which has what retention removed; set by jobsight.archive.
         self.archive: Callable[[], Archive] | None = None
-        #: Keeps the curves in place of our own chunks; jobsight.server.promql sets it.
-        self.curves: ExternalSeries | None = None
+        #: Holds the time series in place of the store's chunks; set by jobsight.server.promql.
+        self.external_series: ExternalSeries | None = None
 
     def record_jobs(
         self, infos: Sequence[JobInfo], details: Sequence[msgspec.Struct] | None = None
@@ -98,7 +101,7 @@ class Store(Intake):
             return queries.count_runs(transaction, filter)
 
     def find(self, reference: RunReference) -> StoredRun:
-        """The run that a reference means; a bare id means the latest run of that job."""
+        """The run that a reference names; a bare id names the latest run of that job."""
         with self.database.query() as transaction:
             return queries.find_run(transaction, reference, self.database.where)
 
@@ -110,10 +113,10 @@ class Store(Intake):
         """The run on each of its nodes."""
         with self.database.query() as transaction:
             found = queries.list_nodes(transaction, run_id)
-            if found or self.curves is None:
+            if found or self.external_series is None:
                 return found
             span = find_span(transaction, run_id)
-        return self.curves.nodes(span)
+        return self.external_series.nodes(span)
 
     def executables(self, run_id: int) -> list[StoredExecutable]:
         """What the run executed, by node, the most CPU time first."""
@@ -134,35 +137,35 @@ class Store(Intake):
         since: int | None = None,
         until: int | None = None,
     ) -> list[StoredSeries]:
-        """The run's curves by node, sorted by time; all metrics where none are named."""
+        """The time series by node, sorted by time; all metrics if none are named."""
         with self.database.query() as transaction:
-            if self.curves is None:
+            if self.external_series is None:
                 found = queries.list_series(transaction, run_id, metrics, since, until)
             else:
                 span = find_span(transaction, run_id)
-        if self.curves is not None:
-            return self.curves.series(span, metrics, since, until)
+        if self.external_series is not None:
+            return self.external_series.series(span, metrics, since, until)
         return found or self._archived(
             run_id, lambda archive, run: archive.series(run, metrics, since, until)
         )
 
     def summaries(self, run_id: int) -> list[MetricSummary]:
-        """Minimum, mean, maximum and last of each curve."""
-        if self.curves is not None:
+        """Minimum, mean, maximum and last value of each time series."""
+        if self.external_series is not None:
             return summaries_of(self.series(run_id))
         with self.database.query() as transaction:
             found = queries.list_summaries(transaction, run_id)
         return found or self._archived(run_id, lambda archive, run: archive.summaries(run))
 
     def _archived(
-        self, run_id: int, ask: Callable[[Archive, ArchivedRun], list[_Row]]
+        self, run_id: int, query: Callable[[Archive, ArchivedRun], list[_Row]]
     ) -> list[_Row]:
-        """Ask the archive, where something of the run was pruned."""
+        """Query the archive, if retention removed some of the run."""
         if self.archive is None:
             return []
         with self.database.query() as transaction:
             run = find_archived(transaction, run_id)
-        return [] if run is None else ask(self.archive(), run)
+        return [] if run is None else query(self.archive(), run)
 
     def info(self) -> StoreInfo:
         """How much the store holds."""

@@ -88,7 +88,7 @@ def test_what_cannot_be_worked_out_is_named(filled: Store) -> None:
     for expected in (
         r"path \d+: its digest is not that of its bytes",
         r"run c1:9:\S+: its node a is that of another job",
-        r"spool \d+: batch \d+ is noted twice",
+        r"spool \d+: batch \d+ is recorded twice",
     ):
         assert any(re.fullmatch(expected, line) for line in said), said
 
@@ -121,7 +121,7 @@ def test_a_chunk_whose_bytes_are_damaged(filled: Store) -> None:
         assert fault.where.endswith(f"of run {run.run} on n1")
         assert "damaged" in fault.text
         assert not found.sound
-    assert prune(filled.database, RetentionSettings(series=1), NOW)["thinned"].damaged == 1
+    assert prune(filled.database, RetentionSettings(series=1), NOW)["downsampled"].damaged == 1
     assert check(filled, remove_damaged=True).sound
     assert filled.series(run.id) == []
     assert_sound(filled)
@@ -159,13 +159,13 @@ def test_a_file_that_is_damaged(tmp_path: Path, seed: int) -> None:
 def test_a_thinned_store_is_sound_and_its_summary_is_looked_at(store: Store) -> None:
     fill(store, range(3), age=50, now=NOW)
     summed(store)
-    assert prune(store.database, RetentionSettings(series=10), NOW)["thinned"].runs == 3
+    assert prune(store.database, RetentionSettings(series=10), NOW)["downsampled"].runs == 3
     assert_sound(store)
     wrong = codec.compress(msgspec.msgpack.encode({}))
     _change(store, "UPDATE chunks SET summary = :data WHERE id = (SELECT min(id) FROM chunks)",
             data=wrong)  # fmt: skip
     assert [fault.text for fault in check(store).faults] == [
-        "its summary is not that of a thinned series"
+        "its summary is not that of a downsampled series"
     ]
 
 
@@ -229,10 +229,10 @@ def test_what_a_store_holds(store: Store) -> None:
     prune(store.database, RetentionSettings(series=1), NOW)
     found = take_inventory(store.database)
     assert (found.runs, found.open_runs, found.nodes, found.chunks) == (302, 1, 301, 301)
-    assert found.thinned_chunks >= 1
+    assert found.downsampled_chunks >= 1
     assert {name: held.rows for name, held in found.classes.items()} == {
         "series": 301, "executables": 301 * 3 + 301 + 7, "runs": 603,
-        "sums by day": 0, "scheduler": 0, "agents": 3, "other": 0,
+        "daily rollups": 0, "scheduler": 0, "agents": 3, "other": 0,
     }  # fmt: skip
     sizes = [held.bytes for held in found.classes.values()]
     assert all(size is not None and size > 0 for size in sizes)
@@ -266,7 +266,7 @@ from jobsight.config.settings import RetentionSettings
 from jobsight.store.maintenance import retention
 from jobsight.store.store import Store
 from tests.store.many import NOW
-retention.NODES_AT_ONCE = retention.THINNED_AT_ONCE = 5
+retention.NODES_BATCH_SIZE = retention.DOWNSAMPLED_BATCH_SIZE = 5
 keep = RetentionSettings(series=10, downsampled=30, executables=30, runs=60)
 with Store.open(sys.argv[1]) as store:
     retention.prune(store.database, keep, NOW, rest=lambda seconds: print("rest", flush=True))

@@ -10,9 +10,9 @@ from jobsight.model import SECOND
 from jobsight.server.api import series as pages
 from jobsight.store.maintenance import retention
 from jobsight.store.maintenance.retention import (
+    DOWNSAMPLED,
     EXECUTABLES,
     SERIES,
-    THINNED,
     classes,
     preview,
     prune,
@@ -43,7 +43,7 @@ def test_nothing_goes_where_everything_is_kept(store: Store) -> None:
     assert store.info() == before
     # By default, too, no run, executable or curve is lost.
     kept = {one.name for one in classes(RetentionSettings(), NOW)}
-    assert kept == {"thinned"}
+    assert kept == {"downsampled"}
 
 
 def test_series_are_thinned_once_and_their_page_is_drawn(store: Store) -> None:
@@ -51,7 +51,7 @@ def test_series_are_thinned_once_and_their_page_is_drawn(store: Store) -> None:
     fill(store, [2], age=10, now=NOW)
     old, new = find(store, "1"), find(store, "2")
     before, summary = cpu_growth(store, old.id), store.summaries(old.id)
-    taken = _prune(store, series=30)["thinned"]
+    taken = _prune(store, series=30)["downsampled"]
     assert (taken.runs, taken.rows) == (1, 1)
     assert 0 < taken.bytes_left < taken.bytes
     (found,) = store.series(old.id)
@@ -63,8 +63,8 @@ def test_series_are_thinned_once_and_their_page_is_drawn(store: Store) -> None:
     drawn = reply.nodes[0].metrics["cpu.time"].mean
     assert drawn[1:] == pytest.approx([20 / 30] * (len(drawn) - 1), rel=1e-3)
     assert count(store, "chunks", f"resolution <= {300 * SECOND} AND level = 2") == 1
-    assert (_pruned(store, 1), _pruned(store, 2)) == (THINNED, 0)
-    assert _prune(store, series=30)["thinned"].runs == 0
+    assert (_pruned(store, 1), _pruned(store, 2)) == (DOWNSAMPLED, 0)
+    assert _prune(store, series=30)["downsampled"].runs == 0
 
 
 def test_each_class_goes_at_its_own_age(store: Store) -> None:
@@ -74,12 +74,12 @@ def test_each_class_goes_at_its_own_age(store: Store) -> None:
     summed(store)
     expected = preview(store.database, RetentionSettings(**keep), NOW)
     taken = _prune(store, **keep)
-    for name in ("runs", "series", "executables", "thinned"):
+    for name in ("runs", "series", "executables", "downsampled"):
         assert (expected[name].runs, expected[name].rows, expected[name].bytes) == (
             taken[name].runs, taken[name].rows, taken[name].bytes,
         )  # fmt: skip
     states = [_pruned(store, job) for job in range(4)]
-    assert states == [0, THINNED, SERIES, SERIES | EXECUTABLES]
+    assert states == [0, DOWNSAMPLED, SERIES, SERIES | EXECUTABLES]
     rows = [[len(found.times) for found in store.series(run.id)] for run in store.runs()]
     assert [bool(found) for found in rows] == [True, True, False, False]
     assert [len(store.executables(run.id)) for run in store.runs()] == [2, 2, 2, 0]
@@ -139,7 +139,7 @@ def test_only_what_is_archived(store: Store) -> None:
 def test_runs_of_many_nodes_go_in_several_transactions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "NODES_AT_ONCE", 3)
+    monkeypatch.setattr(retention, "NODES_BATCH_SIZE", 3)
     start, end = NOW - 50 * DAY, NOW - 49 * DAY
     seen = [sighting(1, f"n{number}", start) for number in range(8)]
     parts = [part(one, executables=[use(b"/bin/a", 1)], final=True) for one in seen]
@@ -165,7 +165,7 @@ def test_what_comes_while_it_is_pruned_stays(store: Store) -> None:
             assert store.write(batch(news))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retention, "NODES_AT_ONCE", 1)
+        patch.setattr(retention, "NODES_BATCH_SIZE", 1)
         prune(store.database, RetentionSettings(series=0, runs=1), NOW, rest=rest)
     assert [run.info.job_id for run in store.runs()] == [1]
 
@@ -201,7 +201,7 @@ def test_two_thousand_runs_while_others_write(store: Store) -> None:
     assert not errors
     assert written > 0
     assert taken["runs"].runs == 2000
-    assert taken["thinned"].runs == 20
+    assert taken["downsampled"].runs == 20
     assert store.count_runs() == 20 + written
     for run in store.runs(limit=20 + written):
         assert len(store.executables(run.id)) == (2 if run.info.end else 50)

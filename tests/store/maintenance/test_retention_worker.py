@@ -46,7 +46,7 @@ def test_a_store_that_fails_does_not_end_it(
         raise RuntimeError("a fault")
 
     monkeypatch.setattr(retention, "claim", fail)
-    monkeypatch.setattr(retention, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.01)
     stopped = threading.Event()
     thread = threading.Thread(
         target=run_retention, args=(store.database, RetentionSettings(), stopped, 0.0)

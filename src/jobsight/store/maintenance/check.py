@@ -1,16 +1,13 @@
-"""What is wrong with one chunk: its bytes, and the columns that speak of them.
+"""The integrity check of a store: the database, references, chunks, and the sums of runs.
 
-Whether a store is sound: the database itself, every chunk, every sum, every reference.
-
-All is read in short transactions, each of which looks at things that belong together: others go on
-writing meanwhile.
-
-The figures of runs worked out from their nodes, to be compared with those that are stored.
+:class:`Checker` reads in short transactions, each of which covers rows that belong together, so
+that others can write meanwhile. It can repair what follows from other data.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -30,6 +27,8 @@ from jobsight.store.series import codec
 from jobsight.store.series.blocks import ARRIVED, SeriesBlock, Summary, join, summarise
 from jobsight.store.series.codec import ChunkError, decompress
 from jobsight.store.write.runs import HIGHEST, RunWriter, of_node, total
+
+logger = logging.getLogger(__name__)
 
 _decode = msgspec.msgpack.Decoder(dict[str, Summary]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -82,7 +81,7 @@ def examine_chunk(row: ChunkRow) -> tuple[list[str], Right]:
     wrong = _summary_fault(row, curves, right)
     if wrong:
         faults.append(wrong)
-        # The extremes of what was thinned away are lost; those of what is left are the best.
+        # The extremes of downsampled rows are lost; those of the rest are the best estimate.
         made = summarise(join([curves]))
         right = right._replace(summary=codec.compress(_encode(made)))
     return faults, right
@@ -103,7 +102,7 @@ def _summary_fault(row: ChunkRow, curves: SeriesBlock, right: Right) -> str:
             if part.first_time < right.first or part.last_time > right.last
         ]
         if outside or stored.keys() != summarise(curves).keys():
-            return "its summary is not that of a thinned series"
+            return "its summary is not that of a downsampled series"
         return ""
     expected = summarise(curves)
     if stored.keys() != expected.keys():
@@ -121,10 +120,10 @@ def _agree(one: Summary, other: Summary) -> bool:
     )
 
 
-#: Rows that are looked at in one transaction; of chunks, which are large, fewer.
-AT_ONCE, CHUNKS_AT_ONCE = 500, 32
-#: So many orphans of one kind are named.
-NAMED = 20
+#: Rows in one transaction; fewer of chunks, which are large.
+BATCH_SIZE, CHUNKS_BATCH_SIZE = 500, 32
+#: Orphans of one kind that are listed.
+MAX_LISTED = 20
 
 _CHUNK = f"SELECT {', '.join(ChunkRow._fields)} FROM chunks WHERE id = :id"
 _RIGHT_CHUNK = """
@@ -158,7 +157,7 @@ LATE = f"""
 
 
 class Fault(msgspec.Struct):
-    """Something that is wrong, and where."""
+    """A fault and where it is."""
 
     where: str
     text: str
@@ -166,14 +165,14 @@ class Fault(msgspec.Struct):
 
 
 class Checked(msgspec.Struct):
-    """What was looked at, and what was found."""
+    """What was checked, and the faults."""
 
     chunks: int = 0
     nodes: int = 0
     runs: int = 0
     paths: int = 0
     faults: list[Fault] = msgspec.field(default_factory=list)
-    #: What is no fault but may be of interest.
+    #: Remarks that are no faults.
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -182,7 +181,7 @@ class Checked(msgspec.Struct):
 
 
 class Checker:
-    """One look through a store."""
+    """One check of a store."""
 
     def __init__(
         self,
@@ -199,8 +198,8 @@ class Checker:
         self.result = Checked()
 
     def run(self) -> Checked:
-        """Look at everything; chunks before nodes before runs, as repairs build on each other."""
-        for look_at in (
+        """Check chunks before nodes before runs, since repairs build on each other."""
+        for check in (
             self._check_engine,
             self._check_references,
             self._check_chunks,
@@ -209,13 +208,17 @@ class Checker:
             self._check_paths,
             self._check_batches,
             self._check_shares,
-            self._take_notes,
+            self._add_notes,
         ):
             try:
-                look_at()
+                check()
             except StoreError as error:
-                # A file that is damaged may not even let itself be read; the rest may.
+                # Other tables of a damaged file may be readable.
                 self._fault("the database", f"it cannot be read: {error}")
+        logger.info(
+            "check: %d chunks, %d nodes, %d runs, %d faults",
+            *(self.result.chunks, self.result.nodes, self.result.runs, len(self.result.faults)),
+        )
         return self.result
 
     def _fault(self, where: str, text: str, repaired: bool = False) -> None:
@@ -244,7 +247,7 @@ class Checker:
         ]
         for done, (table, key) in enumerate(keys, 1):
             there = select(1).where(key.column == key.parent).exists()
-            query = select(*table.primary_key).where(~there).limit(NAMED)
+            query = select(*table.primary_key).where(~there).limit(MAX_LISTED)
             with self._database.read() as connection:
                 for row in connection.execute(query):
                     named = ", ".join(map(str, row))
@@ -255,7 +258,7 @@ class Checker:
 
     def _check_chunks(self) -> None:
         columns = [chunks.c[name] for name in ChunkRow._fields]
-        for rows in self._pages(chunks, columns, CHUNKS_AT_ONCE, "chunks"):
+        for rows in self._pages(chunks, columns, CHUNKS_BATCH_SIZE, "chunks"):
             for values in rows:
                 row = ChunkRow(*values)
                 try:
@@ -272,7 +275,7 @@ class Checker:
             where = f"chunk {row.id} of {name_of_node(connection, row.run_node_id)}"
         if self._repair or self._remove_damaged:
             with self._database.write() as transaction:
-                # The id may be that of another chunk by now.
+                # Another chunk may have the id by now.
                 found = transaction.execute(_CHUNK, {"id": row.id}).fetchone()
                 if found is None or bytes(found[6]) != row.data:
                     return
@@ -299,7 +302,7 @@ class Checker:
         )
         figures = (run_nodes.c.open_chunks, run_nodes.c.first_sample, run_nodes.c.last_sample)
         columns = [run_nodes.c.id, *figures, waiting, first, last]
-        for rows in self._pages(run_nodes, columns, AT_ONCE, "nodes of runs"):
+        for rows in self._pages(run_nodes, columns, BATCH_SIZE, "nodes of runs"):
             for id, open_chunks, first_sample, last_sample, waits, earliest, latest in rows:
                 said = []
                 if open_chunks != waits:
@@ -328,7 +331,7 @@ class Checker:
         names = ("cpu_time", "memory_used_peak", "memory_peak", "first_seen", "last_seen")
         columns = [runs.c[name] for name in ("id", "cluster", "job_id", "start", *names)]
         last = 0
-        for rows in self._pages(runs, columns, AT_ONCE, "runs"):
+        for rows in self._pages(runs, columns, BATCH_SIZE, "runs"):
             with self._database.read() as connection:
                 # Read again, together with the nodes.
                 among = runs.c.id.between(last, rows[-1][0])
@@ -358,7 +361,7 @@ class Checker:
 
     def _check_paths(self) -> None:
         for rows in self._pages(
-            paths, [paths.c.id, paths.c.path, paths.c.digest], AT_ONCE, "paths"
+            paths, [paths.c.id, paths.c.path, paths.c.digest], BATCH_SIZE, "paths"
         ):
             for id, path, digest in rows:
                 if hashlib.blake2b(path, digest_size=16).digest() != digest:
@@ -370,8 +373,8 @@ class Checker:
         overlap = (one.c.first < other.c.first) & (one.c.last >= other.c.first)
         query = select(one.c.spool_id, other.c.first).where(one.c.spool_id == other.c.spool_id)
         with self._database.read() as connection:
-            for spool, first in connection.execute(query.where(overlap).limit(NAMED)):
-                self._fault(f"spool {spool}", f"batch {first} is noted twice")
+            for spool, first in connection.execute(query.where(overlap).limit(MAX_LISTED)):
+                self._fault(f"spool {spool}", f"batch {first} is recorded twice")
 
     def _check_shares(self) -> None:
         with self._database.read() as connection:
@@ -383,7 +386,7 @@ class Checker:
             said = f"{found} rows belong to no run"
             self._fault(tables.contributions.name, said, self._repair)
 
-    def _take_notes(self) -> None:
+    def _add_notes(self) -> None:
         with self._database.read() as connection:
             unused = connection.scalar(text(_UNUSED_PATHS))
             late = connection.scalar(text(f"SELECT count(*) FROM runs WHERE {LATE}"))
@@ -410,7 +413,7 @@ class Checker:
 
 
 def name_of_node(connection: Connection, id: int) -> str:
-    """A row of ``run_nodes`` as a person would call it."""
+    """A readable name of a row of ``run_nodes``."""
     query = (
         select(runs.c.cluster, runs.c.job_id, runs.c.start, run_nodes.c.node)
         .join(runs, runs.c.id == run_nodes.c.run_id)

@@ -1,15 +1,13 @@
-"""How long work on a store says how far it has come.
+"""Backup, restore and copy of a store, between any engines.
 
-All rows of a store as a stream, table by table: read from one, loaded into another.
+A store is read as a stream of rows, table by table, from one snapshot, and loaded in one
+transaction. :func:`back_up` writes the stream to a file and :func:`restore` reads it;
+:func:`copy_store` passes it to another database. The file is
 
-A whole store in one file, from any engine and for any engine.
+    zstd( ( length: u32 LE | message: msgpack )* )
 
-    zstd( length: u32 LE | message: msgpack, again and again )
-
-The messages are an opening, blocks of rows, and a closing with the digest
-of everything before it. A file without its closing was truncated.
-
-A store into another place, SQLite to PostgreSQL or the other way.
+with an opening, blocks of rows, and a closing with the digest of all messages before it. A file
+without its closing was truncated.
 """
 
 from __future__ import annotations
@@ -37,13 +35,12 @@ from jobsight.store.schema.statements import VERSION, quoted
 from jobsight.store.schema.tables import metadata
 from jobsight.store.store import Store
 
-#: Called with what is being done, how much of it is done, and how much there is in all; 0 where
-#: nobody knows.
+#: Called with the name of the work, the amount done and the total; the total is 0 if unknown.
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
-def no_progress(what: str, done: int, whole: int) -> None:
-    """Say nothing."""
+def no_progress(what: str, done: int, total: int) -> None:
+    """Report nothing."""
 
 
 #: Rows of one block; a block ends sooner where its bytes are many.
@@ -55,12 +52,12 @@ FETCHED = {"chunks": 16}
 #: Parents before their children, so that every reference is there when a row comes.
 TABLES = metadata.sorted_tables
 
-#: What says how far some work has come is no content: a store that has only that is empty.
+#: A store with rows in these tables only is empty.
 _NO_CONTENT = frozenset((tables.checkpoints.name,))
 
 
 class Opening(msgspec.Struct, array_like=True, tag="opening", kw_only=True):
-    """What comes first: whose rows these are, and how many."""
+    """The first message: the origin of the rows, and their number."""
 
     #: The revision of the tables, and the release that read them.
     version: str
@@ -80,14 +77,14 @@ class Block(msgspec.Struct, array_like=True, tag="rows"):
 
 @contextmanager
 def snapshot(database: Database) -> Iterator[Connection]:
-    """A view of the whole store as it is now, while others go on writing."""
+    """A consistent view of the store while others write to it."""
     with database.read() as connection:
         if database.postgresql or _has_log(connection):
             yield connection
             return
-    # Without a write-ahead log whoever reads holds up the writer: read a copy.
-    with TemporaryDirectory(prefix="copy-", dir=Path(database.where).parent) as folder:
-        copy = open_database(Path(folder) / "store.db")
+    # Without WAL a reader blocks the writer: read a copy.
+    with TemporaryDirectory(prefix="copy-", dir=Path(database.where).parent) as directory:
+        copy = open_database(Path(directory) / "store.db")
         with closing(copy):
             with database.engine.connect() as one, copy.engine.connect() as other:
                 source, target = one.connection, other.connection
@@ -144,10 +141,7 @@ def load(
     *,
     replace: bool = False,
 ) -> None:
-    """Make a store of the rows, in one transaction: all of them or nothing.
-
-    The store must be empty, unless what it holds is to be replaced.
-    """
+    """Create a store from the rows in one transaction; it must be empty, or is replaced."""
     versions.check_known(opening.version, "the backup")
     with database.read() as connection:
         versions.check_version(connection, database.where)
@@ -164,12 +158,12 @@ def load(
 
 
 def _make_tables(connection: Connection, version: str) -> None:
-    """Empty tables of a version, in place of those that are there."""
+    """Create empty tables of a version, in place of existing ones."""
     if (
         connection.dialect.name == "postgresql"
         and versions.stored_version(connection) == version == VERSION
     ):
-        # A site may have views on them, and rights, which would go with the tables.
+        # A site may have views and grants on the tables, which dropping would remove.
         names = ", ".join(table.name for table in TABLES)
         connection.execute(text(f"TRUNCATE {names}"))
         return
@@ -185,7 +179,7 @@ def refuse_content(connection: Connection, where: str) -> None:
         if table.name in there and connection.scalar(text(f"SELECT 1 FROM {table.name} LIMIT 1")):
             raise StoreError(
                 f"the store {where} is not empty (there are rows in {table.name}); "
-                "right would be a new file or an empty database, and nothing was changed"
+                "expected a new file or an empty database; nothing was changed"
             )
 
 
@@ -234,7 +228,7 @@ def _compare(connection: Connection, expected: dict[str, int]) -> None:
 
 
 def _set_sequences(connection: Connection) -> None:
-    """Let PostgreSQL number new rows behind those that came with a number."""
+    """Let PostgreSQL continue the ids after those of the loaded rows."""
     for table in TABLES:
         if "id" in table.columns:
             connection.execute(
@@ -252,11 +246,11 @@ _LENGTH = struct.Struct("<I")
 
 
 class BackupError(StoreError):
-    """A file that is no backup, or no longer."""
+    """A file that is not a backup, or is damaged."""
 
 
 class Closing(msgspec.Struct, array_like=True, tag="closing"):
-    """What comes last."""
+    """The last message."""
 
     rows: int
     digest: bytes
@@ -269,15 +263,12 @@ _decode = msgspec.msgpack.Decoder(Opening | Block | Closing).decode
 def back_up(
     database: Database, file: Path, progress: Progress = no_progress, *, replace: bool = False
 ) -> Opening:
-    """Write all of a store into a file while others go on writing to the store.
-
-    The file is there whole or not at all.
-    """
+    """Write a store to a file, atomically, while others write to the store."""
     if file.exists() and not replace:
-        raise BackupError(f"{file} is there already; choose another name, or --force")
+        raise BackupError(f"{file} exists already; choose another name or use --force")
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
-        # Jobs are their users' own business: nobody else reads the file.
+        # Jobs are private to their users: nobody else may read the file.
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as opened, snapshot(database) as connection:
             opening, blocks = read(connection)
@@ -285,7 +276,7 @@ def back_up(
             opened.flush()
             os.fsync(opened.fileno())
         os.replace(partial, file)
-        _sync_folder(file.parent)
+        _sync_directory(file.parent)
     except OSError as error:
         raise BackupError(f"{file} cannot be written: {error.strerror}") from None
     finally:
@@ -320,7 +311,7 @@ def restore(
     *,
     replace: bool = False,
 ) -> Opening:
-    """Make a store of a backup, which is read through to its end before anything is changed."""
+    """Create a store from a backup, which is verified before anything is changed."""
     opening = verify(file, progress)
     with closing(open_database(location)) as database:
         load(database, opening, _rows(file), progress, replace=replace)
@@ -328,7 +319,7 @@ def restore(
 
 
 def verify(file: Path, progress: Progress = no_progress) -> Opening:
-    """Read a whole backup, or raise an error that says what is wrong with it."""
+    """Read all of a backup, or raise a :class:`BackupError`."""
     messages = _messages(file)
     opening = next(messages, None)
     if not isinstance(opening, Opening):
@@ -357,8 +348,8 @@ def _messages(file: Path) -> Iterator[Opening | Block | Closing]:
         with file.open("rb") as opened:
             reader = zstandard.ZstdDecompressor().stream_reader(opened, read_size=_PIECE)
             while True:
-                length = _take(reader, _LENGTH.size)
-                body = _take(reader, *_LENGTH.unpack(length))
+                length = _read_exactly(reader, _LENGTH.size)
+                body = _read_exactly(reader, *_LENGTH.unpack(length))
                 message = _decode(body)
                 if isinstance(message, Closing):
                     break
@@ -370,15 +361,15 @@ def _messages(file: Path) -> Iterator[Opening | Block | Closing]:
             yield message
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, EOFError) as error:
         raise BackupError(
-            f"{file} is no backup of jobsight, or damaged, or cut short ({error}); "
+            f"{file} is not a backup of jobsight, is damaged or truncated ({error}); "
             "nothing was changed"
         ) from None
     except OSError as error:
         raise BackupError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _take(reader: zstandard.ZstdDecompressionReader, size: int) -> bytes:
-    # Piece by piece: a length that is damaged must not ask for gigabytes at once.
+def _read_exactly(reader: zstandard.ZstdDecompressionReader, size: int) -> bytes:
+    # In pieces: a damaged length must not allocate gigabytes.
     pieces = []
     while size:
         piece = reader.read(min(size, _PIECE))
@@ -389,8 +380,8 @@ def _take(reader: zstandard.ZstdDecompressionReader, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -398,10 +389,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def copy_store(source: str, target: str, progress: Progress = no_progress) -> Opening:
-    """Bring all rows of a store into an empty one; the first stays as it is.
-
-    The target is filled in one transaction: after a failure it is as empty as before.
-    """
+    """Copy all rows of a store to an empty one, in one transaction."""
     with Store.open(source) as store, closing(open_database(target)) as database:
         if database.where == store.database.where:
             raise StoreError(f"{source} and {target} are the same store")

@@ -1,4 +1,4 @@
-"""What a store holds: how much of each class, from when to when, and who still reports."""
+"""What a store holds: rows and bytes of each class, the range of runs, and the agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASSES: dict[str, tuple[Table, ...]] = {
     "series": (chunks,),
     "executables": (executables, steps, paths, software),
     "runs": (runs, run_nodes, tables.run_details),
-    "sums by day": (tables.contributions, tables.usage_by_day, tables.software_by_day),
+    "daily rollups": (tables.contributions, tables.usage_by_day, tables.software_by_day),
     "scheduler": (tables.cluster_records, tables.checkpoints),
     "agents": (agents, spools, batches, tokens),
 }
@@ -42,20 +42,20 @@ CLASSES["other"] = tuple(
     for table in metadata.tables.values()
     if not any(table in tables for tables in CLASSES.values())
 )
-#: Chunks that are unpacked to say what a value costs: all of them would take hours.
-SAMPLED = 100
+#: Chunks that are decoded to estimate the bytes of a value.
+SAMPLED_CHUNKS = 100
 
 
 class Holding(msgspec.Struct):
     """One class of data."""
 
     rows: int
-    #: On disk with indices; None where the engine does not say.
+    #: On disk with indices; None if the engine does not report it.
     bytes: int | None
 
 
 class LastHeard(msgspec.Struct):
-    """An agent, and when a batch came from it."""
+    """An agent and the time of its last batch."""
 
     cluster: str
     node: str
@@ -71,29 +71,29 @@ class Inventory(msgspec.Struct, kw_only=True):
     #: Of the database, and how much of that is free for new rows.
     size: int
     reusable: int | None
-    #: Of the disk; None where it is another machine's.
+    #: Of the disk; None for PostgreSQL.
     disk_free: int | None
     classes: dict[str, Holding]
     runs: int
     open_runs: int
     nodes: int
     chunks: int
-    thinned_chunks: int
+    downsampled_chunks: int
     #: By start.
     oldest: int | None
     newest: int | None
-    #: Of compressed series, by some chunks from all ages; None where there is none.
+    #: Of compressed series, estimated from some chunks; None without chunks.
     bytes_a_value: float | None
     agents: list[LastHeard]
 
 
 def take_inventory(database: Database) -> Inventory:
-    """Count what is there; the sizes are those of the engine itself."""
+    """Count rows; sizes are those that the engine reports."""
     with database.read() as connection:
         oldest, newest = connection.execute(
             select(func.min(runs.c.start), func.max(runs.c.start))
         ).one()
-        thinned = select(func.count()).where(chunks.c.resolution.is_not(None))
+        downsampled = select(func.count()).where(chunks.c.resolution.is_not(None))
         open_runs = select(func.count()).where(runs.c.end.is_(None))
         counts = _counts(connection)
         return Inventory(
@@ -108,7 +108,7 @@ def take_inventory(database: Database) -> Inventory:
             open_runs=connection.scalar(open_runs) or 0,
             nodes=counts[run_nodes.name],
             chunks=counts[chunks.name],
-            thinned_chunks=connection.scalar(thinned) or 0,
+            downsampled_chunks=connection.scalar(downsampled) or 0,
             oldest=oldest,
             newest=newest,
             bytes_a_value=_bytes_a_value(connection),
@@ -157,7 +157,7 @@ def size_of(connection: Connection) -> int:
 
 
 def disk_free(database: Database) -> int:
-    """The bytes that may still be written beside an SQLite file."""
+    """The bytes free on the disk of an SQLite file."""
     found = os.statvfs(Path(database.where).absolute().parent)
     return found.f_bavail * found.f_frsize
 
@@ -198,7 +198,7 @@ def _sizes(connection: Connection) -> dict[str, int]:
     try:
         return {name: int(size) for name, size in connection.execute(text(query))}
     except OperationalError:
-        # Some builds of SQLite cannot say it.
+        # Some builds of SQLite lack dbstat.
         return {}
 
 
@@ -206,10 +206,10 @@ def _bytes_a_value(connection: Connection) -> float | None:
     lowest, highest = connection.execute(select(func.min(chunks.c.id), func.max(chunks.c.id))).one()
     if lowest is None:
         return None
-    step = max((highest - lowest) // SAMPLED, 1)
+    step = max((highest - lowest) // SAMPLED_CHUNKS, 1)
     found: dict[int, bytes] = {}
-    for place in range(lowest, highest + 1, step):
-        query = select(chunks.c.id, chunks.c.data).where(chunks.c.id >= place)
+    for first in range(lowest, highest + 1, step):
+        query = select(chunks.c.id, chunks.c.data).where(chunks.c.id >= first)
         row = connection.execute(query.order_by(chunks.c.id).limit(1)).one()
         found[row.id] = row.data
     values = 0

@@ -1,10 +1,9 @@
-"""Taking away what is too old, in short transactions: those who write are never held up.
+"""Retention: downsample and delete old data, in short transactions that do not block writers.
 
-What may go by its age: the classes of what runs leave, and which runs have come so far.
-
-Ages count from the end of a run. A run whose end is not known is never touched.
-
-What is too old, taken away in the background of a server: once a day, by one of several.
+:func:`classes` translates the settings to classes of data with the runs that are due;
+:class:`Pruner` works through them; :func:`retention_worker` does so once a day in the background
+of a server, in one of several. Ages count from the end of a run; a run without a known end is
+never touched.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from jobsight.store.store import Store
 from jobsight.util.workers import in_background
 
 #: Nodes of runs in one transaction.
-NODES_AT_ONCE = 128
-#: Chunks that wait to be thinned are read whole: those of so many nodes.
-THINNED_AT_ONCE = 32
-PATHS_AT_ONCE = 500
-#: Seconds of rest after each transaction, at most: as long as it took, so that writers of other
-#: processes, which can only try again and again, have their turn.
-LONGEST_PAUSE = 1.0
+NODES_BATCH_SIZE = 128
+#: The same for downsampling, which reads all chunks of the nodes.
+DOWNSAMPLED_BATCH_SIZE = 32
+PATHS_BATCH_SIZE = 500
+#: The pause after each transaction is as long as it took, up to these seconds: writers of other
+#: processes can only retry.
+MAX_PAUSE = 1.0
 
 _CHUNKS = """
     SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE run_node_id IN (:keys)
@@ -54,7 +53,7 @@ _UNUSED_PATHS = """
         AND NOT EXISTS (SELECT 1 FROM executables WHERE path_id = paths.id)
 """
 _REMOVE_PATH = "DELETE FROM paths WHERE id = :id"
-#: The sums by day keep the hours: the share of the run is forgotten, not marked to be taken out.
+#: The daily rollups keep the hours: the share of the run is deleted, not subtracted.
 _REMOVE_RUN = (
     "DELETE FROM run_nodes WHERE run_id = :id",
     "DELETE FROM contributions WHERE run_id = :id AND NOT dropped",
@@ -64,7 +63,7 @@ _REMOVE_RUN = (
 #: Of each export by its name, since its key begins with that.
 _REMOVE_EXPORTED = "DELETE FROM exported WHERE name = :name AND run_id = :id"
 _MARK = "UPDATE runs SET pruned = pruned | :bit WHERE id = :id"
-_INSERT_THINNED = """
+_INSERT_DOWNSAMPLED = """
     INSERT INTO chunks (run_node_id, first, last, rows, level, data, summary, resolution)
     VALUES (:run_node_id, :first, :last, :rows, 2, :data, :summary, :resolution)
 """
@@ -79,7 +78,7 @@ class Pruned(msgspec.Struct):
     #: Of series: compressed, as they were and as they are.
     bytes: int = 0
     bytes_left: int = 0
-    #: Old enough, but neither archived nor in the sums by day yet.
+    #: Old enough, but not archived or not in the daily rollups yet.
     waiting: int = 0
     #: Chunks that cannot be read; they stay as they are.
     damaged: int = 0
@@ -101,9 +100,9 @@ def prune(
     progress: Progress = no_progress,
     rest: Callable[[float], object] = time.sleep,
 ) -> dict[str, Pruned]:
-    """Thin and remove what the settings no longer keep; how much, by class.
+    """Downsample and delete what the settings no longer keep; returns how much, by class.
 
-    ``rest`` is called after each transaction; it ends the work where it gives a true value.
+    ``rest`` is called with a pause after each transaction; a true result ends the work.
     """
     return Pruner(database, keep, time.time_ns() if now is None else now, progress, rest).run()
 
@@ -138,7 +137,7 @@ class Pruner:
     def _work_through(self, one: Class, taken: Pruned) -> None:
         with self._database.read() as connection:
             whole, taken.waiting = _runs(connection, one)
-        at_once = THINNED_AT_ONCE if one.name == "thinned" else NODES_AT_ONCE
+        at_once = DOWNSAMPLED_BATCH_SIZE if one.name == "downsampled" else NODES_BATCH_SIZE
         for page in one.pages(self._database):
             with self._database.read() as connection:
                 nodes = _nodes_of(connection, page)
@@ -149,7 +148,7 @@ class Pruner:
                 self._progress(f"runs, {one.name}", min(taken.runs, whole), whole)
 
     def _do(self, one: Class, unit: _Unit, taken: Pruned) -> None:
-        thinned = self._thin(unit.nodes, taken) if one.name == "thinned" else {}
+        downsampled = self._downsample(unit.nodes, taken) if one.name == "downsampled" else {}
         began = time.monotonic()
         with self._database.write() as transaction:
             transaction.lock("job", {run.lock for run in unit.runs.values()})
@@ -157,8 +156,8 @@ class Pruner:
             found = f"SELECT id FROM runs WHERE id IN (:keys) AND {one.where()}"
             due = {id for (id,) in transaction.look_up(found, _keys(unit.runs))}
             nodes = [id for id, run_id in unit.nodes if run_id in due]
-            if one.name == "thinned":
-                _put(transaction, {id: thinned[id] for id in nodes if id in thinned}, taken)
+            if one.name == "downsampled":
+                _put(transaction, {id: downsampled[id] for id in nodes if id in downsampled}, taken)
             if one.name in ("series", "runs"):
                 taken.rows += _remove_series(transaction, nodes, taken)
             if one.name in ("executables", "runs"):
@@ -171,10 +170,10 @@ class Pruner:
         taken.runs += len(finished)
         self._pause(time.monotonic() - began)
 
-    def _thin(
+    def _downsample(
         self, nodes: list[tuple[int, int]], taken: Pruned
     ) -> dict[int, tuple[list[int], list[Downsampled]]]:
-        """What takes the place of which chunks, worked out before the writer's lock is held."""
+        """The replacements of chunks, computed before the write lock is taken."""
         found = {}
         for node, _ in nodes:
             query = select(chunks.c.id, chunks.c.data).where(chunks.c.run_node_id == node)
@@ -202,13 +201,13 @@ class Pruner:
         """Remove the paths that nothing refers to any more."""
         waiting = sorted(self._paths)
         taken = self.taken["paths"] = Pruned()
-        for place in range(0, len(waiting), PATHS_AT_ONCE):
+        for place in range(0, len(waiting), PATHS_BATCH_SIZE):
             began = time.monotonic()
-            taken.rows += remove_paths(self._database, waiting[place : place + PATHS_AT_ONCE])
+            taken.rows += remove_paths(self._database, waiting[place : place + PATHS_BATCH_SIZE])
             self._pause(time.monotonic() - began)
 
     def _pause(self, worked: float) -> None:
-        self._stopped |= bool(self._rest(min(worked, LONGEST_PAUSE)))
+        self._stopped |= bool(self._rest(min(worked, MAX_PAUSE)))
 
 
 def remove_paths(database: Database, ids: Iterable[int]) -> int:
@@ -283,16 +282,18 @@ def _keys(ids: Iterable[int]) -> list[tuple[int]]:
 
 
 def _put(
-    transaction: Transaction, thinned: dict[int, tuple[list[int], list[Downsampled]]], taken: Pruned
+    transaction: Transaction,
+    downsampled: dict[int, tuple[list[int], list[Downsampled]]],
+    taken: Pruned,
 ) -> None:
-    for node, (ids, made) in thinned.items():
+    for node, (ids, made) in downsampled.items():
         key = {"id": node}
         # A part that came in between is in none of them: the next round looks again.
         if [row[0] for row in transaction.execute(_CHUNK_IDS, key).fetchall()] != ids:
             continue
         taken.rows += _remove_series(transaction, [node], taken)
         rows = [{"run_node_id": node} | part._asdict() for part in made]
-        transaction.execute_many(_INSERT_THINNED, rows)
+        transaction.execute_many(_INSERT_DOWNSAMPLED, rows)
         taken.bytes_left += sum(len(part.data) for part in made)
 
 
@@ -329,12 +330,12 @@ def _exports(database: Database) -> list[str]:
 
 DAY = 86400 * SECOND
 
-#: The bits of ``runs.pruned``: its curves were thinned, removed; its executables were removed.
-THINNED, SERIES, EXECUTABLES = 1, 2, 4
+#: The bits of ``runs.pruned``: time series downsampled, time series deleted, executables deleted.
+DOWNSAMPLED, SERIES, EXECUTABLES = 1, 2, 4
 _ALL = range(8)
 
 #: Runs that are read at once.
-AT_ONCE = 200
+BATCH_SIZE = 200
 
 #: Before any run.
 _FAR = -(2**62)
@@ -377,7 +378,7 @@ class Class(NamedTuple):
                     found = [Due(*row) for row in connection.execute(text(query), values)]
                 if found:
                     yield found
-                if len(found) < AT_ONCE:
+                if len(found) < BATCH_SIZE:
                     break
                 values |= {"end": found[-1].end, "id": found[-1].id}
 
@@ -387,7 +388,7 @@ class Class(NamedTuple):
         return [
             f'SELECT id, cluster, job_id, "end" FROM runs WHERE {state} '
             'AND "end" >= :end AND "end" < :until AND ("end" > :end OR id > :id) '
-            f'{self.condition} ORDER BY "end", id LIMIT {AT_ONCE}'
+            f'{self.condition} ORDER BY "end", id LIMIT {BATCH_SIZE}'
             for state in states
         ]
 
@@ -398,11 +399,11 @@ class Class(NamedTuple):
 
 
 def classes(keep: RetentionSettings, now: int) -> list[Class]:
-    """What goes, in the order in which it should: nothing is thinned that is removed then."""
+    """The classes in the order of work: nothing is downsampled that is deleted then."""
     runs, series = _cutoff(keep.runs, now), _cutoff(keep.downsampled, now)
     # As it is now: what changed since is archived again first.
     archived = "AND archived_updated = updated" if keep.only_archived else ""
-    # What is not yet in the sums by day would be missing there for ever.
+    # What is not yet in the daily rollups would be missing there for ever.
     summed = f"{archived} AND NOT stale"
     found = [
         Class("runs", _FAR, runs, (), summed),
@@ -416,12 +417,12 @@ def classes(keep: RetentionSettings, now: int) -> list[Class]:
             EXECUTABLES,
         ),
         Class(
-            "thinned",
+            "downsampled",
             max(runs, series),
             _cutoff(keep.series, now),
-            _without(SERIES | THINNED),
+            _without(SERIES | DOWNSAMPLED),
             archived,
-            THINNED,
+            DOWNSAMPLED,
         ),
     ]
     return [one for one in found if one.since < one.until]
@@ -437,8 +438,9 @@ def _cutoff(days: float, now: int) -> int:
 
 logger = logging.getLogger("jobsight.store")
 
-#: Seconds until a server that has started looks for the first time, and then from look to look.
-FIRST_LOOK, LOOK_EVERY = 60.0, 600.0
+#: Seconds from the start of a server to the first check whether retention is due, and between
+#: checks.
+FIRST_CHECK, CHECK_INTERVAL = 60.0, 600.0
 
 _KNOWN = (
     "INSERT INTO checkpoints (name, value) VALUES ('retention', 0) ON CONFLICT (name) DO NOTHING"
@@ -447,36 +449,39 @@ _CLAIM = "UPDATE checkpoints SET value = :now WHERE name = 'retention' AND value
 
 
 def claim(database: Database, now: int) -> bool:
-    """Whether it is time, and this process the one to do it."""
+    """Whether retention is due and this process is the one to run it."""
     with database.write() as transaction:
         transaction.execute(_KNOWN)
         return transaction.execute(_CLAIM, {"now": now, "before": now - DAY}).rowcount == 1
 
 
 def run_retention(
-    database: Database, keep: RetentionSettings, stopped: threading.Event, first: float = FIRST_LOOK
+    database: Database,
+    keep: RetentionSettings,
+    stopped: threading.Event,
+    first: float = FIRST_CHECK,
 ) -> None:
-    """Prune once a day until told to stop; a failure waits for the next day."""
+    """Prune once a day until stopped; after a failure again on the next day."""
     waited = first
     while not stopped.wait(waited):
-        waited = LOOK_EVERY
+        waited = CHECK_INTERVAL
         try:
             if claim(database, time.time_ns()):
+                logger.info("retention started")
                 taken = prune(database, keep, rest=stopped.wait)
-                for name, part in taken.items():
-                    if part.runs:
-                        logger.info("%s of %d runs gone by age", name, part.runs)
+                counts = [f"{name}: {part.runs} runs" for name, part in taken.items() if part.runs]
+                logger.info("retention finished: %s", ", ".join(counts) or "nothing due")
         except JobsightError as error:
-            logger.warning("what is too old stays: %s", error)
+            logger.warning("retention failed: %s", error)
         except Exception:
-            # A fault of ours must end neither this nor the server.
-            logger.exception("pruning ended by a fault")
+            # A bug must end neither this thread nor the server.
+            logger.exception("retention failed")
 
 
 def retention_worker(
-    store: Store, keep: RetentionSettings, first: float = FIRST_LOOK
+    store: Store, keep: RetentionSettings, first: float = FIRST_CHECK
 ) -> AbstractContextManager[None]:
-    """Prune beside what the block does."""
+    """Run retention in a background thread while the block runs."""
     return in_background(
         "prune", lambda stopped: run_retention(store.database, keep, stopped, first)
     )

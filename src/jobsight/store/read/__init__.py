@@ -1,1 +1,5 @@
-"""TODO store/read"""
+"""Queries of runs.
+
+Start with ``queries.py``; ``external.py`` has the protocols of the archive and of external storage
+for time series, which answer for data that the store does not hold.
+"""

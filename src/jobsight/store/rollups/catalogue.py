@@ -58,7 +58,7 @@ class PathRow(msgspec.Struct, kw_only=True):
     core_hours: float
     #: When the last of its runs began, nanoseconds.
     last: int | None
-    #: None where no rule was asked yet, 0 where none knows it.
+    #: None before the rules were applied, 0 if no rule matches.
     software_id: int | None
 
 

@@ -1,9 +1,9 @@
-"""Reads what the hours of runs are worked out from.
+"""Update of the daily rollups, by differences: the old share of a changed run is subtracted, the
+new one added.
 
-Sums by day, kept right by differences: what a changed run added goes out, the new goes in.
-
-A run is summed up in one transaction with the mark that it waits, so a process that is killed
-leaves it as it was or done. One process sums up at a time; batches go on beside it.
+:func:`sum_up` processes some stale runs in one transaction, in which they also lose their stale
+flag, so that a killed process leaves each run untouched or done. One process updates at a time;
+batches are written concurrently.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_run(transaction: Transaction, run_id: int) -> RunFacts | None:
 class RunNodes(NamedTuple):
     #: By the ids of run and node.
     nodes: dict[int, dict[int, NodeFacts]]
-    #: Runs with a path that no rule was asked for yet.
+    #: Runs with a path to which the rules were not applied yet.
     unnamed: set[int]
     #: The ids of their rows of software.
     software: set[int]
@@ -100,8 +100,8 @@ def read_names(transaction: Transaction, ids: Collection[int]) -> dict[int, RowN
 
 
 #: Runs, and nodes of runs, in one transaction: a batch waits no longer than these take.
-AT_ONCE, NODES_AT_ONCE = 500, 2000
-#: The same in seconds, for runs whose curves have to be read.
+BATCH_SIZE, NODES_BATCH_SIZE = 500, 2000
+#: The same in seconds, for runs whose time series have to be read.
 _LONGEST: Final = 0.2
 #: Seconds in which batches that wait get their turn: a lock may come back to who just gave it up.
 _PAUSE: Final = 0.02
@@ -149,7 +149,7 @@ class Round(NamedTuple):
     after: int | None
 
 
-def sum_up(database: Database, after: int = 0, limit: int = AT_ONCE) -> Round:
+def sum_up(database: Database, after: int = 0, limit: int = BATCH_SIZE) -> Round:
     """Sum up some of the runs that wait, from the lowest id above ``after``, in one transaction."""
     begun = time.monotonic()
     with database.write() as transaction:
@@ -220,7 +220,7 @@ def _waiting(transaction: Transaction, after: int, limit: int) -> list[RunFacts]
     whole = 0
     for *columns, nodes in transaction.execute(sql, {"after": after, "limit": limit}).fetchall():
         whole += nodes
-        if result and whole > NODES_AT_ONCE:
+        if result and whole > NODES_BATCH_SIZE:
             break
         result.append(RunFacts(*columns))
     return result

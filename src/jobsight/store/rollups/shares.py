@@ -1,11 +1,9 @@
-"""What one run adds to the sums by day: worked out from the run alone, the same every time.
+"""The share of one run in the daily rollups, computed from the run alone.
 
-No clock is read here: an open run counts up to its last sample, so whoever works it out again
-from the same records gets the same figures.
-
-Whole numbers split into whole numbers whose sum is exactly what was split.
-
-The CPU counter of a run at the midnights it went through, from its curves.
+:func:`contribution` splits the usage of a run over days and software names. No clock is read: an
+open run counts up to its last sample, so the same records always give the same figures. Integers
+are split into integers with exactly the same sum. :func:`with_day_boundaries` reads the CPU
+counter at midnight from the time series.
 """
 
 from __future__ import annotations
@@ -126,7 +124,7 @@ class RowName(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What one executable used on one node, over the lives of the agent; CPU nanoseconds."""
+    """What one executable used on one node, over the agent epochs; CPU nanoseconds."""
 
     #: Of the path: puts equal remainders in an order that no numbering of rows can change.
     digest: bytes
@@ -141,7 +139,7 @@ class NodeFacts(NamedTuple):
     #: The counter of the job there, in nanoseconds; None where it was never read.
     cpu_time: int | None
     uses: Sequence[Use]
-    #: The counter at each of the run's midnights, where a curve says so.
+    #: The counter at each midnight of the run, if there is a time series of it.
     at_midnight: Sequence[int] | None = None
 
     def counted(self) -> int:
@@ -239,7 +237,7 @@ def _usage_by_day(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[DayShare]:
 
 
 def _cpu_at_midnights(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[int]:
-    """The CPU nanoseconds of all nodes up to each midnight, evenly where no curve tells."""
+    """CPU nanoseconds of all nodes up to each midnight; in proportion to time without a series."""
     start, end = run.interval()
     result = []
     for place, midnight in enumerate(run.midnights()):
@@ -376,7 +374,7 @@ _CHUNKS_OF_RUN = """
 def with_day_boundaries(
     transaction: Transaction, run: RunFacts, nodes: dict[int, NodeFacts]
 ) -> list[NodeFacts]:
-    """The nodes of a run, with their counters at its midnights where curves tell them."""
+    """The nodes of a run, with their counters at midnight if there are time series of them."""
     if not nodes or not run.midnights():
         return list(nodes.values())
     parts: dict[int, list[SeriesBlock]] = {}
@@ -384,8 +382,8 @@ def with_day_boundaries(
         try:
             times, columns = codec.decode(bytes(data), frozenset([_CPU]))
         except ChunkError as error:
-            # Its hours are right without it, only less exactly laid on the days.
-            logger.warning("a curve of run %d is left out of its sums: %s", run.id, error)
+            # The total is right without it; only the split over days is less exact.
+            logger.warning("run %d: a chunk is not used for its daily rollups: %s", run.id, error)
             continue
         if _CPU in columns:
             parts.setdefault(run_node_id, []).append(SeriesBlock(times, columns))
@@ -400,7 +398,7 @@ def _read_off(curves: SeriesBlock, run: RunFacts, node: NodeFacts) -> list[int]:
     start, end = run.interval()
     values = curves.columns[_CPU]
     inside = present(values) & (curves.times > start) & (curves.times < end)
-    # It counts from nothing at the start and up to what was booked at the end.
+    # The counter is zero at the start and has its stored value at the end.
     times = np.concatenate(([start], curves.times[inside], [end])) - start
     points = np.concatenate(([0], values[inside], [node.counted()])).astype(np.float64)
     counter = np.minimum(np.maximum.accumulate(points), node.counted())

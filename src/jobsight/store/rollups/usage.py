@@ -1,11 +1,8 @@
-"""Days, weeks and months of the sums, as numbers of days since 1970 in UTC and as names.
+"""Queries of usage, grouped by any of the dimensions.
 
-Who used what, from the sums by day: one question, rows by any of their keys.
-
-Use by node: from the executables themselves, since the sums by day know no nodes.
-
-Whole runs count, by the time of their start. Allocations are not known by node, so there are no
-core or GPU hours.
+:func:`usage` reads the daily rollups. :func:`node_usage` groups by node and reads the executables,
+since the rollups have no nodes: it counts complete runs by their start, and has no core or GPU
+hours, since allocations are not known by node. Days are numbers since 1970 in UTC.
 """
 
 from __future__ import annotations
@@ -152,9 +149,9 @@ class Question(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class UsageKey(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a group has in common; keys that were not asked for are left out."""
+    """What a group has in common; keys that were not requested are left out."""
 
-    #: "software", "undetermined" or "not attributed", where software was asked for.
+    #: "software", "undetermined" or "not attributed", if software was requested.
     kind: str | None = None
     software: str | None = None
     version: str | None = None
@@ -171,7 +168,7 @@ class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
     node: str | None = None
     #: 2026-11-15, 2026-W46 or 2026-11.
     period: str | None = None
-    #: Runs that began in the time asked for.
+    #: Runs that started in the requested interval.
     jobs: int
     users: int
     executions: int
@@ -179,7 +176,7 @@ class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
     #: Shares of what was allocated, by CPU time.
     core_hours: float | None
     gpu_hours: float | None
-    #: Only where no software was asked for.
+    #: None if software was requested.
     memory_gib_hours: float | None = None
     #: The first and the last day of use.
     first: str
@@ -198,7 +195,7 @@ def check(question: Question, allowed: tuple[str, ...] = DIMENSIONS) -> None:
     for name in question.by:
         if name not in (*DIMENSIONS, "node"):
             known = ", ".join((*DIMENSIONS, "node"))
-            raise ConfigError(f"there is no grouping by {name!r}; right: {known}")
+            raise ConfigError(f"there is no grouping by {name!r}; expected {known}")
         if name not in allowed:
             raise ConfigError(f"by node whole runs are counted, which cannot be grouped by {name}")
     if len({*question.by} & {*PERIODS}) > 1:
@@ -228,7 +225,7 @@ def usage(connection: Connection, question: Question) -> list[UsageRow]:
 
 
 def _runs(question: Question, table: FromClause) -> ColumnElement[int]:
-    """The column that counts a run once in each group, by the finest name that is asked for."""
+    """The column that counts a run once in each group, by the finest requested name."""
     asked = {*question.by, *question.given(*NAMES[:2])}
     for name, column in _COUNTED_BY.items():
         if name in asked:
@@ -375,7 +372,7 @@ def node_usage(connection: Connection, question: Question) -> list[UsageRow]:
 
 
 def _seen(question: Question) -> FromClause:
-    """The sightings of the runs that the question asks for."""
+    """The sightings of the requested runs."""
     owners = {name: func.coalesce(runs.c[name], "") for name in OWNERS}
     query = select(
         *(column.label(name) for name, column in owners.items()),
@@ -415,7 +412,7 @@ def _figures(seen: FromClause, cpu_time: ColumnElement[Any], executions: Any) ->
 
 
 def _counted(connection: Connection, by: Sequence[str], seen: FromClause) -> list[UsageRow]:
-    """By the jobs' own counters; programs are counted beside."""
+    """By the counters of the jobs; executions are counted separately."""
     columns = [seen.c[name] for name in by]
     cpu_time = _microseconds(seen.c.cpu_time)
     query = select(*columns, *_figures(seen, cpu_time, literal_column("0")))

@@ -1,7 +1,5 @@
-"""The tables of the store, the same for SQLite and PostgreSQL.
-
-Tables that are worked out from the others, or hold what the scheduler alone knows.
-"""
+"""The tables of the store, the same for SQLite and PostgreSQL: first what agents send, then tables
+that are derived from them, and records of the scheduler."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ INFO_FIELDS = (
     Column("partition", Text),
     Column("qos", Text),
     Column("command", Text),
-    # A msgpack list: only ever read whole. Who ran where is asked of run_nodes.
+    # A msgpack list, always read as a whole; queries by node use run_nodes.
     Column("nodes", LargeBinary),
     Column("cpus", BigInteger),
     Column("memory", BigInteger),
@@ -76,7 +74,7 @@ runs = Table(
     Column("id", Id, primary_key=True),
     Column("cluster", Text, nullable=False),
     Column("job_id", BigInteger, nullable=False),
-    # Of a provisional run: the birth of its first sighting, or the time of submission.
+    # Of a provisional run: the creation time of its first sighting, or the submission time.
     Column("start", BigInteger, nullable=False),
     *INFO_FIELDS,
     #: No record with a start has come from the scheduler yet.
@@ -88,15 +86,15 @@ runs = Table(
     Column("first_seen", BigInteger),
     Column("last_seen", BigInteger),
     Column("updated", BigInteger, nullable=False),
-    # Changed since its share of the sums by day was worked out; see jobsight.store.rollups.rollups.
+    # Changed since the daily rollups were updated; see jobsight.store.rollups.rollups.
     Column("stale", Boolean, nullable=False, server_default=true()),
-    # The file of the archive that holds the run, under the archive's own folder, and what
-    # ``updated`` and ``start`` were then. A change takes archived_updated away: where there is one,
-    # the archive holds the run as it is now.
+    # The file of the archive that holds the run, relative to the archive's directory, and
+    # ``updated`` and ``start`` at that time. A change resets archived_updated: if it is set, the
+    # archive holds the current state of the run.
     Column("archived", Text),
     Column("archived_updated", BigInteger),
     Column("archived_start", BigInteger),
-    # What was taken away by age: bits of jobsight.store.maintenance.retention.
+    # What retention has removed: bits of jobsight.store.maintenance.retention.
     Column("pruned", SmallInteger, nullable=False, server_default="0"),
     UniqueConstraint("cluster", "job_id", "start"),
     Index(None, "job_id"),
@@ -116,8 +114,8 @@ runs = Table(
         sqlite_where=text('"end" IS NULL'),
         postgresql_where=text('"end" IS NULL'),
     ),
-    # What waits for the archive. Not by ``updated``: each batch changes that, and PostgreSQL would
-    # renew all entries of the run's row in every index.
+    # Runs to be archived. Not by ``updated``: each batch changes that, and PostgreSQL would update
+    # all indices of the row.
     Index(
         "ix_runs_unarchived",
         "end",
@@ -125,7 +123,7 @@ runs = Table(
         postgresql_where=text('archived_updated IS NULL AND "end" IS NOT NULL'),
     ),
     Index(None, "end"),
-    # The next that is old enough for something is found without a look at what was pruned before.
+    # Finds the next run that is due without reading runs that were pruned before.
     Index(None, "pruned", "end"),
 )
 
@@ -142,7 +140,7 @@ run_nodes = Table(
     Column("birth", BigInteger, nullable=False),
     Column("sluid", Text),
     Column("restart_count", BigInteger),
-    # The agent's life that was heard last, and when that batch was written.
+    # The agent epoch of the last batch, and when it was written.
     Column("epoch", Text, nullable=False),
     Column("written", BigInteger, nullable=False),
     # JobTotals and the coverages are msgpack documents: they are read whole, and a new figure
@@ -170,12 +168,12 @@ chunks = Table(
     Column("first", BigInteger, nullable=False),
     Column("last", BigInteger, nullable=False),
     Column("rows", Integer, nullable=False),
-    # 0 as it arrived, 1 joined while the job ran, 2 the whole of the node's series.
+    # 0 as it arrived, 1 joined while the job ran, 2 all of the node's series.
     Column("level", SmallInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
     # The summaries of the metrics, from level 1 on; see jobsight.store.series.blocks.
     Column("summary", LargeBinary),
-    # Nanoseconds between two rows of a series that was thinned out to be kept longer.
+    # Nanoseconds between two rows of a downsampled series.
     Column("resolution", BigInteger),
     CheckConstraint("level BETWEEN 0 AND 2", name="level"),
     Index(None, "run_node_id", "first"),
@@ -188,8 +186,8 @@ paths = Table(
     # PostgreSQL cannot index values of 4,096 bytes, so the uniqueness lies on their digest.
     Column("digest", LargeBinary(16), nullable=False, unique=True),
     Column("path", LargeBinary, nullable=False),
-    # What the rules called it: a row of software, 0 where no rule knows it, NULL where none was
-    # asked yet.
+    # The software name by the rules: a row of software, 0 if no rule matches, NULL before the rules
+    # were applied.
     Column("software_id", BigInteger),
     Column("named", BigInteger),
     Index(None, "software_id"),
@@ -268,7 +266,7 @@ spools = Table(
     UniqueConstraint("agent_id", "name"),
 )
 
-# One row per unbroken stretch of sequence numbers, not per batch: the table grows with the gaps
+# One row per interval of sequence numbers, not per batch: the table grows with the gaps
 # (what a full spool had to drop), which are few.
 batches = Table(
     "batches",
@@ -295,16 +293,16 @@ tokens = Table(
 )
 
 
-# What each run adds to the sums by day. Kept, so that a run that changes (a late record, a rule
-# that names its programs otherwise) is taken out of the sums exactly as it went in.
+# The share of each run in the daily rollups, stored so that a changed run (a late record, a changed
+# rule) is subtracted exactly as it was added.
 contributions = Table(
     "contributions",
     metadata,
-    # No foreign key: a run that another one absorbed must still be taken out.
+    # No foreign key: a run that was merged into another must still be subtracted.
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
-    # Grows with each contribution that changes; an export remembers how far it came.
+    # Grows with each change; an export resumes from the last revision it has seen.
     Column("revision", BigInteger, nullable=False),
-    # The run is gone, its share is still in the sums.
+    # The run is deleted, its share is still in the rollups.
     Column("dropped", Boolean, nullable=False, server_default=false()),
     Column("data", LargeBinary, nullable=False),
     Index(None, "revision"),
@@ -363,12 +361,12 @@ software_by_day = Table(
     sqlite_with_rowid=False,
 )
 
-# All that the scheduler says of a run beyond the columns of runs: a msgpack document, compressed.
+# What the scheduler reports of a run beyond the columns of runs: compressed msgpack.
 run_details = Table(
     "run_details",
     metadata,
     Column("run_id", ForeignKey("runs.id"), primary_key=True, autoincrement=False),
-    # When the scheduler last said something new of it; sinks go on from there.
+    # When the document last changed; sinks resume from there.
     Column("changed", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Index(None, "changed"),
@@ -386,7 +384,7 @@ cluster_records = Table(
     sqlite_with_rowid=False,
 )
 
-# How far a piece of work that goes on for ever has come: "export", "rules" ...
+# Where background work resumes: "export", "rules" ...
 checkpoints = Table(
     "checkpoints",
     metadata,
@@ -395,13 +393,13 @@ checkpoints = Table(
     Column("text", Text),
 )
 
-# What an export last said of a run, so that only what has changed is said again.
+# The last exported state of a run, so that only changes are exported again.
 exported = Table(
     "exported",
     metadata,
     Column("name", Text, primary_key=True),
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
-    # NULL of a run that waits: for its end, or because it is to be said again.
+    # NULL for a run that waits for its end or is to be exported again.
     Column("digest", LargeBinary(16)),
     Index(
         "ix_exported_waiting",

@@ -80,7 +80,7 @@ def _check_part(part: JobPart, cluster: str) -> None:
     _number("job id", sighting.job_id, least=0, most=MOST_JOB_ID)
     check_name("boot id", sighting.boot_id, 255, sighting)
     check_name("epoch", part.epoch, 255, sighting)
-    _time("the birth", sighting.birth, sighting)
+    _time("the creation time", sighting.birth, sighting)
     if sighting.sluid is not None:
         check_name("SLUID", sighting.sluid, 255, sighting)
     if sighting.restart_count is not None:

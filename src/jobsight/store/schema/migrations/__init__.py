@@ -1,1 +1,1 @@
-"""Alembic's revisions of the tables, one file each, in the order of their numbers."""
+"""The Alembic revisions of the schema, one file each, in the order of their numbers."""
