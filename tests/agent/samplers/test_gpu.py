@@ -3,6 +3,7 @@
 import json
 import logging
 import stat
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from jobsight.agent.samplers.gpu.devices import NodeGpus
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, Nvml
 from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary, main, plain, record
-from jobsight.agent.samplers.gpu.sampler import GpuSampler
+from jobsight.agent.samplers.gpu.sampler import _ALIASES, _PRINTED, GpuSampler
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import MISSING
 from tests.agent.samplers.jobs import Job, write
@@ -306,13 +307,70 @@ def test_nvidia_smi_takes_over(job: Job, tmp_path: Path, monkeypatch: pytest.Mon
     assert gpu.columns(job.view)["gpu.0.power"] == MISSING
 
 
-def test_metrics_that_are_not_known_are_left_out_and_named(job: Job, library: Library) -> None:
+#: Answers like the nvidia-smi of an H200, from its recorded values.
+_COMMAND = """#!{python}
+import json, sys
+fields = json.load(open("{table}"))
+names = sys.argv[1].partition("=")[2].split(",")
+for name in names:
+    if name not in fields:
+        print(f'Field "{{name}}" is not a valid field to query.\\n')
+        sys.exit(2)
+print(", ".join(fields[name][0] for name in names))
+print(", ".join("uuid-of-0" if name == "uuid" else fields[name][1] for name in names))
+"""
+_TABLE = Path(__file__).parents[2] / "data" / "samplers" / "nvidia-smi-h200.json"
+
+
+# Fault 17: only some 13 of nvidia-smi's names were known.
+def test_every_metric_of_nvidia_smi_can_be_given(
+    job: Job, library: Library, tmp_path: Path
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(_COMMAND.format(python=sys.executable, table=_TABLE))
+    command.chmod(0o755)
+    gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, str(command), 60.0))
+    gpus.printed._background.timeout = 60
+    fields = json.loads(_TABLE.read_text())
+    job.view.gpus = ("5",)
+    names = [*fields, "no.such.field", "x,y"]
+    gpu = sampler(job, library, nvidia_smi_metrics=names, metrics_to_average=["power.draw.instant"])
+    (key,) = {held.gpu.key for held in _held(gpu, job)}
+    uuid = _held(gpu, job)[0].gpu.uuid
+    command.write_text(command.read_text().replace("uuid-of-0", uuid))
+    document = gpu.document(job.view)
+    assert document is not None
+    found = document[key]
+    others = [name for name in fields if name not in _PRINTED and name not in _ALIASES]
+    assert len(others) > 230
+    for name in others:
+        column, text = fields[name]
+        shown = None if text in ("", "N/A") or text.startswith("[") else text
+        shown = uuid if column == "uuid" else shown
+        assert found.get(column.split(" [")[0].replace(".", "_")) == shown, name
+    assert found["power_draw_instant_average"] == float(fields["power.draw.instant"][1])
+    assert found["clocks_event_reasons_gpu_idle"] == "Active"
+    # What NVML has comes from there.
+    assert found["temperature_gpu"] == "33"
+    assert sorted(job.node.errors.causes) == ["metric no.such.field", "metric x,y"]
+
+
+def _held(gpu: GpuSampler, job: Job) -> list[Any]:
+    source = gpu._gpus.source
+    assert source is not None
+    gpu._assign(job.view, source)
+    return list(gpu._job_gpus.values())
+
+
+def test_without_the_command_the_other_metrics_are_there(job: Job, library: Library) -> None:
     job.view.gpus = ("5",)
     gpu = sampler(job, library, nvidia_smi_metrics=["fan.speed", "temperature.gpu"])
+    gpu._gpus.printed._background.timeout = 60
     found = gpu.document(job.view)
     assert found is not None
     assert found["0"]["temperature_gpu"] == "33"
-    assert list(gpu.errors.causes) == ["metric fan.speed"]
+    assert "fan_speed" not in found["0"]
+    assert list(job.node.errors.causes) == ["nvidia-smi"]
 
 
 def test_a_recording_is_replayed_word_by_word(library: Library, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from jobsight.agent.samplers.gpu.nvidia_smi import NvidiaSmi
+from jobsight.agent.samplers.gpu.nvidia_smi import NvidiaSmi, PrintedMetrics
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource, Nvml
 from jobsight.agent.samplers.node import Node, Reading
 from jobsight.agent.samplers.readings import describe
@@ -32,6 +32,8 @@ class NodeGpus:
         self._command = command
         self._timeout = timeout
         self._source: GpuSource | None = None
+        #: Metrics that are in no reading; the command runs only if some are requested.
+        self.printed = PrintedMetrics(node, command, timeout, node.errors)
         #: Why there is no source.
         self.unavailable = ""
         self._tried_at: int | None = None

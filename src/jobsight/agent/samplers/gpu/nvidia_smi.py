@@ -1,8 +1,14 @@
-"""Readings from the nvidia-smi command, for nodes on which NVML cannot be loaded."""
+"""Readings from the nvidia-smi command.
+
+:class:`NvidiaSmi` is the source for nodes on which NVML cannot be loaded. :class:`PrintedMetrics`
+has the metrics that are in no reading, as the command prints them.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading
 from jobsight.agent.samplers.node import Node
@@ -136,3 +142,95 @@ class NvidiaSmi:
 
     def close(self) -> None:
         """The thread exits with its command."""
+
+
+_FIELD: Final = re.compile(r"[A-Za-z0-9_.]{1,100}")
+_REFUSED_FIELD: Final = re.compile(r'Field "([^"]*)" is not a valid field to query')
+_UNIT: Final = re.compile(r" \[[^\]]*\]$")
+
+
+class Printed(NamedTuple):
+    """A value as the command prints it, and the name of its column, without the unit."""
+
+    name: str
+    text: str
+
+
+class PrintedMetrics:
+    """Any metrics that ``nvidia-smi --query-gpu`` knows, of all GPUs of the node."""
+
+    def __init__(self, node: Node, command: str, timeout: float, errors: Errors) -> None:
+        self._node = node
+        self._command = command
+        self._timeout = timeout
+        self._errors = errors
+        self._background: Background[dict[str, dict[str, Printed]]] = Background("nvidia-smi")
+        self._names: dict[str, None] = {}
+        self._interval = _QUERY_INTERVAL
+        self._updated_at: int | None = None
+        self._values: dict[str, dict[str, Printed]] = {}
+
+    def request(self, names: Iterable[str], interval: float) -> None:
+        """Query these metrics from now on, about every ``interval`` seconds."""
+        for name in names:
+            if _FIELD.fullmatch(name):
+                self._names[name] = None
+            else:
+                self._ignore(name)
+        self._interval = max(_QUERY_INTERVAL, round(interval * SECOND) // 2)
+
+    def _ignore(self, name: str) -> None:
+        self._errors.add(f"metric {name}", "nvidia-smi does not know it; it is ignored")
+
+    def values(self, uuid: str) -> dict[str, Printed]:
+        """The last values of a GPU, by the name in the request."""
+        self.update()
+        return self._values.get(uuid, {})
+
+    def update(self) -> None:
+        """Run the command if it is due, and take over its output if it has finished."""
+        now = self._node.clock()
+        due = self._updated_at is None or now - self._updated_at >= self._interval
+        if not self._names or not due:
+            return
+        try:
+            values = self._background.run(self._query)
+        except (OSError, ValueError) as error:
+            self._updated_at, self._values = now, {}
+            self._errors.add("nvidia-smi", error)
+            return
+        if values is not None:
+            self._updated_at, self._values = now, values
+
+    def _query(self) -> dict[str, dict[str, Printed]]:
+        while self._names:
+            names = list(self._names)
+            fields = ",".join(["uuid", *names])
+            options = f"--query-gpu={fields}", "--format=csv,nounits"
+            text = run_command([self._command, *options], self._timeout)
+            refused = _REFUSED_FIELD.search(text)
+            if refused is None:
+                return parse_printed(text, names)
+            # One unknown field refuses the entire query.
+            if refused[1] not in self._names:
+                raise OSError(f"{self._command}: {refused[0]}")
+            del self._names[refused[1]]
+            self._ignore(refused[1])
+        return {}
+
+
+def parse_printed(text: str, names: list[str]) -> dict[str, dict[str, Printed]]:
+    """Parse lines of uuid and values after a line of column names, by uuid and name. A value that
+    the GPU does not provide is left out."""
+    header, *rows = [line.split(", ") for line in text.splitlines()] or [[]]
+    columns = [_UNIT.sub("", column.strip()) for column in header[1:]]
+    gpus: dict[str, dict[str, Printed]] = {}
+    for uuid, *values in rows:
+        if len(values) != len(columns) or len(columns) != len(names):
+            continue
+        gpus[uuid.strip()] = {
+            name: Printed(column, value.strip())
+            for name, column, value in zip(names, columns, values, strict=True)
+            if value.strip() not in ("", "N/A") and not value.startswith("[")
+        }
+    return gpus

@@ -9,6 +9,7 @@ from typing import Final, Unpack
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.base import JobSampler, SamplerOptions, duration, text_list
 from jobsight.agent.samplers.gpu.devices import NodeGpus, parse_gpu_list
+from jobsight.agent.samplers.gpu.nvidia_smi import Printed, parse_number
 from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource
 from jobsight.agent.samplers.readings import Gauge
 from jobsight.model import MISSING, Coverage
@@ -40,6 +41,16 @@ _PRINTED: Final = {
     "memory.total": ("memory_total", 2**20, 0),
     "temperature.gpu": ("temperature", 1, 0),
 }
+#: nvidia-smi's other names for some of them.
+_ALIASES: Final = {
+    "clocks.applications.gr": "clocks.applications.graphics",
+    "clocks.applications.mem": "clocks.applications.memory",
+    "clocks.gr": "clocks.current.graphics",
+    "clocks.mem": "clocks.current.memory",
+    "clocks.sm": "clocks.current.sm",
+    "gpu.power.current_limit": "enforced.power.limit",
+    "gpu.power.requested_limit": "power.limit",
+}
 _METRICS: Final = (
     "power.draw",
     "power.limit",
@@ -53,12 +64,17 @@ _METRICS: Final = (
 _AVERAGES: Final = ("power.draw", "utilization.gpu", "utilization.memory")
 
 
+def _names(where: str, key: str, value: object) -> tuple[str, ...]:
+    return tuple(_ALIASES.get(name, name) for name in text_list(where, key, value))
+
+
 class _JobGpu:
     """One GPU since it was assigned to the job."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.gauges = {field: Gauge() for field in [row[0] for row in _PRINTED.values()]}
+        self.printed_gauges: dict[str, Gauge] = {}
         self.reading = GpuReading()
         self.first_time: int | None = None
         self.time = 0
@@ -71,6 +87,13 @@ class _JobGpu:
         self.time, self.reading = time, reading
         for field, gauge in self.gauges.items():
             gauge.add(time, getattr(reading, field))
+
+    def printed_average(self, name: str, printed: dict[str, Printed]) -> float | None:
+        """The average of a metric that only nvidia-smi has, with its value now."""
+        gauge = self.printed_gauges.setdefault(name, Gauge())
+        if name in printed:
+            gauge.add(self.time, parse_number(printed[name].text))
+        return gauge.average
 
     @property
     def idle(self) -> bool:
@@ -97,22 +120,18 @@ class GpuSampler(JobSampler):
         **common: Unpack[SamplerOptions],
     ) -> None:
         super().__init__(**common)
-        self._metrics = self._known(text_list(self.name, "nvidia_smi_metrics", nvidia_smi_metrics))
-        self._averages = self._known(text_list(self.name, "metrics_to_average", metrics_to_average))
+        self._metrics = _names(self.name, "nvidia_smi_metrics", nvidia_smi_metrics)
+        self._averages = _names(self.name, "metrics_to_average", metrics_to_average)
         command_timeout = duration(self.name, "timeout", timeout)
         self._gpus = self.node.shared(
             "gpus", lambda: NodeGpus(self.node, nvidia_smi_command, command_timeout)
         )
+        others = [name for name in self._metrics + self._averages if name not in _PRINTED]
+        self._gpus.printed.request(others, self.interval)
         self._variable = gpu_index_environment
         self._job_gpus: dict[str, _JobGpu] = {}
         self._estimated = False
         self._unknown: list[str] = []
-
-    def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in _PRINTED:
-                self.errors.add(f"metric {name}", "unknown metric of nvidia-smi; it is ignored")
-        return tuple(name for name in names if name in _PRINTED)
 
     @property
     def gpus(self) -> dict[str, bool]:
@@ -132,6 +151,9 @@ class GpuSampler(JobSampler):
             self._assign(view, source)
             for held in self._job_gpus.values():
                 held.add(*self._gpus.read(source, held.gpu))
+            if self._job_gpus:
+                # The command runs in the background, and its output is used in a later round.
+                self._gpus.printed.update()
         except (OSError, ValueError) as error:
             self.errors.add("GPU", error)
             return False
@@ -193,12 +215,22 @@ class GpuSampler(JobSampler):
     def _entry(self, held: _JobGpu) -> Document:
         """Values as nvidia-smi prints them; what the GPU does not provide is left out."""
         entry: Document = {}
+        printed = self._gpus.printed.values(held.gpu.uuid)
         for name in self._metrics:
+            if name in printed:
+                entry[printed[name].name.replace(".", "_")] = printed[name].text
+            if name not in _PRINTED:
+                continue
             field, divisor, digits = _PRINTED[name]
             value = getattr(held.reading, field)
             if value is not None:
                 entry[name.replace(".", "_")] = f"{value / divisor:.{digits}f}"
         for name in self._averages:
+            if name not in _PRINTED:
+                average = held.printed_average(name, printed)
+                if average is not None:
+                    entry[f"{name.replace('.', '_')}_average"] = average
+                continue
             field, divisor, _ = _PRINTED[name]
             average = held.gauges[field].average
             if average is not None:
