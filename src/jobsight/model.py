@@ -241,15 +241,19 @@ class StepUse(msgspec.Struct, kw_only=True, omit_defaults=True):
 Column: TypeAlias = "array[int] | array[float] | memoryview"
 
 
-class Series(msgspec.Struct):
+class Series:
     """Time series of one job on one node: one column of times and one per metric, equally long.
 
     A column is an ``array`` of type ``q`` or ``d`` or a view of such; the names are those of
-    :mod:`jobsight.metrics`.
+    :mod:`jobsight.metrics`. It is not a msgspec Struct, so that :mod:`jobsight.transport.wire`
+    controls its encoding.
     """
 
-    times: Column
-    columns: Mapping[str, Column]
+    __slots__ = ("columns", "times")
+
+    def __init__(self, times: Column, columns: Mapping[str, Column]) -> None:
+        self.times = times
+        self.columns = columns
 
     def __len__(self) -> int:
         return len(self.times)

@@ -150,7 +150,7 @@ def test_the_weight_of_a_batch_is_known_before_it_is_unpacked() -> None:
     assert len(data) < estimate_memory(data) < 10**6
     bomb = wire.MAGIC + zstd(b"\0" * wire.MAX_UNPACKED)
     assert estimate_memory(bomb) > wire.MAX_UNPACKED + 10 * wire.MAX_HEADER
-    assert estimate_memory(b"JSB1") == 4
+    assert estimate_memory(b"JSB2") == 4
     assert estimate_memory(b"nonsense") == 8
 
 
@@ -249,7 +249,7 @@ def head(server: BackgroundServer, size: int, token: str | None = None) -> bytes
 
 
 def test_a_client_that_sends_slowly_or_not_at_all_is_given_up(server: BackgroundServer) -> None:
-    answer = raw(server, head(server, 1000), b"JSB1")
+    answer = raw(server, head(server, 1000), b"JSB2")
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"not complete after 3 seconds" in answer
 

@@ -1,11 +1,11 @@
-"""A batch as bytes: what goes through the spool and over the network.
+"""The encoding of a batch, in the spool and over the network.
 
-    "JSB1" + zstd( length of header: u32 LE | header: msgpack | columns: int64/float64 LE )
+    "JSB2" + zstd( header length: u32 LE | header: msgpack | columns: int64/float64 LE )
 
-The header is the batch with each series replaced by its shape; the columns follow in the same
-order, times first. Columns travel as they lie in memory, so the agent needs no numpy and the
-server no loop: an agent sends the same metrics again and again, so what a shape means is worked out
-once, and its columns stay the one piece of memory in which they came.
+The header is :class:`jobsight.model.Batch` with the shape of each series in place of its columns.
+The columns follow in the order of the series, the times of a series first. They are sent as they
+are in memory, so the agent needs no numpy and the server no loop. Agents send the same metrics in
+every batch, so the server caches the layout of a shape.
 """
 
 from __future__ import annotations
@@ -15,34 +15,23 @@ import sys
 from array import array
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 import zstandard
 
-from jobsight.model import (
-    Batch,
-    Column,
-    Coverage,
-    ExecutableUse,
-    JobInfo,
-    JobPart,
-    JobTotals,
-    Series,
-    Sighting,
-    StepUse,
-)
+from jobsight.model import Batch, Column, JobPart, Series
 
-MAGIC = b"JSB1"
-#: A batch larger than this once unpacked is refused: no agent writes one.
+MAGIC = b"JSB2"
+#: The maximum size of an uncompressed batch; agents write smaller ones.
 MAX_UNPACKED = 64 * 2**20
-#: Records in memory are up to twenty times as large as in the header, so that has its own bound.
+#: Decoded records are up to twenty times as large as in the header, so it has its own limit.
 MAX_HEADER = 16 * 2**20
 MAX_ROWS = 1_000_000
 MAX_COLUMNS = 4096
 
-#: A shape of more bytes is not remembered, so that strange ones cannot fill the memory.
-_REMEMBERED = 16 * 1024
+#: Larger layouts are not cached, so that hostile ones cannot fill the memory.
+_MAX_CACHED_LAYOUT = 16 * 1024
 
 _LENGTH = struct.Struct("<I")
 
@@ -50,16 +39,50 @@ Kind: TypeAlias = Literal["q", "d"]
 
 
 class WireError(ValueError):
-    """The bytes are not a batch; the text says where they stop being one."""
+    """The bytes are not a batch; the text says at which point."""
+
+
+def encode(batch: Batch, level: int = 3) -> bytes:
+    """Encode a batch."""
+    header = _ENCODER.encode(batch)
+    body = [_LENGTH.pack(len(header)), header]
+    for part in batch.parts:
+        if part.series is not None:
+            body.append(_column_bytes(part.series.times))
+            body += map(_column_bytes, part.series.columns.values())
+    compressor = zstandard.ZstdCompressor(level=level, write_content_size=True)
+    return MAGIC + compressor.compress(b"".join(body))
+
+
+def decode(data: bytes) -> Batch:
+    """Decode a batch; raise :class:`WireError` if the data is not one."""
+    body = memoryview(_decompress(data))
+    if len(body) < _LENGTH.size:
+        raise WireError("the batch has no header")
+    (length,) = _LENGTH.unpack_from(body)
+    if length > len(body) - _LENGTH.size:
+        raise WireError(f"the header should have {length} bytes but the batch ends before")
+    if length > MAX_HEADER:
+        raise WireError(f"the header has {length} bytes; {MAX_HEADER} are allowed")
+    try:
+        batch = _DECODER.decode(body[_LENGTH.size : _LENGTH.size + length])
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise WireError(f"the header cannot be read: {error}") from None
+    columns = _ColumnReader(body[_LENGTH.size + length :])
+    for part in batch.parts:
+        if part.series is not None:
+            cast(JobPart, part).series = columns.read(part.series)
+    columns.check_end()
+    return batch
 
 
 class Layout:
-    """The names and types of the columns after the times, and the place of each."""
+    """The names and types of the columns after the times, and the index of each."""
 
     def __init__(self, kinds: list[tuple[str, Kind]]) -> None:
         self.kinds = tuple(kinds)
-        self.places = {name: place for place, (name, _) in enumerate(kinds, 1)}
-        if len(self.places) != len(kinds):
+        self.indexes = {name: index for index, (name, _) in enumerate(kinds, 1)}
+        if len(self.indexes) != len(kinds):
             raise WireError("a series names the same metric twice")
 
 
@@ -72,12 +95,12 @@ class Table(Mapping[str, Column]):
         self._rows = rows
 
     def __getitem__(self, name: str) -> Column:
-        place = self.layout.places[name]
-        view = self.block[place * self._rows * 8 : (place + 1) * self._rows * 8]
-        return cast(memoryview, view.cast(self.layout.kinds[place - 1][1]))
+        index = self.layout.indexes[name]
+        view = self.block[index * self._rows * 8 : (index + 1) * self._rows * 8]
+        return cast(memoryview, view.cast(self.layout.kinds[index - 1][1]))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.layout.places)
+        return iter(self.layout.indexes)
 
     def __len__(self) -> int:
         return len(self.layout.kinds)
@@ -87,155 +110,56 @@ class Table(Mapping[str, Column]):
 
 
 class _Shape(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A series in the header: its number of rows and the layout of its columns."""
+
     rows: int
-    #: Name and type of each column after the times: "q" for int64, "d" for float64.
-    columns: msgspec.Raw
+    #: Name and type of each column after the times: "q" for int64, "d" for float64. Decoded by
+    #: :func:`_find_layout`.
+    layout: msgspec.Raw
 
 
-class _Part(msgspec.Struct, kw_only=True):
-    sighting: Sighting
-    epoch: str
-    shape: _Shape | None = None
-    totals: JobTotals | None = None
-    executables: list[ExecutableUse] = []
-    steps: list[StepUse] = []
-    coverage: dict[str, Coverage] = {}
-    final: bool = False
+class _Part(JobPart, kw_only=True):
+    """A part as in the header; :func:`decode` replaces the shape by the series."""
+
+    series: _Shape | None = None  # type: ignore[assignment]
 
 
-class _Header(msgspec.Struct, kw_only=True):
-    cluster: str
-    node: str
-    spool: str
-    sequence: int
-    written: int
-    monotonic: int
-    agent: str
-    jobs: list[JobInfo] = []
-    parts: list[_Part] = []
+class _Header(Batch, kw_only=True):
+    parts: list[_Part] = msgspec.field(default_factory=list)  # type: ignore[assignment]
 
 
-_ENCODER = msgspec.msgpack.Encoder()
+def _encode_series(series: Any) -> _Shape:
+    if not isinstance(series, Series):
+        raise NotImplementedError(f"a batch cannot contain a {type(series).__name__}")
+    rows = len(series)
+    kinds: list[tuple[str, Kind]] = []
+    for name, column in series.columns.items():
+        if len(column) != rows:
+            raise WireError(f"the column {name} has {len(column)} values for {rows} times")
+        kinds.append((name, _kind(column)))
+    return _Shape(rows, msgspec.Raw(_ENCODER.encode(kinds)))
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_series)
 _DECODER = msgspec.msgpack.Decoder(_Header)
 _DECODE_KINDS = msgspec.msgpack.Decoder(list[tuple[str, Kind]]).decode
-
-
-def encode(batch: Batch, level: int = 3) -> bytes:
-    """Pack a batch for the wire."""
-    columns: list[bytes] = []
-    parts = [_shape_part(part, columns) for part in batch.parts]
-    header = _ENCODER.encode(
-        _Header(
-            cluster=batch.cluster,
-            node=batch.node,
-            spool=batch.spool,
-            sequence=batch.sequence,
-            written=batch.written,
-            monotonic=batch.monotonic,
-            agent=batch.agent,
-            jobs=batch.jobs,
-            parts=parts,
-        )
-    )
-    body = b"".join([_LENGTH.pack(len(header)), header, *columns])
-    return MAGIC + zstandard.ZstdCompressor(level=level, write_content_size=True).compress(body)
-
-
-def _shape_part(part: JobPart, columns: list[bytes]) -> _Part:
-    shape = None
-    if part.series is not None:
-        names: list[tuple[str, Kind]] = []
-        columns.append(_column_bytes(part.series.times))
-        for name, column in part.series.columns.items():
-            if len(column) != len(part.series):
-                raise WireError(
-                    f"the column {name} has {len(column)} values for {len(part.series)} times"
-                )
-            names.append((name, _kind(column)))
-            columns.append(_column_bytes(column))
-        shape = _Shape(len(part.series), msgspec.Raw(_ENCODER.encode(names)))
-    return _Part(
-        sighting=part.sighting,
-        epoch=part.epoch,
-        shape=shape,
-        totals=part.totals,
-        executables=part.executables,
-        steps=part.steps,
-        coverage=part.coverage,
-        final=part.final,
-    )
 
 
 def _kind(column: Column) -> Kind:
     kind = column.format if isinstance(column, memoryview) else column.typecode
     if kind not in ("q", "d"):
-        raise WireError(f"a column of type {kind!r} cannot be sent; it must be int64 or float64")
+        raise WireError(f"a column of type {kind!r} cannot be sent; expected int64 or float64")
     return "q" if kind == "q" else "d"
 
 
 def _column_bytes(column: Column) -> bytes:
-    if sys.byteorder == "big":
-        column = array(_kind(column), column)
-        column.byteswap()
-    return column.tobytes()
+    return (_swap_bytes(column) if sys.byteorder == "big" else column).tobytes()
 
 
-class _Reader:
-    """Hands out the series of the payload one after the other, and never past its end."""
-
-    def __init__(self, body: memoryview) -> None:
-        self.body = body
-        self.position = 0
-
-    def take(self, rows: int, layout: Layout) -> Series:
-        end = self.position + rows * 8 * (1 + len(layout.kinds))
-        if end > len(self.body):
-            raise WireError(
-                f"the columns end after {len(self.body)} bytes, {end} were announced: cut short?"
-            )
-        table = Table(layout, rows, self.body[self.position : end])
-        self.position = end
-        if sys.byteorder == "big":
-            swapped = {name: _swapped(column) for name, column in table.items()}
-            return Series(_swapped(table.times()), swapped)
-        return Series(table.times(), table)
-
-
-def _swapped(column: Column) -> Column:
-    made = array(_kind(column), column.tobytes())
-    made.byteswap()
-    return memoryview(made)
-
-
-def decode(data: bytes) -> Batch:
-    """Unpack a batch, or say in one sentence why these bytes are none."""
-    body = memoryview(_decompress(data))
-    if len(body) < _LENGTH.size:
-        raise WireError("the batch has no header")
-    (length,) = _LENGTH.unpack_from(body)
-    if length > len(body) - _LENGTH.size:
-        raise WireError(f"the header should have {length} bytes but the batch ends before")
-    if length > MAX_HEADER:
-        raise WireError(f"the header has {length} bytes; {MAX_HEADER} are allowed")
-    try:
-        header = _DECODER.decode(body[_LENGTH.size : _LENGTH.size + length])
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise WireError(f"the header cannot be read: {error}") from None
-    reader = _Reader(body[_LENGTH.size + length :])
-    parts = [_read_part(part, reader) for part in header.parts]
-    if reader.position != len(reader.body):
-        raise WireError(f"{len(reader.body) - reader.position} bytes follow the last column")
-    return Batch(
-        cluster=header.cluster,
-        node=header.node,
-        spool=header.spool,
-        sequence=header.sequence,
-        written=header.written,
-        monotonic=header.monotonic,
-        agent=header.agent,
-        jobs=header.jobs,
-        parts=parts,
-    )
+def _swap_bytes(column: Column) -> Column:
+    swapped = array(_kind(column), column.tobytes())
+    swapped.byteswap()
+    return memoryview(swapped)
 
 
 def _decompress(data: bytes) -> bytes:
@@ -254,31 +178,39 @@ def _decompress(data: bytes) -> bytes:
         raise WireError(f"the batch cannot be unpacked: {error}") from None
 
 
-def _read_part(part: _Part, reader: _Reader) -> JobPart:
-    series = None
-    if part.shape is not None:
-        rows = part.shape.rows
-        layout = _layout(bytes(part.shape.columns))
+class _ColumnReader:
+    """Reads the series after the header in order, and never beyond the end."""
+
+    def __init__(self, body: memoryview) -> None:
+        self._body = body
+        self._position = 0
+
+    def read(self, shape: _Shape) -> Series:
+        layout, rows = _find_layout(bytes(shape.layout)), shape.rows
         if not 0 <= rows <= MAX_ROWS:
             raise WireError(f"a series of {rows} rows is refused; {MAX_ROWS} rows are allowed")
-        series = reader.take(rows, layout)
-    return JobPart(
-        sighting=part.sighting,
-        epoch=part.epoch,
-        series=series,
-        totals=part.totals,
-        executables=part.executables,
-        steps=part.steps,
-        coverage=part.coverage,
-        final=part.final,
-    )
+        end = self._position + rows * 8 * (1 + len(layout.kinds))
+        if end > len(self._body):
+            raise WireError(
+                f"the columns end after {len(self._body)} bytes, {end} were announced: cut short?"
+            )
+        table = Table(layout, rows, self._body[self._position : end])
+        self._position = end
+        if sys.byteorder == "big":
+            columns = {name: _swap_bytes(column) for name, column in table.items()}
+            return Series(_swap_bytes(table.times()), columns)
+        return Series(table.times(), table)
+
+    def check_end(self) -> None:
+        if self._position != len(self._body):
+            raise WireError(f"{len(self._body) - self._position} bytes follow the last column")
 
 
-def _layout(packed: bytes) -> Layout:
-    return _known_layout(packed) if len(packed) <= _REMEMBERED else _new_layout(packed)
+def _find_layout(packed: bytes) -> Layout:
+    return _cached_layout(packed) if len(packed) <= _MAX_CACHED_LAYOUT else _decode_layout(packed)
 
 
-def _new_layout(packed: bytes) -> Layout:
+def _decode_layout(packed: bytes) -> Layout:
     try:
         kinds = _DECODE_KINDS(packed)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
@@ -288,4 +220,4 @@ def _new_layout(packed: bytes) -> Layout:
     return Layout(kinds)
 
 
-_known_layout = lru_cache(maxsize=256)(_new_layout)
+_cached_layout = lru_cache(maxsize=256)(_decode_layout)

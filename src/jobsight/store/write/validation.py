@@ -133,7 +133,7 @@ def _check_columns(series: Series, of: Sighting) -> None:
 
 @lru_cache(maxsize=256)
 def _strange_names(layout: Layout) -> list[str]:
-    return [name for name in layout.places if not _is_name(name, 128)]
+    return [name for name in layout.indexes if not _is_name(name, 128)]
 
 
 def _kind(what: str, column: object, allowed: str, of: Sighting) -> None:
