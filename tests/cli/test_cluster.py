@@ -32,7 +32,7 @@ def location(tmp_path: Path) -> str:
             PartitionInfo(cluster="c1", name="long", state="UP"),
         ]
         Snapshot(store.database, "c1").replace("partition", [(one.name, one) for one in partitions])
-        write_state(place, ScrapeState(cluster="c1", attempted=START, succeeded=START))
+        write_state(store.database, ScrapeState(cluster="c1", attempted=START, succeeded=START))
     return place
 
 

@@ -72,8 +72,8 @@ def test_the_server_gives_them_and_the_health(tmp_path: Path) -> None:
         for cluster in ("c1", "c2"):
             counted = count_cluster(cluster, NODES, JOBS)
             Snapshot(store.database, cluster).replace("cluster_metrics", [("all", counted)])
-        write_state(str(location), ScrapeState(cluster="c1", attempted=1, succeeded=1))
-        write_state(str(location), ScrapeState(cluster="c2", attempted=1, reason="squeue failed"))
+        write_state(store.database, ScrapeState(cluster="c1", attempted=1, succeeded=1))
+        write_state(store.database, ScrapeState(cluster="c2", attempted=1, reason="squeue failed"))
         client = TestClient(create_app(store, "t" * 20), base_url="http://localhost")
         assert client.get("/metrics").status_code == 401
         client.headers["Authorization"] = f"Bearer {'t' * 20}"

@@ -196,7 +196,7 @@ def test_progress_is_kept_when_the_accounting_goes_away_on_the_way(site: Site) -
 
     site.slurm.accounting = flaky  # type: ignore[method-assign]
     assert site.scraper.once().reason == "sacct failed with 1: slurmdbd is away"
-    reached = read_state(site.settings.store.location, "c1").until
+    reached = read_state(site.store.database, "c1").until
     assert reached is not None
     assert NOW < reached < site.now
     site.restart()
@@ -237,7 +237,7 @@ def test_slurm_away_leaves_what_is_stored(site: Site) -> None:
     assert not state.healthy
     assert state.reason == "squeue gave no answer within 60 s; sacct gave no JSON"
     assert site.runs() == before
-    kept = read_state(site.settings.store.location, "c1")
+    kept = read_state(site.store.database, "c1")
     assert (kept.reason, kept.succeeded) == (state.reason, NOW)
     site.slurm.controller_away = site.slurm.accounting_away = None
     assert site.scraper.once().healthy

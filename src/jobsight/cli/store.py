@@ -105,8 +105,8 @@ def move(*, source: str, target: str) -> None:
     or stays empty, also if the command is killed. A store TO that is not empty is refused. FROM is
     not changed, except that the schema of an older version is upgraded first.
 
-    Then set store.location to the new location and start the server. The token of the pages and the
-    checkpoint of the scraper are files next to an SQLite store; they are created again.
+    Then set store.location to the new location and start the server. The token of the pages is a
+    file next to an SQLite store; it is created again.
     """
     existing_store(source)
     if Path(source).absolute() == Path(target).absolute():

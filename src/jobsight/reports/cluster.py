@@ -82,7 +82,7 @@ def view_cluster(store: Store, cluster: str) -> ClusterView:
     nodes = read_snapshot(store.database, cluster, "node", NodeInfo)
     pending = read_snapshot(store.database, cluster, "pending", JobRecord)
     running = store.open_runs(cluster)
-    state = read_state(store.database.where, cluster)
+    state = read_state(store.database, cluster)
     partitions = read_snapshot(store.database, cluster, "partition", PartitionInfo)
     running_in = Counter(run.partition or "" for run in running)
     return _view(cluster, state, nodes, partitions, pending, running_in)

@@ -65,7 +65,7 @@ class Scraper:
         choose: Callable[[Settings], Choice] = open_source,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.state = read_state(settings.store.location, settings.cluster)
+        self.state = read_state(store.database, settings.cluster)
         self._store = store
         self._settings = settings
         self._choose = choose
@@ -98,12 +98,24 @@ class Scraper:
                 nodes,
                 time.monotonic() - begin,
             )
-        except JobsightError as error:
-            state.reason = str(error)
+        except Exception as error:
+            state.reason = self._reason(error)
             # Another source may answer in the next round.
             self._choice = None
-        write_state(self._settings.store.location, state)
+        try:
+            write_state(self._store.database, state)
+        except JobsightError as error:
+            state.reason = state.reason or str(error)
         return state
+
+    def _reason(self, error: Exception) -> str:
+        """Why a round failed, as text that can be stored."""
+        if isinstance(error, JobsightError):
+            reason = str(error)
+        else:
+            reason = f"internal error: {type(error).__name__}: {error}"[:500]
+            logger.error("cluster %s: %s", self.state.cluster, ascii(reason), exc_info=error)
+        return reason.encode("utf-8", "backslashreplace").decode()
 
     def _round(self, state: ScrapeState) -> int:
         """Returns the number of nodes."""
@@ -187,7 +199,7 @@ class Scraper:
                 self.state.until = now
                 return
             self.state.until = begin = end
-            write_state(self._settings.store.location, self.state)
+            write_state(self._store.database, self.state)
 
     def _query_open_runs(self, source: Source, queue: Queue) -> None:
         """Query by id every run that is open in the store and no longer active."""

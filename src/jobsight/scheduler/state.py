@@ -1,18 +1,18 @@
-"""The position and health of a scrape: a small file in the directory of the store.
+"""The position and health of the scrape of a cluster, as a checkpoint of the store.
 
-It only saves work. Without it, the scraper reads the configured history again.
+The position belongs to the data: a store that is restored from a backup has the position of the
+backup, and the next round reads what is missing since then.
 """
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-from urllib.parse import quote
-
 import msgspec
 
-from jobsight.config import paths
-from jobsight.util.durable import write_atomically
+from jobsight.store.checkpoints import list_checkpoints, read_checkpoint, set_checkpoint
+from jobsight.store.database import Database
+
+#: Followed by the name of the cluster.
+_PREFIX = "scrape "
 
 
 class ScrapeState(msgspec.Struct, kw_only=True):
@@ -37,23 +37,25 @@ class ScrapeState(msgspec.Struct, kw_only=True):
         return self.succeeded is not None and not self.reason
 
 
-def state_file(location: str, cluster: str) -> Path:
-    return paths.store_directory(location) / f"scrape-{quote(cluster, safe='')}.json"
-
-
-def read_state(location: str, cluster: str) -> ScrapeState:
-    """The content of the file; a new state if it does not exist or cannot be read."""
-    try:
-        data = state_file(location, cluster).read_bytes()
-        state = msgspec.json.decode(data, type=ScrapeState)
-    except (OSError, msgspec.DecodeError):
+def read_state(database: Database, cluster: str) -> ScrapeState:
+    """The stored state; a new one if there is none, or if it cannot be read."""
+    with database.query() as transaction:
+        checkpoint = read_checkpoint(transaction, f"{_PREFIX}{cluster}")
+    if checkpoint is None or checkpoint.text is None:
         return ScrapeState(cluster=cluster)
-    return state if state.cluster == cluster else ScrapeState(cluster=cluster)
+    try:
+        return msgspec.json.decode(checkpoint.text, type=ScrapeState)
+    except msgspec.DecodeError:
+        return ScrapeState(cluster=cluster)
 
 
-def write_state(location: str, state: ScrapeState) -> None:
-    """Replace the file; a failure is ignored, because it only costs work later."""
-    with contextlib.suppress(OSError):
-        write_atomically(
-            state_file(location, state.cluster), msgspec.json.encode(state), sync=False
-        )
+def write_state(database: Database, state: ScrapeState) -> None:
+    text = msgspec.json.encode(state).decode()
+    with database.write() as transaction:
+        set_checkpoint(transaction, f"{_PREFIX}{state.cluster}", state.until or 0, text)
+
+
+def attempted_clusters(database: Database) -> list[str]:
+    """The clusters that were ever queried, also without success."""
+    with database.query() as transaction:
+        return sorted(list_checkpoints(transaction, _PREFIX))

@@ -54,7 +54,8 @@ def test_a_recorded_cluster_becomes_a_table(
     assert main(["jobs", "--store", location, "-t", "failed", "-o", "json", "-n", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["state"] for row in found] == ["FAILED", "FAILED"]
-    assert read_state(location, "lab").healthy
+    with Store.open(location) as store:
+        assert read_state(store.database, "lab").healthy
 
 
 def test_names_do_nothing_to_a_terminal(location: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +110,7 @@ def test_a_server_scrapes_beside_its_work(location: str, caplog: pytest.LogCaptu
     settings.scheduler.interval = 0.05
     with Store.open(location) as store:
         with scraping(settings, store):
-            wait_until(lambda: read_state(location, "lab").healthy)
+            wait_until(lambda: read_state(store.database, "lab").healthy)
         assert store.count_runs() > 45
     assert caplog.messages == [] or "exit_code" in caplog.text
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from jobsight.model import SECOND
 from jobsight.scheduler.cluster_metrics import ClusterMetrics, count_health, exposition
 from jobsight.scheduler.sinks.feeder import read_reasons
-from jobsight.scheduler.state import ScrapeState, read_state
+from jobsight.scheduler.state import ScrapeState, attempted_clusters, read_state
 from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
 from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
@@ -71,7 +71,7 @@ def create_health_router(
     def metrics() -> Response:
         """Cluster metrics for Prometheus, from the last scrape of Slurm."""
         parts: list[ClusterMetrics] = []
-        for cluster in snapshot_clusters(store.database):
+        for cluster in _clusters(store):
             parts += read_snapshot(store.database, cluster, "cluster_metrics", ClusterMetrics)
             parts.append(count_health(_state(store, cluster), clock()))
         text = exposition(parts) + (more() if more is not None else "")
@@ -82,14 +82,19 @@ def create_health_router(
 
 def read_health(store: Store) -> Health:
     """Read the state from the store, which also checks that the store is available."""
-    clusters = [_cluster(_state(store, name)) for name in snapshot_clusters(store.database)]
+    clusters = [_cluster(_state(store, name)) for name in _clusters(store)]
     sinks = [SinkHealth(name, not reason, reason) for name, reason in read_reasons(store).items()]
     healthy = all(cluster.healthy for cluster in clusters) and all(sink.healthy for sink in sinks)
     return Health(healthy, store.database.where, clusters, sinks)
 
 
+def _clusters(store: Store) -> list[str]:
+    """All clusters with a snapshot, and those whose scrape has never succeeded."""
+    return sorted({*snapshot_clusters(store.database), *attempted_clusters(store.database)})
+
+
 def _state(store: Store, cluster: str) -> ScrapeState:
-    return read_state(store.database.where, cluster)
+    return read_state(store.database, cluster)
 
 
 def _cluster(state: ScrapeState) -> ClusterHealth:
