@@ -15,14 +15,13 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.figures import Figures
-from bench.peer_venv import PROJECT, peers
+from bench.peer_venv import PROJECT, peers, scratch_directory
 from bench.sams_records import write_records
 from jobsight.model import SECOND
 from jobsight.store.store import Store
@@ -119,10 +118,7 @@ def middle(measured: Sequence[Measured]) -> Measured:
 
 def main() -> None:
     figures = Figures()
-    # Beside the project and not in /tmp, which is memory on some machines.
-    cache = PROJECT / ".cache"
-    cache.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as name:
+    with scratch_directory() as name:
         folder = Path(name)
         jobs = write_records(folder / "records", RECORDS)
         turns = [compare(folder / str(turn), folder / "records") for turn in range(TURNS)]

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tempfile
 import time
 from pathlib import Path
 
 from bench import stores
 from bench.bodies import by_node, native, remote_write
 from bench.figures import Figures
-from bench.peer_venv import PROJECT
+from bench.peer_venv import scratch_directory
 from bench.workload import make_jobs
 
 GOAL = 0.6
@@ -59,7 +58,7 @@ def main() -> None:
     whole = sum(len(job.times) * len(job.columns) for job in jobs)
     nodes = by_node(jobs)
     print(f"{whole:,} values of {len(jobs)} jobs on {NODES} nodes")
-    with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as name:
+    with scratch_directory() as name:
         folder = Path(name)
         with stores.jobsight(folder / "ours") as server:
             server.send([list(native(of_node, TOGETHER)) for of_node in nodes])

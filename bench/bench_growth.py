@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import sqlite3
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.bodies import CLUSTER, by_node, native
 from bench.figures import Figures
-from bench.peer_venv import PROJECT
+from bench.peer_venv import scratch_directory
 from bench.workload import FIRST_JOB, make_jobs
 from jobsight.model import SECOND, RunReference
 from jobsight.server.receiver import Receiver
@@ -110,7 +109,7 @@ def main() -> None:
     bodies = [body for some in zip(*lanes, strict=True) for body in some]
     costs: dict[int, dict[str, float]] = {}
     plans: list[str] = []
-    with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as name:
+    with scratch_directory() as name:
         for count in (SMALL, LARGE):
             file = Path(name) / f"{count}.db"
             fill(file, count)

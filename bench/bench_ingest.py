@@ -16,7 +16,6 @@ sample of each series of 16 nodes; and the CPU seconds of the senders' encoding 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,7 +23,7 @@ from pathlib import Path
 from bench import stores
 from bench.bodies import by_node, native, remote_write
 from bench.figures import Figures
-from bench.peer_venv import PROJECT
+from bench.peer_venv import scratch_directory
 from bench.workload import make_jobs
 from tests.store import postgresql
 
@@ -142,7 +141,7 @@ def compare_as_the_goal_was_found(folder: Path, figures: Figures) -> None:
 
 def main() -> None:
     figures = Figures()
-    with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as name:
+    with scratch_directory() as name:
         folder = Path(name)
         for rows in (6, 1):
             compare(folder, figures, rows)

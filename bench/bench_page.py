@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import msgspec
 
 from bench.bodies import CLUSTER, native
 from bench.figures import Figures
-from bench.peer_venv import PROJECT
+from bench.peer_venv import scratch_directory
 from bench.workload import FIRST_JOB, Job, make_jobs
 from jobsight.model import RunReference
 from jobsight.reports.build import build_report
@@ -39,7 +38,7 @@ def one_job() -> list[Job]:
 def main() -> None:
     figures = Figures()
     with (
-        tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as name,
+        scratch_directory() as name,
         Store.open(Path(name) / "store.db") as store,
     ):
         # As an agent sends it: the end joins what came before.

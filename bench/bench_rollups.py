@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from bench.figures import Figures
-from bench.peer_venv import PROJECT
+from bench.peer_venv import scratch_directory
 from jobsight.model import (
     SECOND,
     Batch,
@@ -129,8 +128,7 @@ def main() -> None:
     figures = Figures()
     rules = RuleSet.ready()
     # Beside the project and not in /tmp, which is memory on some machines.
-    (PROJECT / ".cache").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=PROJECT / ".cache") as name:
+    with scratch_directory() as name:
         folder = Path(name)
         with Store.open(folder / "store.db") as store:
             written = timed(lambda: fill(store))

@@ -8,10 +8,13 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 REQUIREMENTS = PROJECT / "requirements"
+#: Not in /tmp, which may be in memory.
+CACHE = PROJECT / ".cache"
 
 
 def peers() -> Path:
@@ -27,11 +30,10 @@ def node() -> Path:
 def _environment(name: str) -> Path:
     lock = REQUIREMENTS / f"{name}.txt"
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    cache = PROJECT / ".cache"
-    cache.mkdir(exist_ok=True)
-    venv = cache / f"{name}-{key}"
+    CACHE.mkdir(exist_ok=True)
+    venv = CACHE / f"{name}-{key}"
     # Runs side by side must not build in the same directory.
-    with open(cache / f"{name}.lock", "w") as held:
+    with open(CACHE / f"{name}.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         if not (venv / "complete").exists():
             _build(venv, lock)
@@ -49,3 +51,9 @@ def _build(venv: Path, lock: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     (venv / "complete").touch()
+
+
+def scratch_directory() -> tempfile.TemporaryDirectory[str]:
+    """A directory on the project's disk that is removed at the end of the measurement."""
+    CACHE.mkdir(exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=CACHE)
