@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -196,12 +198,18 @@ def sampler_plans(names: list[str]) -> list[SamplerPlan]:
 
 def job_query(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | None:
     """The query for the jobs of this node; None if it is disabled or Slurm is not installed."""
-    if not settings.agent.query_slurm or shutil.which("squeue") is None:
+    if not settings.agent.query_slurm:
         return None
     from jobsight.scheduler.adapters.squeue import jobs_of_node
+    from jobsight.scheduler.sources.commands import path_environment, run_command
+
+    environment = path_environment(settings.scheduler.slurm_directory)
+    if shutil.which("squeue", path=(environment or os.environ).get("PATH")) is None:
+        return None
+    run = partial(run_command, environment=environment)
 
     def ask() -> list[JobInfo]:
-        answer = jobs_of_node(node, cluster=settings.cluster)
+        answer = jobs_of_node(node, cluster=settings.cluster, run=run)
         if not answer.known:
             raise JobsightError(answer.reason)
         return list(answer.jobs)

@@ -194,6 +194,8 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     history: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 7.0
     rest: RestSettings = msgspec.field(default_factory=RestSettings)
     ssh: SshSettings = msgspec.field(default_factory=SshSettings)
+    #: Directory of Slurm's commands, such as /opt/slurm/bin; by default they are found in PATH.
+    slurm_directory: str | None = None
     #: Python interpreter that has PySlurm.
     pyslurm_python: str = "python3"
     #: File that the on-site script writes; without it the script is run, over SSH if configured.

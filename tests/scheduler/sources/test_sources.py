@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socketserver
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobsight.cli.agent import job_query
 from jobsight.config.settings import Settings
-from jobsight.errors import ConfigError
+from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND
 from jobsight.scheduler.adapters.sacct import COLUMNS
 from jobsight.scheduler.records import AdaptError, SourceError
@@ -236,6 +238,29 @@ def test_a_slurmrestd_that_refuses_or_is_away(tmp_path: Path) -> None:
 
 
 # --- the choice ---------------------------------------------------------------------------------
+
+
+# Fault 17: there was no setting for the directory of Slurm's commands.
+def test_commands_are_found_in_the_directory_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings()
+    settings.scheduler.source = "text"
+    settings.scheduler.slurm_directory = str(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    for name in ("sacct", "squeue"):
+        text = f"slurm 25.05.2 {' '.join(COLUMNS)}"
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {text}\n")
+        (tmp_path / name).chmod(0o755)
+    assert "25.05.2" in open_source(settings).source.probe()
+    # The agent asks with squeue of that directory, and is told when there is none.
+    query = job_query(settings, "n1")
+    assert query is not None
+    with pytest.raises(JobsightError, match="squeue"):
+        query()
+    settings.scheduler.slurm_directory = None
+    if shutil.which("squeue") is None:
+        assert job_query(settings, "n1") is None
 
 
 def test_the_choice_says_why() -> None:

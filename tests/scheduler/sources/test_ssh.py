@@ -58,6 +58,18 @@ def test_the_environment_there_is_slurms_and_ours(host: SshSettings) -> None:
     assert "SACCT_FORMAT" not in variables
 
 
+# Fault 17: there was no setting for the directory of Slurm's commands.
+def test_commands_are_found_in_the_directory_of_the_settings(
+    host: SshSettings, tmp_path: Path
+) -> None:
+    directory = tmp_path / "slurm bin"
+    directory.mkdir()
+    (directory / "sacct").write_text("#!/bin/sh\necho slurm 25.05 $*\n")
+    (directory / "sacct").chmod(0o755)
+    run = SshRunner(host, str(directory))
+    assert b"".join(run(["sacct", "--version"], 10)) == b"slurm 25.05 --version\n"
+
+
 def test_what_fails_there_is_said_in_one_line(host: SshSettings) -> None:
     with pytest.raises(SourceError, match=r"^ls on 127\.0\.0\.1: failed with 2: .*no/such"):
         output(host, "ls", "/no/such")

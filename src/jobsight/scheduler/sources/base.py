@@ -12,7 +12,7 @@ from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
 from jobsight.scheduler.adapters.policy import Policy
 from jobsight.scheduler.records import Jobs, Nodes, Partitions, SchedulerError, SourceError
-from jobsight.scheduler.sources.commands import SshRunner, StreamRunner, stream_command
+from jobsight.scheduler.sources.commands import SshRunner, StreamRunner, local_runner
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.onsite import OnsiteSource, from_command, from_file
 from jobsight.scheduler.sources.pyslurm import PySlurmSource
@@ -66,8 +66,8 @@ class Choice(NamedTuple):
 def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
     """The configured source, without a query; with "auto" the first that answers."""
     if run is None:
-        ssh = settings.scheduler.ssh
-        run = SshRunner(ssh) if ssh.host else stream_command
+        ssh, directory = settings.scheduler.ssh, settings.scheduler.slurm_directory
+        run = SshRunner(ssh, directory) if ssh.host else local_runner(directory)
     wanted = settings.scheduler.source
     if wanted != "auto":
         return Choice(_FACTORIES[wanted](settings, run), f"{wanted}: set by scheduler.source")

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import BinaryIO, Protocol
 
 from jobsight.config.settings import SshSettings
@@ -50,6 +51,18 @@ def run_command(
 ) -> bytes:
     """Run a command on this machine."""
     return b"".join(stream_command(command, timeout, environment))
+
+
+def path_environment(directory: str | None) -> Mapping[str, str] | None:
+    """The environment in which the commands of a directory are found first; None without one."""
+    if directory is None:
+        return None
+    return os.environ | {"PATH": f"{directory}:{os.environ.get('PATH', os.defpath)}"}
+
+
+def local_runner(directory: str | None) -> StreamRunner:
+    """Runs commands on this machine, Slurm's from that directory."""
+    return partial(stream_command, environment=path_environment(directory))
 
 
 def stream_command(
@@ -196,8 +209,9 @@ _SSH_FAILED = "failed with 255"
 class SshRunner:
     """Runs commands on another host as :func:`stream_command` does on this machine."""
 
-    def __init__(self, settings: SshSettings) -> None:
+    def __init__(self, settings: SshSettings, directory: str | None = None) -> None:
         assert settings.host is not None
+        self._directory = directory
         self._settings = settings
         self._host = settings.host
 
@@ -230,7 +244,7 @@ class SshRunner:
             words += ["-i", settings.key_file]
         if settings.user:
             words += ["-l", settings.user]
-        return [*words, "--", self._host, _remote(command)]
+        return [*words, "--", self._host, _remote(command, self._directory)]
 
     def _explained(self, error: SourceError, name: str) -> SourceError:
         text = str(error)
@@ -246,9 +260,10 @@ class SshRunner:
         return SourceError(f"{self._host} cannot be reached: {text}")
 
 
-def _remote(command: Sequence[str]) -> str:
+def _remote(command: Sequence[str], directory: str | None = None) -> str:
     """The command line for the remote shell, without variables that change Slurm's output."""
-    environment = 'env -i PATH="$PATH" HOME="$HOME" ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"}'
+    path = f'PATH={shlex.quote(directory)}:"$PATH"' if directory else 'PATH="$PATH"'
+    environment = f"env -i {path} " + 'HOME="$HOME" ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"}'
     variables = " ".join(
         f"{name}={shlex.quote(value)}" for name, value in command_environment(command).items()
     )
