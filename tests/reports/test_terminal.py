@@ -5,6 +5,7 @@
 
 import io
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,3 +152,27 @@ def test_picture_fetches_nothing() -> None:
     assert "@font-face" not in svg
     assert "url(http" not in svg
     assert "multiply" in svg
+
+
+# Fault 5: the row "N more" dropped a digit (488,889 as 488,88), as did long times.
+@pytest.mark.parametrize("width", [MIN_WIDTH, 80, 100])
+def test_numbers_are_never_truncated(width: int) -> None:
+    uses = [
+        ("n1", use(b"/opt/tools/step-%02d" % number, 86400 * 1000, 111_111)) for number in range(20)
+    ]
+    day = 86400 * 10**9
+    figures = totals(cpu_time=40_000 * day, cpu_user=30_000 * day, cpu_system=10_000 * day)
+    nodes = [node(totals=figures), node("n2", totals=figures)]
+    steps = [("n1", step(str(number), 86400 * 1000, tasks=123_456)) for number in range(20)]
+    text = report_text(report(job(nodes=("n1", "n2")), nodes, uses, steps=steps), width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert "888,888" in text
+    for row in text.splitlines():
+        if row.startswith("/opt/tools"):
+            assert re.search(r"111,111 +1000 d 00:00:00", row), row
+        if row.startswith("8 more (--all s"):
+            assert re.search(r"888,888 +8000 d 00:00:00", row), row
+        if re.match(r"\d+ .*123,456", row):
+            assert "1000 d 00:00:00" in row
+    words = " ".join(text.split())
+    assert "user 60000 d 00:00:00, system 20000 d 00:00:00" in words

@@ -69,6 +69,8 @@ def test_counts_cores_rates_times() -> None:
     assert units.format_count(12345) == "12,345"
     assert units.format_count(1.5) == "1.50"
     assert units.format_cores(0.042) == "0.042"
+    # Fault 5: no exponents.
+    assert units.format_cores(0.0000347) == "< 0.001"
     assert units.format_cores(128.4) == "128"
     assert units.format_byte_rate(2**20) == "1.00 MiB/s"
     assert units.format_time(1_794_717_192 * SECOND, UTC) == "2026-11-15 04:33:12 UTC"

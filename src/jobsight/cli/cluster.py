@@ -112,7 +112,9 @@ def _bar(amount: Amount) -> str:
 
 def _print_partitions(view: ClusterView) -> None:
     right = ("nodes", "CPUs allocated", "idle", "of", "GPUs idle", "limit", "running", "pending")
-    table = Table("partition", "state", *right, right=right)
+    table = Table(
+        *("partition", "state", *right), right=right, cut=("partition",), optional=("limit",)
+    )
     for row in view.partitions:
         nodes = f"{row.nodes_usable}/{row.nodes}" if row.nodes_usable < row.nodes else row.nodes
         gpus = f"{row.gpus.idle}/{row.gpus.total}" if row.gpus.total else ""
@@ -136,7 +138,7 @@ def _print_partitions(view: ClusterView) -> None:
 def _print_unavailable(view: ClusterView) -> None:
     if not view.unavailable:
         return
-    table = Table("unavailable", "state", "since", "by", "reason", wrap=("reason",))
+    table = Table("unavailable", "state", "since", "by", "reason", wrap=("reason",), cut=("by",))
     for node in view.unavailable[:_SHOWN]:
         since = "" if node.since is None else _ago(node.since)
         words = (node.name, node.state, since, node.user or "", node.reason or "")
@@ -151,7 +153,7 @@ def _print_nodes(nodes: Sequence[NodeInfo]) -> None:
     from jobsight.reports.cluster import shown_state
 
     right = ("CPUs", "load", "memory", "free")
-    table = Table("node", "state", *right, "GPUs", "partitions", right=right)
+    table = Table("node", "state", *right, "GPUs", "partitions", right=right, wrap=("partitions",))
     for node in nodes:
         used = sum(node.gres_used.values())
         gres = ",".join(f"{name}:{count}" for name, count in node.gres.items())

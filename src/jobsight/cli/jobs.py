@@ -83,6 +83,9 @@ _DEFAULT = (
     "display_id,user,account,name,state,start,elapsed_seconds,node_count,requested_cpus,cpu_share,"
     "memory_share"
 )
+#: Columns that a narrow terminal truncates, and those that it leaves out, the first one first.
+_CUT = ("name", "user", "account", "partition", "cluster", "state_text")
+_OPTIONAL = ("account", "node_count", "start", "user", "memory_share", "requested_cpus")
 _AGO = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -150,6 +153,9 @@ def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> No
     table = Table(
         *(column.title for column in columns),
         right=[column.title for column in columns if column.right],
+        cut=[_COLUMNS[name].title for name in _CUT],
+        # Columns that were asked for go from the right, the others by their importance.
+        optional=() if explicit else [_COLUMNS[name].title for name in _OPTIONAL],
         max_width={_COLUMNS["name"].title: 32},
     )
     attributes = {outer: name for name, outer in outer_names(type(rows[0])).items()}

@@ -21,19 +21,27 @@ from jobsight.util.outer import encode_json, to_outer
 
 
 class Table:
-    """Rows of texts under titles. Columns named in ``right`` are aligned at the right; those in
-    ``wrap`` are folded on a narrow terminal, all others are cut."""
+    """Rows of texts under titles. Columns named in ``right`` are aligned at the right.
+
+    On a narrow terminal the columns in ``wrap`` are folded and those in ``cut`` are truncated with
+    an ellipsis. All others hold ids, times and numbers, which are never truncated: columns are left
+    out instead, first those in ``optional`` in their order, then the last ones.
+    """
 
     def __init__(
         self,
         *titles: str,
         right: Sequence[str] = (),
         wrap: Sequence[str] = (),
+        cut: Sequence[str] = (),
+        optional: Sequence[str] = (),
         max_width: Mapping[str, int] | None = None,
     ) -> None:
         self.titles = titles
         self.right = frozenset(right)
         self.wrap = frozenset(wrap)
+        self.cut = frozenset(cut)
+        self.optional = optional
         self.max_width = max_width or {}
         self.rows: list[tuple[Sequence[str], str | None]] = []
 
@@ -44,7 +52,7 @@ class Table:
 
 def print_table(table: Table) -> None:
     """Print a table with rich on a terminal, as plain text elsewhere and where rich is missing.
-    Plain lines are never folded or cut to the width of a terminal."""
+    Plain lines are never folded or truncated to the width of a terminal."""
     if sys.stdout.isatty():
         try:
             _print_rich(table)
@@ -94,23 +102,61 @@ def _width(text: str) -> int:
     )
 
 
+#: A column that is folded or truncated keeps at least this width, or its natural one.
+_MIN_WIDTH = 10
+#: Between two columns.
+_GAP = 2
+
+
+def column_widths(table: Table, width: int) -> dict[int, int]:
+    """The widths of the columns that fit on a terminal, by their positions in the table."""
+    natural = {}
+    for position, title in enumerate(table.titles):
+        widest = max(_width(title), *(_width(cells[position]) for cells, _ in table.rows), 0)
+        natural[position] = min(widest, table.max_width.get(title, widest))
+    flexible = {p for p in natural if table.titles[p] in table.wrap | table.cut}
+    widths = {p: min(w, _MIN_WIDTH) if p in flexible else w for p, w in natural.items()}
+    # The first column says what a row is about.
+    dropped = [table.titles.index(title) for title in table.optional if title in table.titles]
+    dropped += [p for p in range(len(natural) - 1, 0, -1) if p not in dropped]
+    for position in dropped:
+        if _total(widths) <= width:
+            break
+        del widths[position]
+    for position in sorted(flexible & widths.keys(), key=lambda p: natural[p]):
+        free = max(width - _total(widths), 0)
+        widths[position] = min(natural[position], widths[position] + free)
+    return widths
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
+
+
 def _print_rich(table: Table) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(box=None, pad_edge=False, header_style="bold")
-    for title in table.titles:
+    console = Console(highlight=False)
+    widths = column_widths(table, console.width)
+    shown = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for position, width in widths.items():
+        title = table.titles[position]
         shown.add_column(
             title,
             justify="right" if title in table.right else "left",
             no_wrap=title not in table.wrap,
             overflow="fold" if title in table.wrap else "ellipsis",
-            max_width=table.max_width.get(title),
+            width=width,
         )
     for cells, style in table.rows:
-        shown.add_row(*map(Text, cells), style=style)
-    Console(highlight=False).print(shown)
+        shown.add_row(*(Text(cells[position]) for position in widths), style=style)
+    # A single column may still be wider than the terminal, which then wraps it.
+    console.print(shown, width=max(console.width, _total(widths)), soft_wrap=True)
+    missing = [title for p, title in enumerate(table.titles) if p not in widths and title]
+    if missing:
+        console.print(Text(f"Not shown at this width: {', '.join(missing)}", style="dim"))
 
 
 def write_json(document: Any) -> None:
@@ -119,7 +165,11 @@ def write_json(document: Any) -> None:
 
 
 def write_csv(rows: Sequence[msgspec.Struct], names: Sequence[str]) -> None:
-    """Write the named fields of the rows in outer units; an unknown value is empty."""
+    """Write the named fields of the rows in outer units; an unknown value is empty.
+
+    Users choose the names of their jobs: a text that a spreadsheet would evaluate as a formula
+    gets an apostrophe in front.
+    """
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -127,7 +177,12 @@ def write_csv(rows: Sequence[msgspec.Struct], names: Sequence[str]) -> None:
     for row in rows:
         document = to_outer(row)
         values = [document.get(name) for name in names]
-        writer.writerow([readable_text(v) if isinstance(v, str) else v for v in values])
+        writer.writerow([_csv_text(v) if isinstance(v, str) else v for v in values])
+
+
+def _csv_text(value: str) -> str:
+    text = readable_text(value)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def write_parquet(

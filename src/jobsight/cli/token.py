@@ -128,7 +128,11 @@ def _show(tokens: list[ClusterToken], *, as_json: bool) -> None:
         print("there are no cluster tokens", file=sys.stderr)
         return
     now = time.time_ns()
-    table = Table("ID", "CLUSTER", "LABEL", "STATE", "CREATED", "EXPIRES", "USED")
+    table = Table(
+        *("ID", "CLUSTER", "LABEL", "STATE", "CREATED", "EXPIRES", "USED"),
+        cut=("CLUSTER", "LABEL"),
+        optional=("CREATED", "USED"),
+    )
     for token in tokens:
         state = "valid" if token.refusal(now) is None else "revoked" if token.revoked else "expired"
         times = [day_and_time(t) if t else "" for t in (token.created, token.expires, token.used)]

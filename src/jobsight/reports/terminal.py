@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -208,70 +210,66 @@ def _traffic(characters: int | None, stored: int | None, direction: str) -> str:
 
 
 def _line(name: str, text: str, width: int) -> Text:
-    return Text.assemble((f"{name:<9}", "dim"), fit(text, width - 9))
+    # Numbers are never truncated: what does not fit goes on the next line.
+    first, *others = textwrap.wrap(text, width - 9) or [""]
+    return Text.assemble((f"{name:<9}", "dim"), "\n".join([first, *(" " * 9 + o for o in others)]))
 
 
 def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
     rows = report.executables
-    counted = max((cell_len(format_count(row.executions)) for row in rows), default=0)
-    space = width - 2 - max(counted, 4) - 3 * 2 - 13 - 8 - 11
-    counts = ("Runs", max(counted, 4))
-    table = _table("Executable", counts, ("CPU time", 13), ("Share", 8), ("Peak memory", 11))
-    table.columns[0].width = space
     named = [row for row in rows if row.kind != "remainder"]
     shown = named if all_rows or len(named) <= _MAX_ROWS + 1 else named[:_MAX_ROWS]
+    table = _Table("Executable", "Runs", "CPU time", "Share", "Peak memory")
     for row in shown:
-        table.add_row(*_executable_cells(row, space))
+        # Mark an estimate in its row as well as in the notes below.
+        mark = "~" if row.cpu_estimated * 100 > row.cpu_time else ""
+        table.add(
+            partial(_executable_name, row),
+            format_count(row.executions),
+            f"{mark}{format_duration(row.cpu_time)}",
+            format_share(row.cpu_share),
+            format_bytes(row.peak_memory_bytes),
+        )
     rest = named[len(shown) :]
     if rest:
-        time = sum(row.cpu_time for row in rest)
-        share = sum(row.cpu_share or 0 for row in rest)
-        runs = sum(row.executions or 0 for row in rest)
-        table.add_row(
-            Text(f"{len(rest)} more (--all shows them)", style="italic"),
-            format_count(runs),
-            format_duration(time),
-            format_share(share),
+        table.add(
+            partial(_remark, f"{len(rest)} more (--all shows them)"),
+            format_count(sum(row.executions or 0 for row in rest)),
+            format_duration(sum(row.cpu_time for row in rest)),
+            format_share(sum(row.cpu_share or 0 for row in rest)),
             UNKNOWN,
         )
     for row in rows:
         if row.kind == "remainder":
-            table.add_row(
-                Text(row.path, style="italic"),
+            table.add(
+                partial(_remark, row.path),
                 UNKNOWN,
                 format_duration(row.cpu_time),
                 format_share(row.cpu_share),
                 UNKNOWN,
                 style="yellow" if (row.cpu_share or 0) > 0.05 else "dim",
             )
-    return table
+    return table.render(width)
 
 
-def _executable_cells(row: ExecutableRow, space: int) -> tuple[Text, str, str, str, str]:
+def _executable_name(row: ExecutableRow, space: int) -> Text:
     suffix = " (path unknown)" if row.kind == "path unknown" else ""
-    # Mark an estimate in its row as well as in the notes below.
-    mark = "~" if row.cpu_estimated * 100 > row.cpu_time else ""
     path = Text(fit_path(row.path, space - len(suffix)))
     path.append(suffix, style="dim")
-    return (
-        path,
-        format_count(row.executions),
-        f"{mark}{format_duration(row.cpu_time)}",
-        format_share(row.cpu_share),
-        format_bytes(row.peak_memory_bytes),
-    )
+    return path
+
+
+def _remark(text: str, space: int) -> Text:
+    return Text(fit(text, space), style="italic")
 
 
 def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
-    columns = (("Nodes", 5), ("Tasks", 5), ("CPU time", 12), ("Peak memory", 11), ("Elapsed", 12))
-    space = width - sum(size + 2 for _, size in columns)
-    table = _table("Step", *columns)
-    table.columns[0].width = space
+    table = _Table("Step", "Nodes", "Tasks", "CPU time", "Peak memory", "Elapsed")
     rows = report.steps
     shown = rows if all_rows or len(rows) <= _MAX_ROWS + 1 else rows[:_MAX_ROWS]
     for row in shown:
-        table.add_row(
-            _step_name(row, space),
+        table.add(
+            partial(_step_name, row),
             format_count(row.nodes),
             format_count(row.tasks),
             format_duration(row.cpu_time),
@@ -280,13 +278,13 @@ def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
         )
     rest = rows[len(shown) :]
     if rest:
-        table.add_row(
-            Text(f"{len(rest)} more (--all)", style="italic"),
+        table.add(
+            partial(_remark, f"{len(rest)} more (--all)"),
             UNKNOWN,
             format_count(total(row.tasks for row in rest)),
             format_duration(total(row.cpu_time for row in rest)),
         )
-    return table
+    return table.render(width)
 
 
 def _step_name(row: StepRow, space: int) -> Text:
@@ -301,22 +299,24 @@ def _step_name(row: StepRow, space: int) -> Text:
 
 
 def _nodes(report: JobReport, width: int, all_rows: bool) -> Table:
-    table = _table("Node", ("CPU time", 13), ("Peak memory", 11), ("Read", 9), ("Written", 9))
-    space = width - 13 - 11 - 9 - 9 - 2 * 4
-    table.columns[0].width = space
+    table = _Table("Node", "CPU time", "Peak memory", "Read", "Written")
     rows = report.node_rows
     shown = rows if all_rows or len(rows) <= _MAX_NODES + 1 else rows[:_MAX_NODES]
     for row in shown:
-        table.add_row(
-            Text(fit(readable_text(row.node), space)),
+        table.add(
+            partial(_node_name, readable_text(row.node)),
             format_duration(row.cpu_time),
             format_bytes(row.memory_used_peak_bytes),
             format_bytes(row.syscall_read_bytes),
             format_bytes(row.syscall_written_bytes),
         )
     if len(shown) < len(rows):
-        table.add_row(Text(f"{len(rows) - len(shown)} more (--all shows them)", style="italic"))
-    return table
+        table.add(partial(_remark, f"{len(rows) - len(shown)} more (--all shows them)"))
+    return table.render(width)
+
+
+def _node_name(name: str, space: int) -> Text:
+    return Text(fit(name, space))
 
 
 def _coverage(report: JobReport, width: int) -> RenderableType:
@@ -337,12 +337,40 @@ def _grid() -> Table:
     return Table.grid(padding=(0, 1))
 
 
-def _table(first: str, *others: tuple[str, int]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True, overflow="crop")
-    for name, width in others:
-        table.add_column(name, justify="right", width=width, no_wrap=True, overflow="crop")
-    return table
+class _Table:
+    """Names at the left and numbers at the right of them. The names get the space that the numbers
+    leave. Numbers are never truncated: if the names have too little space, the last column of
+    numbers is left out."""
+
+    _MIN_NAME = 16
+
+    def __init__(self, *titles: str) -> None:
+        self._titles = titles
+        self._rows: list[tuple[Callable[[int], Text], tuple[str, ...], str | None]] = []
+
+    def add(self, name: Callable[[int], Text], *numbers: str, style: str | None = None) -> None:
+        """Add a row; ``name`` makes the text of a number of terminal cells."""
+        self._rows.append((name, numbers, style))
+
+    def render(self, width: int) -> Table:
+        widths = [
+            max(cell_len(title), *(cell_len(n[i]) for _, n, _ in self._rows if i < len(n)), 0)
+            for i, title in enumerate(self._titles[1:])
+        ]
+        while len(widths) > 1 and self._space(widths, width) < self._MIN_NAME:
+            widths.pop()
+        space = self._space(widths, width)
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+        table.add_column(self._titles[0], no_wrap=True, overflow="crop", width=space)
+        for title, size in zip(self._titles[1:], widths, strict=False):
+            table.add_column(title, justify="right", width=size, no_wrap=True)
+        for name, numbers, style in self._rows:
+            table.add_row(name(space), *numbers[: len(widths)], style=style)
+        return table
+
+    @staticmethod
+    def _space(widths: Sequence[int], width: int) -> int:
+        return width - sum(size + 2 for size in widths)
 
 
 _CPU_LOW = 0.5

@@ -82,9 +82,11 @@ def format_count(count: float | None) -> str:
 
 
 def format_cores(cores: float | None) -> str:
-    """Format a mean number of busy CPUs: 3.2, 0.04, 128."""
+    """Format a mean number of busy CPUs: 3.2, 0.04, < 0.001, 128."""
     if cores is None:
         return UNKNOWN
+    if 0 < cores < 0.001:
+        return "< 0.001"
     return "0" if cores == 0 else _three_digits(cores, small=True)
 
 

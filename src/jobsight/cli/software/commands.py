@@ -62,7 +62,9 @@ def list_(*, json: bool, csv: bool, store: str | None, config: str | None) -> No
         write_csv(rows, SoftwareRow.__struct_fields__)
         return
     figures = ("paths", "jobs", "users", "core hours", "CPU hours")
-    table = Table("software", "version", *figures, "last used", "", right=figures)
+    table = Table(
+        "software", "version", *figures, "last used", "", right=figures, cut=("software", "version")
+    )
     for row in rows:
         flags = ["user's own"] * row.user_provided + ["ignored"] * row.ignored
         version = " ".join(filter(None, (row.version, row.local_version)))
@@ -165,7 +167,7 @@ def try_rules(*, files: list[Path] | None, ready: bool, json: bool, config: str 
 def _show_software(about: AboutSoftware) -> None:
     print(f"{readable_text(about.software)} {readable_text(about.version or '')}".strip())
     figures = ("core hours", "CPU hours", "jobs", "users")
-    table = Table("version", *figures, "last used", right=figures)
+    table = Table("version", *figures, "last used", right=figures, cut=("version",))
     for row in about.versions:
         version = " ".join(filter(None, (row.version, row.local_version))) or UNKNOWN
         hours_used = (hours(row.core_hours), hours(row.cpu_hours))
@@ -176,6 +178,7 @@ def _show_software(about: AboutSoftware) -> None:
     users = Table(
         *("user", "account", "version", "core hours", "jobs", "last used"),
         right=("core hours", "jobs"),
+        cut=("user", "account", "version"),
     )
     for row in sorted(about.users, key=lambda row: row.last, reverse=True):
         names = [readable_text(text or UNKNOWN) for text in (row.user, row.account, row.version)]

@@ -123,9 +123,11 @@ def first_day(text: str | None, option: str = "--since") -> int | None:
 
 
 def hours(value: float | None) -> str:
-    """Hours to three digits or whole: 0.0012, 1.23, 12.3, 1,234."""
+    """Hours to three digits or whole: < 0.001, 0.012, 1.23, 12.3, 1,234."""
     if value is None:
         return UNKNOWN
+    if 0 < abs(value) < 0.001:
+        return "< 0.001" if value > 0 else "> -0.001"
     if value == 0 or abs(value) >= 99.95:
         return format_count(round(value))
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.3g}"
@@ -174,7 +176,8 @@ def _usage(
     counts = ["jobs", "users", "executions"]
     table = Table(
         *keys, *figures, "share", "", *counts, *(["trend"] if trends else []),
-        right=[*figures, "share", *counts],
+        right=[*figures, "share", *counts], cut=keys,
+        optional=["trend", "", "executions", "users", "GPU hours"],
     )  # fmt: skip
     for row in rows[:limit]:
         share = _size(row) / whole if whole else None
@@ -195,7 +198,7 @@ def _usage(
 
 def _movers(keys: Sequence[str], rows: Sequence[Trend]) -> Table:
     figures = ("before", "after", "change")
-    table = Table(*keys, *figures, "", right=figures)
+    table = Table(*keys, *figures, "", right=figures, cut=keys, optional=[""])
     most = max(abs(row.change) for row in rows) or 1.0
     for row in rows:
         sign = "+" if row.change > 0 else "-" if row.change < 0 else ""

@@ -90,7 +90,8 @@ def _show_moves(moves: list[Change], json: bool) -> None:
         print("no path would get another name")
         return
     figures = ("core hours", "CPU hours", "jobs", "paths")
-    table = Table("from", "to", *figures, "for example", right=figures)
+    wrap = ("from", "to", "for example")
+    table = Table("from", "to", *figures, "for example", right=figures, wrap=wrap)
     for move in moves:
         table.add(
             name_text(move.before),
@@ -146,7 +147,8 @@ def _show_difference(
         return
     if changes:
         figures = ("before", "after", "change")
-        table = Table("software", "version", *figures, right=figures)
+        cut = ("software", "version")
+        table = Table("software", "version", *figures, right=figures, cut=cut)
         for row, old in changes:
             name, version = (
                 readable_text(row.software or row.kind),
