@@ -145,7 +145,7 @@ def test_an_attached_collector_has_the_agents_knowledge_and_is_current_at_hup(
     config.write_text(
         f"""
 sams.collector:
-  samplers: [sams.sampler.Core, sams.sampler.Software, sams.sampler.SlurmInfo]
+  samplers: [sams.sampler.Core, sams.sampler.Software, sams.sampler.SlurmInfo, threads]
   outputs: [sams.output.File, sams.output.Prometheus]
   loglevel: INFO
 sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
@@ -193,6 +193,8 @@ sams.output.Prometheus:
     known = document["sams.sampler.SlurmInfo"]
     assert (known["account"], known["username"], known["cpus"]) == ("p1", "alice", "4")
     assert known["jobname"] == "wave"
+    # The agent sends no processes; the collector reads them itself for the samplers that use them.
+    assert "bash" in document["jobsight.threads"]["programs"]
 
 
 def _holds_inotify(pid: int) -> bool:

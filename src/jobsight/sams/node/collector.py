@@ -8,10 +8,12 @@ restricted to the job measures it in this process.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +25,8 @@ from jobsight.agent.job import FollowedJob, JobView, Output, ProbeReport, Row
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
 from jobsight.agent.jobs.identity import info_from_cgroup
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
-from jobsight.agent.processes.process import JobUsage
+from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.process import JobUsage, Process, Segment
 from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.errors import JobsightError
 from jobsight.model import (
@@ -45,6 +48,11 @@ logger = logging.getLogger(__name__)
 PART_TIMEOUT: Final = 5.0
 #: Seconds to wait for the end of a job whose collector is stopped.
 _END_TIMEOUT: Final = 1.0
+#: Seconds between two lists of the job's processes, and samplers that need none.
+_MEMBERS_INTERVAL: Final = 10.0
+_WITHOUT_PROCESSES: Final = frozenset(
+    {"sams.sampler.Core", "sams.sampler.Software", "sams.sampler.SlurmInfo"}
+)
 
 
 class AttachedProbe:
@@ -119,8 +127,10 @@ class AttachedCollector:
             if self._probe.part is None:
                 raise JobsightError(f"the node's agent reports nothing about job {self._job_id}")
             job = self._job(self._probe.part)
+            members = _Members(job.view, [plan.name for plan in self._samplers])
             while not self._stop.wait(1.0) and not self._final.is_set():
                 self._apply_infos(job.view)
+                members.update(time.monotonic())
                 job.tick(time.monotonic())
             self._wait_for_last_part()
             self._apply_infos(job.view)
@@ -202,6 +212,37 @@ class AttachedCollector:
             watcher.close()
         # It is gone already; the agent's parts are complete without it.
         return JobCgroup("", Path(), {}, self._job_id, None, None, None, {})
+
+
+class _Members:
+    """The live processes of a job, for samplers that read them: the agent sends only sums."""
+
+    def __init__(self, view: JobView, samplers: Sequence[str]) -> None:
+        self._view = view
+        self._names = ExecutableNames()
+        self._needed = not set(samplers) <= _WITHOUT_PROCESSES
+        self._next_update = 0.0
+
+    def update(self, now: float) -> None:
+        counters = self._view.counters
+        if not self._needed or now < self._next_update or not isinstance(counters, SlurmCounters):
+            return
+        self._next_update = now + _MEMBERS_INTERVAL
+        try:
+            counters.refresh()
+            present = set(counters.processes())
+        except OSError:
+            # The cgroups are being removed.
+            present = set()
+        usage = self._view.usage
+        for pid in usage.members.keys() - present:
+            del usage.members[pid]
+        for pid in present - usage.members.keys():
+            segment = Segment(self._names.by_link(pid), time.monotonic_ns(), executed=False)
+            usage.members[pid] = Process(pid, usage, segment)
+        for process in usage.members.values():
+            with suppress(OSError):
+                process.threads = len(os.listdir(f"/proc/{process.tgid}/task"))
 
 
 #: Seconds between two attempts to subscribe: a prolog runs before the job's cgroup exists.

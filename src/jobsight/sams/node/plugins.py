@@ -46,7 +46,7 @@ class PluginSampler:
         if not self._ready:
             self._ready = True
             self._part.init()
-        new = [pid for pid in _processes(view) if pid not in self._seen]
+        new = [pid for pid in view.usage.members if pid not in self._seen]
         self._seen.update(new)
         self._part.pids.extend(new)
         if self._part.do_sample():
@@ -143,10 +143,3 @@ class PluginMapper:
     def __call__(self, path: str) -> str | None:
         named = self._part.get(path)
         return None if named is None or named.get("ignore") else str(named["software"])
-
-
-def _processes(view: JobView) -> list[int]:
-    """The live processes. A collector that is attached to an agent does not track them itself."""
-    if view.usage.members or view.counters is None:
-        return list(view.usage.members)
-    return view.counters.processes()
