@@ -36,8 +36,8 @@ def test_sources_of_a_release_that_is_not_known_are_refused(tmp_path: Path) -> N
     assert "Slurm 25.11.0 is not known" in refusal(SLURM_SOURCE=str(tmp_path))
 
 
-def test_a_folder_without_slurm_is_refused(tmp_path: Path) -> None:
-    assert "is not Slurm's source folder" in refusal(SLURM_SOURCE=str(tmp_path))
+def test_a_directory_without_slurm_is_refused(tmp_path: Path) -> None:
+    assert "is not the directory of Slurm's sources" in refusal(SLURM_SOURCE=str(tmp_path))
 
 
 def test_the_header_knows_the_same_releases_as_the_script() -> None:

@@ -123,7 +123,7 @@ def test_filters(filled: Store) -> None:
 
 
 def test_a_wrong_grouping_says_what_would_be_right(store: Store) -> None:
-    with pytest.raises(ConfigError, match=r"no grouping by 'usr'; right: software, version"):
+    with pytest.raises(ConfigError, match=r"no grouping by 'usr'; expected software, version"):
         ask(store, "usr")
     with pytest.raises(ConfigError, match="cannot be grouped by week"), store.database.read() as it:
         node_usage(it, Question(by=("node", "week")))
