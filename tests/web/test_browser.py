@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from jobsight.model import SECOND, Run
+from jobsight.model import SECOND, JobInfo, Run
 from jobsight.store.store import Store
 from tests.web import sample
 from tests.web.conftest import TOKEN, served
@@ -254,6 +254,44 @@ def test_no_page_scrolls_sideways(
                 drawn(page)
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, path
+
+
+# Fault 23: a row with "Ended: out of memory" pushed the last columns out of the list.
+@pytest.mark.parametrize("width", [1024, 1280, 1440, 1920])
+def test_the_list_does_not_scroll_with_long_states(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    with Store.open(tmp_path / "store.db") as store, served(store) as address:
+        for number, state in enumerate(("OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL", "COMPLETED")):
+            info = JobInfo(
+                cluster="alpha",
+                job_id=4_294_901_748 + number,
+                source="json",
+                array_job_id=4_294_901_748,
+                array_task_id=1_048_570 + number,
+                name="a-name-that-is-longer-than-its-space",
+                user="a-user-with-a-long-name",
+                account="an-account-with-a-long-name",
+                nodes=tuple(f"n{node}" for node in range(1_024)),
+                cpus=131_072,
+                memory=123 * 2**30,
+                start=sample.NOW,
+                end=sample.NOW + 123_456 * SECOND,
+                state=state,
+            )
+            store.record_jobs([info])
+        with store.database.write() as transaction:
+            figures = {"cpu": 123_456 * 131_072 * SECOND // 3, "memory": 121 * 2**30}
+            transaction.execute(
+                "UPDATE runs SET cpu_time = :cpu, memory_used_peak = :memory", figures
+            )
+        with opened(browser, address, viewport={"width": width, "height": 800}) as page:
+            assert "Ended: out of memory" in page.locator("table.runs").inner_text()
+            needed, given = page.evaluate(
+                "[document.querySelector('table.runs').scrollWidth,"
+                " document.querySelector('.table-frame').clientWidth]"
+            )
+            assert needed <= given
 
 
 def test_readable_without_javascript(browser: Browser, address: str, runs: dict[str, Run]) -> None:

@@ -293,12 +293,17 @@ def executables_note(
 
 def group_note(group: str, coverage: Coverage) -> str:
     """A sentence about the coverage of a group."""
-    quality: str = "not measured" if coverage.quality == "missing" else coverage.quality
+    quality = quality_text(coverage.quality)
     if coverage.quality == "estimate" and coverage.time_share is not None:
         quality += f" covering {format_share(coverage.time_share)} of the time"
     if coverage.events_lost:
         quality += f", {format_count(coverage.events_lost)} readings lost"
     return _sentence(GROUPS.get(group, group.capitalize()), quality, coverage.reason)
+
+
+def quality_text(quality: str) -> str:
+    """A quality as people read it; "failed" alone would read as a failed job."""
+    return {"missing": "not measured", "failed": "not readable"}.get(quality, quality)
 
 
 def _sentence(title: str, quality: str, reason: str) -> str:

@@ -44,7 +44,7 @@ _MAX_NODES = 16
 
 _TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
 _MARKS = {"exact": "=", "estimate": "~", "failed": "!", "missing": "-"}
-_MARK_STYLES = {"exact": "green", "estimate": "yellow", "failed": "red", "missing": "yellow"}
+_MARK_STYLES = {"exact": "green", "estimate": "yellow", "failed": "yellow", "missing": "yellow"}
 
 
 def print_report(
@@ -329,7 +329,7 @@ def _coverage(report: JobReport, width: int) -> RenderableType:
         quality = qualities[number] if number < len(qualities) else "estimate"
         grid.add_row(Text(_MARKS[quality], style=_MARK_STYLES[quality]), Text(readable_text(note)))
     title = Text("Coverage", style="bold")
-    legend = Text("   = exact  ~ estimate  - not measured  ! failed", style="dim")
+    legend = Text("   = exact  ~ estimate  - not measured  ! not readable", style="dim")
     return Group(Text.assemble(title, legend), grid)
 
 

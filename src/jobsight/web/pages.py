@@ -25,7 +25,7 @@ from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
 from jobsight.reports import units
 from jobsight.reports.build import JobRow, build_report, job_row
-from jobsight.reports.report import GROUPS, describe_state, tone_of
+from jobsight.reports.report import GROUPS, describe_state, quality_text, tone_of
 from jobsight.store.read.queries import MetricSummary
 from jobsight.store.store import Store
 from jobsight.text import readable_text
@@ -270,6 +270,7 @@ def environment() -> Environment:
         readable=readable_name,
         readable_lines=readable_lines,
         group_title=group_title,
+        quality_text=quality_text,
     )
     return jinja
 

@@ -296,3 +296,37 @@ def test_rows_never_exceed_the_limit(rows: list[tuple[int, int]], limit: int) ->
     # The account itself is unchanged.
     whole = usage.snapshot(polled_is_estimate=False)
     assert sum(row.cpu_time for row in whole) == total
+
+
+# Fault 23: on cgroup v1 the split by ticks decreased at times, and the plot of the system time was
+# broken into dashes.
+@given(
+    some.lists(
+        some.tuples(some.integers(0, 10**9), some.integers(0, 3), some.integers(0, 3)), max_size=30
+    )
+)
+def test_user_and_system_time_never_decrease(steps: list[tuple[int, int, int]]) -> None:
+    total = user = system = 0
+    last = None
+    for more, user_ticks, system_ticks in steps:
+        total, user, system = total + more, user + user_ticks, system + system_ticks
+        share = user / (user + system) if user + system else 0.5
+        reading = CpuReading(total, round(total * share), total - round(total * share))
+        if last is not None:
+            reading = reading.after(last)
+            assert reading.user >= last.user
+            assert reading.system >= last.system
+        assert reading.time == total == reading.user + reading.system
+        last = reading
+    assert last is None or CpuReading(0, 0, 0).after(last) == CpuReading(0, 0, 0)
+
+
+def test_the_series_of_system_time_never_decreases(
+    counter: Counter, probe: CgroupProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe.usage.members.clear()
+    readings = iter([CpuReading(1000, 500, 500), CpuReading(1100, 734, 366)])
+    monkeypatch.setattr(counter, "cpu", lambda: next(readings))
+    rows = [probe.sample() for _ in range(2)]
+    assert [row["cpu.system"] for row in rows] == [500, 500]
+    assert [row["cpu.user"] for row in rows] == [500, 600]

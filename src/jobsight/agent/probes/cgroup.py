@@ -139,6 +139,8 @@ class CgroupProbe:
         else:
             # The counter is cumulative and includes what was missed before.
             self.errors.pop("cpu", None)
+            if cpu is not None and self._cpu is not None:
+                cpu = cpu.after(self._cpu)
             self.read_at = time.monotonic_ns()
         # A v1 hierarchy that the job has left gives no reading instead of CgroupGone.
         self._counter_gone = cpu is None and self._cpu is not None

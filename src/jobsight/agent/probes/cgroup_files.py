@@ -18,6 +18,17 @@ class CpuReading(NamedTuple):
     user: int
     system: int
 
+    def after(self, last: CpuReading) -> CpuReading:
+        """This reading with neither part below an earlier one.
+
+        The parts are divided in the proportion of ticks, so a tick of one part makes the other
+        smaller, and a counter that decreases has no rate. A total that decreased was reset.
+        """
+        if self.time < last.time:
+            return self
+        system = min(max(self.system, last.system), self.time - last.user)
+        return CpuReading(self.time, self.time - system, system)
+
 
 class MemoryReading(NamedTuple):
     """Memory in bytes."""
