@@ -58,13 +58,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Restore the logging configuration, which commands under test change."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    root, own = logging.getLogger(), logging.getLogger("jobsight")
+    levels, handlers = (root.level, own.level), list(root.handlers)
     yield
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
+    logging.captureWarnings(False)
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
         handler.close()
+    for handler in handlers:
+        if handler not in root.handlers:
+            root.addHandler(handler)
 
 
 @pytest.hookimpl(optionalhook=True)

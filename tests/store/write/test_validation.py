@@ -20,7 +20,7 @@ def bad_batches() -> dict[str, object]:
         "sequence is 9223372036854775807": batch(sequence=2**63 - 1),
         "job id is 1000000000000000000": batch(part(sighting(job_id=10**18))),
         "between 1990 and 2200": batch(written=5),
-        "birth of job 7 on n1": batch(part(sighting(birth=START // 1000))),
+        "creation time of job 7 on n1": batch(part(sighting(birth=START // 1000))),
         "speaks for cluster": batch(part(), cluster="c2"),
         "a of job 7 on n1 has 2 rows": batch(part(series=short)),
         "metric of job 7 on n1 has 129": batch(
