@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -252,3 +254,21 @@ def test_no_name_leads_out_of_the_folder(client: Client, name: str, whole: bool)
     found = [path for path in root.rglob("*") if path.is_file()]
     assert all(path.parent == client.folder / "0" for path in found)
     assert not any(path.name.startswith(".") for path in found)
+
+
+# Fault 17: SAMS creates base_path, the receiver refused to start without it.
+def test_a_missing_base_path_is_created(tmp_path: Path) -> None:
+    config = tmp_path / "receiver.yaml"
+    command = [sys.executable, "-m", "jobsight.cli.compat.post_receiver", "--config", str(config)]
+    base_path = tmp_path / "spool" / "in"
+    config.write_text(f"sams.post-receiver: {{base_path: {base_path}, port: 0}}\n")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        assert "listen" in receiver.stdout.readline()
+        assert base_path.is_dir()
+        receiver.terminate()
+    (tmp_path / "file").touch()
+    config.write_text(f"sams.post-receiver: {{base_path: {tmp_path}/file/in, port: 0}}\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "cannot be created: Not a directory" in done.stderr
