@@ -1,11 +1,11 @@
-"""Errors that a person is meant to read: one clear sentence, no trace."""
+"""Errors for the user: one sentence, printed without a traceback."""
 
 from __future__ import annotations
 
 
 class JobsightError(Exception):
-    """Something the user or administrator can put right; the text says what is wrong, where,
-    and what would be right."""
+    """An error that the user or administrator can correct; the text says what is wrong, where,
+    and what is expected."""
 
     #: The exit code of a command that ends with this error.
     exit_code = 1

@@ -1,4 +1,4 @@
-"""The table of the metrics: one place that says what each name means, for pages, API and store."""
+"""The definitions of all metrics: kind, unit, title and help text by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 class Metric(NamedTuple):
     name: str
-    #: A counter only grows, so its rate is what people want to see; a gauge is shown as it is.
+    #: Pages show the rate of a counter and the value of a gauge.
     kind: Literal["counter", "gauge"]
     unit: Literal[
         "nanoseconds", "bytes", "count", "percent", "celsius", "hertz", "microwatts", "microjoules"
@@ -17,7 +17,7 @@ class Metric(NamedTuple):
 
     @property
     def rate_unit(self) -> str:
-        """The unit of what a page draws: the rate of a counter, the value of a gauge."""
+        """The unit in charts: of the rate of a counter, of the value of a gauge."""
         if self.kind == "gauge":
             return self.unit
         if self.unit == "microjoules":
@@ -43,9 +43,19 @@ _TABLE = (
     Metric("memory.kernel", "gauge", "bytes", "Kernel memory", "Pages of the kernel for the job"),
     Metric("memory.swap", "gauge", "bytes", "Swap", "Memory moved out to swap"),
     Metric(
-        "memory.peak", "gauge", "bytes", "Memory peak", "The kernel's mark, page cache included"
+        "memory.peak",
+        "gauge",
+        "bytes",
+        "Memory peak",
+        "Highest charge, page cache included",
     ),
-    Metric("memory.limit", "gauge", "bytes", "Memory limit", "Where the kernel kills"),
+    Metric(
+        "memory.limit",
+        "gauge",
+        "bytes",
+        "Memory limit",
+        "Limit of the cgroup",
+    ),
     Metric("memory.oom_kills", "counter", "count", "Killed for memory", "Processes killed"),
     Metric(
         "io.read_characters",
@@ -63,8 +73,8 @@ _TABLE = (
     ),
     Metric("io.read_bytes", "counter", "bytes", "Read from storage", "Bytes fetched from storage"),
     Metric("io.written_bytes", "counter", "bytes", "Written to storage", "Bytes sent to storage"),
-    Metric("io.read_calls", "counter", "count", "Read calls", "Calls of read and its like"),
-    Metric("io.write_calls", "counter", "count", "Write calls", "Calls of write and its like"),
+    Metric("io.read_calls", "counter", "count", "Read calls", "Read system calls"),
+    Metric("io.write_calls", "counter", "count", "Write calls", "Write system calls"),
     Metric("tasks.processes", "gauge", "count", "Processes", "Live processes of the job"),
     Metric("tasks.threads", "gauge", "count", "Threads", "Live threads of the job"),
     Metric("tasks.running", "gauge", "count", "Threads running", "Threads that run or could run"),
@@ -94,10 +104,10 @@ _TABLE = (
     Metric("files.open", "gauge", "count", "Open files", "Open descriptors of all processes"),
     Metric("files.scratch", "gauge", "count", "Scratch files", "Distinct open files on scratch"),
     Metric("filesystem.*.size", "gauge", "bytes", "File system", "Size of a file system"),
-    Metric("filesystem.*.free", "gauge", "bytes", "File system, free", "What may still be written"),
-    Metric("filesystem.*.used", "gauge", "bytes", "File system, used", "What is written"),
+    Metric("filesystem.*.free", "gauge", "bytes", "File system, free", "Free space"),
+    Metric("filesystem.*.used", "gauge", "bytes", "File system, used", "Used space"),
     Metric("gpu.held", "gauge", "count", "GPUs", "GPUs that belong to the job"),
-    Metric("gpu.idle", "gauge", "count", "GPUs idle", "GPUs of the job that do nothing now"),
+    Metric("gpu.idle", "gauge", "count", "GPUs idle", "GPUs of the job without activity"),
     Metric("gpu.*.utilization", "gauge", "percent", "GPU", "Time in which a kernel ran"),
     Metric(
         "gpu.*.memory_utilization",
@@ -108,7 +118,7 @@ _TABLE = (
     ),
     Metric("gpu.*.memory_used", "gauge", "bytes", "GPU memory", "Memory in use on a GPU"),
     Metric("gpu.*.power", "gauge", "microwatts", "GPU power", "Power that a GPU draws"),
-    Metric("gpu.*.energy", "counter", "microjoules", "GPU energy", "Its power, added up over time"),
+    Metric("gpu.*.energy", "counter", "microjoules", "GPU energy", "Power integrated over time"),
     Metric("gpu.*.temperature", "gauge", "celsius", "GPU temperature", "Temperature of a GPU"),
     Metric("gpu.*.clock", "gauge", "hertz", "GPU clock", "Clock of the multiprocessors"),
     Metric("network.*.received_bytes", "counter", "bytes", "Received", "Bytes the node received"),
@@ -153,18 +163,18 @@ _TABLE = (
     ),
 )
 
-#: By name. A star stands for one of several things of a kind: ``gpu.*.power`` for ``gpu.0.power``.
+#: By name. A star stands for the name of an instance: ``gpu.*.power`` for ``gpu.0.power``.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}
 
 
 def find_metric(name: str) -> Metric | None:
-    """The metric that the name of a time series means, also of one GPU, core, device or link.
+    """The metric of a time series by its name, which may contain an instance: a GPU, a device.
 
-    The thing's own name stands between the first point and the last and may hold points itself.
+    The name of the instance is between the first and the last dot and may contain dots.
     """
-    found = METRICS.get(name)
-    if found is not None:
-        return found
+    metric = METRICS.get(name)
+    if metric is not None:
+        return metric
     group, _, rest = name.partition(".")
-    thing, _, figure = rest.rpartition(".")
-    return METRICS.get(f"{group}.*.{figure}") if thing else None
+    instance, _, figure = rest.rpartition(".")
+    return METRICS.get(f"{group}.*.{figure}") if instance else None

@@ -1,8 +1,8 @@
-"""The records that every part of jobsight speaks.
+"""The records that all packages share: runs, jobs, batches and their parts.
 
 Units are the same everywhere: times and durations are integer nanoseconds (times in UTC since
-1970), CPU time is nanoseconds, sizes are bytes, shares run from 0 to 1. ``None`` means "not
-known"; it is never written as zero.
+1970), CPU time is nanoseconds, sizes are bytes, shares are from 0 to 1. ``None`` means "not
+known"; it is never replaced by zero.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Run(msgspec.Struct, frozen=True, order=True):
 
 
 class RunReference(msgspec.Struct, frozen=True):
-    """What a person types to name a run; parts left out mean "the latest"."""
+    """A run as the user names it; omitted parts mean the latest run."""
 
     job_id: int
     cluster: str | None = None
@@ -72,8 +72,8 @@ class RunReference(msgspec.Struct, frozen=True):
         )
 
 
-#: What the name of a run has room for; Slurm's own have 32 bits.
-MOST_JOB_ID = 10**18 - 1
+#: The limit of the text form of a run; Slurm's job ids have 32 bits.
+MAX_JOB_ID = 10**18 - 1
 _REFERENCE = re.compile(
     r"(?:(?P<cluster>[^:\s]+):)?(?P<job>\d{1,18})(?:_(?P<task>\d{1,9})|\+(?P<offset>\d{1,9}))?"
     r"(?::(?P<start>\d{8}T\d{6}Z))?",
@@ -82,18 +82,18 @@ _REFERENCE = re.compile(
 
 
 def format_start(start: int) -> str:
-    """Write a time as it stands in the text form of a run, to the second."""
+    """A time in the text form of a run, in whole seconds."""
     return datetime.fromtimestamp(start // SECOND, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def parse_start(text: str) -> int:
-    """Read the start in the text form of a run."""
+    """The time of the text form of a run."""
     moment = datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     return int(moment.timestamp()) * SECOND
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """A job as a node sees it. The node does not know the start that the scheduler recorded:
+    """A job as observed on one node. The node does not know the start that the scheduler recorded;
     the server matches a sighting to a run."""
 
     cluster: str
@@ -106,7 +106,7 @@ class Sighting(msgspec.Struct, frozen=True):
 
 
 class JobInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the scheduler (or the launcher of a job without one) says about a run."""
+    """The scheduler's data about a run, or those of the launcher of a job without scheduler."""
 
     cluster: str
     job_id: int
@@ -128,7 +128,7 @@ class JobInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     cpus: int | None = None
     memory: int | None = None
     gpus: int | None = None
-    #: What was allocated, by Slurm's names of its resources ("cpu", "gres/gpu:a100"); "mem" in
+    #: Allocated resources by Slurm's names ("cpu", "gres/gpu:a100"); "mem" in
     #: bytes.
     tres: dict[str, int] | None = None
     time_limit: int | None = None
@@ -162,7 +162,7 @@ def merge_job_info(known: JobInfo, other: JobInfo, policy: MergePolicy) -> JobIn
 
 
 class Coverage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How much of the job a figure stands for, and why not more."""
+    """The quality of a group of figures and the share of the job that they represent."""
 
     quality: Quality
     time_share: float | None = None
@@ -172,7 +172,7 @@ class Coverage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ExecutableUse(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one executable used in one run on one node, cumulative within an agent's epoch."""
+    """Usage of one executable in one run on one node, cumulative within an agent epoch."""
 
     #: The file's path as the kernel gave it; the command name where ``path_known`` is false.
     path: bytes
@@ -182,7 +182,7 @@ class ExecutableUse(msgspec.Struct, kw_only=True, omit_defaults=True):
     cpu_time: int = 0
     cpu_user: int = 0
     cpu_system: int = 0
-    #: The part of ``cpu_time`` that stands on polling or interpolation, not on exit records.
+    #: The part of ``cpu_time`` that is polled or interpolated, not from exit records.
     cpu_estimated: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
@@ -201,7 +201,7 @@ class JobTotals(msgspec.Struct, kw_only=True, omit_defaults=True):
     cpu_time: int | None = None
     cpu_user: int | None = None
     cpu_system: int | None = None
-    #: The share of slurmstepd and its like, which is not the user's.
+    #: CPU time of slurmstepd and similar processes, which is not the user's.
     cpu_overhead: int | None = None
     #: The kernel's own high-water mark, page cache included.
     memory_peak: int | None = None
@@ -229,7 +229,7 @@ class StepUse(msgspec.Struct, kw_only=True, omit_defaults=True):
     step: str
     tasks: int = 0
     cpu_time: int | None = None
-    #: The share of slurmstepd.
+    #: CPU time of slurmstepd.
     cpu_overhead: int | None = None
     memory_peak: int | None = None
     oom_kills: int | None = None
@@ -260,7 +260,7 @@ class Series:
 
 
 class JobPart(msgspec.Struct, kw_only=True):
-    """What one batch says about one job on the node that sent it."""
+    """The part of a batch about one job on the node that sent it."""
 
     sighting: Sighting
     #: The agent epoch: cumulative figures of executables restart with it.
@@ -271,18 +271,18 @@ class JobPart(msgspec.Struct, kw_only=True):
     steps: list[StepUse] = msgspec.field(default_factory=list)
     #: By group of figures: "cpu", "memory", "io", "executables".
     coverage: dict[str, Coverage] = msgspec.field(default_factory=dict)
-    #: The job has ended on this node; nothing follows.
+    #: The job has ended on this node; no other part follows.
     final: bool = False
 
 
 class Batch(msgspec.Struct, kw_only=True):
-    """What an agent sends at once. Cluster, node, spool and sequence name it for ever."""
+    """What an agent sends in one request, identified by cluster, node, spool and sequence."""
 
     cluster: str
     node: str
     spool: str
     sequence: int
-    #: The agent's clocks at the moment of writing, so that skew and steps are known.
+    #: The agent's clocks when the batch was written, by which skew and steps are found.
     written: int
     monotonic: int
     agent: str

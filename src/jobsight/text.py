@@ -1,7 +1,4 @@
-"""Text that people wrote: read from their files, and made safe to print without a loss.
-
-Sizes as people and Slurm write them: 512M, 2G, 1.5GiB. A bare number is bytes.
-"""
+"""Conversions of text: settings files, escaped paths and names, sizes such as 512M or 1.5GiB."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from jobsight.errors import ConfigError
 
 
 def file_text(file: Path) -> str:
-    """What stands in a file of settings or rules."""
+    """The content of a file of settings or rules."""
     try:
         return file.read_bytes().decode()
     except OSError as error:
@@ -25,10 +22,10 @@ def file_text(file: Path) -> str:
 def readable_path(path: bytes) -> str:
     r"""Write the bytes of a path so that every character is printable and none is ambiguous.
 
-    Printable UTF-8 stands as it is. Any other byte stands as ``\xNN``: bytes that are no UTF-8,
-    and the bytes of characters that do not print (controls, line separators, marks that turn the
-    direction of writing). A backslash is doubled, so ``\x41`` in the result is always the byte
-    0x41 and never four characters of a name; :func:`path_bytes` leads back.
+    Printable UTF-8 is unchanged. Any other byte becomes ``\xNN``: bytes that are not UTF-8, and
+    the bytes of characters that are not printable (controls, line separators, marks of the writing
+    direction). A backslash is doubled, so ``\x41`` in the result is always the byte 0x41 and never
+    four characters of a name. :func:`path_bytes` is the inverse.
     """
     text = path.decode("utf-8", "surrogateescape")
     if text.isprintable() and "\\" not in text:
@@ -37,12 +34,12 @@ def readable_path(path: bytes) -> str:
 
 
 def readable_text(text: str) -> str:
-    """Write a name that a user chose (of a job, of a command) by the rule of the paths."""
+    """Escape a name that a user chose (of a job, of a command) like a path."""
     return readable_path(text.encode("utf-8", "surrogatepass"))
 
 
 def path_bytes(text: str) -> bytes:
-    """Turn what :func:`readable_path` wrote back into the bytes of the path."""
+    """The bytes of a path that :func:`readable_path` escaped."""
     return b"".join(map(_piece_bytes, _PIECES.findall(text)))
 
 
@@ -72,7 +69,10 @@ _SIZE: Final = re.compile(
 
 
 def parse_size(text: str, where: str) -> int:
-    """Read a size in bytes; units are powers of 1024, as in Slurm. ``where`` names the option."""
+    """A size in bytes; units are powers of 1024, as in Slurm, and a plain number is bytes.
+
+    ``where`` names the option in the error.
+    """
     match = _SIZE.fullmatch(text.strip())
     size = round(float(match[1]) * 1024 ** _POWERS[match[2].lower()]) if match else 0
     if size <= 0 or size >= 2**62:

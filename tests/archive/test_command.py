@@ -71,9 +71,9 @@ def test_out_and_back(command: Command) -> None:
     with Store.open(command.store) as store:
         before = months.everything(store)
         months.drop_runs(store)
-    assert command("read", "c1:3", "--dry-run")[1].startswith("1 of 1 runs would be brought back")
-    assert command("read", "1", "3")[1].startswith("2 of 2 runs brought back")
-    assert command("read", "--month", "2026-11")[1].startswith("3 of 4 runs brought back")
+    assert command("read", "c1:3", "--dry-run")[1].startswith("1 of 1 runs would be restored")
+    assert command("read", "1", "3")[1].startswith("2 of 2 runs restored")
+    assert command("read", "--month", "2026-11")[1].startswith("3 of 4 runs restored")
     with Store.open(command.store) as store:
         # Job 2 of October was not asked for.
         assert months.everything(store) == {
@@ -96,12 +96,12 @@ def test_damage_is_an_exit_code(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["write", "--month", "2026-11"], "`jobsight archive write` takes no --month"),
-        (["list", "7"], "`jobsight archive list` takes no RUN"),
-        (["read"], "say either which runs, or --month YYYY-MM"),
+        (["write", "--month", "2026-11"], "`jobsight archive write` does not accept --month"),
+        (["list", "7"], "`jobsight archive list` does not accept RUN"),
+        (["read"], "expected either runs or --month YYYY-MM"),
         (["read", "--month", "November"], "--month 'November': expected 2026-11"),
         (["read", "seven"], "'seven' does not name a run"),
-        (["write", "--before", "yesterday"], "--before 'yesterday' is no date"),
+        (["write", "--before", "yesterday"], "--before 'yesterday' is not a date"),
         (["read", "99"], "has no run 99"),
     ],
 )

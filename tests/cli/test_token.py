@@ -44,7 +44,7 @@ def test_a_token_in_a_file_is_one_that_an_agent_takes(typed: Typed, tmp_path: Pa
     first = read_token(file)
     code, out, err = typed("rotate", "1", "--grace", "2", "--expires", "30", "--file", str(file))
     assert (code, out) == (0, "")
-    assert "token 2 in place of the token 1 of cluster alpha, which is good for 2 h" in err
+    assert "token 2 replaces token 1 of cluster alpha" in err
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert read_token(file) != first
     assert [path.name for path in tmp_path.glob(".token*")] == []

@@ -43,7 +43,7 @@ def test_info(at: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None
     fill(store, range(3), age=5, now=time.time_ns())
     shown = _run(capsys, "info")
     assert "runs     3 (0 open), 3 nodes of runs; started" in shown
-    assert "tables of version" in shown
+    assert "schema version" in shown
     assert "agents   1, last heard 20" in shown
     assert "silent" not in shown
     with store.database.write() as transaction:
@@ -78,7 +78,7 @@ def test_prune(
     monkeypatch.setenv("JOBSIGHT_STORE__RETENTION__RUNS", "700")
     shown = _run(capsys, "prune", "--dry-run")
     assert "runs removed         after 700 days: 0 runs" in shown
-    assert "3 runs wait: not archived, or not in the sums yet" in shown
+    assert "3 runs are kept: not archived" in shown
     assert "executables removed  never" in shown
     assert "downsampled          after 365 days: 5 runs, 5 chunks" in shown
     assert rows(store) == before
@@ -116,7 +116,7 @@ def test_backup_and_restore(
     _run(capsys, "backup", "--force", file)
     assert "would be restored" in _run(capsys, "restore", "--dry-run", file)
     assert "is not empty" in _run(capsys, "restore", file, code=1)
-    assert "would be lost" in _run(capsys, "restore", "--replace", file, code=2)
+    assert "back it up" in _run(capsys, "restore", "--replace", file, code=2)
     assert "--yes: is only valid with" in _run(capsys, "restore", "--yes", file, code=2)
     assert store.write(batch(info(99)))
     assert "3 runs of 20" in _run(capsys, "restore", "--replace", "--yes", file)
@@ -135,11 +135,11 @@ def test_backup_and_restore(
 def test_move(at: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(store, range(3), age=5, now=time.time_ns())
     other = str(tmp_path / "other.db")
-    assert "3 runs moved" in _run(capsys, "move", at, other)
+    assert "3 runs copied" in _run(capsys, "move", at, other)
     with Store.open(other) as moved:
         assert rows(moved) == rows(store)
     assert "is not empty" in _run(capsys, "move", at, other, code=1)
-    assert "same place" in _run(capsys, "move", other, other, code=1)
+    assert "same store" in _run(capsys, "move", other, other, code=1)
     assert "there is no store at" in _run(capsys, "move", str(tmp_path / "none"), other, code=1)
 
 

@@ -107,7 +107,10 @@ def _run(options: argparse.Namespace, background: Background | None) -> int:
         if options.loglevel:
             level = parse_level("--loglevel", options.loglevel)
         configure_logging(
-            level, settings.log.format, file=options.logfile, stderr=background is None
+            level,
+            settings.log.format,
+            file=options.logfile,
+            stream="none" if background else "stderr",
         )
         _take_pidfile(options, stack)
         return _serve(options, settings, background)
@@ -208,13 +211,13 @@ def job_query(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | No
         return None
     run = partial(run_command, environment=environment)
 
-    def ask() -> list[JobInfo]:
+    def query() -> list[JobInfo]:
         answer = jobs_of_node(node, cluster=settings.cluster, run=run)
         if not answer.known:
             raise JobsightError(answer.reason)
         return list(answer.jobs)
 
-    return ask
+    return query
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``jobsight archive``: finished runs as Parquet files, out of the store and back."""
+"""``jobsight archive``: writes finished runs to Parquet files and restores them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Action(StrEnum):
     SQL = "sql"
 
 
-#: Which action takes which options.
+#: The actions that accept an option.
 _OPTIONS = {
     "RUN": {Action.READ},
     "--before": {Action.WRITE},
@@ -71,11 +71,11 @@ def archive(
     store: str | None,
     config: str | None,
 ) -> int:
-    """Keep finished runs as Parquet files, by cluster and month.
+    """Archive finished runs as Parquet files, by cluster and month.
 
-    `write` brings runs there, each once; one that changed later comes again. `list` says what is
-    there, `check` reads every byte of it, `read` brings runs back into the store, and `sql` prints
-    the views for DuckDB.
+    `write` writes the runs that are not in the archive or have changed since, `list` shows the
+    months of the archive, `check` verifies all its files, `read` restores runs to the store, and
+    `sql` prints the views for DuckDB.
     """
     given = {
         "RUN": run,
@@ -89,7 +89,7 @@ def archive(
     }
     for name, value in given.items():
         if value not in (None, False, []) and action not in _OPTIONS[name]:
-            raise ConfigError(f"`jobsight archive {action}` takes no {name}")
+            raise ConfigError(f"`jobsight archive {action}` does not accept {name}")
     settings = load_settings(config)
     if store is not None:
         settings.store.location = store
@@ -104,14 +104,14 @@ def archive(
 
         print(views(settings.archive))
         return 0
-    place = open_storage(settings.archive)
+    storage = open_storage(settings.archive)
     if action is Action.LIST:
-        return _list(place, json)
+        return _list(storage, json)
     if action is not Action.READ or dry_run:
-        # Runs may be brought back into a new store; nothing else can be done with an empty one.
+        # Runs may be restored to a new store; the other actions need an existing one.
         existing_store(settings.store.location)
     if action is Action.CHECK:
-        return _check(place, settings, json)
+        return _check(storage, settings, json)
     from jobsight.archive.writer import write_archive
     from jobsight.store.store import Store
 
@@ -119,14 +119,14 @@ def archive(
         if action is Action.WRITE:
             done = write_archive(
                 opened,
-                place,
+                storage,
                 _cutoff(settings, before),
                 dry_run=dry_run,
                 anew=anew,
                 progress=progress_line("runs archived"),
             )
-            return _show(done, place, dry_run, json)
-        return _read(opened, place, run or [], cluster, month, dry_run)
+            return _show(done, storage, dry_run, json)
+        return _read(opened, storage, run or [], cluster, month, dry_run)
 
 
 def _cutoff(settings: Settings, before: str | None) -> int:
@@ -136,12 +136,12 @@ def _cutoff(settings: Settings, before: str | None) -> int:
         moment = datetime.fromisoformat(before)
     except ValueError:
         raise ConfigError(
-            f"--before {before!r} is no date; expected 2026-11-01 or 2026-11-01T12:00"
+            f"--before {before!r} is not a date; expected 2026-11-01 or 2026-11-01T12:00"
         ) from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * SECOND
 
 
-def _show(done: Archived, place: Storage, dry_run: bool, json: bool) -> int:
+def _show(done: Archived, storage: Storage, dry_run: bool, json: bool) -> int:
     for problem in done.problems:
         print(f"jobsight: {problem}", file=sys.stderr)
     code = 1 if done.problems else 0
@@ -152,13 +152,13 @@ def _show(done: Archived, place: Storage, dry_run: bool, json: bool) -> int:
         for month, count in done.months.items():
             print(f"{month}  {count:,} runs")
     if done.removed:
-        print(f"{done.removed} files of an attempt that was cut short were removed")
-    again = f", {done.again:,} of them again, since they had changed" if done.again else ""
+        print(f"{done.removed} files of an incomplete attempt were deleted")
+    again = f", {done.again:,} of them again after a change" if done.again else ""
     if dry_run:
-        print(f"{done.runs:,} runs would be archived in {place.location}{again}")
+        print(f"{done.runs:,} runs would be archived in {storage.location}{again}")
     else:
         print(
-            f"{done.runs:,} runs archived in {place.location}{again}: {done.parts} parts, "
+            f"{done.runs:,} runs archived in {storage.location}{again}: {done.parts} parts, "
             f"{done.samples:,} samples, {_size(done.size)}"
         )
     return code
@@ -170,10 +170,10 @@ def _size(size: int) -> str:
     return format_bytes(size)
 
 
-def _list(place: Storage, json: bool) -> int:
+def _list(storage: Storage, json: bool) -> int:
     from jobsight.archive.verify import list_months
 
-    months = list_months(place)
+    months = list_months(storage)
     if json:
         print(msgspec.json.encode(months).decode())
         return 0
@@ -197,12 +197,12 @@ def _list(place: Storage, json: bool) -> int:
     return 0
 
 
-def _check(place: Storage, settings: Settings, json: bool) -> int:
+def _check(storage: Storage, settings: Settings, json: bool) -> int:
     from jobsight.archive.verify import check_archive
     from jobsight.store.store import Store
 
     with Store.open(settings.store.location) as opened:
-        checked = check_archive(place, opened, progress_line("parts checked"))
+        checked = check_archive(storage, opened, progress_line("parts checked"))
     if json:
         print(msgspec.json.encode(checked).decode())
     else:
@@ -217,8 +217,8 @@ def _check(place: Storage, settings: Settings, json: bool) -> int:
 
 def _read(
     store: Store,
-    place: Storage,
-    wanted: list[str],
+    storage: Storage,
+    references: list[str],
     cluster: str | None,
     month: str | None,
     dry_run: bool,
@@ -227,15 +227,15 @@ def _read(
     from jobsight.archive.restore import restore
     from jobsight.store.read.archiving import is_complete
 
-    if bool(wanted) == (month is not None):
-        raise ConfigError("say either which runs, or --month YYYY-MM")
+    if bool(references) == (month is not None):
+        raise ConfigError("expected either runs or --month YYYY-MM")
     if month is not None and not re.fullmatch(r"\d{4}-\d\d", month, re.ASCII):
         raise ConfigError(f"--month {month!r}: expected 2026-11")
-    reader = Reader(place)
+    reader = Reader(storage)
     found = (
         reader.versions(cluster, month)
         if month is not None
-        else [_find(reader, text, cluster) for text in wanted]
+        else [_find(reader, text, cluster) for text in references]
     )
     count = 0
     show = progress_line("runs read")
@@ -245,8 +245,8 @@ def _read(
         else:
             count += restore(store, reader, run)
         show(number, len(found))
-    said = "would be brought back" if dry_run else "brought back"
-    print(f"{count:,} of {len(found):,} runs {said}; the store has all of the others")
+    verb = "would be restored" if dry_run else "restored"
+    print(f"{count:,} of {len(found):,} runs {verb}; the others are complete in the store")
     return 0
 
 
@@ -289,11 +289,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--anew",
         action="store_true",
-        help="write: start a new archive in place of the one the store refers to",
+        help="write: start a new archive in storage of the one the store refers to",
     )
     parser.add_argument("--json", action="store_true", help="write, list, check: print JSON")
     parser.add_argument(
-        "--archive", dest="location", metavar="PLACE", help="Directory or s3://bucket/prefix"
+        "--archive", dest="location", metavar="LOCATION", help="Directory or s3://bucket/prefix"
     )
     add_store_options(parser)
     return parser.run(archive, arguments)

@@ -19,6 +19,7 @@ from jobsight.errors import JobsightError, StoreError
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 TextType = TypeVar("TextType", bound=str)
+NumberType = TypeVar("NumberType", int, float)
 
 #: Exit code of wrong arguments, as of a wrong setting.
 USAGE_ERROR: Final = 2
@@ -150,30 +151,12 @@ def add_csv_option(parser: argparse.ArgumentParser) -> None:
 
 def bounded_int(least: int, most: int | None = None) -> Callable[[str], int]:
     """A type of argparse: an integer within bounds."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected an integer, got {text!r}") from None
-        _check_bounds(value, least, most)
-        return value
-
-    return parse
+    return _bounded(int, "an integer", least, most)
 
 
 def bounded_float(least: float, most: float | None = None) -> Callable[[str], float]:
     """A type of argparse: a number within bounds."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
-        _check_bounds(value, least, most)
-        return value
-
-    return parse
+    return _bounded(float, "a number", least, most)
 
 
 def one_of(values: Iterable[TextType]) -> Callable[[str], TextType]:
@@ -188,11 +171,21 @@ def one_of(values: Iterable[TextType]) -> Callable[[str], TextType]:
     return parse
 
 
-def _check_bounds(value: float, least: float, most: float | None) -> None:
-    # Not written as "outside": NaN is neither above nor below.
-    if not (least <= value and (most is None or value <= most)):
-        bounds = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
-        raise argparse.ArgumentTypeError(f"expected {bounds}, got {value:g}")
+def _bounded(
+    kind: Callable[[str], NumberType], name: str, least: NumberType, most: NumberType | None
+) -> Callable[[str], NumberType]:
+    def parse(text: str) -> NumberType:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {name}, got {text!r}") from None
+        # Not written as "outside": NaN is neither above nor below.
+        if not (least <= value and (most is None or value <= most)):
+            bounds = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
+            raise argparse.ArgumentTypeError(f"expected {bounds}, got {value:g}")
+        return value
+
+    return parse
 
 
 def _first_sentence(function: Callable[..., Any]) -> str:

@@ -31,7 +31,7 @@ _SHOWN = 12
 def cluster(
     *, name: str | None, nodes: bool, json: bool, store: str | None, config: str | None
 ) -> None:
-    """Show what of a cluster is taken, free and lost, and what waits for it.
+    """Show the allocated, idle and unavailable resources of a cluster, and its pending jobs.
 
     Slurm is not queried: the figures are those of the last scrape (see `jobsight scrape`).
     """
@@ -50,8 +50,8 @@ def cluster(
     if json:
         write_json(listed if nodes else views)
         return
-    for place, view in enumerate(views):
-        if place:
+    for index, view in enumerate(views):
+        if index:
             print()
         _print_head(view)
         if nodes:

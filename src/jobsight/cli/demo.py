@@ -36,7 +36,7 @@ _END_LIMIT = 10.0
 
 
 def demo(*, once: bool, port: int | None, store: str | None, config: str | None) -> int:
-    """Run four sample jobs of some ten seconds each and show what they really did."""
+    """Run four sample jobs of about ten seconds each and show their reports and pages."""
     settings = load_settings(config)
     settings.store.location = store or str(paths.data_directory() / "demo" / "store.db")
     if port is not None:
@@ -48,8 +48,8 @@ def demo(*, once: bool, port: int | None, store: str | None, config: str | None)
             _show(settings, opened, console, once=once)
     except KeyboardInterrupt:
         # Without --once this is how it ends.
-        said = f"\nEnded. The store stays: {settings.store.location}"
-        console.print(said, markup=False, soft_wrap=True)
+        message = f"\nEnded. The store stays: {settings.store.location}"
+        console.print(message, markup=False, soft_wrap=True)
         return 130 if once else 0
     return 0
 
@@ -141,10 +141,10 @@ def _run(sample: Sample, settings: Settings, store: Store, console: Console) -> 
         "--",
         *sample.command,
     ]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         # A group of its own: Ctrl-C is for us, and the job is then ended without its complaints.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, process_group=0
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
         )
         try:
             _watch(process, sample, store, console)
@@ -152,8 +152,8 @@ def _run(sample: Sample, settings: Settings, store: Store, console: Console) -> 
             _end(process)
             raise
         if process.returncode:
-            said.seek(0)
-            console.file.write(said.read().decode("utf-8", "replace"))
+            output.seek(0)
+            console.file.write(output.read().decode("utf-8", "replace"))
             raise JobsightError(f"the sample job {sample.name} ended with {process.returncode}")
     found = _latest(store, sample)
     if found is None:
@@ -199,7 +199,7 @@ def _latest(store: Store, sample: Sample, state: str | None = None) -> StoredRun
 
 
 def _now(store: Store, sample: Sample) -> str:
-    """What the store already knows of the running job: it comes in while the job runs."""
+    """The figures of the running job that are in the store already."""
     run = _latest(store, sample, "RUNNING")
     if run is None or run.cpu_time is None or run.last_seen is None:
         return ""

@@ -1,6 +1,6 @@
 """``jobsight doctor``: which sources this machine has, each tried and not derived from a version.
 
-:func:`examine` runs the checks, :func:`summary` says what follows from them.
+:func:`examine` runs the checks, :func:`summary` gives their consequences.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _process_events() -> Check:
         return Check(
             "process connector",
             "good",
-            "fork, exec and exit of a child were told",
+            "fork, exec and exit of a child were received",
             "every execution can be counted, where exit records come too",
         )
     return Check(

@@ -42,7 +42,7 @@ def import_(
     from jobsight.store.store import Store
 
     files = [file for one in path for file in find_databases(one)]
-    whole = Imported()
+    total = Imported()
     with ExitStack() as stack:
         opened = None if dry_run else stack.enter_context(Store.open(location))
         for file in files:
@@ -54,16 +54,16 @@ def import_(
                 zone=their_zone,
                 progress=progress_line(f"rows of {file.name}"),
             )
-            whole.add(found)
-    said = "would be imported" if dry_run else f"imported into {location}"
-    hours = whole.cpu_time / SECOND / 3600
+            total.add(found)
+    verb = "would be imported" if dry_run else f"imported into {location}"
+    hours = total.cpu_time / SECOND / 3600
     print(
-        f"{whole.jobs:,} jobs in {whole.records:,} records ({whole.rows:,} rows, "
-        f"{hours:,.1f} CPU hours) {said}"
+        f"{total.jobs:,} jobs in {total.records:,} records ({total.rows:,} rows, "
+        f"{hours:,.1f} CPU hours) {verb}"
     )
-    for reason, count in sorted(whole.problems.items()):
-        print(f"{count:,} rows could not be taken as they are: {reason}")
-    return 1 if whole.problems else 0
+    for reason, count in sorted(total.problems.items()):
+        print(f"{count:,} rows could not be imported unchanged: {reason}")
+    return 1 if total.problems else 0
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -38,13 +38,13 @@ def report(
     settings = load_settings(config)
     location = store or settings.store.location
     wanted = run or job_of_this_shell()
-    made = find_report(location, wanted, settings)
+    built = find_report(location, wanted, settings)
     if json:
-        sys.stdout.write(msgspec.json.format(encode_json(made)).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(encode_json(built)).decode() + "\n")
         return
     from jobsight.reports.terminal import print_report
 
-    print_report(made, all_rows=all_rows)
+    print_report(built, all_rows=all_rows)
 
 
 def job_of_this_shell() -> str | None:
@@ -59,7 +59,7 @@ def job_of_this_shell() -> str | None:
 
 
 def find_report(location: str, wanted: str | None, settings: Settings | None = None) -> JobReport:
-    """Build the report from the store itself, or ask the server that may read it."""
+    """Build the report from the store, or request it from the server that may read the store."""
     reference = _reference(wanted) if wanted else None
     if _readable(location):
         from jobsight.reports.build import build_report
@@ -79,10 +79,10 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
             return build_report(opened, _choose(opened, reference))
         finally:
             opened.close()
-    made = fetch_report(paths.server_file(location), wanted, user_name())
-    if made is None:
+    fetched = fetch_report(paths.server_file(location), wanted, user_name())
+    if fetched is None:
         raise _no_store(location)
-    return made
+    return fetched
 
 
 def user_name() -> str:

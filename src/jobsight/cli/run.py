@@ -44,9 +44,9 @@ def run(
     store: str | None,
     config: str | None,
 ) -> int:
-    """Run a command as a job and report what it did.
+    """Run a command as a job and report what it used.
 
-    The command's output and exit code stay as they are; the report goes to standard error.
+    The command's output and exit code are unchanged; the report is written to standard error.
     Put -- before the command: jobsight run --cpus 2 -- make -j2
     """
     if command[:1] == ["--"]:
@@ -99,7 +99,7 @@ def _print_report(location: str, run: str) -> None:
 
 
 def _close(spool: Spool) -> int:
-    """Close the spool and say what stays in it; gives the number of batches that wait."""
+    """Close the spool and report the batches that remain; returns their number."""
     waiting = len(spool)
     if waiting:
         _say(
@@ -207,16 +207,16 @@ def next_job_id(directory: Path) -> int:
 def deliver_left_overs(directory: Path, target: Target) -> int:
     """Deliver what earlier jobs could not; spools in use by a running job are left alone."""
     delivered = 0
-    for place in sorted(directory.glob("run-*")):
+    for spool_directory in sorted(directory.glob("run-*")):
         try:
-            spool = Spool(place)
+            spool = Spool(spool_directory)
         except SpoolError:
             continue
         waiting = len(spool)
-        taken = Delivery(spool, target).deliver()
+        delivered = Delivery(spool, target).deliver()
         delivered += waiting - len(spool)
         spool.remove()
-        if not taken:
+        if not delivered:
             # Each further attempt would keep the job that is about to start waiting.
             break
     return delivered

@@ -1,4 +1,4 @@
-"""``jobsight scrape``: what Slurm knows of its jobs, into the store."""
+"""``jobsight scrape``: copies jobs, nodes and partitions of Slurm to the store."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _once(settings: Settings, store: Store, several: bool) -> bool:
 
 
 def _feed_once(settings: Settings, store: Store) -> list[bool]:
-    """Give each sink what is new, and say what became of it."""
+    """Send the changes to each sink, and print the result."""
     from jobsight.scheduler.sinks.feeder import Feeder, open_sinks
 
     fed = []

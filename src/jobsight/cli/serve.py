@@ -19,9 +19,9 @@ def serve(
     config: str | None,
     log_level: str | None,
 ) -> None:
-    """Serve the pages and the API, until Ctrl-C.
+    """Serve the pages, the API and the ingest endpoint until stopped.
 
-    Everything needs the token, which is printed with the address.
+    All requests require the token, which is printed with the address.
     """
     settings = load_settings(config)
     configure_logging(log_level or settings.log.level, settings.log.format)

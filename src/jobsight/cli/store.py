@@ -53,11 +53,9 @@ def backup(*, file: Path, force: bool, store: str | None, config: str | None) ->
     from jobsight.store.store import Store
 
     with Store.open(location) as opened, shown_progress() as progress:
-        made = back_up(opened.database, file, progress, replace=force)
-    rows = sum(made.counts.values())
-    print(
-        f"{rows:,} rows, {made.counts['runs']:,} runs, {format_bytes(file.stat().st_size)}: {file}"
-    )
+        written = back_up(opened.database, file, progress, replace=force)
+    rows, size = sum(written.counts.values()), format_bytes(file.stat().st_size)
+    print(f"{rows:,} rows, {written.counts['runs']:,} runs, {size}: {file}")
 
 
 def restore(
@@ -75,23 +73,23 @@ def restore(
 
     with shown_progress() as progress:
         if dry_run:
-            made = files.verify(file, progress)
+            restored = files.verify(file, progress)
         else:
             _confirm(replace, yes)
-            made = files.restore(location, file, progress, replace=replace)
-    rows = sum(made.counts.values())
-    said = "would be restored" if dry_run else "restored"
+            restored = files.restore(location, file, progress, replace=replace)
+    rows, runs = sum(restored.counts.values()), restored.counts.get("runs", 0)
     print(
-        f"{rows:,} rows, {made.counts.get('runs', 0):,} runs of {format_time(made.created, None)} "
-        f"({made.engine}, jobsight {made.jobsight}) {said}"
+        f"{rows:,} rows, {runs:,} runs of {format_time(restored.created, None)} "
+        f"({restored.engine}, jobsight {restored.jobsight}) "
+        f"{'would be restored' if dry_run else 'restored'}"
     )
 
 
 def _confirm(replace: bool, yes: bool) -> None:
     if replace and not yes:
         raise ConfigError(
-            "--replace: what the store holds now would be lost; back it up, then say --replace "
-            "--yes"
+            "--replace: deletes the present content of the store; back it up, then use "
+            "--replace --yes"
         )
     if yes and not replace:
         raise ConfigError("--yes: is only valid with --replace")
@@ -110,27 +108,27 @@ def move(*, source: str, target: str) -> None:
     """
     existing_store(source)
     if Path(source).absolute() == Path(target).absolute():
-        raise StoreError(f"{source} and {target} are the same place")
+        raise StoreError("FROM and TO are the same store")
     from jobsight.store.maintenance import dump
 
     with shown_progress() as progress:
-        made = dump.copy_store(source, target, progress)
-    rows = sum(made.counts.values())
-    print(f"{rows:,} rows, {made.counts['runs']:,} runs moved; the first store is as it was")
+        copied = dump.copy_store(source, target, progress)
+    rows = sum(copied.counts.values())
+    print(f"{rows:,} rows, {copied.counts['runs']:,} runs copied; FROM is unchanged")
 
 
 _DESCRIPTION = "Inspect, check, compact, prune, back up and move the store."
-#: An agent that has said nothing for so long is named.
-_SILENT = 3600 * SECOND
-_NAMED = 10
+#: Agents that have sent nothing for this long are listed.
+_SILENT_AFTER = 3600 * SECOND
+_MAX_LISTED = 10
 
 
 def info(*, json: bool, store: str | None, config: str | None) -> None:
-    """Say how much the store holds, from when to when, and which agents report.
+    """Show the size and the age of the store's content, and which agents report.
 
-    Sizes are those of the engine, with indices. What a value of a series costs is found from some
-    chunks of all ages. Agents that have sent nothing for an hour are named. Of a large SQLite file
-    every page is looked at, which takes about as long as copying it.
+    Sizes are those of the engine and include indices. The size of a value of a time series is
+    estimated from a sample of the chunks. Agents that have sent nothing for an hour are listed. An
+    SQLite file is read completely, which takes about as long as copying it.
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.store.maintenance.inventory import take_inventory
@@ -147,17 +145,16 @@ def info(*, json: bool, store: str | None, config: str | None) -> None:
 def check(
     *, repair: bool, remove_damaged: bool, json: bool, store: str | None, config: str | None
 ) -> int:
-    """Check that the store is sound; name each run, node and chunk where it is not.
+    """Check the consistency of the store and list each damaged run, node and chunk.
 
-    Looked at are the database itself, every chunk of a series (that it can be read, and that what
-    the tables say of it is true), the figures of each run against those of its nodes, the chunks
-    that wait to be joined, the digests of paths, the numbers of batches, and every reference.
-    A server may go on writing meanwhile. The exit code is 1 where something is wrong and was not
-    put right.
+    The check covers the database file, every chunk of a time series (that it can be decoded and
+    matches its row), the totals of each run against those of its nodes, the chunks that are not
+    joined yet, the digests of paths, the sequence numbers of batches, and all references. The
+    server may be running. The exit code is 1 if a fault was found and not repaired.
 
-    --repair works out again what follows from other rows: times, rows and summaries of chunks,
-    sums of runs, counts. A chunk whose bytes are damaged keeps the curves of its run from being
-    shown; restore it from a backup, or give it up with --remove-damaged.
+    --repair recomputes values that follow from other rows: times, row counts and summaries of
+    chunks, totals of runs, counters. The time series of a run with a damaged chunk cannot be shown;
+    restore the chunk from a backup, or delete it with --remove-damaged.
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.store.maintenance.check import Checker
@@ -187,16 +184,16 @@ def _verdict(faults: int, sound: bool) -> str:
 
 
 def compact(*, vacuum: bool, json: bool, store: str | None, config: str | None) -> None:
-    """Join what was left apart, remove what nothing uses, and give free pages back.
+    """Join small chunks, delete unused rows, and release free pages.
 
-    A run that ended without its agent's last word (a node that crashed) leaves its series in many
-    small chunks; these are joined and packed well. Paths of programs that no run has any more are
-    removed. Then the database is written anew without its free pages (VACUUM), with new statistics
-    for its planner.
+    A run without a final batch, for example after a node crash, leaves its time series in many
+    small chunks; these are joined and compressed. Paths of executables that no run refers to are
+    deleted. Then the database is rewritten without its free pages (VACUUM), and the statistics of
+    the query planner are updated.
 
-    Joining holds nobody up. Writing an SQLite file anew keeps others from writing while it lasts,
-    so agents keep their batches until then; and it needs free disk space of twice the file. Say
-    --no-vacuum to leave that out: free pages are used again by what comes.
+    Joining does not block the server. VACUUM of an SQLite file blocks all writes while it lasts,
+    so agents keep their batches in the spool, and needs free disk space of twice the file size.
+    With --no-vacuum the free pages stay in the file and are reused.
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.store.maintenance import compact as work
@@ -214,7 +211,7 @@ def compact(*, vacuum: bool, json: bool, store: str | None, config: str | None) 
     )
     if done.damaged:
         print(f"damaged  {done.damaged:,} nodes of runs; see jobsight store check")
-    print(f"removed  {done.paths:,} paths that nothing used")
+    print(f"removed  {done.paths:,} unused paths")
     print(f"size     {format_bytes(done.size_before)} before, {format_bytes(done.size_after)} now")
 
 
@@ -239,52 +236,52 @@ def prune(*, dry_run: bool, json: bool, store: str | None, config: str | None) -
 
     with Store.open(location) as opened, shown_progress() as progress:
         if dry_run:
-            taken = retention.preview(opened.database, keep)
+            pruned = retention.preview(opened.database, keep)
         else:
             if keep.runs or keep.executables:
-                # Only what was summed up may go, and only what has names is summed up.
+                # Only data in the daily rollups may be deleted, and rollups need software names.
                 update(opened, load_rules(settings.software))
-            taken = retention.prune(opened.database, keep, progress=progress)
+            pruned = retention.prune(opened.database, keep, progress=progress)
     if json:
-        write_json({"dry_run": dry_run, "classes": msgspec.to_builtins(taken)})
+        write_json({"dry_run": dry_run, "classes": msgspec.to_builtins(pruned)})
     else:
-        _show_taken(taken, keep, dry_run)
+        _show_pruned(pruned, keep, dry_run)
 
 
-def _show_taken(taken: dict[str, Pruned], keep: RetentionSettings, dry_run: bool) -> None:
+def _show_pruned(pruned: dict[str, Pruned], keep: RetentionSettings, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     for name in ("runs", "series", "executables", "downsampled"):
-        part = taken.get(name)
+        part = pruned.get(name)
         days = getattr(keep, {"series": "downsampled", "downsampled": "series"}.get(name, name))
         title = "downsampled" if name == "downsampled" else f"{name} removed"
         if part is None:
             print(f"{title:<20} never" if not days else f"{title:<20} nothing: removed before")
             continue
-        print(f"{title:<20} after {days:g} days: {_what(name, part, would, dry_run)}")
+        print(f"{title:<20} after {days:g} days: {_describe_pruned(name, part, would, dry_run)}")
         if part.waiting:
-            print(f"{'':<20} {part.waiting:,} runs wait: not archived, or not in the sums yet")
+            print(f"{'':<20} {part.waiting:,} runs are kept: not archived or not in daily rollups")
         if part.damaged:
             print(f"{'':<20} {part.damaged:,} nodes of runs are damaged: jobsight store check")
-    if "paths" in taken:
-        print(f"{'paths removed':<20} {taken['paths'].rows:,}")
+    if "paths" in pruned:
+        print(f"{'paths removed':<20} {pruned['paths'].rows:,}")
 
 
-def _what(name: str, part: Pruned, would: str, dry_run: bool) -> str:
+def _describe_pruned(name: str, part: Pruned, would: str, dry_run: bool) -> str:
     rows = {"downsampled": "chunks", "series": "chunks"}.get(name, "rows")
-    said = f"{part.runs:,} runs, {part.rows:,} {rows}"
+    counts = f"{part.runs:,} runs, {part.rows:,} {rows}"
     if name == "executables":
-        return f"{said} {would}gone".replace("would be gone", "would go")
+        return f"{counts} {would}deleted"
     size = f", {format_bytes(part.bytes)} of series"
     if name == "downsampled" and not dry_run:
         size += f" are {format_bytes(part.bytes_left)}"
-    return said + size
+    return counts + size
 
 
 def _show_inventory(found: Inventory) -> None:
     free = "" if found.reusable is None else f", {format_bytes(found.reusable)} of it free"
     disk = "" if found.disk_free is None else f"; {format_bytes(found.disk_free)} left on the disk"
     print(f"store    {found.location}")
-    print(f"engine   {found.engine}, tables of version {found.version}")
+    print(f"engine   {found.engine}, schema version {found.version}")
     print(f"size     {format_bytes(found.size)}{free}{disk}")
     print(
         f"runs     {found.runs:,} ({found.open_runs:,} open), {found.nodes:,} nodes of runs; "
@@ -293,7 +290,7 @@ def _show_inventory(found: Inventory) -> None:
     value = UNKNOWN if found.bytes_a_value is None else f"{found.bytes_a_value:.2f}"
     print(
         f"series   {found.chunks:,} chunks ({found.downsampled_chunks:,} downsampled), "
-        f"{value} bytes a value"
+        f"{value} bytes per value"
     )
     print(_agents_line(found.agents, time.time_ns()))
     print()
@@ -306,14 +303,14 @@ def _show_inventory(found: Inventory) -> None:
 def _agents_line(agents: list[LastHeard], now: int) -> str:
     if not agents:
         return "agents   none"
-    silent = [agent for agent in agents if now - agent.received > _SILENT]
+    silent = [agent for agent in agents if now - agent.received > _SILENT_AFTER]
     line = f"agents   {len(agents):,}, last heard {format_time(agents[0].received, None)}"
     if silent:
         named = ", ".join(
             f"{agent.cluster}/{agent.node} for {format_duration(now - agent.received)}"
-            for agent in silent[:_NAMED]
+            for agent in silent[:_MAX_LISTED]
         )
-        more = f" and {len(silent) - _NAMED:,} more" if len(silent) > _NAMED else ""
+        more = f" and {len(silent) - _MAX_LISTED:,} more" if len(silent) > _MAX_LISTED else ""
         line += f"; silent: {named}{more}"
     return line
 

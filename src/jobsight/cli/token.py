@@ -70,17 +70,17 @@ def token(
         if action == Action.LIST:
             _show(tokens.list(cluster), as_json=json)
         elif action == Action.ADD:
-            number, made = tokens.add(cluster or settings.cluster, label or "", until)
-            hand_out(made, file)
+            number, secret = tokens.add(cluster or settings.cluster, label or "", until)
+            hand_out(secret, file)
             print(f"token {number} of cluster {cluster or settings.cluster}", file=sys.stderr)
         elif action == Action.REVOKE:
             print(f"{tokens.revoke(id or 0).refusal(time.time_ns())}", file=sys.stderr)
         else:
             hours = 24.0 if grace is None else grace
-            old, number, made = tokens.rotate(id or 0, round(hours * _HOUR), until)
-            hand_out(made, file)
+            old, number, secret = tokens.rotate(id or 0, round(hours * _HOUR), until)
+            hand_out(secret, file)
             print(
-                f"token {number} in place of the token {old.name}, which is good for {hours:g} h",
+                f"token {number} replaces token {old.name}, which stays valid for {hours:g} h",
                 file=sys.stderr,
             )
 
@@ -88,8 +88,8 @@ def token(
 def _check_options(action: Action, id: int | None, **given: object) -> None:
     needs_id = action in (Action.REVOKE, Action.ROTATE)
     if needs_id == (id is None):
-        said = f"{action} ID, the number that list shows" if needs_id else f"{action} without an ID"
-        raise ConfigError(f"expected: jobsight token {said}")
+        usage = f"{action} ID, as shown by list" if needs_id else f"{action} without an ID"
+        raise ConfigError(f"expected: jobsight token {usage}")
     takes = {
         "cluster": (Action.ADD, Action.LIST),
         "label": (Action.ADD,),
@@ -100,21 +100,21 @@ def _check_options(action: Action, id: int | None, **given: object) -> None:
             raise ConfigError(f"--{name}: is for {' and '.join(takes[name])}, not for {action}")
 
 
-def hand_out(made: str, file: Path | None) -> None:
-    """To a file that appears whole and with its mode, or alone on the output, for a pipe."""
+def hand_out(secret: str, file: Path | None) -> None:
+    """Write the token to a file, atomically and with its mode, or to standard output."""
     if file is None:
-        print(made)
+        print(secret)
         return
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as opened:
-            opened.write(f"{made}\n")
+            opened.write(f"{secret}\n")
         fresh.replace(file)
     except OSError as error:
         fresh.unlink(missing_ok=True)
         # It is in the store by now, and this is the only time that it can be had.
-        print(made)
+        print(secret)
         raise JobsightError(f"{file} cannot be written: {error.strerror}; see above") from None
 
 

@@ -374,7 +374,7 @@ class SoftwareSettings(msgspec.Struct, kw_only=True):
 
 
 class Settings(msgspec.Struct, kw_only=True):
-    """The whole tree."""
+    """All settings."""
 
     #: Name of the cluster, a part of every run's key.
     cluster: str = msgspec.field(default_factory=short_host_name)

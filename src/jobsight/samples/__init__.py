@@ -1,4 +1,4 @@
-"""Four real jobs of some ten seconds each, to show what a report tells."""
+"""The jobs of `jobsight demo`: four jobs of about ten seconds each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HERE = Path(__file__).parent
 
 
 class Sample(NamedTuple):
-    """A job to run, and what it was made to show."""
+    """A job to run, and what its report shows."""
 
     name: str
     shows: str
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
 
 def samples() -> list[Sample]:
-    """The four jobs, cut to the machine they run on."""
+    """The four jobs, sized for this machine."""
     cpus = min(4, len(os.sched_getaffinity(0)))
     workers = max(1, cpus - 1)
     return [

@@ -15,7 +15,7 @@ from typing import Final, NoReturn, TypeVar
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.model import MOST_JOB_ID, SECOND
+from jobsight.model import MAX_JOB_ID, SECOND
 from jobsight.text import path_bytes
 
 #: Bytes of one record; enough for some 400,000 different programs.
@@ -180,7 +180,7 @@ def _reason(error: BaseException) -> str:
 def _job_id(given: int | str) -> int:
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
-    if not isinstance(given, int) or not 0 < given <= MOST_JOB_ID:
+    if not isinstance(given, int) or not 0 < given <= MAX_JOB_ID:
         raise RecordError(
             f"the record's jobid {str(given)[:40]!r} is not a job id; expected a number"
         )

@@ -18,7 +18,7 @@ import msgspec
 
 from jobsight.config import paths
 from jobsight.errors import JobsightError
-from jobsight.transport.http import Reply, post
+from jobsight.transport.http import Reply, request
 from jobsight.transport.running_server import TokenError, read_running_server, read_token
 from jobsight.transport.spool import Spool
 from jobsight.util.backoff import Backoff, random_fraction
@@ -40,10 +40,10 @@ class Answer(NamedTuple):
     """The result of sending one batch."""
 
     stored: bool
-    #: The server will never accept the batch; the reason says why.
+    #: The server will never accept the batch; see ``reason``.
     refused: bool = False
     reason: str = ""
-    #: Seconds that the server asks to wait (Retry-After); 0 if it does not.
+    #: Seconds of the server's Retry-After header; 0 without it.
     wait: float = 0.0
 
 
@@ -67,7 +67,7 @@ class Delivery:
         self.reason = ""
         #: Why the last refused batch was refused.
         self.refusal = ""
-        #: Seconds that the target asks to wait; 0 if it does not.
+        #: The target's last Retry-After in seconds; 0 without one.
         self.wait = 0.0
 
     def deliver(self) -> bool:
@@ -231,10 +231,10 @@ class HttpTarget:
         }
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "http":
-            return post(host, port or 80, path, headers, data, self._timeout)
+            return request("POST", host, port or 80, path, headers, data, self._timeout)
         assert self._tls is not None
         wrap = self._tls.wrapping(host)
-        return post(host, port or 443, path, headers, data, self._timeout, wrap)
+        return request("POST", host, port or 443, path, headers, data, self._timeout, wrap)
 
 
 def server_target(settings: Settings, location: str) -> HttpTarget | None:

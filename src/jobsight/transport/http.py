@@ -45,19 +45,6 @@ class Reply(NamedTuple):
         return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0
 
 
-def post(
-    host: str,
-    port: int,
-    path: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    timeout: float,
-    wrap: Callable[[socket.socket], socket.socket] | None = None,
-) -> Reply:
-    """Send a body by POST."""
-    return request("POST", host, port, path, headers, body, timeout, wrap)
-
-
 def request(
     method: str,
     host: str,

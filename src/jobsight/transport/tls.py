@@ -67,7 +67,7 @@ class ClientTls:
         try:
             self._load_trust(context)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{self._ca} holds no certificate (PEM): {_said(error)}") from None
+            raise ConfigError(f"{self._ca} holds no certificate (PEM): {_reason(error)}") from None
         if self._certificate is None:
             if self._key is not None:
                 raise ConfigError("{1} requires {0}".format(*self._settings))
@@ -77,7 +77,7 @@ class ClientTls:
         except OSError as error:
             raise ConfigError(
                 f"{self._settings[0]} {self._certificate} and {self._settings[1]} "
-                f"{self._key or 'in the same file'} cannot be used together: {_said(error)}"
+                f"{self._key or 'in the same file'} cannot be used together: {_reason(error)}"
             ) from None
         return context
 
@@ -117,5 +117,5 @@ class _Socket(ssl.SSLSocket):
 _Context.sslsocket_class = _Socket
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)

@@ -13,7 +13,7 @@ def random_fraction() -> float:
 
 
 class Backoff:
-    """Counts failures and says how long to wait after each.
+    """Counts failures and computes the delay after each.
 
     The n-th delay is ``first * 2**(n - 1)``, at most ``most``, lengthened by a random share of up
     to ``jitter``: the agents of a cluster must not retry at the same moment.

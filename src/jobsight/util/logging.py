@@ -14,9 +14,11 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from jobsight.errors import ConfigError, JobsightError
+
+Stream: TypeAlias = Literal["stderr", "stdout", "none"]
 
 _LEVELS: Final = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -39,14 +41,21 @@ def configure_logging(
     format: str = "auto",
     *,
     file: str | None = None,
-    stderr: bool = True,
+    stream: Stream = "stderr",
     brief: bool = False,
+    pattern: str | None = None,
 ) -> None:
-    """Log to a file, else to standard error, from ``level`` ("debug" to "critical") on.
+    """Log to a file, else to a stream, from ``level`` ("debug" to "critical") on.
 
     ``format`` is "auto", "text", "journald" or "json". "auto" is "journald" if standard error is
     connected to the journal, else "text". ``brief`` omits time, level and logger from text.
+    ``pattern`` is a format string of the ``logging`` module, such as SAMS's settings contain, and
+    replaces ``format``.
     """
+    handler = _handler(file, stream)
+    if pattern is not None:
+        _install(handler, SafeFormatter(pattern), level.upper())
+        return
     if format == "auto":
         format = "journald" if file is None and _is_journal(os.environ) else "text"
     formatter: logging.Formatter
@@ -56,12 +65,7 @@ def configure_logging(
         formatter = JournaldFormatter()
     else:
         formatter = SafeFormatter(BRIEF_FORMAT if brief and file is None else TEXT_FORMAT)
-    _install(_handler(file, stderr), formatter, level.upper())
-
-
-def start_logging(file: str | None, level: str, form: str, *, stderr: bool) -> None:
-    """Log in a format of the ``logging`` module, as the settings of SAMS give one."""
-    _install(_handler(file, stderr), logging.Formatter(form), level)
+    _install(handler, formatter, level.upper())
 
 
 class SafeFormatter(logging.Formatter):
@@ -108,9 +112,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(texts)
 
 
-def _handler(file: str | None, stderr: bool) -> logging.Handler:
+def _handler(file: str | None, stream: Stream) -> logging.Handler:
+    if file is None and stream == "none":
+        return logging.NullHandler()
     if file is None:
-        return logging.StreamHandler() if stderr else logging.NullHandler()
+        return logging.StreamHandler(sys.stdout if stream == "stdout" else sys.stderr)
     try:
         return logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
     except OSError as error:

@@ -16,14 +16,14 @@ STOPPING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Background:
-    """The child of a double fork. Its parent waits in the foreground until it says how it went,
+    """The child of a double fork. Its parent waits in the foreground until it reports its result,
     so that a mistake in the settings is seen where the command was typed."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
     def report(self, code: int, text: str = "") -> None:
-        """Let the parent print the text and exit with the code; after 0 we are on our own."""
+        """Make the parent print the text and exit with the code; after 0 this process continues."""
         if self._pipe >= 0:
             try:
                 os.write(self._pipe, bytes([code]) + text.encode("utf-8", "replace")[:60000])

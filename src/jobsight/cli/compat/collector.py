@@ -26,7 +26,7 @@ from jobsight.config.settings import short_host_name
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import JobInfo, Sighting
 from jobsight.util.locks import LockFile
-from jobsight.util.logging import parse_level, start_logging
+from jobsight.util.logging import configure_logging, parse_level
 from jobsight.util.service import Background, go_to_background, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -185,11 +185,11 @@ def prepare_log(
     if background is not None:
         os.umask(settings.umask)
     level = parse_level("--loglevel", options.loglevel) if options.loglevel else settings.loglevel
-    start_logging(
-        _log_file(options.logfile or settings.logfile, job_id, node),
+    configure_logging(
         level,
-        settings.logformat,
-        stderr=background is None,
+        file=_log_file(options.logfile or settings.logfile, job_id, node),
+        stream="none" if background else "stderr",
+        pattern=settings.logformat,
     )
     if background is None:
         sys.stderr.write(_warnings(settings))

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from jobsight.cli.compat.parser import command_parser
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import LogSettings
-from jobsight.util.logging import parse_level, start_logging
+from jobsight.util.logging import configure_logging, parse_level
 
 logger = logging.getLogger(__name__)
 
@@ -68,20 +68,28 @@ def run_command(
     work: Callable[[argparse.Namespace, _Settings], int],
 ) -> int:
     """Read the settings, start logging and call ``work``; an error is printed as one line."""
-    try:
+
+    def run() -> int:
         file = options.config
         if file is None and default_config(program).exists():
             file = default_config(program)
         settings = load(file)
         level = parse_level("--loglevel", options.loglevel) if options.loglevel else None
-        start_logging(
-            options.logfile or settings.log.file,
+        configure_logging(
             level or settings.log.level,
-            settings.log.format,
-            stderr=True,
+            file=options.logfile or settings.log.file,
+            pattern=settings.log.format,
         )
         warn(program, settings.warnings)
         return work(options, settings)
+
+    return exit_code(program, run)
+
+
+def exit_code(program: str, run: Callable[[], int]) -> int:
+    """The result of ``run``; an error is printed as one line and has the code of its kind."""
+    try:
+        return run()
     except JobsightError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code

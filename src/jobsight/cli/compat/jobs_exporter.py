@@ -17,7 +17,7 @@ from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import RemoteWriteSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.util.logging import start_logging
+from jobsight.util.logging import configure_logging
 from jobsight.util.service import stopping_on_signals
 
 #: The default target of petricore's exporter.
@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
 
     settings = settings_of(options)
     timer = DEFAULT_TIMER if options.timer is None else parse_timer(options.timer)
-    start_logging(None, "WARNING", _FORMAT, stderr=True)
+    configure_logging("WARNING", pattern=_FORMAT)
     trim = return_free_memory()
     exporter = ExporterService(settings.agent, wait_for_address=False)
     agent = Agent(

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from jobsight.cli.compat.common import exit_code, warn
 from jobsight.cli.compat.parser import command_parser
 from jobsight.errors import JobsightError
 from jobsight.export.registrant import RegistrantSettings, load_registrant
 from jobsight.util.locks import LockFile
-from jobsight.util.logging import start_logging
+from jobsight.util.logging import configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -37,29 +38,19 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; an error is printed as one line."""
     options = parser().parse_args(arguments)
-    try:
-        settings = load_registrant(options.config)
-        _start_logging(options, settings)
-        for sentence in settings.warnings:
-            print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
-            logger.warning("%s", sentence)
-        return _register(settings)
-    except JobsightError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"{PROGRAM}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return exit_code(PROGRAM, lambda: _run(options))
 
 
-def _start_logging(options: argparse.Namespace, settings: RegistrantSettings) -> None:
-    level = "DEBUG" if options.debug else settings.loglevel
-    if options.stdout:
-        logging.basicConfig(stream=sys.stdout, format=_FORMAT, level=level, force=True)
-    else:
-        start_logging(options.log_file or settings.logfile, level, _FORMAT, stderr=False)
+def _run(options: argparse.Namespace) -> int:
+    settings = load_registrant(options.config)
+    configure_logging(
+        "DEBUG" if options.debug else settings.loglevel,
+        file=None if options.stdout else options.log_file or settings.logfile,
+        stream="stdout" if options.stdout else "none",
+        pattern=_FORMAT,
+    )
+    warn(PROGRAM, settings.warnings)
+    return _register(settings)
 
 
 def _register(settings: RegistrantSettings) -> int:
@@ -67,13 +58,9 @@ def _register(settings: RegistrantSettings) -> int:
 
     if not settings.directory.is_dir():
         raise JobsightError(f"log_dir: the directory {settings.directory} does not exist")
-    lock = LockFile(
-        settings.directory / ".registrant.lock", f"a registrant of {settings.directory}"
-    )
-    try:
+    owner = f"a registrant of {settings.directory}"
+    with LockFile(settings.directory / ".registrant.lock", owner):
         done = Registrant(settings).run()
-    finally:
-        lock.close()
     logger.info(
         "%d files sent, %d archived, %d old ones removed, %d left",
         done.sent, done.archived, done.removed, done.left,

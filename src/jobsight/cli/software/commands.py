@@ -1,4 +1,4 @@
-"""``jobsight software``: what ran, under what name, and the rules that say so."""
+"""``jobsight software``: usage by software name, and the rules that assign the names."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ _DESCRIPTION = "Report the usage of software, and manage the rules that name it.
 
 
 def list_(*, json: bool, csv: bool, store: str | None, config: str | None) -> None:
-    """List the names that the rules have given, with their use.
+    """List the software names in the store with their usage.
 
-    What no rule knows (undetermined) and what no program accounts for (not attributed) stand last.
+    The last rows are undetermined (paths that no rule matches) and not attributed (CPU time of no
+    known executable).
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.store.rollups.catalogue import SoftwareRow, list_software
@@ -92,9 +93,9 @@ def show(
     store: str | None,
     config: str | None,
 ) -> None:
-    """Show a software with its versions, users and paths; or what a path is called, and why.
+    """Show the versions, users and paths of a software name, or the rule that matches a path.
 
-    Who still uses a version: jobsight software show NAME --version 1.2 --since 90d
+    To list the users of a version: jobsight software show NAME --version 1.2 --since 90d
     """
     settings = load_settings(config)
     location = existing_store(store or settings.store.location)
@@ -119,11 +120,11 @@ def show(
 def undetermined(
     *, since: str | None, limit: int, json: bool, csv: bool, store: str | None, config: str | None
 ) -> None:
-    """List what no rule knows, by core hours, with a rule that would name each cluster of paths.
+    """List the paths that no rule matches, by core hours, and suggest rules for them.
 
-    Where only a command's name is known, and not its path, no rule is suggested.
-    Core hours are each path's share of what its runs had, by CPU time. Look at a rule before you
-    take it: `jobsight software update --dry-run --rules FILE` shows what it would move.
+    Core hours are each path's share of the allocation of its runs, by CPU time. No rule is
+    suggested for an executable of which only the command name is known. Check a rule before use:
+    `jobsight software update --dry-run --rules FILE` shows the names that it would change.
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.software.suggestions import Suggestion, suggest
@@ -145,9 +146,9 @@ def undetermined(
 
 
 def try_rules(*, files: list[Path] | None, ready: bool, json: bool, config: str | None) -> int:
-    """Run the tests that stand in files of rules, and say where the rules name otherwise.
+    """Run the tests in rule files and report the paths that get another name.
 
-    Without any file the ready rules try themselves. The exit code is 1 where a test fails.
+    Without rule files, the tests of the built-in rules are run. The exit code is 1 if a test fails.
     """
     if not files:
         files = [Path(file).expanduser() for file in load_settings(config).software.rules]

@@ -62,12 +62,11 @@ def report(
     store: str | None,
     config: str | None,
 ) -> None:
-    """Report use by software, version, user, account, partition, node and time.
+    """Report usage by software, version, user, account, partition, node and time.
 
-    Core and GPU hours are shares of what was allocated, by CPU time. Undetermined is what no rule
-    knows; not attributed is CPU time that no program accounts for. By node the programs themselves
-    are read: whole runs by their start, without core and GPU hours. CSV, JSON and Parquet hold
-    all rows.
+    Core and GPU hours are shares of the allocation, by CPU time. Undetermined are the paths that no
+    rule matches; not attributed is CPU time of no known executable. By node, complete runs are
+    counted by their start, without core and GPU hours. CSV, JSON and Parquet contain all rows.
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.software import queries
@@ -170,7 +169,7 @@ def _usage(
 
     by_node = "node" in keys
     trends = read_trends(connection, question, _TREND)
-    whole = sum(_size(row) for row in rows)
+    total = sum(_size(row) for row in rows)
     gpus = any(row.gpu_hours for row in rows)
     figures = ([] if by_node else ["core hours"]) + ["CPU hours"] + ["GPU hours"] * gpus
     counts = ["jobs", "users", "executions"]
@@ -180,7 +179,7 @@ def _usage(
         optional=["trend", "", "executions", "users", "GPU hours"],
     )  # fmt: skip
     for row in rows[:limit]:
-        share = _size(row) / whole if whole else None
+        share = _size(row) / total if total else None
         values = ([] if by_node else [row.core_hours]) + [row.cpu_hours]
         values += [row.gpu_hours] * gpus
         trend = trends.get(tuple(getattr(row, name) for name in key_fields(question)))
@@ -217,7 +216,7 @@ def _names(row: UsageRow | Trend, keys: Sequence[str]) -> list[str]:
     names = []
     for name in keys:
         text = getattr(row, name)
-        # What has no name says in the first column of names what it is.
+        # A row without a name has its kind in the first column of names.
         if text is None and name in ("software", "version") and row.kind not in names:
             text = row.kind
         names.append(readable_text(text) if text else UNKNOWN)

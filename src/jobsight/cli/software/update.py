@@ -1,4 +1,4 @@
-"""``jobsight software update``: names and sums as the rules say now, or what they would change."""
+"""``jobsight software update``: applies changed rules to names and rollups, or previews it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _HOUR = 3.6e9
 def update(
     *, dry_run: bool, rules: list[str] | None, json: bool, store: str | None, config: str | None
 ) -> None:
-    """Name what is new, follow changed rules through all that is stored, and sum up.
+    """Assign names to new paths, apply changed rules to all stored paths, and update the rollups.
 
-    `jobsight serve` does the same by itself; this waits until it is done and shows each software
-    before and after. It works in short transactions, and may be ended and started again at any
-    point.
+    `jobsight serve` does the same in the background; this command waits for the end and shows the
+    usage of each software name before and after. Transactions are short, and an interrupted update
+    can be repeated.
     """
     settings = load_settings(config)
     location = existing_store(store or settings.store.location)
@@ -56,7 +56,7 @@ def update(
     with Store.open(location) as opened, shown_progress() as progress:
         if dry_run:
             moves = preview(
-                opened.database, chosen, lambda done, whole: progress("runs", done, whole)
+                opened.database, chosen, lambda done, total: progress("runs", done, total)
             )
         else:
             # What waited before must not look like the work of the rules.
@@ -65,7 +65,7 @@ def update(
             done = worker.update(
                 opened,
                 chosen,
-                renaming=lambda done, whole: progress("paths", done, whole),
+                renaming=lambda done, total: progress("paths", done, total),
                 summing=lambda done: progress("runs", done, 0),
             )
             after = _names(opened)
@@ -120,7 +120,7 @@ def _document(move: Change) -> dict[str, object]:
 
 
 def name_text(name: SoftwareName | None) -> str:
-    """A name in a line, with what a rule says besides."""
+    """A name in one line, with the other values of its rule."""
     if name is None:
         return "undetermined"
     flags = ["user's own"] * name.user_provided + ["ignored"] * name.ignored

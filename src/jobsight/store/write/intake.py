@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
@@ -48,12 +47,7 @@ class Intake:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def write(self, batch: Batch, received: int | None = None) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.model import (
-    MOST_JOB_ID,
+    MAX_JOB_ID,
     Batch,
     ExecutableUse,
     JobInfo,
@@ -59,7 +59,7 @@ def check_jobs(cluster: str, jobs: Iterable[JobInfo], parts: Iterable[JobPart]) 
 def check_info(info: JobInfo, cluster: str) -> None:
     """The same for what a batch of this cluster says of a run."""
     _same_cluster(info.cluster, cluster)
-    _number("job id", info.job_id, least=0, most=MOST_JOB_ID)
+    _number("job id", info.job_id, least=0, most=MAX_JOB_ID)
     for field in ("submit", "start", "end"):
         time = getattr(info, field)
         if time is not None:
@@ -77,7 +77,7 @@ def _check_part(part: JobPart, cluster: str) -> None:
     _same_cluster(sighting.cluster, cluster)
     # Not necessarily the node of the batch: several slurmd may run on one machine.
     check_name("node", sighting.node, 255)
-    _number("job id", sighting.job_id, least=0, most=MOST_JOB_ID)
+    _number("job id", sighting.job_id, least=0, most=MAX_JOB_ID)
     check_name("boot id", sighting.boot_id, 255, sighting)
     check_name("epoch", part.epoch, 255, sighting)
     _time("the creation time", sighting.birth, sighting)
