@@ -205,7 +205,8 @@ class JobTotals(msgspec.Struct, kw_only=True, omit_defaults=True):
     cpu_overhead: int | None = None
     #: The kernel's own high-water mark, page cache included.
     memory_peak: int | None = None
-    #: The highest sampled value of "used": current - file + shared memory.
+    #: The highest value of "used" (current - file + shared memory): of the samples, or the kernel's
+    #: peak less page cache if that is higher.
     memory_used_peak: int | None = None
     memory_limit: int | None = None
     swap_peak: int | None = None

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -364,3 +365,92 @@ def test_books_never_exceed_the_counter_while_a_job_runs(node: SlurmNode) -> Non
     for part in parts:
         assert sum(use.cpu_time for use in part.executables) <= part.totals.cpu_time
     assert row(parts[-1], built("wall")).executions == 300
+
+
+# Fault 1: figures that were not fully watched were called exact.
+def test_an_agent_killed_in_a_storm_leaves_a_gap_in_the_coverage(
+    node: SlurmNode, tmp_path: Path
+) -> None:
+    job = node.job(1)
+    spools = [tmp_path / f"spool-{number}" for number in range(3)]
+
+    def start(spool: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _AGENT, str(spool), str(tmp_path / "run"), node.root]
+        return subprocess.Popen(command)
+
+    def parts(spool: Path) -> list[JobPart]:
+        batches = [decode(file.read_bytes()) for file in sorted(spool.glob("*.batch"))]
+        return [part for batch in batches for part in batch.parts]
+
+    script = f"while :; do {built('wall')} 5000; done"
+    job.step("/bin/sh", "-c", script)
+    gaps = 0
+    for spool in spools:
+        agent = start(spool)
+        try:
+            wait_until(lambda spool=spool: len(parts(spool)) > 3 and row_of(parts(spool)[-1]))
+        finally:
+            agent.kill()
+            agent.wait()
+        # The storm goes on unobserved.
+        used = job.cpu_time()
+        wait_until(lambda used=used: job.cpu_time() > used + 50_000_000)
+        coverage = parts(spool)[-1].coverage
+        for group in ("executables", "io"):
+            assert coverage[group].quality == "estimate"
+            assert "not observed" in coverage[group].reason
+            assert coverage[group].time_share is not None
+            assert 0 <= coverage[group].time_share < 1
+        assert coverage["cpu"].quality == "exact"
+        # The second agent knows the time without the first one, the third both.
+        said = coverage["executables"].reason
+        assert said.startswith("processes ")
+        assert " UTC " in said
+        gaps = max(gaps, said.count(" to ") + said.count("before"))
+    assert gaps >= 1
+
+
+def row_of(part: JobPart) -> bool:
+    return any(use.path == bytes(built("wall")) and use.executions for use in part.executables)
+
+
+# Fault 1: an agent that noticed the job late.
+def test_an_agent_that_comes_late_says_since_when_it_has_observed_the_job(node: SlurmNode) -> None:
+    job = node.job(1)
+    step = job.step("/bin/sh", "-c", f"{built('wall')} 1000; read line", stdin=subprocess.PIPE)
+    wait_until(lambda: job.used() > 0)
+    with following(node.finder()) as running:
+        part = wait_until(lambda: running.kept.parts(1) and running.kept.last(1))
+        assert step.stdin is not None
+        step.stdin.close()
+        step.wait()
+    coverage = part.coverage["executables"]
+    assert coverage.quality == "estimate"
+    assert re.fullmatch(r"processes before \d\d:\d\d:\d\d UTC were not observed", coverage.reason)
+    assert part.coverage["cpu"].quality == "exact"
+
+
+# Fault 1: a step that was created and removed before its processes could be listed.
+def test_a_step_that_was_never_listed_is_not_exact(
+    node: SlurmNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with following(node.finder()) as running:
+        job = node.job(1)
+        job.step("sleep", "60", step="0")
+        (followed,) = wait_until(lambda: running.agent.jobs)
+        agent = running.agent
+        created = agent.watcher.pop_created_steps
+        monkeypatch.setattr(
+            agent.watcher,
+            "pop_created_steps",
+            lambda: [*created(), (followed.cgroup.directories["memory"], "7")],
+        )
+        job.step("true", step="1").wait()
+        part = wait_until(
+            lambda: [
+                part
+                for part in running.kept.parts(1)
+                if "short step (7)" in part.coverage["executables"].reason
+            ]
+        )
+    assert part[0].coverage["executables"].quality == "estimate"

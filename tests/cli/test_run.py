@@ -20,6 +20,7 @@ import pytest
 
 from jobsight.config.settings import Settings
 from jobsight.server.serve import BackgroundServer
+from jobsight.util.outer import parse_rfc3339
 from tests.agent.left_behind import USER_PREFIX
 from tests.agent.workloads import JOBSIGHT, Home, adds_up, attributed, row
 from tests.alone import alone_with
@@ -442,8 +443,14 @@ def test_ctrl_c_reaches_the_command_once(home: Home) -> None:
     assert job.returncode == 0
 
 
-def test_signals_while_left_overs_are_ended_do_not_kill_the_launcher(home: Home) -> None:
-    script = "(trap '' TERM; sleep 60) & echo $$"
+def test_signals_while_left_overs_are_ended_do_not_kill_the_launcher(
+    home: Home, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    script = (
+        f"(trap '' TERM; : > {ready}; sleep 60) & "
+        f"while [ ! -e {ready} ]; do sleep 0.01; done; echo $$"
+    )
     with home.start("/bin/sh", "-c", script, options=("-q",)) as job:
         assert job.stdout is not None
         shell = Path(f"/proc/{int(job.stdout.readline())}")
@@ -625,3 +632,81 @@ def test_as_an_ordinary_user_left_overs_are_ended(user: tuple[str, Home]) -> Non
     )
     assert ended.returncode == 4
     assert b"outlived the command" in ended.stderr
+
+
+# Fault 1: the bar of the memory contradicted the kernel's peak.
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("memory", "script", "expected"),
+    [
+        (
+            "1G",
+            "import time; time.sleep(1.3); x = bytearray(800 << 20); del x; time.sleep(1)",
+            800 * 2**20,
+        ),
+        ("20M", "x = bytearray(200 << 20)", 19 * 2**20),
+    ],
+)
+def test_a_peak_between_two_samples_is_in_the_bar(
+    home: Home, memory: str, script: str, expected: int
+) -> None:
+    home.run("/usr/bin/python3", "-c", script, options=("--memory", memory))
+    report = home.report()
+    assert expected <= report["memory"]["used_peak_bytes"] <= report["memory"]["kernel_peak_bytes"]
+    assert report["memory"]["share"] * report["memory"]["requested_bytes"] >= expected
+
+
+# Fault 4: the end of a command was found by polling after one second.
+
+
+_LAUNCH = """
+import sys, threading, time
+from jobsight.agent.collector import Collector
+from jobsight.agent.launch import launcher
+launcher._WAIT_INTERVAL = 3600.0
+# It does not block SIGCHLD, so the kernel gives it the signal and nobody notices.
+threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+for number in range(12):
+    collector = Collector(None, cluster="test", node="n1")
+    request = launcher.RunRequest(arguments=["/bin/true"], job_id=number + 1)
+    assert launcher.Launcher(request, collector).run().status == 0
+    collector.close()
+"""
+
+
+def test_the_end_of_a_command_is_noticed_without_sigchld() -> None:
+    subprocess.run([sys.executable, "-c", _LAUNCH], check=True, timeout=120)
+
+
+@pytest.mark.root
+def test_a_command_that_ends_while_the_launcher_sleeps_has_its_own_end(
+    home: Home, tmp_path: Path
+) -> None:
+    pipe, told = tmp_path / "pipe", tmp_path / "pid"
+    os.mkfifo(pipe)
+    job = home.start("/bin/sh", "-c", f"echo $$ > {told}; read line < {pipe}")
+    pid = wait_until(lambda: told.exists() and told.read_text().strip())
+    job.send_signal(signal.SIGSTOP)
+    pipe.write_text("go\n")
+    status = Path(f"/proc/{pid}/status")
+    wait_until(lambda: "State:\tZ" in status.read_text())
+    ended = time.time_ns()
+    job.send_signal(signal.SIGCONT)
+    job.communicate()
+    assert parse_rfc3339(home.report()["end"]) <= ended
+
+
+@pytest.mark.root
+def test_as_an_ordinary_user_a_python_program_is_an_execution(user: tuple[str, Home]) -> None:
+    name, home = user
+    if not can_read(name):
+        pytest.skip("an ordinary user may not read this checkout")
+    # The launcher itself runs in the same interpreter.
+    interpreter = os.path.realpath(sys.executable)
+    command = home.command(interpreter, "-c", "import time; time.sleep(1)")
+    subprocess.run(
+        ["runuser", "-u", name, "--", *command], capture_output=True, check=True, cwd="/"
+    )
+    assert row(home.report("1"), interpreter)["executions"] == 1

@@ -1,7 +1,8 @@
 import pytest
 
 from jobsight.model import SECOND, Coverage
-from jobsight.reports.report import StepRow
+from jobsight.reports.report import StepRow, describe_state
+from jobsight.reports.terminal import gauges
 from tests.reports.samples import EXACT, GIB, START, USES, job, node, report, step, totals, use
 
 
@@ -159,3 +160,19 @@ def test_the_share_of_slurm_itself_is_said_to_be_apart() -> None:
 def test_array_and_component_ids() -> None:
     assert report(job(array_job_id=62, array_task_id=3)).display_id == "62_3"
     assert report(job(het_job_id=88, het_offset=1)).display_id == "88+1"
+
+
+# Fault 2: Slurm's exit code 0:125 is no signal, and its state proves a kill.
+def test_out_of_memory_under_slurm() -> None:
+    late = node(totals=totals(memory_used_peak=GIB, memory_peak=4 * GIB, oom_kills=0))
+    made = report(job(state="OUT_OF_MEMORY", exit_code=0, exit_signal=125, memory=4 * GIB), [late])
+    assert made.state_text == "ended: out of memory"
+    assert made.exit_signal is None
+    assert made.memory.oom_kills is None
+    assert (made.memory.used_peak_bytes, made.memory.share) == (4 * GIB, 1)
+    assert [gauge.verdict for gauge in gauges(made) if gauge.name == "Memory"] == ["out of memory"]
+
+
+def test_a_signal_is_named() -> None:
+    assert describe_state("FAILED", None, 11) == "failed, killed by signal 11 (SIGSEGV)"
+    assert describe_state("FAILED", 1, 125) == "failed with exit code 1"

@@ -98,6 +98,7 @@ def test_limits_of_some_nodes_are_not_a_limit(store: Store) -> None:
         {"state": None, "end": START + 60 * SECOND},
         {"state": "COMPLETED", "end": None},
         {"state": "FAILED", "memory": None},
+        {"state": "OUT_OF_MEMORY", "memory": 600, "exit_signal": 125},
     ],
 )
 def test_whatever_the_scheduler_recorded(store: Store, changes: dict[str, Any]) -> None:

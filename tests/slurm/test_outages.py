@@ -67,6 +67,9 @@ def test_the_agent_is_killed_and_comes_back(site: Site, gate: Gate) -> None:
     # What ran while nobody looked is not attributed, and is said to be so; nothing is doubled.
     assert named <= report["cpu"]["cpu_seconds"] * SECOND
     assert [row for row in report["executables"] if row["kind"] == "remainder"]
+    # Fault 1: what was not observed is not exact.
+    assert report["coverage"]["executables"]["quality"] == "estimate"
+    assert "not observed" in report["coverage"]["executables"]["reason"]
 
 
 def test_the_controller_and_a_slurmd_go_and_come_back(site: Site, gate: Gate) -> None:

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 _RESCAN_DELAY: Final = 200_000_000
 #: Descriptors for cgroups, sockets and files, not for the files of processes.
 _RESERVED_DESCRIPTORS: Final = 4096
+_SHELLS: Final = (b"/bin/sh", b"/bin/bash")
 #: Event sockets stay open this long after the last job: the next one often follows soon.
 IDLE_TIMEOUT: Final = 5_000_000_000
 #: And this long after the announcement of a job, which may still wait for its other nodes.
@@ -76,6 +77,9 @@ class Agent:
             flush_interval=flush_interval,
             after_flush=after_flush,
         )
+        for shell in _SHELLS:
+            # A batch script may end before its link can be read.
+            self.collector.tracker.names.learn_path(shell)
         self.watcher = watcher or CgroupWatcher()
         self.job_id = job_id
         self.grace_period = grace_period
@@ -171,6 +175,11 @@ class Agent:
             else:
                 known.cgroup = cgroup
                 self._guarded(key, known.probe.refresh)
+        for directory, step in self.watcher.pop_created_steps():
+            for job in self._jobs.values():
+                probe = job.probe
+                if isinstance(probe, SlurmProbe) and directory in job.cgroup.directories.values():
+                    probe.add_created_step(step)
 
     def _is_wanted(self, cgroup: JobCgroup) -> bool:
         if cgroup.job_id is None or (cgroup.uid is not None and cgroup.uid in self._ignored_uids):
@@ -211,8 +220,12 @@ class Agent:
             sluid=cgroup.sluid,
             restart_count=info.restart_count,
         )
+        probe.birth = sighting.birth
         if is_new:
             probe.count_from_start()
+        else:
+            probe.gaps = self._first_seen.gaps(cgroup)
+            probe.add_gap(self._first_seen.last_alive, time.time_ns())
         self.collector.add_info(info)
         followed = FollowedJob(sighting, probe, self.collector.epoch, self._intervals)
         view = JobView(
@@ -304,17 +317,27 @@ class Agent:
             self._scan()
         for job in self._jobs.values():
             job.tick(now)
+        self._save_progress()
         if any(job.view.usage.members for job in self._jobs.values()):
             self._last_process_seen = now
         if self.grace_period is not None and now - self._last_process_seen > self.grace_period:
             logger.info("no process for %.0f s: stopping", self.grace_period)
             self.stop()
 
+    def _save_progress(self) -> None:
+        """For the next agent: until when the jobs were observed, and when they were not."""
+        for job in self._jobs.values():
+            if isinstance(job.probe, SlurmProbe):
+                self._first_seen.set_gaps(job.cgroup, job.probe.gaps)
+        if self._jobs:
+            self._first_seen.touch()
+
     def _shut_down(self) -> None:
         """Take a last sample of every job. The next agent follows those that continue."""
         for job in list(self._jobs.values()):
             self.collector.sample(job.followed)
         self.collector.flush()
+        self._save_progress()
         for job in self._jobs.values():
             job.finish()
             job.probe.close()

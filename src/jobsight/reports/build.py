@@ -30,6 +30,7 @@ from jobsight.reports.report import (
     executables_note,
     group_note,
     merge_nodes,
+    real_signal,
 )
 from jobsight.reports.units import format_duration, format_share
 from jobsight.text import readable_path
@@ -93,14 +94,14 @@ def build_report(
         command=info.command,
         state=state,
         exit_code=info.exit_code,
-        exit_signal=info.exit_signal,
+        exit_signal=real_signal(info.exit_signal),
         submit=info.submit,
         start=start,
         end=info.end,
         source=info.source,
         nodes=list(dict.fromkeys([*(info.nodes or ()), *(node.node for node in nodes)])),
         cpu=cpu,
-        memory=_memory(requested_memory(info, on_nodes), totals),
+        memory=_memory(requested_memory(info, on_nodes), totals, state),
         time=TimeUse(
             requested=info.time_limit, elapsed=elapsed, share=_ratio(elapsed, info.time_limit)
         ),
@@ -154,7 +155,7 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=on_nodes.counted, now=now
     )
     memory = requested_memory(info, on_nodes)
-    used = stored.memory_used_peak if stored.memory_used_peak is not None else stored.memory_peak
+    used = used_peak(stored.memory_used_peak, stored.memory_peak, memory, state)
     return JobRow(
         run=str(stored.run),
         cluster=info.cluster,
@@ -168,7 +169,7 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         state_text=describe_state(state, info.exit_code, info.exit_signal),
         running=running,
         exit_code=info.exit_code,
-        exit_signal=info.exit_signal,
+        exit_signal=real_signal(info.exit_signal),
         start=start,
         end=info.end,
         elapsed=elapsed,
@@ -177,9 +178,9 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         cpu_time=stored.cpu_time,
         cpu_share=_cpu_share(stored.cpu_time, counted, info.cpus),
         memory_requested_bytes=memory,
-        memory_used_peak_bytes=stored.memory_used_peak,
+        memory_used_peak_bytes=used,
         memory_kernel_peak_bytes=stored.memory_peak,
-        memory_share=_ratio(used, memory),
+        memory_share=_ratio(used if used is not None else stored.memory_peak, memory),
         provisional=stored.provisional,
     )
 
@@ -230,15 +231,32 @@ def _cpu(info: JobInfo, totals: list[JobTotals], counted: int | None) -> CpuUse:
     )
 
 
-def _memory(requested: int | None, totals: list[JobTotals]) -> MemoryUse:
-    used = total(part.memory_used_peak for part in totals)
+def is_out_of_memory(state: str) -> bool:
+    """Whether the scheduler or the launcher has found that the job ran out of memory."""
+    return state.upper() == "OUT_OF_MEMORY"
+
+
+def used_peak(
+    used: int | None, kernel: int | None, requested: int | None, state: str
+) -> int | None:
+    """The peak of the memory in use. Of a job that ran out of memory it is the kernel's, up to the
+    limit: page cache is reclaimed before a process is killed."""
+    if not is_out_of_memory(state) or used is None or kernel is None:
+        return used
+    return max(used, kernel if requested is None else min(kernel, requested))
+
+
+def _memory(requested: int | None, totals: list[JobTotals], state: str) -> MemoryUse:
+    kills = total(part.oom_kills for part in totals)
     kernel = total(part.memory_peak for part in totals)
+    used = used_peak(total(part.memory_used_peak for part in totals), kernel, requested, state)
     return MemoryUse(
         requested_bytes=requested,
         used_peak_bytes=used,
         kernel_peak_bytes=kernel,
         swap_peak_bytes=total(part.swap_peak for part in totals),
-        oom_kills=total(part.oom_kills for part in totals),
+        # Slurm's state proves a kill; a count of zero was read too early.
+        oom_kills=kills or (None if is_out_of_memory(state) else kills),
         share=_ratio(used if used is not None else kernel, requested),
     )
 

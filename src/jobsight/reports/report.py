@@ -285,7 +285,12 @@ def executables_note(
             f"{format_count(coverage.events_lost)} events lost"
         )
     else:
-        text = f"{GROUPS['executables']}: estimate, {of_the_time} seen"
+        covering = (
+            f" covering {format_share(coverage.time_share)} of the time"
+            if coverage.time_share is not None
+            else ""
+        )
+        text = f"{GROUPS['executables']}: estimate{covering}, {of_the_time} seen"
         if coverage.events_lost:
             text += f"; {format_count(coverage.events_lost)} events lost"
     return _close(f"{text}; {coverage.reason}" if coverage.reason else text)
@@ -349,6 +354,9 @@ _TONES = {
     "CANCELLED": "warn",
 }
 
+#: The highest signal of Linux.
+MAX_SIGNAL = 64
+
 #: States in which a job still holds its resources.
 ACTIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"})
 
@@ -358,12 +366,18 @@ def describe_state(state: str, exit_code: int | None, exit_signal: int | None) -
     text = _STATE_TEXTS.get(state.upper(), state.lower().replace("_", " "))
     if state.upper() in ACTIVE or state.upper() == "PENDING":
         return text
-    if exit_signal:
-        return f"{text}, killed by signal {signal_name(exit_signal)}"
+    number = real_signal(exit_signal)
+    if number is not None:
+        return f"{text}, killed by signal {signal_name(number)}"
     if exit_code:
         joint = " with" if state.upper() == "FAILED" else ","
         return f"{text}{joint} exit code {exit_code}"
     return text
+
+
+def real_signal(number: int | None) -> int | None:
+    """The number if it is a signal. Slurm writes 0:125 for a job that ran out of memory."""
+    return number if number is not None and 0 < number <= MAX_SIGNAL else None
 
 
 def tone_of(state: str) -> str:

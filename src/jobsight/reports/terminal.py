@@ -21,7 +21,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobsight.reports.build import has_steps, total
+from jobsight.reports.build import has_steps, is_out_of_memory, total
 from jobsight.reports.report import ExecutableRow, JobReport, StepRow, tone_of
 from jobsight.reports.units import (
     UNKNOWN,
@@ -433,7 +433,7 @@ def _memory(report: JobReport) -> Gauge:
     verdict, style = "", "green"
     if memory.share is not None and memory.share >= _MEMORY_NEAR:
         verdict, style = "near the limit", "red" if memory.share >= _MEMORY_FULL else "yellow"
-    if memory.oom_kills:
+    if memory.oom_kills or is_out_of_memory(report.state):
         verdict, style = "out of memory", "red"
     if not memory.requested_bytes:
         return Gauge("Memory", None, f"{format_bytes(used)} at the peak; no limit", verdict, style)

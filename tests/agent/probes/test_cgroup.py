@@ -1,5 +1,7 @@
 """A job with a cgroup: its counter completed by exit records, and never exceeded by them."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,13 @@ from hypothesis import strategies as some
 
 from jobsight.agent.job import FollowedJob
 from jobsight.agent.probes.cgroup import CgroupProbe
-from jobsight.agent.probes.cgroup_files import NO_PEAKS, CgroupGone, CpuReading, MemoryPeaks
+from jobsight.agent.probes.cgroup_files import (
+    NO_PEAKS,
+    CgroupGone,
+    CpuReading,
+    MemoryPeaks,
+    MemoryReading,
+)
 from jobsight.agent.processes.executables import ExecutableName
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.processes.procfs import NO_IO, TICK, IoCounters
@@ -330,3 +338,119 @@ def test_the_series_of_system_time_never_decreases(
     rows = [probe.sample() for _ in range(2)]
     assert [row["cpu.system"] for row in rows] == [500, 500]
     assert [row["cpu.user"] for row in rows] == [500, 600]
+
+
+# Fault 1: a process whose fork was not observed had unobserved children.
+@pytest.mark.parametrize("observed", [True, False])
+def test_only_a_process_whose_fork_was_observed_is_fully_observed(
+    kernel: Kernel, counter: Counter, observed: bool
+) -> None:
+    made = CgroupProbe(counter, kernel.tracker, events=True)  # type: ignore[arg-type]
+    made.count_from_start()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            counter.pids = [process.pid]
+            if observed:
+                kernel.tell(kernel.fork(os.getpid(), process.pid))
+            made.sample()
+        finally:
+            process.kill()
+    assert len(made.gaps) == (not observed)
+    assert made.report(0).coverage["executables"].quality == ("exact" if observed else "estimate")
+
+
+def test_gaps_are_joined_and_written_with_their_times() -> None:
+    made = CgroupProbe(Counter(), Kernel().tracker, events=True)  # type: ignore[arg-type]
+    made.birth = 0
+    made.add_gap(0, 3600 * SECOND)
+    made.add_gap(3600 * SECOND, 3700 * SECOND)
+    made.add_gap(7200 * SECOND, 7210 * SECOND)
+    coverage = made.report(0).coverage["executables"]
+    assert coverage.reason == (
+        "processes before 01:01:40 and from 02:00:00 to 02:00:10 UTC were not observed"
+    )
+
+
+class Memory(Counter):
+    """A cgroup with memory counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = MemoryReading(0, 0, 0, 0, 0)
+
+    def memory(self) -> MemoryReading:  # type: ignore[override]
+        return self.reading
+
+    def set(self, used: int, cache: int, peak: int, kills: int = 0) -> None:
+        self.reading = MemoryReading((used + cache) * MIB, used * MIB, cache * MIB, 0, 0)
+        self.peaks = MemoryPeaks(peak * MIB, 1000 * MIB, None, kills)
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("readings", "used", "quality"),
+    [
+        # The samples saw the peak, or all but some pages of it.
+        ([(100, 0, 100)], 100, "exact"),
+        ([(100, 300, 401), (50, 300, 401)], 101, "exact"),
+        # The kernel saw more.
+        ([(3, 2, 5), (3, 2, 805)], 803, "estimate"),
+        # Page cache that was dropped since the previous sample was not in use.
+        ([(10, 500, 600), (10, 0, 700)], 200, "estimate"),
+        # Where a process was killed, the kernel's peak is the figure.
+        ([(10, 15, 100, 1)], 100, "estimate"),
+    ],
+)
+def test_a_peak_of_the_kernel_that_contradicts_the_samples_is_the_figure(
+    readings: list[tuple[int, ...]], used: int, quality: str
+) -> None:
+    # Fault 1: 2.9 MiB of 1 GiB were exact next to a kernel's peak of 805 MiB.
+    memory = Memory()
+    made = CgroupProbe(memory, Kernel().tracker, events=True)  # type: ignore[arg-type]
+    for reading in readings:
+        memory.set(*reading)
+        made.sample()
+    report = made.report(0)
+    assert report.totals.memory_used_peak == used * MIB
+    assert report.coverage["memory"].quality == quality
+
+
+# Fault 2: a zero that was read before the last process ended is no count of OOM kills.
+@pytest.mark.parametrize(("kills", "late", "told"), [(0, False, 0), (0, True, None), (1, True, 1)])
+def test_a_late_reading_of_the_oom_kills_is_missing(
+    kernel: Kernel, tmp_path: Path, kills: int, late: bool, told: int | None
+) -> None:
+    memory = Memory()
+    made = CgroupProbe(memory, kernel.tracker, events=True, proc=bytes(tmp_path))  # type: ignore[arg-type]
+    kernel.tracker.adopt(Readable(100, 0.0), made.usage)  # type: ignore[arg-type]
+    memory.set(10, 0, 10, kills)
+    made.sample()
+    if late:
+        memory.used, memory.peaks = None, NO_PEAKS
+    ended(kernel, 1.0)
+    made.read_final_counters()
+    made.close()
+    report = made.report(0)
+    assert report.totals.oom_kills == told
+    if late and not kills:
+        assert report.coverage["memory"].quality == "estimate"
+
+
+# Fault 1: executables summed to 42.8 % more than the counter; the counter was wrong.
+def test_a_counter_completed_by_records_is_not_below_them_and_no_longer_exact(
+    kernel: Kernel, probe: CgroupProbe, counter: Counter
+) -> None:
+    counter.used = 0.0
+    probe.read_counters()
+    # The clocks of the reference were read later than its counter.
+    probe._reference = (0, round(0.5 * SECOND))
+    counter.used = None
+    ended(kernel, 1.5)
+    probe.close()
+    report = probe.report(0)
+    assert report.totals.cpu_time == sum(use.cpu_time for use in report.executables)
+    assert report.totals.cpu_time == round(1.5 * SECOND)
+    assert report.coverage["cpu"].quality == "estimate"
+    assert "exit records" in report.coverage["cpu"].reason

@@ -4,6 +4,8 @@ import contextlib
 import errno
 import os
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -229,3 +231,65 @@ def test_a_task_that_goes_first_leaves_its_time_to_the_user(tmp_path: Path) -> N
     cgroup.close()
     cgroup.read()
     assert (cgroup.use.cpu_time, cgroup.use.cpu_overhead) == (4_990, 10)
+
+
+# Fault 2: v1 counts an OOM kill in the cgroup of the killed process only.
+@pytest.mark.parametrize("kills", [0, 2])
+@pytest.mark.parametrize("emptied", [True, False])
+def test_oom_kills_are_those_of_the_tasks(v1: dict[str, Path], kills: int, emptied: bool) -> None:
+    task = v1["memory"] / "step_batch" / "task_0"
+    memory(task, 1024, 2048)
+    (task / "memory.oom_control").write_text(f"oom_kill_disable 0\noom_kill {kills}\n")
+    counters = SlurmCounters(v1)
+    counters.set_members({"batch": 0 if emptied else 1, "0": 0})
+    counters.cpu()
+    assert counters.memory_peaks().oom_kills == kills
+    for controller in ("memory", "cpuacct"):
+        shutil.rmtree(v1[controller] / "step_batch")
+    counters.refresh()
+    (batch,) = [step for step in counters.steps() if step.step == "batch"]
+    # A zero that was read while a process was alive is no count.
+    told = kills if kills or emptied else None
+    assert batch.oom_kills == told
+    assert counters.memory_peaks().oom_kills == told
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with the name and the title of slurmstepd."""
+    program = tmp_path / "slurmstepd"
+    shutil.copy("/bin/sleep", program)
+    title = "slurmstepd: [1.batch]"
+    with subprocess.Popen([title, "60"], executable=program) as process:
+        yield process
+        process.kill()
+
+
+# Fault 1: slurmstepd was not found, so that the first processes of a step were missed.
+@pytest.mark.parametrize("place", ["freezer", "freezer/step_batch", "memory/step_batch"])
+def test_slurmstepd_is_found_wherever_slurm_has_put_it(
+    v1: dict[str, Path], daemon: subprocess.Popen[bytes], place: str
+) -> None:
+    v1["freezer"] = v1["cpuacct"].parents[3] / "freezer/slurm/uid_5/job_1"
+    write(v1["freezer"], cgroup__procs="")
+    write(v1["freezer"] / "step_batch", cgroup__procs="")
+    controller, _, below = place.partition("/")
+    (v1[controller] / below / "cgroup.procs").write_text(f"{daemon.pid}\n")
+    assert SlurmCounters(v1).daemons() == [("batch", daemon.pid)]
+
+
+# Fault 4: the sleep by which Slurm keeps the extern step open is not the user's.
+def test_the_extern_step_is_overhead_until_a_user_s_process_is_in_it(v1: dict[str, Path]) -> None:
+    for used, step in ((1_300_000_000, ""), (300_000_000, "step_extern")):
+        cpuacct(v1["cpuacct"] / step, used)
+    cpuacct(v1["cpuacct"] / "step_extern/task_0", 300_000_000)
+    counters = SlurmCounters(v1)
+    for _ in range(2):
+        reading = counters.cpu()
+        assert reading is not None
+        # 50 ms of slurmstepd in step 0, and 100 ms in the batch step.
+        assert (reading.time, counters.overhead) == (850_000_000, 450_000_000)
+    counters.has_extern_user = True
+    reading = counters.cpu()
+    assert reading is not None
+    assert (reading.time, counters.overhead) == (1_150_000_000, 150_000_000)

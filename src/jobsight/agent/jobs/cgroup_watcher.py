@@ -24,6 +24,7 @@ DEFAULT_SCOPES: Final = (r"(?:(?P<node>.+)_)?slurmstepd\.scope",)
 #: job_<id>, or from Slurm 26.05 on a SLUID: "s" and 13 base-32 characters.
 _JOB: Final = re.compile(r"job_(?P<id>\d+)|(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13})", re.IGNORECASE)
 _USER: Final = re.compile(r"uid_(?P<uid>\d+)")
+_STEP: Final = "step_"
 _TITLE: Final = re.compile(rb"slurmstepd: \[(\d+)\.")
 #: The hierarchies in which v1 jobs are searched, in this order.
 _DISCOVERY: Final = ("cpuacct", "memory", "freezer", "cpuset")
@@ -64,6 +65,7 @@ class CgroupWatcher:
         self._outer = {mount / name for name in (*_DISCOVERY, "system.slice")}
         self._inotify = Inotify()
         self._owners: dict[str, tuple[dict[str, int], int]] = {}
+        self._created_steps: set[tuple[Path, str]] = set()
 
     @property
     def blind(self) -> bool:
@@ -75,7 +77,17 @@ class CgroupWatcher:
 
     def changed(self) -> bool:
         """Read all events; True if any of them may concern a job."""
-        return bool([event for event in self._inotify.read() if self._is_relevant(event)])
+        relevant = [event for event in self._inotify.read() if self._is_relevant(event)]
+        for event in relevant:
+            if event.kind == CREATED and event.name.startswith(_STEP):
+                self._created_steps.add((event.directory, event.name.removeprefix(_STEP)))
+        return bool(relevant)
+
+    def pop_created_steps(self) -> list[tuple[Path, str]]:
+        """Directory of the job and name of each step that was created since the last call. It may
+        have been removed again before the steps were listed."""
+        created, self._created_steps = self._created_steps, set()
+        return list(created)
 
     def _is_relevant(self, event: DirectoryEvent) -> bool:
         """Cgroups of services are created next to those of Slurm and are ignored."""
@@ -164,7 +176,7 @@ class CgroupWatcher:
         for controller in ("unified", "cpuacct", "memory"):
             if controller in directories:
                 for step in self._entries(directories[controller]):
-                    if step.name.startswith("step_"):
+                    if step.name.startswith(_STEP):
                         self._inotify.watch(Path(step.path))
 
     def _owner(self, key: str, inodes: dict[str, int], directory: Path) -> int | None:

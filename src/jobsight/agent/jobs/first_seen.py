@@ -1,4 +1,5 @@
-"""The creation time of each job on this node, kept over restarts of the agent.
+"""The creation time of each job on this node, and when its processes were not observed, kept over
+restarts of the agent.
 
 The kernel does not record when a cgroup was created: the times of its directory are those of its
 first access. An inode number of a cgroup is used only once between two boots.
@@ -6,7 +7,9 @@ first access. An inode number of a cgroup is used only once between two boots.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -24,9 +27,15 @@ logger = logging.getLogger(__name__)
 _FILE: Final = "sightings.json"
 
 
+#: A start and an end in Unix time, in nanoseconds.
+Interval = tuple[int, int]
+
+
 class _Job(msgspec.Struct):
     birth: int
     inodes: dict[str, int]
+    #: When its processes were not observed.
+    gaps: list[Interval] = msgspec.field(default_factory=list)
 
 
 class _Content(msgspec.Struct):
@@ -44,8 +53,11 @@ class FirstSeen:
         self._proc = proc
         self._jobs: dict[str, _Job] = {}
         self._log = LogOnce(logger)
+        #: When an earlier agent was last running, in Unix time: the file's modification time.
+        self.last_alive = 0
         if self._file is not None:
             try:
+                self.last_alive = self._file.stat().st_mtime_ns
                 content = msgspec.json.decode(self._file.read_bytes(), type=_Content)
                 if content.boot_id == boot_id:
                     self._jobs = content.jobs
@@ -72,6 +84,21 @@ class FirstSeen:
         self._jobs[cgroup.key] = _Job(birth, dict(cgroup.inodes))
         self._save()
         return birth
+
+    def gaps(self, cgroup: JobCgroup) -> list[Interval]:
+        """When the processes of a job were not observed, as far as earlier agents knew."""
+        return list(self._jobs[cgroup.key].gaps) if self.is_known(cgroup) else []
+
+    def set_gaps(self, cgroup: JobCgroup, gaps: list[Interval]) -> None:
+        if self.is_known(cgroup) and self._jobs[cgroup.key].gaps != gaps:
+            self._jobs[cgroup.key].gaps = list(gaps)
+            self._save()
+
+    def touch(self) -> None:
+        """Record that the agent is running."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
 
     def _start_times(self, pids: list[int]) -> list[int]:
         boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import resource
+import select
 import shutil
 import signal
 import threading
@@ -46,8 +47,8 @@ _FORWARDED: Final = (
     signal.SIGALRM,
 )
 _BLOCKED: Final = {*_FORWARDED, signal.SIGCHLD}
-#: Seconds after which the end of the command is noticed if a thread of a library received its
-#: SIGCHLD.
+#: Seconds after which orphans are reaped, and the end of the command is noticed on a kernel without
+#: pidfd, if a thread of a library received the SIGCHLD.
 _WAIT_INTERVAL: Final = 1.0
 #: The terminal signals the whole process group; si_code is then SI_KERNEL.
 _SI_KERNEL: Final = 0x80
@@ -94,6 +95,8 @@ class Launcher:
         self._tree: ProcessTreeProbe | None = None
         self._pid = 0
         self._status: int | None = None
+        #: When the command had ended, on the monotonic clock.
+        self._ended = 0
         self._cancelled = False
         self._handlers: dict[signal.Signals, Any] = {}
         self._limits = (0, 0)
@@ -167,12 +170,11 @@ class Launcher:
             raise
         thread.start()
         self._wait_for(command.pid)
-        end = time.time_ns()
         leftovers = self._kill_leftovers()
         self.collector.stop()
         thread.join()
         outcome = self._outcome(run, leftovers)
-        self._finish(job, end, outcome)
+        self._finish(job, outcome)
         return outcome
 
     def _prepare_child(self) -> None:
@@ -194,6 +196,8 @@ class Launcher:
             # The command is named even if it ends before its link can be read.
             self.collector.tracker.names.learn_path(os.fsencode(path))
         events = self.collector.open_events()
+        if events:
+            self.collector.tracker.exit_times[pid] = None
         intervals = DEFAULT_INTERVALS
         probe: CgroupProbe | ProcessTreeProbe
         if self._own is not None:
@@ -249,12 +253,33 @@ class Launcher:
 
     def _wait_for(self, pid: int) -> None:
         """Forward signals until the command has ended, and reap adopted orphans."""
+        # SIGCHLD is process-directed: a thread that does not block it discards it.
+        main = threading.get_ident()
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            pidfd = -1
+        else:
+            waiter = threading.Thread(target=self._signal_end, args=(pidfd, main), daemon=True)
+            waiter.start()
         while self._status is None:
             received = signal.sigtimedwait(_BLOCKED, _WAIT_INTERVAL)
             if received is None or received.si_signo == signal.SIGCHLD:
                 self._reap(pid)
                 continue
             self._forward(received.si_signo, from_terminal=received.si_code == _SI_KERNEL)
+        if pidfd >= 0:
+            waiter.join()
+            os.close(pidfd)
+        self._ended = self._ended or time.monotonic_ns()
+
+    def _signal_end(self, pidfd: int, thread: int) -> None:
+        """In a thread: wake the main thread as soon as the command has ended."""
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll()
+        self._ended = time.monotonic_ns()
+        signal.pthread_kill(thread, signal.SIGCHLD)
 
     def _forward(self, number: int, *, from_terminal: bool = False) -> None:
         if self._status is not None or not self._pid:
@@ -302,7 +327,12 @@ class Launcher:
                     continue
             time.sleep(0.05)
 
-    def _finish(self, job: FollowedJob, end: int, outcome: Outcome) -> None:
+    def _end_time(self) -> int:
+        """When the command ended, in Unix time: by its exit event if there is one."""
+        event = self.collector.tracker.exit_times.get(self._pid)
+        return time.time_ns() - (time.monotonic_ns() - (event or self._ended))
+
+    def _finish(self, job: FollowedJob, outcome: Outcome) -> None:
         usage = job.probe.usage if isinstance(job.probe, CgroupProbe) else None
         deadline = time.monotonic() + 0.5
         while True:
@@ -321,7 +351,7 @@ class Launcher:
                 job_id=outcome.run.job_id,
                 source=LAUNCHER_SOURCE,
                 start=outcome.run.start,
-                end=end,
+                end=max(outcome.run.start, self._end_time()),
                 state=outcome.state,
                 exit_code=outcome.exit_code,
                 exit_signal=outcome.exit_signal,

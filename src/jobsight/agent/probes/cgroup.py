@@ -20,10 +20,23 @@ from typing import Final
 import msgspec
 
 from jobsight.agent.job import Counters, ProbeReport, Row
-from jobsight.agent.probes.cgroup_files import NO_PEAKS, CgroupGone, CpuReading
-from jobsight.agent.probes.slurm_cgroup import SlurmCounters
+from jobsight.agent.probes.cgroup_files import (
+    NO_PEAKS,
+    CgroupGone,
+    CpuReading,
+    MemoryPeaks,
+    MemoryReading,
+)
+from jobsight.agent.probes.slurm_cgroup import EXTERN, SlurmCounters
 from jobsight.agent.processes.process import JobUsage, Process
-from jobsight.agent.processes.procfs import NO_IO, TICK, IoCounters, OpenProcess, ProcessGone
+from jobsight.agent.processes.procfs import (
+    NO_IO,
+    TICK,
+    IoCounters,
+    OpenProcess,
+    ProcessGone,
+    parent_of,
+)
 from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.model import MISSING, Coverage, ExecutableUse, JobTotals, StepUse
 
@@ -35,8 +48,14 @@ ROUNDS_PER_LISTING: Final = 20
 #: every n-th: an exit record completes an old reading as well as a recent one.
 MANY_PROCESSES: Final = 64
 ROUNDS_PER_CLOCK_READING: Final = 4
-#: Processes may exceed the counter by this share, because exit records are rounded.
+#: Processes may exceed the counter by this share, because exit records are rounded. The CPU time
+#: stays exact if no larger share of it comes from exit records.
 CPU_TOLERANCE: Final = 0.001
+#: The kernel's memory peak confirms the samples if it is higher by at most this share or size.
+MEMORY_TOLERANCE: Final = 0.02
+MEMORY_TOLERANCE_BYTES: Final = 4 * 2**20
+#: Gaps in the observation that are closer to each other are reported as one.
+MIN_OBSERVED: Final = 1_000_000_000
 
 IO_METRICS: Final = tuple(f"io.{name}" for name in IoCounters._fields)
 _MEMORY_FIELDS: Final = ("used", "current", "anonymous", "file", "shared", "swap")
@@ -71,9 +90,19 @@ class CgroupProbe:
         self._cpu: CpuReading | None = None
         self._reference = (0, 0)
         self._counter_gone = self._closed = False
+        #: Processes so far, and those alive, when CPU time and memory peaks were last read.
+        self._cpu_read_with = self._peaks_read_with = (0, 0)
         self._peaks = NO_PEAKS
         self._used_peak: int | None = None
+        #: The kernel's peak less page cache, and the page cache at the previous reading.
+        self._marked_peak: int | None = None
+        self._page_cache = 0
         self._swap_peak: int | None = None
+        #: When the job was created, in Unix time.
+        self.birth = time.time_ns()
+        #: Intervals of Unix time in which processes of the job may have run unobserved.
+        self.gaps: list[tuple[int, int]] = []
+        self._listed_at = 0
         self._io, self._io_unreadable = NO_IO, False
         #: A process had left the cgroup at the last listing, and its exit event is missing.
         self._members_missing = False
@@ -96,6 +125,19 @@ class CgroupProbe:
                 self._reference = (cpu.time, self.usage.process_cpu())
         self._poll_processes(row)
         return row
+
+    def add_gap(self, since: int, until: int) -> None:
+        """Processes that started and ended in this interval were not observed."""
+        overlapping = [
+            gap
+            for gap in self.gaps
+            if since <= gap[1] + MIN_OBSERVED and gap[0] <= until + MIN_OBSERVED
+        ]
+        merged = [(since, until), *overlapping]
+        self.gaps = sorted(
+            [gap for gap in self.gaps if gap not in overlapping]
+            + [(min(gap[0] for gap in merged), max(gap[1] for gap in merged))]
+        )
 
     def count_from_start(self) -> None:
         """No agent has measured the job before: all that its processes have used is counted."""
@@ -128,14 +170,15 @@ class CgroupProbe:
             self._reference = (self._cpu.time, self.usage.process_cpu())
 
     def _read_counters(self, row: Row) -> None:
+        """Read CPU time and memory; raises CgroupGone if either is gone."""
+        gone: CgroupGone | None = None
+        cpu = memory = None
         try:
             cpu = self.cgroup.cpu()
-        except CgroupGone:
-            self._counter_gone = True
-            raise
+        except CgroupGone as error:
+            gone = error
         except OSError as error:
             self._record_error("cpu", error)
-            cpu = None
         else:
             # The counter is cumulative and includes what was missed before.
             self.errors.pop("cpu", None)
@@ -143,26 +186,41 @@ class CgroupProbe:
                 cpu = cpu.after(self._cpu)
             self.read_at = time.monotonic_ns()
         # A v1 hierarchy that the job has left gives no reading instead of CgroupGone.
-        self._counter_gone = cpu is None and self._cpu is not None
-        self._cpu = cpu or self._cpu
+        self._counter_gone = gone is not None or (cpu is None and self._cpu is not None)
+        if cpu is not None:
+            self._cpu, self._cpu_read_with = cpu, self._process_counts()
         row["cpu.time"], row["cpu.user"], row["cpu.system"] = cpu or (MISSING, MISSING, MISSING)
         try:
+            # The peaks are read last: they are not lower than any sample.
             memory = self.cgroup.memory()
-            peaks = self.cgroup.memory_peaks()
-        except CgroupGone:
-            raise
+            self._add_memory(memory, self.cgroup.memory_peaks())
+        except CgroupGone as error:
+            gone = error
         except OSError as error:
             self._record_error("memory", error)
-            memory = None
-        else:
-            # A cgroup that has just been removed has no peaks; the last ones are kept.
-            self._peaks = self._peaks if peaks == NO_PEAKS else peaks
-            self.usage.memory_peak = self._peaks.peak or 0
+        for name in _MEMORY_FIELDS:
+            row[f"memory.{name}"] = getattr(memory, name) if memory else MISSING
+        if gone is not None:
+            raise gone
+
+    def _process_counts(self) -> tuple[int, int]:
+        return self.usage.processes, len(self.usage.members)
+
+    def _add_memory(self, memory: MemoryReading | None, peaks: MemoryPeaks) -> None:
+        cache = self._page_cache
         if memory is not None:
             self._used_peak = max(self._used_peak or 0, memory.used)
             self._swap_peak = max(self._swap_peak or 0, memory.swap)
-        for name in _MEMORY_FIELDS:
-            row[f"memory.{name}"] = getattr(memory, name) if memory else MISSING
+            cache, self._page_cache = max(cache, memory.file), memory.file
+        if peaks == NO_PEAKS:
+            # A cgroup that has just been removed has no peaks; the last ones are kept.
+            return
+        self._peaks_read_with = self._process_counts()
+        if peaks.peak is not None and peaks.peak > (self._peaks.peak or 0):
+            # The page cache at that moment is not known; it was one of the two readings or less.
+            self._marked_peak = max(self._marked_peak or 0, peaks.peak - cache)
+        self._peaks = peaks
+        self.usage.memory_peak = peaks.peak or 0
 
     def _record_error(self, group: str, error: OSError) -> None:
         self.errors[group] = f"{error.strerror}: {error.filename}" if error.filename else str(error)
@@ -210,6 +268,7 @@ class CgroupProbe:
         Processes that have left the cgroup without an exit event are recorded as lost."""
         members = self.usage.members
         present: set[int] = set()
+        listed_before, self._listed_at = self._listed_at, time.time_ns()
         listed = list(self._list_processes())
         # The events of all listed processes are known then.
         self.tracker.catch_up()
@@ -217,7 +276,7 @@ class CgroupProbe:
             present.update(pids)
             for pid in pids:
                 if pid not in members:
-                    self._adopt(pid, step, self.usage)
+                    self._adopt(pid, step, self.usage, listed_before=listed_before)
         self._members_missing = False
         if self.events and len(present) == len(members):
             return
@@ -236,7 +295,14 @@ class CgroupProbe:
         """The PIDs in the cgroups, by step."""
         return [("", self.cgroup.processes())]
 
-    def _adopt(self, pid: int, step: str, usage: JobUsage, daemon_since: int | None = None) -> None:
+    def _adopt(
+        self,
+        pid: int,
+        step: str,
+        usage: JobUsage,
+        daemon_since: int | None = None,
+        listed_before: int = 0,
+    ) -> None:
         known = self.tracker.processes.get(pid)
         if known is not None and known.usage is not usage:
             # A child of slurmstepd that belongs to the account of its parent so far.
@@ -248,6 +314,7 @@ class CgroupProbe:
                 live.close()
                 return
             new = live.start_ticks >= self._epoch_ticks - 1
+            forked = self.tracker.untracked.fork_of(pid) is not None
             process = self.tracker.adopt(live, usage, step=step, new=new, daemon_since=daemon_since)
             if not new:
                 # What it has used so far belongs to an earlier agent epoch.
@@ -255,6 +322,9 @@ class CgroupProbe:
                 if self.events:
                     process.read_clock(self._proc)
                 process.base_cpu, process.base_io = process.polled_cpu, process.polled_io
+            elif self.events and not forked and process.adopted and usage is self.usage:
+                # Its fork was not observed, so earlier children of it were not either.
+                self.add_gap(max(listed_before, start_time(live)), time.time_ns())
         except ProcessGone:
             self.tracker.adopt_exited(pid, usage, step, daemon_since)
 
@@ -288,10 +358,11 @@ class CgroupProbe:
             cpu_user=cpu.user if cpu else None,
             cpu_system=cpu.system if cpu else None,
             memory_peak=peaks.peak,
-            memory_used_peak=self._used_peak,
+            memory_used_peak=self._memory_used(),
             memory_limit=peaks.limit,
             swap_peak=peaks.swap_peak if peaks.swap_peak is not None else self._swap_peak,
-            oom_kills=peaks.oom_kills,
+            # A zero that was read before the last process ended is no count.
+            oom_kills=peaks.oom_kills or (peaks.oom_kills if self._peaks_are_final() else None),
             read_characters=io[0],
             written_characters=io[1],
             read_calls=io[2],
@@ -305,43 +376,114 @@ class CgroupProbe:
     def _completed_cpu(self) -> CpuReading | None:
         """The last reading of the counter, completed by exit records that arrived after it."""
         cpu = self._cpu
-        if cpu is not None and not self._counter_gone:
-            return cpu
         if cpu is None:
             # The cgroup was removed before the counter could be read.
             return self.usage.cpu_from_records() if self.events else None
-        counter, process_cpu = self._reference
-        missing = counter + self.usage.process_cpu() - process_cpu - cpu.time
+        missing = self._cpu_from_records()
         if missing <= 0:
             return cpu
         user = round(missing * cpu.user / cpu.time) if cpu.time else missing // 2
         return CpuReading(cpu.time + missing, cpu.user + user, cpu.system + missing - user)
 
+    def _cpu_from_records(self) -> int:
+        """What exit records add to the last reading of a counter that was removed since."""
+        if self._cpu is None or not self._counter_gone:
+            return 0
+        counter, process_cpu = self._reference
+        used = self.usage.process_cpu()
+        # The clocks of a reference may be later than its counter. The processes have used at
+        # least what their own records contain.
+        return max(0, max(counter + used - process_cpu, used) - self._cpu.time)
+
+    def _memory_used(self) -> int | None:
+        """The highest memory without page cache: of the samples, or by the kernel's peak."""
+        if self._used_peak is None:
+            return None
+        # The kernel reclaims page cache before it kills.
+        marked = self._peaks.peak if self._peaks.oom_kills else self._marked_peak
+        return max(self._used_peak, marked or 0)
+
+    def _peaks_are_final(self) -> bool:
+        """Whether the peaks are those of now, or were read after the last process had ended."""
+        if self._counter_gone:
+            return self._peaks_read_with == (self.usage.processes, 0)
+        return True
+
     def _coverage(
         self, events_lost: int, counter: int | None, executables: list[ExecutableUse]
     ) -> dict[str, Coverage]:
         lost = events_lost + self.usage.records_lost if self.events else events_lost
+        reasons = self._unobserved()
+        time_share = None
         if not self.events:
-            attribution = Coverage(quality="estimate", reason=self.reason)
-        elif lost:
-            reason = f"{lost} events or exit records were lost"
-            attribution = Coverage(quality="estimate", events_lost=lost, reason=reason)
-        else:
-            attribution = Coverage(quality="exact")
+            reasons = [self.reason]
+        elif self.gaps:
+            elapsed = max(1, time.time_ns() - self.birth)
+            missed = sum(until - max(since, self.birth) for since, until in self.gaps)
+            time_share = min(1.0, max(0.0, 1 - missed / elapsed))
+        if lost and self.events:
+            reasons.append(f"{lost} events or exit records were lost")
+        attribution = Coverage(quality="exact")
+        if reasons:
+            attribution = Coverage(
+                quality="estimate",
+                time_share=time_share,
+                events_lost=lost if self.events else 0,
+                reason="; ".join(reasons),
+            )
         return {
             "cpu": self._cpu_coverage(),
-            "memory": self._group_coverage("memory", self._used_peak is not None),
+            "memory": self._memory_coverage(),
             "io": self._io_coverage(attribution),
             "executables": executables_coverage(
                 attribution, executables, counter, self.usage.excess_cpu
             ),
         }
 
+    def _unobserved(self) -> list[str]:
+        """Which processes were not observed, as reasons."""
+        if not self.gaps:
+            return []
+        texts = []
+        for since, until in self.gaps:
+            if since <= self.birth + MIN_OBSERVED:
+                texts.append(f"before {_clock(until)}")
+            else:
+                texts.append(f"from {_clock(since)} to {_clock(until)}")
+        return [f"processes {' and '.join(texts)} UTC were not observed"]
+
     def _cpu_coverage(self) -> Coverage:
         if self._cpu is None and self.events and self.usage.processes:
             reason = "the sum of the exit records; the cgroup was removed before it could be read"
             return Coverage(quality="estimate", reason=reason)
-        return self._group_coverage("cpu", self._cpu is not None)
+        coverage = self._group_coverage("cpu", self._cpu is not None)
+        if coverage.quality != "exact" or not self._counter_gone:
+            return coverage
+        records = self._cpu_from_records()
+        total = records + (self._cpu.time if self._cpu is not None else 0)
+        if self._cpu_read_with != (self.usage.processes, 0) and records > total * CPU_TOLERANCE:
+            reason = (
+                f"{records / total:.1%} of it from exit records; "
+                "the cgroup was removed before its last reading"
+            )
+            return Coverage(quality="estimate", reason=reason)
+        return coverage
+
+    def _memory_coverage(self) -> Coverage:
+        coverage = self._group_coverage("memory", self._used_peak is not None)
+        if coverage.quality != "exact":
+            return coverage
+        sampled, used = self._used_peak or 0, self._memory_used() or 0
+        if self._peaks.peak is None:
+            return Coverage(quality="estimate", reason="sampled; the kernel provides no peak")
+        if used - sampled > max(used * MEMORY_TOLERANCE, MEMORY_TOLERANCE_BYTES):
+            sample = f"{sampled / 2**20:.1f} MiB"
+            reason = f"the kernel's peak less page cache; the highest sample is {sample}"
+            return Coverage(quality="estimate", reason=reason)
+        if not self._peaks_are_final():
+            reason = "the cgroup was removed before its last reading"
+            return Coverage(quality="estimate", reason=reason)
+        return coverage
 
     def _group_coverage(self, group: str, present: bool) -> Coverage:
         error = self.errors.get(group)
@@ -370,6 +512,16 @@ class CgroupProbe:
             self._read_counters({})
         self._closed = True
         self.cgroup.close()
+
+
+def start_time(live: OpenProcess) -> int:
+    """When a process was started, in Unix time."""
+    boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return boot + live.start_ticks * TICK
+
+
+def _clock(moment: int) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(moment // 1_000_000_000))
 
 
 def executables_coverage(
@@ -406,6 +558,12 @@ class SlurmProbe(CgroupProbe):
         self.counters = counters
         #: The account of slurmstepd. Its children belong to the user's job.
         self.daemon_usage = JobUsage(children=self.usage)
+        #: The account of the extern step's slurmstepd and its child, a sleep that keeps the step
+        #: open.
+        self.extern_usage = JobUsage()
+        self._extern_daemons: set[int] = set()
+        #: Steps that were created and removed before their processes were listed.
+        self._missed_steps: set[str] = set()
 
     def refresh(self) -> None:
         """Find steps and their processes after cgroups were created or removed."""
@@ -419,10 +577,71 @@ class SlurmProbe(CgroupProbe):
         now = time.monotonic_ns()
         daemons, processes = self.counters.daemons(), self.counters.processes_by_step()
         self.tracker.catch_up()
+        self._extern_daemons = {pid for step, pid in daemons if step == EXTERN}
         for step, pid in daemons:
             if pid not in self.tracker.processes:
-                self._adopt(pid, step, self.daemon_usage, now)
+                usage = self.extern_usage if step == EXTERN else self.daemon_usage
+                self._adopt(pid, step, usage, now)
         return processes
+
+    def _adopt(
+        self,
+        pid: int,
+        step: str,
+        usage: JobUsage,
+        daemon_since: int | None = None,
+        listed_before: int = 0,
+    ) -> None:
+        if step == EXTERN and usage is self.usage:
+            parent = parent_of(self._proc, pid)
+            if parent is None or pid in self.tracker.processes:
+                return
+            if parent in self._extern_daemons:
+                usage = self.extern_usage
+            else:
+                # Moved in by pam_slurm_adopt.
+                self.counters.has_extern_user = True
+        super()._adopt(pid, step, usage, daemon_since, listed_before)
+
+    def _read_counters(self, row: Row) -> None:
+        self.counters.set_members(self.usage.step_members)
+        super()._read_counters(row)
+
+    def read_final_counters(self) -> None:
+        if self.extern_usage.emptied_steps:
+            self.extern_usage.emptied_steps.clear()
+            self.usage.peak_outdated = True
+        super().read_final_counters()
+
+    def add_created_step(self, step: str) -> None:
+        """A step was created; it must have been listed by now."""
+        if not self.counters.has_listed(step):
+            self._missed_steps.add(step)
+
+    def _unobserved_steps(self) -> list[str]:
+        """Steps without an observed process, and those that were never listed."""
+        silent = {
+            step.step
+            for step in self.counters.steps()
+            if step.ended and step.step != EXTERN and step.step not in self.usage.step_members
+        }
+        return sorted(self._missed_steps | silent)
+
+    def _unobserved(self) -> list[str]:
+        reasons = super()._unobserved()
+        missed = self._unobserved_steps()
+        if missed:
+            names = ", ".join(missed[:3]) + (", ..." if len(missed) > 3 else "")
+            noun = "a short step" if len(missed) == 1 else f"{len(missed)} short steps"
+            reasons.append(f"the processes of {noun} ({names}) were not observed")
+        return reasons
+
+    def _cpu_coverage(self) -> Coverage:
+        coverage = super()._cpu_coverage()
+        if coverage.quality == "exact" and self._counter_gone and self._unobserved_steps():
+            reason = "the cgroup was removed before its last reading"
+            return Coverage(quality="estimate", reason=reason)
+        return coverage
 
     def steps(self) -> list[StepUse]:
         steps = [msgspec.structs.replace(step) for step in self.counters.steps()]
@@ -438,6 +657,7 @@ class SlurmProbe(CgroupProbe):
         return totals
 
     def close(self) -> None:
-        for process in list(self.daemon_usage.members.values()):
-            self.tracker.finish_lost(process.tgid)
+        for usage in (self.daemon_usage, self.extern_usage):
+            for process in list(usage.members.values()):
+                self.tracker.finish_lost(process.tgid)
         super().close()

@@ -237,13 +237,22 @@ CgroupReader = CgroupV1 | CgroupV2
 
 def processes_below(directory: Path) -> list[int]:
     """The PIDs of a cgroup and its descendants."""
-    pids: list[int] = []
-    for path, _, names in os.walk(directory):
-        if "cgroup.procs" in names:
-            try:
-                with open(os.path.join(path, "cgroup.procs"), "rb", 0) as file:
-                    pids += map(int, file.read().split())
-            except OSError as error:
-                if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EOPNOTSUPP):
-                    raise
-    return pids
+    return [
+        pid
+        for path, _, names in os.walk(directory)
+        if "cgroup.procs" in names
+        for pid in processes_in(path)
+    ]
+
+
+def processes_in(directory: Path | str | None) -> list[int]:
+    """The PIDs of a cgroup without its descendants; none if it does not exist."""
+    if directory is None:
+        return []
+    try:
+        with open(os.path.join(directory, "cgroup.procs"), "rb", 0) as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError as error:
+        if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EOPNOTSUPP):
+            raise
+        return []

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,7 @@ from jobsight.agent.probes.cgroup_files import (
     peaks_v1,
     peaks_v2,
     processes_below,
+    processes_in,
 )
 from jobsight.model import StepUse
 
@@ -33,6 +36,11 @@ V1_CONTROLLERS: Final = ("cpuacct", "memory", "cpuset", "freezer", "devices")
 _STEP_CONTROLLERS: Final = ("freezer", "memory", "cpuset", "cpuacct")
 #: The command name of Slurm's daemon, which shares a cgroup with the user's processes on v1.
 DAEMON: Final = b"slurmstepd"
+#: The step in which Slurm itself keeps a sleep, and which processes from outside are moved into.
+EXTERN: Final = "extern"
+
+
+_TITLE: Final = re.compile(rb"slurmstepd: \[\d+\.([^\]]+)\]")
 
 
 class StepCgroup:
@@ -46,6 +54,16 @@ class StepCgroup:
         self._tasks: dict[Path, CgroupFiles] = {}
         #: CPU time of each task at its last reading; a task may end before its step.
         self._task_cpu: dict[Path, int] = {}
+        #: v1 counts an OOM kill in the cgroup of the killed process only: the files by directory,
+        #: and the last reading of each.
+        self._memory_tasks: dict[Path, CgroupFiles] = {}
+        self._oom_kills: dict[Path, int] = {}
+        #: All observed processes have ended: now, and at the last reading.
+        self.is_empty = self.read_after_exit = False
+        #: CPU time with that of slurmstepd.
+        self._total = 0
+        #: All of its processes are Slurm's own.
+        self.is_overhead = False
         #: User time; on v2 only.
         self.cpu_user = 0
 
@@ -62,6 +80,10 @@ class StepCgroup:
         for directory in tasks:
             if directory not in self._tasks:
                 self._tasks[directory] = CgroupFiles(directory)
+        if not self._v2:
+            for directory in _directories(self.directories.get("memory"), "task_"):
+                if directory not in self._memory_tasks:
+                    self._memory_tasks[directory] = CgroupFiles(directory)
         self.use.tasks = max(self.use.tasks, len(tasks))
 
     def read(self) -> None:
@@ -73,7 +95,11 @@ class StepCgroup:
                 self._read_v2()
             else:
                 self._read_v1()
+            if self.is_overhead:
+                self.use.cpu_overhead = self._total
+                self.use.cpu_time = self.cpu_user = 0
             self.use.last_seen = time.time_ns()
+            self.read_after_exit = self.is_empty
         except CgroupGone:
             # On v2 the cgroups of a new step are created one after the other.
             if not any(directory.exists() for directory in self.directories.values()):
@@ -82,11 +108,10 @@ class StepCgroup:
     def _read_v1(self) -> None:
         cpuacct, memory = self._open("cpuacct"), self._open("memory")
         if memory is not None:
-            peaks = peaks_v1(memory)
-            self.use.memory_peak, self.use.oom_kills = peaks.peak, peaks.oom_kills
+            self._read_memory_v1(memory)
         if cpuacct is None:
             return
-        total = int(cpuacct.read("cpuacct.usage", 64))
+        total = self._total = int(cpuacct.read("cpuacct.usage", 64))
         if not self._tasks and not self._task_cpu:
             self.use.cpu_time, self.use.cpu_overhead = total, 0
             return
@@ -105,17 +130,33 @@ class StepCgroup:
         # The step still includes a task that ended before its last reading.
         self.use.cpu_time = max(tasks, total - (self.use.cpu_overhead or 0))
 
+    def _read_memory_v1(self, memory: CgroupFiles) -> None:
+        peaks = peaks_v1(memory)
+        self.use.memory_peak = peaks.peak
+        if peaks.oom_kills is None:
+            return
+        self._oom_kills[memory.directory] = peaks.oom_kills
+        for directory, files in list(self._memory_tasks.items()):
+            try:
+                self._oom_kills[directory] = peaks_v1(files).oom_kills or 0
+            except CgroupGone:
+                files.close()
+                del self._memory_tasks[directory]
+        self.use.oom_kills = sum(self._oom_kills.values())
+
     def _read_v2(self) -> None:
         user = self._open("unified", "user")
         if user is None:
             return
         used = cpu_v2(user)
         self.use.cpu_time, self.cpu_user = used.time, used.user
+        self._total = used.time
         daemon = self._files.setdefault(
             "daemon", CgroupFiles(self.directories["unified"] / "slurm")
         )
         try:
             self.use.cpu_overhead = cpu_v2(daemon).time
+            self._total += self.use.cpu_overhead
         except FileNotFoundError:
             pass
         if (user.directory / "memory.current").exists():
@@ -134,10 +175,14 @@ class StepCgroup:
     def daemons(self) -> list[int]:
         if self._v2:
             return processes_below(self.directories["unified"] / "slurm")
-        return [pid for pid in self._all() if _is_daemon(pid)]
+        # In the freezer hierarchy slurmstepd is in the cgroup of the job, not of the step.
+        pids = dict.fromkeys(self._all())
+        for controller in ("memory", "cpuset"):
+            pids.update(dict.fromkeys(processes_in(self.directories.get(controller))))
+        return [pid for pid in pids if _is_daemon(pid)]
 
     def _all(self) -> list[int]:
-        """All PIDs of the step. slurmstepd is not in the cpuacct hierarchy."""
+        """All PIDs of the step in one hierarchy; slurmstepd is not in that of cpuacct."""
         for controller in _STEP_CONTROLLERS:
             if controller in self.directories:
                 return processes_below(self.directories[controller])
@@ -145,13 +190,18 @@ class StepCgroup:
 
     def end(self) -> None:
         self.use.ended = True
+        if not self.use.oom_kills and not self.read_after_exit:
+            # A zero that was read before its last process ended is no count.
+            self.use.oom_kills = None
         self.close()
 
     def close(self) -> None:
-        for files in (*self._files.values(), *self._tasks.values()):
-            files.close()
+        for group in (self._files, self._tasks, self._memory_tasks):
+            for files in group.values():
+                files.close()
         self._files.clear()
         self._tasks.clear()
+        self._memory_tasks.clear()
 
 
 class SlurmCounters:
@@ -170,6 +220,8 @@ class SlurmCounters:
         self._ended: list[StepUse] = []
         #: User time of the ended steps; on v2 only.
         self._ended_user = 0
+        #: The extern step contains processes that are not Slurm's own.
+        self.has_extern_user = False
         self.refresh()
 
     def refresh(self) -> None:
@@ -202,6 +254,7 @@ class SlurmCounters:
         if files is None:
             return None
         for step in self._steps.values():
+            step.is_overhead = step.use.step == EXTERN and not self.has_extern_user
             step.read()
         steps = self.steps()
         self.overhead = sum(step.cpu_overhead or 0 for step in steps)
@@ -227,7 +280,13 @@ class SlurmCounters:
         files = self._memory_files()
         if files is None:
             return NO_PEAKS
-        return peaks_v2(files) if self.version == self.V2 else peaks_v1(files)
+        if self.version == self.V2:
+            return peaks_v2(files)
+        peaks = peaks_v1(files)
+        kills = [peaks.oom_kills, *(step.oom_kills for step in self.steps())]
+        known = [count for count in kills if count is not None]
+        unknown = len(known) < len(kills) and not any(known)
+        return peaks._replace(oom_kills=None if unknown else sum(known))
 
     def _memory_files(self) -> CgroupFiles | None:
         if self.version == self.V1:
@@ -236,6 +295,16 @@ class SlurmCounters:
         if files is not None and (files.directory / "memory.current").exists():
             return files
         return None
+
+    def has_listed(self, step: str) -> bool:
+        """Whether a step exists, or existed when the steps were listed."""
+        return step in self._steps or any(use.step == step for use in self._ended)
+
+    def set_members(self, members: Mapping[str, int]) -> None:
+        """The live processes of each step whose processes were observed."""
+        for name, step in self._steps.items():
+            own = name == EXTERN and not self.has_extern_user
+            step.is_empty = own or members.get(name) == 0
 
     def steps(self) -> list[StepUse]:
         return [*self._ended, *(step.use for step in self._steps.values())]
@@ -248,7 +317,12 @@ class SlurmCounters:
 
     def daemons(self) -> list[tuple[str, int]]:
         """Step and PID of each slurmstepd. Their children belong to the user."""
-        return [(name, pid) for name, step in self._steps.items() for pid in step.daemons()]
+        daemons = {pid: name for name, step in self._steps.items() for pid in step.daemons()}
+        for pid in processes_in(self.directories.get("freezer")):
+            step = daemons.get(pid) or _step_in_title(pid)
+            if step is not None:
+                daemons[pid] = step
+        return [(name, pid) for pid, name in daemons.items()]
 
     def close(self) -> None:
         for step in self._steps.values():
@@ -268,6 +342,15 @@ def _directories(directory: Path | None, prefix: str) -> list[Path]:
         if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
             return []
         raise
+
+
+def _step_in_title(pid: int) -> str | None:
+    """The step of a slurmstepd, by its process title."""
+    try:
+        title = _TITLE.match(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return None
+    return title[1].decode("utf-8", "replace").lower() if title and _is_daemon(pid) else None
 
 
 def _is_daemon(pid: int) -> bool:

@@ -260,6 +260,17 @@ class OpenProcess:
         self._stat = self._io = -1
 
 
+def parent_of(proc: bytes, pid: int) -> int | None:
+    """The PID of the parent of a process; None if the process is gone."""
+    try:
+        with open(b"%s/%d/stat" % (proc, pid), "rb", 0) as file:
+            data = file.read(_STAT_SIZE)
+    except OSError:
+        return None
+    fields = data[data.rindex(b")") + 2 :].split(b" ", 2) if data else []
+    return int(fields[1]) if len(fields) > 1 else None
+
+
 def read_sched_stat(directory: bytes) -> SchedStat | None:
     """Scheduling statistics of the first thread of a process, by its directory in /proc."""
     try:

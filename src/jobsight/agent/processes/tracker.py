@@ -13,6 +13,8 @@ once their path is known (:class:`UnresolvedExecutables`).
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import weakref
 from collections import deque
@@ -41,6 +43,8 @@ HISTORY_AGE: Final = 2_000_000_000
 MAX_HISTORY_EVENTS: Final = 20_000
 MAX_PENDING_RECORDS: Final = 200_000
 MAX_UNRESOLVED: Final = 1_000
+#: The file name of Slurm's daemon; Debian appends "-wlm".
+DAEMON_FILE: Final = b"slurmstepd"
 
 
 def _nothing() -> None:
@@ -59,6 +63,9 @@ class ProcessTracker:
         self.catch_up: Callable[[], None] = _nothing
         #: How often events were lost. After each loss the cgroups are listed again.
         self.losses = 0
+        #: Ends of processes to remember, by PID: the time of the exit event, on the monotonic
+        #: clock.
+        self.exit_times: dict[int, int | None] = {}
         self._pending_records = PendingExitRecords()
         self._unresolved = UnresolvedExecutables(names)
         #: Processes with a ``leader_exit``.
@@ -176,10 +183,15 @@ class ProcessTracker:
 
     def _exit(self, event: ProcessEvent, record: ExitRecord | None) -> None:
         process = self.processes.get(event.tgid)
+        if event.pid in self.exit_times:
+            self.exit_times[event.pid] = event.time
         if process is None:
             self.untracked.add(event, record)
             return
         is_leader = event.pid == event.tgid
+        if event.value & 0x7F == signal.SIGKILL:
+            # Possibly for memory; the cgroup that counts it may be removed soon.
+            process.usage.peak_outdated = True
         if record is None:
             if is_leader:
                 process.failed = event.value != 0
@@ -205,6 +217,10 @@ class ProcessTracker:
 
     def _finish(self, process: Process, record: ExitRecord, ended: int) -> None:
         """Record an ended process by its exit records."""
+        if process.awaits_exec:
+            # It was part of the launcher to its end.
+            self._remove(process, record.parent)
+            return
         self._name_by_record(process, record, ended)
         # A record rounds bytes and calls down to multiples of 1,024; a polled value does not.
         io = IoCounters(*map(max, process.exited_io, process.polled_io))
@@ -291,11 +307,19 @@ class ProcessTracker:
         process = self._adopt_from_fork(live.pid, usage, step) if daemon_since is None else None
         if process is None:
             name = self.names.by_link(live.pid)
-            executed = new and daemon_since is None and name != self.names.by_link(live.parent())
+            # The parent of a job's first process may be this one, and run the same interpreter.
+            executed = (
+                new
+                and daemon_since is None
+                and (live.parent() == os.getpid() or name != self.names.by_link(live.parent()))
+            )
+            awaits_exec = usage.children is usage and is_daemon(name)
+            if awaits_exec:
+                name, executed = None, False
             segment = Segment(name, daemon_since or time.monotonic_ns(), executed=executed)
             segment.named_at = time.monotonic_ns()
             process = self._track(Process(live.pid, usage, segment, step))
-            process.adopted = True
+            process.adopted, process.awaits_exec = not awaits_exec, awaits_exec
             usage.executions += executed
             count(usage, segment)
         process.live = live
@@ -326,6 +350,9 @@ class ProcessTracker:
         name = None
         if not awaits_exec and usage.children is usage:
             name = parent.name if parent is not None else self.names.by_link(fork.tgid)
+            if is_daemon(name):
+                # Its parent is a slurmstepd that is not tracked.
+                name, awaits_exec = None, True
         segment = Segment(name, fork.time, executed=False)
         process = self._track(Process(pid, usage, segment, step))
         process.awaits_exec = awaits_exec
@@ -350,11 +377,23 @@ class ProcessTracker:
         name = self.names.by_link(process.tgid)
         if name is None or same_file(name, process.name):
             return
+        if process.awaits_exec and is_daemon(name):
+            return
         segment = Segment(name, time.monotonic_ns(), executed=True)
         segment.cpu_before = process.polled_cpu - process.base_cpu
         segment.io_before = subtract_io(process.polled_io, process.base_io)
-        process.segments.append(segment)
+        if process.awaits_exec:
+            process.awaits_exec = False
+            segment.cpu_before, segment.io_before = 0, NO_IO
+            process.segments[-1] = segment
+        else:
+            process.segments.append(segment)
         count(process.usage, segment)
+
+
+def is_daemon(name: ExecutableName | None) -> bool:
+    """Whether a name is that of slurmstepd: a child of it that has not executed its program."""
+    return name is not None and os.path.basename(name.path).startswith(DAEMON_FILE)
 
 
 class PendingExitRecords:
