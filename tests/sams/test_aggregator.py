@@ -152,12 +152,10 @@ def test_what_the_store_refuses_is_found_among_the_others(
         site.put(document(job))
     record_finished = store.record_finished
 
-    def picky(
-        cluster: str, jobs: Any, parts: Sequence[JobPart], key: str, *, validated: bool
-    ) -> bool:
+    def picky(cluster: str, jobs: Any, parts: Sequence[JobPart], key: str, **options: Any) -> bool:
         if any(part.sighting.job_id in (5, 13) for part in parts):
             raise BatchError("not this one")
-        return record_finished(cluster, jobs, parts, key, validated=validated)
+        return record_finished(cluster, jobs, parts, key, **options)
 
     monkeypatch.setattr(store, "record_finished", picky)
     assert aggregate(site, store) == Summary(stored=18, refused=2)
@@ -258,6 +256,106 @@ def test_a_quick_requeue_does_not_take_the_first_runs_record(tmp_path: Path) -> 
         aggregate(site, store, fallback)
         by_run = {key: {node for node, _ in rows} for key, rows in booked(store).items()}
     assert by_run == {(1001, START): {"n1"}, (1001, START + 11): {"n2"}}
+
+
+#: What a collector of jobsight wrote whose prolog gave only the owner.
+OWNER = {"account": "p1", "partition": "batch", "uid": "1001", "username": "u1"}
+
+
+def scraped(store: Store, *infos: JobInfo) -> None:
+    sequence = len(store.runs(limit=100)) + 1
+    store.write(
+        Batch(
+            cluster="test", node="s", spool="s", sequence=sequence, written=START * SECOND,
+            monotonic=0, agent="x", jobs=list(infos),
+        )
+    )  # fmt: skip
+
+
+def slurm_run(start: int, end: int | None) -> JobInfo:
+    return JobInfo(
+        cluster="test", job_id=1, source="sacct", start=start * SECOND, cpus=8, name="true",
+        end=None if end is None else end * SECOND, state="COMPLETED" if end else "RUNNING",
+    )  # fmt: skip
+
+
+# Fault 13: a record without a start was stored on a run that begins now.
+def test_a_record_without_a_start_is_a_run_at_its_own_time(site: Site, store: Store) -> None:
+    site.put(document(1, "n1", info=OWNER))
+    site.put(document(1, "n2", info=OWNER, start=START + 2, length=7200))
+    assert aggregate(site, store) == Summary(stored=2)
+    (run,) = store.runs(limit=10)
+    assert run.start == START * SECOND
+    assert run.info.end == (START + 7202) * SECOND
+    assert (run.info.user, run.info.account, run.nodes) == ("u1", "p1", ["n1", "n2"])
+    assert run.cpu_time == 2 * round(103.2 * SECOND)
+
+
+# Fault 13: nor did it find the run that the scraper knew.
+@pytest.mark.parametrize("scraped_first", [True, False])
+@pytest.mark.parametrize("running", [True, False])
+def test_a_record_without_a_start_belongs_to_the_run_of_its_time(
+    site: Site, store: Store, scraped_first: bool, running: bool
+) -> None:
+    # A requeued job: its first run is over when the record's begins.
+    infos = [slurm_run(START - 9000, START - 100), slurm_run(START - 3, START + 3605)]
+    if running:
+        infos[1].end, infos[1].state = None, "RUNNING"
+    site.put(document(1, "n1", info=OWNER))
+    if scraped_first:
+        scraped(store, *infos)
+        aggregate(site, store)
+    else:
+        aggregate(site, store)
+        scraped(store, *infos)
+    rows = booked(store)
+    assert {key: len(rows[key]) for key in rows} == {(1, START - 9000): 0, (1, START - 3): 2}
+    run = store.find(RunReference(job_id=1))
+    assert (run.start, run.provisional) == ((START - 3) * SECOND, False)
+    assert run.info.end == (START + (3600 if running else 3605)) * SECOND
+    assert (run.info.user, run.info.account, run.info.cpus) == ("u1", "p1", 8)
+    assert (run.info.name, run.info.source) == ("true", "sacct")
+    assert run.cpu_time == round(103.2 * SECOND)
+
+
+# Fault 13: one node's record has a start, the other's has none.
+@pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1")])
+@pytest.mark.parametrize("together", [True, False])
+def test_the_nodes_of_a_run_are_one_run_with_and_without_a_start(
+    site: Site, store: Store, order: tuple[str, str], together: bool
+) -> None:
+    for node in order:
+        begin = START if node == "n1" else START + 4
+        site.put(document(1, node, info=INFO if node == "n1" else OWNER, start=begin))
+        if not together:
+            aggregate(site, store)
+    aggregate(site, store)
+    (run,) = store.runs(limit=10)
+    assert (run.start, run.nodes) == (START * SECOND, ["n1", "n2"])
+    assert run.info.end == (START + 3604) * SECOND
+    assert run.info.cpus == 4
+
+
+# Fault 13: the loader left a section as it was that had some of the fields.
+def test_sacct_completes_a_partly_filled_section(tmp_path: Path) -> None:
+    site = Site(tmp_path, fallback=True)
+    own = {"username": "u1", "uid": "1001", "jobname": "j", "starttime": "Unknown"}
+    site.put(document(1001, info=own, start=START + 5))
+    # Slurm has forgotten this one.
+    site.put(document(1002, info=OWNER))
+    fallback = runs(run_info(1001, START, START + 4000))
+    with Store.open(site.store) as store:
+        assert aggregate(site, store, fallback) == Summary(stored=2, refused=0)
+        run = store.find(RunReference(job_id=1001))
+        assert (run.start, run.info.cpus, run.info.account) == (START * SECOND, 8, "p9")
+        section = json.loads((tmp_path / "archive/1/1001.n1.json").read_text())[
+            "sams.sampler.SlurmInfo"
+        ]
+        assert (section["username"], section["account"], section["cpus"]) == ("u1", "p9", "8")
+        assert (section["jobname"], section["starttimestamp"]) == ("j", float(START))
+        assert section["starttime"] != "Unknown"
+        forgotten = store.find(RunReference(job_id=1002))
+        assert (forgotten.info.user, forgotten.start) == ("u1", START * SECOND)
 
 
 _SACCT = """#!{python}

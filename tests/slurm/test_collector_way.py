@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,45 @@ def test_both_ways_give_the_same_totals(both: Site) -> None:
     assert document["sams.sampler.Core"]["jobid"] == job
     assert document["sams.sampler.SlurmInfo"]["username"] == ALICE
     assert document["sams.sampler.SlurmInfo"]["account"] == "alpha"
+
+
+# Fault 13: cpus, nodes, start and name were missing, by systemd account and partition as well.
+def test_a_record_has_what_slurm_knows_in_either_environment(both: Site) -> None:
+    folder = both.folder.parent
+    job = both.cluster.submit(
+        ALICE,
+        script("srun sleep 2"),
+        "--mem=50",
+        "--nodes=2",
+        "--cpus-per-task=2",
+        "--job-name=a b",
+    )
+    environment = os.environ | both.cluster.environment()
+    # As a systemd unit: no variable of the job.
+    assert "SLURM_JOB_ID" not in environment
+    command = [sys.executable, "-m", "jobsight.cli.compat.collector", f"--jobid={job}"]
+    command += ["--config", f"{folder}/collector.yaml", "--node=by-systemd"]
+    unit = subprocess.Popen(command, env=environment)
+    try:
+        both.cluster.wait(job, timeout=60)
+        fields = ("Partition", "AllocCPUS", "Start")
+        (row,) = both.cluster.sacct(job, fields, "--allocations")
+        records = folder / "records"
+        files = wait_until(lambda: _at_least(3, [*records.glob(f"{job}.*.json")]))
+    finally:
+        unit.send_signal(signal.SIGHUP)
+        assert unit.wait(90) == 0
+    sections = [json.loads(file.read_text())["sams.sampler.SlurmInfo"] for file in files]
+    for section in sections:
+        assert section["username"] == ALICE
+        assert (section["account"], section["partition"]) == ("alpha", row["Partition"])
+        assert (section["cpus"], section["nodes"]) == (row["AllocCPUS"], "2")
+        assert (section["jobname"], section["starttimestamp"]) == ("a b", float(row["Start"]))
+        assert section == sections[0]
+
+
+def _at_least(count: int, files: list[Path]) -> list[Path] | None:
+    return files if len(files) >= count else None
 
 
 def test_no_collector_outlives_its_job(both: Site) -> None:

@@ -23,7 +23,7 @@ from jobsight.agent.control import Control, Reply, Request
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob, Intervals, JobView, Output
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup, inodes_of
 from jobsight.agent.jobs.first_seen import FirstSeen, same_directories
-from jobsight.agent.jobs.identity import Identity, PendingJobInfo, info_from_cgroup
+from jobsight.agent.jobs.identity import Identity, PendingJobInfo, info_from_cgroup, is_complete
 from jobsight.agent.probes.cgroup import SlurmProbe
 from jobsight.agent.probes.cgroup_files import CgroupGone
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
@@ -67,6 +67,7 @@ class Agent:
         run_directory: Path | None = None,
         after_flush: Callable[[], None] | None = None,
         query_jobs: Callable[[], list[JobInfo]] | None = None,
+        complete_info: Callable[[JobInfo], JobInfo] | None = None,
         listen: bool = False,
     ) -> None:
         _raise_descriptor_limit()
@@ -95,6 +96,8 @@ class Agent:
         self._pending_info = PendingJobInfo()
         self._query_results: queue.SimpleQueue[list[JobInfo]] = queue.SimpleQueue()
         self._identity = Identity(query_jobs, self._put_result) if query_jobs is not None else None
+        #: Completes the identity of a job that ends; it may wait for Slurm.
+        self._complete_info = complete_info
         self._control: Control | None = None
         if listen and run_directory is not None:
             self._control = Control(run_directory, self.collector, self._handle_request)
@@ -248,8 +251,8 @@ class Agent:
     def _identify(self, job_id: int, cgroup: JobCgroup) -> JobInfo:
         """The identity of a new job, as far as it is known on the node."""
         info = self._pending_info.pop_info(job_id)
-        if self._identity is not None and (info is None or info.cpus is None):
-            # A prolog knows neither the requested resources nor the name of the job.
+        if self._identity is not None and (info is None or not is_complete(info)):
+            # A prolog knows neither the start nor the name of the job.
             self._identity.request()
         if info is None:
             logger.debug("job %d: not announced; identified by its cgroup", job_id)
@@ -304,8 +307,13 @@ class Agent:
         self._first_seen.forget(job.cgroup)
         self._event_window.job_ended()
         self.collector.finish(job.followed)
-        job.finish()
+        self._finish_documents(job)
         logger.info("job %d: ended", job.view.sighting.job_id, extra={"action": "finish"})
+
+    def _finish_documents(self, job: SampledJob) -> None:
+        if self._complete_info is not None:
+            job.view.info = self._complete_info(job.view.info)
+        job.finish()
 
     def _tick(self) -> None:
         """Once a second: run the samplers that are due, and check the grace period."""
@@ -339,7 +347,7 @@ class Agent:
         self.collector.flush()
         self._save_progress()
         for job in self._jobs.values():
-            job.finish()
+            self._finish_documents(job)
             job.probe.close()
         self._jobs.clear()
         if self._control is not None:

@@ -65,9 +65,22 @@ class Aggregator:
         digests = b"".join(sorted(entry.digest for _, entry in entries))
         key = f"sams-{hashlib.blake2b(digests, digest_size=16).hexdigest()}"
         parts = [part_of(entry.record, entry.interval, self._cluster) for _, entry in entries]
-        jobs = _jobs((entry for _, entry in entries), self._cluster)
+        infos = [_info(entry, self._cluster) for _, entry in entries]
+        # Without a start, the interval of the record's own processes finds the run.
+        completions = [
+            (part.sighting, info)
+            for part, info in zip(parts, infos, strict=True)
+            if info.start is None
+        ]
         try:
-            new = self._store.record_finished(self._cluster, jobs, parts, key, validated=validated)
+            new = self._store.record_finished(
+                self._cluster,
+                _jobs(info for info in infos if info.start is not None),
+                parts,
+                key,
+                completions=completions,
+                validated=validated,
+            )
         except BatchError as error:
             # Isolate the invalid entry: it must not keep the others out.
             if len(entries) == 1:
@@ -81,13 +94,16 @@ class Aggregator:
             logger.debug("%d records %s as %s", len(entries), state, key)
 
 
-def _jobs(entries: Iterable[Entry], cluster: str) -> list[JobInfo]:
+def _info(entry: Entry, cluster: str) -> JobInfo:
+    if entry.sacct_info is not None:
+        return entry.sacct_info
+    return info_of(entry.record, cluster, entry.interval.end)
+
+
+def _jobs(infos: Iterable[JobInfo]) -> list[JobInfo]:
     """One record per run; its end is that of its last node."""
     jobs: dict[tuple[int, int | None], JobInfo] = {}
-    for entry in entries:
-        info = entry.sacct_info
-        if info is None:
-            info = info_of(entry.record, cluster, entry.interval.end)
+    for info in infos:
         earlier = jobs.setdefault((info.job_id, info.start), info)
         if earlier.end is not None and info.end is not None:
             earlier.end = max(earlier.end, info.end)

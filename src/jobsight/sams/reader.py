@@ -97,14 +97,14 @@ class Reader:
         """Groups in the order of the job ids, so that a run's nodes are stored together."""
         files = self._inbox.files()
         items: list[Item] = []
-        #: Records without an owner; one sacct command completes those of a group.
+        #: Records without an owner, CPUs or start; one sacct command completes those of a group.
         incomplete: list[_Parsed] = []
         programs = size = 0
         for done, file in enumerate(files, 1):
             parsed = self._parse(file)
             if parsed is not None:
                 programs += len(parsed.record.executables)
-                if parsed.record.info is None and self._fallback is not None:
+                if self._fallback is not None and not _is_complete(parsed.record.info):
                     incomplete.append(parsed)
                     size += len(parsed.data)
                 else:
@@ -153,7 +153,7 @@ class Reader:
         self._refused += 1
 
     def _complete(self, incomplete: list[_Parsed]) -> Iterator[_Parsed]:
-        """Add the owners; a job that Slurm does not know is refused."""
+        """Add what is missing; a record without an owner that Slurm does not know is refused."""
         if not incomplete or self._fallback is None:
             return
         # Imported here: the module is large, and most sites never query sacct.
@@ -161,15 +161,20 @@ class Reader:
 
         replies = self._fallback().infos([parsed.record for parsed in incomplete])
         for parsed, reply in zip(incomplete, replies, strict=True):
+            known = parsed.record.info
             try:
                 if isinstance(reply, RecordError):
                     raise reply
                 check_info(reply, self._cluster)
             except JobsightError as error:
-                self._refuse(parsed.file, error)
+                if known is None:
+                    self._refuse(parsed.file, error)
+                else:
+                    logger.warning("%s: stored as it is: %s", parsed.file, error)
+                    yield parsed
             else:
                 parsed.sacct_info = reply
-                parsed.record.info = slurm_info(reply)
+                parsed.record.info = _filled(known, slurm_info(reply))
                 yield parsed
 
     def _archive(self, item: Item) -> None:
@@ -231,7 +236,8 @@ def _matching_run(record: SamsRecord, runs: list[JobInfo]) -> JobInfo | RecordEr
             f"the record of job {record.job_id} on {record.node} has no owner, and sacct knows no "
             "run of that job"
         )
-    first = record.first
+    # The start that Slurm gave is exact; the first process is later and by the node's clock.
+    first = record.info.start if record.info is not None and record.info.start else record.first
     if first is None or len(starts) == 1:
         return starts[max(starts)]
     fitting = [start for start, run in starts.items() if _contains(run, start, first)]
@@ -245,6 +251,23 @@ def _matching_run(record: SamsRecord, runs: list[JobInfo]) -> JobInfo | RecordEr
 def _contains(run: JobInfo, start: int, time: int) -> bool:
     in_time = run.end is None or time <= run.end + _CLOCK_TOLERANCE
     return start - _CLOCK_TOLERANCE <= time and in_time
+
+
+def _is_complete(info: SlurmInfo | None) -> bool:
+    """Whether nothing is missing that the accounting needs."""
+    return info is not None and None not in (info.user, info.account, info.cpus, info.start)
+
+
+def _filled(known: SlurmInfo | None, other: SlurmInfo) -> SlurmInfo:
+    """The record's own fields, completed by those of sacct."""
+    if known is None:
+        return other
+    missing = {
+        name: getattr(other, name)
+        for name in SlurmInfo.__struct_fields__
+        if getattr(known, name) is None
+    }
+    return msgspec.structs.replace(known, **missing)
 
 
 def slurm_info(info: JobInfo) -> SlurmInfo:
@@ -278,5 +301,7 @@ def completed_document(data: bytes, info: JobInfo) -> bytes:
         moment = datetime.fromtimestamp(info.start / SECOND, UTC).astimezone()
         section["starttime"] = moment.strftime("%Y-%m-%dT%H:%M:%S")
         section["starttimestamp"] = info.start / SECOND
-    document["sams.sampler.SlurmInfo"] = section
+    given = document.get("sams.sampler.SlurmInfo") or {}
+    own = {key: value for key, value in given.items() if value not in (None, "", "Unknown")}
+    document["sams.sampler.SlurmInfo"] = section | own
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()

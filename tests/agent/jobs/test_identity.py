@@ -5,7 +5,7 @@ import queue
 
 import pytest
 
-from jobsight.agent.jobs.identity import Identity
+from jobsight.agent.jobs.identity import Identity, JobQuery, info_from_prolog, is_complete
 from jobsight.errors import JobsightError
 from jobsight.model import JobInfo
 
@@ -51,3 +51,67 @@ def test_nothing_is_queried_without_a_request() -> None:
     identity.join(60)
     assert not identity.is_alive()
     assert queries == []
+
+
+# Fault 13: the variables that slurmd sets for a prolog were not read.
+@pytest.mark.parametrize(
+    ("nodes", "count", "per_node", "cpus"),
+    [
+        ("n1", "1", "4", 4),
+        ("n[1-3]", "3", "4(x2),8", 16),
+        ("n[1-3]", "3", "4", None),
+        ("n[1-3]", "", "4(x3)", None),
+        ("n1", "1", "4(x)", None),
+    ],
+)
+def test_a_prolog_gives_nodes_and_cpus(
+    nodes: str, count: str, per_node: str, cpus: int | None
+) -> None:
+    environment = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NUM_NODES": count,
+        "SLURM_JOB_CPUS_PER_NODE": per_node,
+        "SLURM_NODELIST": nodes,
+    }
+    info = info_from_prolog(environment, "c", 7)
+    assert info is not None
+    assert info.nodes == (("n1",) if nodes == "n1" else ("n1", "n2", "n3"))
+    assert info.cpus == cpus
+    # Neither the start nor the name is among the variables.
+    assert not is_complete(info)
+
+
+def test_a_host_list_that_cannot_be_read_is_left_out() -> None:
+    info = info_from_prolog({"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n[1-"}, "c", 7)
+    assert info is not None
+    assert info.nodes is None
+
+
+def complete_info(start: int) -> JobInfo:
+    return JobInfo(
+        cluster="c", job_id=7, source="squeue", user="u", account="a", cpus=4, nodes=("n1",),
+        start=start, name="j",
+    )  # fmt: skip
+
+
+# Fault 13: Slurm is queried once for each run of the job.
+def test_one_query_completes_a_run_and_the_next_run_has_its_own() -> None:
+    replies = [complete_info(100), complete_info(200)]
+    query = JobQuery(lambda: replies.pop(0))
+    known = JobInfo(cluster="c", job_id=7, source="cgroup", user="20001", qos="long")
+    (first,) = query.jobs()
+    assert query.jobs() == [first]
+    done = query.complete(known)
+    assert (done.user, done.qos, done.start, done.cpus) == ("u", "long", 100, 4)
+    assert query.complete(known).start == 200
+    # Nothing is missing, so nothing is queried.
+    assert query.complete(first) == first
+    assert replies == []
+
+
+def test_a_run_ends_without_slurm() -> None:
+    def query() -> JobInfo:
+        raise JobsightError("slurmctld is unreachable")
+
+    known = JobInfo(cluster="c", job_id=7, source="prolog", user="u")
+    assert JobQuery(query).complete(known) == known

@@ -2,20 +2,23 @@
 
 :func:`info_from_prolog` reads the environment that slurmd sets for a prolog; a user cannot change
 it. :func:`info_from_cgroup` gives what the cgroup itself shows. :class:`Identity` queries Slurm
-for the rest. :class:`PendingJobInfo` keeps announcements until the cgroup of the job appears.
+for the rest of all jobs of a node, :class:`JobQuery` for that of one job. :class:`PendingJobInfo`
+keeps announcements until the cgroup of the job appears.
 """
 
 from __future__ import annotations
 
 import logging
 import pwd
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
-from jobsight.model import SECOND, JobInfo
+from jobsight.errors import JobsightError
+from jobsight.model import SECOND, JobInfo, merge_job_info
 from jobsight.util.backoff import Backoff
 from jobsight.util.log_once import LogOnce
 
@@ -28,6 +31,8 @@ MIN_QUERY_INTERVAL: Final = 5.0
 MAX_QUERY_INTERVAL: Final = 300.0
 #: Seconds from the start of a job to the query.
 JOIN_DELAY: Final = 1.0
+#: CPUs on one node or on several, as in SLURM_JOB_CPUS_PER_NODE.
+_CPUS: Final = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", re.ASCII)
 
 
 class PendingJobInfo:
@@ -90,7 +95,9 @@ def info_from_prolog(environment: Mapping[str, str], cluster: str, job_id: int) 
         uid=_number(environment, "SLURM_JOB_UID"),
         account=environment.get("SLURM_JOB_ACCOUNT") or None,
         partition=environment.get("SLURM_JOB_PARTITION") or None,
-        nodes=_nodes(environment.get("SLURM_JOB_NODELIST", "")),
+        nodes=_nodes(environment),
+        cpus=_cpus(environment),
+        name=environment.get("SLURM_JOB_NAME") or None,
         start=start * SECOND if start else None,
     )
 
@@ -104,9 +111,73 @@ def _number(environment: Mapping[str, str], *names: str) -> int | None:
     return None
 
 
-def _nodes(text: str) -> tuple[str, ...] | None:
-    # A host list with brackets is left to the server, which queries Slurm.
-    return tuple(text.split(",")) if text and "[" not in text else None
+def _nodes(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    # slurmd sets the short name in the prolog, slurmctld the long one.
+    text = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
+    # Imported only where it is used, to keep the agent small.
+    from jobsight.scheduler.hostlist import expand_hosts
+
+    try:
+        return expand_hosts(text) or None
+    except ValueError as error:
+        logger.warning("the prolog's list of nodes is not used: %s", error)
+        return None
+
+
+def _cpus(environment: Mapping[str, str]) -> int | None:
+    """The CPUs of all nodes from a text such as ``4(x2),8``; None if it does not cover them."""
+    cpus = nodes = 0
+    for group in environment.get("SLURM_JOB_CPUS_PER_NODE", "").split(","):
+        match = _CPUS.fullmatch(group)
+        if match is None:
+            return None
+        count = int(match[2] or 1)
+        cpus += int(match[1]) * count
+        nodes += count
+    return cpus if nodes == _number(environment, "SLURM_JOB_NUM_NODES") else None
+
+
+def is_complete(info: JobInfo) -> bool:
+    """Whether a record of SAMS can be written: its core hours and record id need these fields."""
+    values = (info.user, info.account, info.cpus, info.nodes, info.start, info.name)
+    return None not in values
+
+
+class JobQuery:
+    """Queries Slurm for one job: once for each of its runs, however many parts need the reply."""
+
+    def __init__(self, query: Callable[[], JobInfo]) -> None:
+        self._query = query
+        self._lock = threading.Lock()
+        self._info: JobInfo | None = None
+
+    def prefetch(self) -> None:
+        """Query now, in a thread: a job of a second has no start in Slurm's queue once it ends."""
+        threading.Thread(target=self._prefetch, name="jobsight-job-query", daemon=True).start()
+
+    def jobs(self) -> list[JobInfo]:
+        """The reply as a list, as :class:`Identity` expects it; raises if Slurm is unreachable."""
+        with self._lock:
+            if self._info is None:
+                self._info = self._query()
+            return [self._info]
+
+    def complete(self, info: JobInfo) -> JobInfo:
+        """The identity of a run that ends; the next run of the job is queried again."""
+        try:
+            reply = self.jobs()[0] if not is_complete(info) else None
+        except JobsightError as error:
+            logger.warning("job %d: its record is incomplete: %s", info.job_id, error)
+            reply = None
+        with self._lock:
+            self._info = None
+        return info if reply is None else merge_job_info(info, reply, "overwrite")
+
+    def _prefetch(self) -> None:
+        try:
+            self.jobs()
+        except JobsightError as error:
+            logger.info("Slurm cannot be queried for the job yet: %s", error)
 
 
 class Identity(threading.Thread):

@@ -36,7 +36,7 @@ class SlurmInfo(JobSampler):
         **common: Unpack[SamplerOptions],
     ) -> None:
         super().__init__(**common)
-        # Accepted because files of SAMS have it; no command is run.
+        # The collector runs squeue from its directory; see jobsight.sams.node.settings.
         del scontrol
         if environment is not None and not isinstance(environment, Mapping):
             raise ConfigError(f"{self.name}: environment must be a mapping such as TZ: UTC")

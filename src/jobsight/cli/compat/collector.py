@@ -9,10 +9,12 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -31,6 +33,8 @@ from jobsight.util.service import Background, go_to_background, stopping_on_sign
 
 if TYPE_CHECKING:
     from jobsight.agent.job import Probe
+    from jobsight.agent.jobs.identity import JobQuery
+    from jobsight.config.settings import Settings
     from jobsight.sams.node.settings import SamsSettings
 
 
@@ -132,10 +136,12 @@ def follow(
     from jobsight.agent.agent import Agent
     from jobsight.agent.jobs.identity import info_from_prolog
     from jobsight.agent.outputs.worker import OutputWorker, stop_all
+    from jobsight.cli.agent import job_query
     from jobsight.sams.node.collector import JobCollector
 
     workers = [OutputWorker(plan) for plan in settings.outputs]
     outputs = [worker.job for worker in workers]
+    own = load_settings()
     cluster, directory = short_host_name(), run_directory()
     engine: Agent | JobCollector
     if job_id is None:
@@ -146,6 +152,7 @@ def follow(
             samplers=settings.samplers,
             outputs=outputs,
             run_directory=directory,
+            query_jobs=job_query(own, node),
             listen=True,
         )
     else:
@@ -157,6 +164,7 @@ def follow(
             node=node,
             run_directory=directory,
             info=info_from_prolog(os.environ, cluster, job_id),
+            query=_job_query(own, settings.slurm_directory, job_id),
         )
     with stopping_on_signals(engine.stop):
         if background is not None:
@@ -166,6 +174,21 @@ def follow(
         finally:
             written = stop_all(workers, END_TIMEOUT)
     return 0 if written else 1
+
+
+def _job_query(settings: Settings, directory: str | None, job_id: int) -> JobQuery | None:
+    """The query for the job; None if it is disabled or Slurm is not installed."""
+    if not settings.agent.query_slurm:
+        return None
+    from jobsight.agent.jobs.identity import JobQuery
+    from jobsight.scheduler.adapters.squeue import job_by_id
+    from jobsight.scheduler.sources.commands import path_environment, run_command
+
+    environment = path_environment(settings.scheduler.slurm_directory or directory)
+    if shutil.which("squeue", path=(environment or os.environ).get("PATH")) is None:
+        return None
+    run = partial(run_command, environment=environment)
+    return JobQuery(lambda: job_by_id(job_id, cluster=short_host_name(), run=run))
 
 
 def run_directory() -> Path:

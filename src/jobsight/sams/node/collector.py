@@ -23,7 +23,7 @@ from jobsight.agent.agent import Agent
 from jobsight.agent.control import Request, Subscription, send_request
 from jobsight.agent.job import FollowedJob, JobView, Output, ProbeReport, Row
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
-from jobsight.agent.jobs.identity import info_from_cgroup
+from jobsight.agent.jobs.identity import JobQuery, info_from_cgroup
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.process import JobUsage, Process, Segment
@@ -99,6 +99,7 @@ class AttachedCollector:
         run_directory: Path,
         job_id: int,
         info: JobInfo | None,
+        query: JobQuery | None,
         samplers: Sequence[SamplerPlan],
         outputs: Sequence[Callable[[JobView], Output]],
     ) -> None:
@@ -107,6 +108,7 @@ class AttachedCollector:
         self._job_id = job_id
         #: What the prolog knows; the agent may know more.
         self._info = info
+        self._query = query
         self._samplers = samplers
         self._outputs = outputs
         self._probe = AttachedProbe()
@@ -134,6 +136,8 @@ class AttachedCollector:
                 job.tick(time.monotonic())
             self._wait_for_last_part()
             self._apply_infos(job.view)
+            if self._query is not None:
+                job.view.info = self._query.complete(job.view.info)
             job.finish()
         finally:
             self._subscription.close()
@@ -264,6 +268,7 @@ class JobCollector:
         node: str,
         run_directory: Path,
         info: JobInfo | None = None,
+        query: JobQuery | None = None,
     ) -> None:
         self._settings = settings
         self._outputs = outputs
@@ -272,6 +277,7 @@ class JobCollector:
         self._node = node
         self._run_directory = run_directory
         self._info = info
+        self._query = query
         self._engine: Agent | AttachedCollector | None = None
         self._stop = threading.Event()
 
@@ -281,6 +287,8 @@ class JobCollector:
             self._engine.stop()
 
     def run(self) -> None:
+        if self._query is not None:
+            self._query.prefetch()
         if self._agent_answers():
             self._follow()
         if not self._stop.is_set() and not self._agent_answers():
@@ -320,6 +328,7 @@ class JobCollector:
                     run_directory=self._run_directory,
                     job_id=self._job_id,
                     info=self._info,
+                    query=self._query,
                     samplers=self._settings.samplers,
                     outputs=self._outputs,
                 )
@@ -335,6 +344,8 @@ class JobCollector:
             outputs=self._outputs,
             job_id=self._job_id,
             grace_period=self._settings.grace_period,
+            query_jobs=self._query.jobs if self._query is not None else None,
+            complete_info=self._query.complete if self._query is not None else None,
         )
         if self._info is not None:
             agent.announce(self._info)

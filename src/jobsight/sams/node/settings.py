@@ -85,11 +85,21 @@ class SamsSettings(msgspec.Struct, kw_only=True):
     samplers: list[SamplerPlan]
     #: Including the listeners: both receive documents.
     outputs: list[OutputPlan]
+    #: The directory of Slurm's commands, from the scontrol of sams.sampler.SlurmInfo.
+    slurm_directory: str | None = None
     umask: int
     logfile: str | None
     loglevel: str
     logformat: str
     warnings: list[str]
+
+
+def _slurm_directory(sections: Sections) -> str | None:
+    section = sections.tree.get("sams.sampler.SlurmInfo")
+    scontrol = section.get("scontrol") if isinstance(section, Mapping) else None
+    if not isinstance(scontrol, str) or "/" not in scontrol:
+        return None
+    return str(Path(scontrol).parent)
 
 
 def is_sams_tree(tree: Mapping[str, Any]) -> bool:
@@ -131,6 +141,7 @@ def settings_of(tree: Mapping[str, Any], file: str) -> SamsSettings:
         grace_period=grace_period,
         samplers=samplers,
         outputs=outputs,
+        slurm_directory=_slurm_directory(sections),
         umask=parse_umask(f"{file}: {name}.umask", collector.umask),
         logfile=collector.logfile if collector.logfile is not None else common.logfile,
         loglevel=parse_level(f"{file}: loglevel", collector.loglevel or common.loglevel or "ERROR"),

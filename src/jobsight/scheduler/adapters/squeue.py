@@ -61,6 +61,18 @@ def jobs_of_node(
     return NodeJobs(tuple(job.info for job in jobs if job.ran))
 
 
+def job_by_id(
+    job_id: int, timeout: float = 10.0, *, cluster: str, run: Runner = run_command
+) -> JobInfo:
+    """One job of the controller by its raw id; raises :class:`SchedulerError` if there is none."""
+    options = ["--states=all", f"--jobs={job_id}"]
+    for job in jobs_from_rows(queue_rows(options, timeout, run), cluster).records:
+        # The id of an array's first task selects all its tasks.
+        if job.info.job_id == job_id:
+            return job.info
+    raise SourceError(f"squeue knows no job {job_id}")
+
+
 def queue_rows(options: Sequence[str], timeout: float, run: Runner) -> list[dict[str, str]]:
     """The rows of squeue, by column."""
     try:

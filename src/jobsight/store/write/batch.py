@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series
+from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series, Sighting
 from jobsight.store.database import Database, Transaction
 from jobsight.store.schema import statements
 from jobsight.store.write.parts import PackedSeries, Parts, PartStamp
@@ -110,10 +110,16 @@ def store_parts(
     jobs: Sequence[JobInfo],
     parts: Sequence[JobPart],
     packed: Sequence[PackedSeries | None],
+    completions: Iterable[tuple[Sighting, JobInfo]] = (),
 ) -> None:
-    """Store job records, then parts with their packed series. The jobs must be locked."""
+    """Store job records, then parts with their packed series. The jobs must be locked.
+
+    ``completions`` are records without a start, each with the sighting that finds its run.
+    """
     run_writer = RunWriter(transaction, stamp.received)
     run_writer.record_all(jobs)
+    for sighting, info in completions:
+        run_writer.complete(sighting, info)
     path_ids = _path_ids(transaction, parts)
     Parts(transaction, run_writer, stamp).store(parts, packed, path_ids)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-from jobsight.model import SECOND, Batch, JobInfo, JobPart
+from jobsight.model import SECOND, Batch, JobInfo, JobPart, Sighting
 from jobsight.store.database import Database, Transaction, open_database
 from jobsight.store.schema import create, statements
 from jobsight.store.write.batch import lock_jobs, store_parts, write, write_all
@@ -65,17 +65,19 @@ class Intake:
         parts: Sequence[JobPart],
         key: str,
         *,
+        completions: Sequence[tuple[Sighting, JobInfo]] = (),
         validated: bool = False,
     ) -> bool:
         """Store finished runs that no agent of this store has measured, durably and atomically.
 
         ``key`` identifies the content: a repeated key changes nothing and returns False. A run
         whose end comes from another source keeps it; an end from the same source only moves to a
-        later time. Parts carry no series. ``validated`` skips the check of values that the caller
+        later time. ``completions`` are records without a start, each with the sighting that finds
+        its run. Parts carry no series. ``validated`` skips the check of values that the caller
         has validated.
         """
         if not validated:
-            check_jobs(cluster, jobs, parts)
+            check_jobs(cluster, [*jobs, *(info for _, info in completions)], parts)
         now = time.time_ns()
         with self.database.write() as transaction:
             imported = {"name": f"imported {key}", "received": now}
@@ -88,6 +90,7 @@ class Intake:
                 _with_known_ends(transaction, cluster, jobs),
                 parts,
                 [None] * len(parts),
+                completions,
             )
         return True
 

@@ -103,6 +103,22 @@ class RunWriter:
         self._matched.add(row.id)
         return row.id, row.id in self._new
 
+    def complete(self, sighting: Sighting, info: JobInfo) -> None:
+        """Add a record without a start to the run of its sighting.
+
+        Such a record does not identify a run. What a scheduler has recorded takes precedence.
+        """
+        info = _storable(info)
+        run_id, _ = self.match(sighting)
+        (row,) = (row for row in self._rows(info.cluster, info.job_id) if row.id == run_id)
+        if row.info.source == SIGHTED:
+            merged = merge_job_info(row.info, info, "overwrite")
+        else:
+            merged = complete_run_info(row.info, info)
+        if merged != row.info:
+            row.info = merged
+            self._update(row)
+
     def flush(self, sums: Mapping[int, RunSums] = _NO_SUMS) -> set[int]:
         """Write new runs, with their sums, and changed runs; returns the ids of the new ones."""
         new = [
@@ -154,6 +170,8 @@ class RunWriter:
         rows = self._rows(cluster, job_id)
         by_id = {row.id: row for row in rows}
         changed: set[int] = set()
+        #: The new run of the sightings that left a run.
+        moved: dict[int, RunRow] = {}
         for id, run_id, *values in self._sightings(cluster, job_id):
             sighting = Sighting(cluster, job_id, *values)
             row = match_run(rows, sighting)
@@ -167,7 +185,8 @@ class RunWriter:
                 move = {"id": id, "run_id": row.id}
                 self._transaction.execute(statements.MOVE_RUN_NODE, move)
                 changed |= {run_id, row.id}
-        self._merge_empty_runs(rows)
+                moved[run_id] = row
+        self._merge_empty_runs(rows, moved)
         for run_id in changed & {row.id for row in rows}:
             self.sum_up(run_id)
 
@@ -177,11 +196,13 @@ class RunWriter:
         job = {"cluster": cluster, "job_id": job_id}
         return self._transaction.execute(statements.SIGHTINGS_OF_JOB, job).fetchall()
 
-    def _merge_empty_runs(self, rows: list[RunRow]) -> None:
+    def _merge_empty_runs(self, rows: list[RunRow], moved: Mapping[int, RunRow]) -> None:
         """Merge provisional runs without nodes into the run that the scheduler recorded."""
         recorded = [row for row in rows if not row.provisional]
         for empty in [row for row in rows if row.provisional and self._is_empty(row)]:
             targets = [row for row in recorded if is_pending_run(empty, row.info)]
+            if empty.id in moved:
+                targets = [moved[empty.id]]
             if not targets:
                 continue
             target = max(targets, key=lambda row: row.start)
@@ -190,9 +211,7 @@ class RunWriter:
                     self._transaction.execute(statement, {"id": empty.id})
             self._changed.pop(empty.id, None)
             rows.remove(empty)
-            source = target.info.source
-            target.info = merge_run_info(empty.info, target.info)
-            target.info.source = source
+            target.info = complete_run_info(target.info, empty.info)
             self._update(target)
             logger.debug("run %d merged into run %d", empty.id, target.id)
 
@@ -428,6 +447,15 @@ def merge_run_info(stored: JobInfo, arriving: JobInfo) -> JobInfo:
     # A late record of a run that has ended completes it, but does not make it run again.
     late = stored.end is not None and arriving.end is None
     return merge_job_info(stored, arriving, "fill" if late else "overwrite")
+
+
+def complete_run_info(stored: JobInfo, other: JobInfo) -> JobInfo:
+    """Fill what is unknown of a run from another record of it."""
+    merged = merge_job_info(stored, other, "fill")
+    if stored.source == other.source and stored.end is not None and other.end is not None:
+        # Records of several nodes: the run ends on the last.
+        merged.end = max(stored.end, other.end)
+    return merged
 
 
 def _contradict(info: JobInfo, other: JobInfo | Sighting) -> bool:
