@@ -113,6 +113,9 @@ class FakeStore:
     def steps(self, run_id: int) -> list[Any]:
         return self._steps
 
+    def details(self, run_id: int) -> None:
+        return None
+
 
 def stored(info: JobInfo) -> SimpleNamespace:
     run = Run(info.cluster, info.job_id, info.start if info.start is not None else START)

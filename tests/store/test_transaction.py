@@ -126,3 +126,10 @@ def test_no_statement_of_writing_and_scraping_reads_a_whole_table(tmp_path: Path
         store.record_finished("c1", ended, [], "key")
     assert len(seen) > 30
     assert scans(file, seen) == []
+
+
+# Fault 21: `jobsight jobs -n 65536` failed on PostgreSQL, which permits 65,535 parameters.
+def test_any_number_of_keys_can_be_looked_up(store: Store) -> None:
+    with store.database.query() as transaction:
+        keys = [(number,) for number in range(65_537)]
+        assert list(transaction.look_up("SELECT id FROM runs WHERE id IN (:keys)", keys)) == []

@@ -105,22 +105,23 @@ def jobs(
 ) -> None:
     """List the jobs of the store, the latest start first."""
     chosen = _chosen(columns)
+    wanted = _parse_state(state) if state else None
     moment = None if since is None else parse_since(since, time.time_ns())
     location = existing_store(store or load_settings(config).store.location)
-    from jobsight.reports.build import job_row
+    from jobsight.reports.pending import list_jobs
     from jobsight.store.store import Store
 
     with Store.open(location) as opened:
-        found = opened.runs(
+        rows = list_jobs(
+            opened,
+            now=time.time_ns(),
             limit=limit,
             user=user,
             account=account,
-            state=state.upper() if state else None,
+            state=wanted,
             search=search,
             since=moment,
         )
-        now = time.time_ns()
-        rows = [job_row(run, now) for run in found]
     _WRITERS[form](rows, chosen, columns is not None)
 
 
@@ -130,6 +131,15 @@ def _chosen(text: str | None) -> list[str]:
         if name not in _COLUMNS:
             raise ConfigError(f"--columns: there is no {name!r}; there are {', '.join(_COLUMNS)}")
     return names
+
+
+def _parse_state(text: str) -> str:
+    from jobsight.reports.report import parse_state
+
+    try:
+        return parse_state(text)
+    except ValueError as error:
+        raise ConfigError(f"--state: {error}") from None
 
 
 def parse_since(text: str, now: int, option: str = "--since") -> int:

@@ -62,6 +62,7 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
     """Build the report from the store, or request it from the server that may read the store."""
     reference = _reference(wanted) if wanted else None
     if _readable(location):
+        from jobsight.reports import pending
         from jobsight.reports.build import build_report
         from jobsight.store.store import Store
 
@@ -76,7 +77,9 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
 
             attach_promql(opened, settings.server)
         try:
-            return build_report(opened, _choose(opened, reference))
+            if reference is not None:
+                return pending.find_report(opened, reference)
+            return build_report(opened, _latest(opened))
         finally:
             opened.close()
     fetched = fetch_report(paths.server_file(location), wanted, user_name())
@@ -101,9 +104,7 @@ def _reference(text: str) -> RunReference:
         raise wrong from None
 
 
-def _choose(store: Store, reference: RunReference | None) -> StoredRun:
-    if reference is not None:
-        return store.find(reference)
+def _latest(store: Store) -> StoredRun:
     latest = store.latest(user_name())
     if latest is None:
         raise StoreError(

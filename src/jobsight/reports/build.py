@@ -22,6 +22,8 @@ from jobsight.reports.report import (
     JobReport,
     MemoryUse,
     NodeRow,
+    SchedulerFacts,
+    SchedulerStep,
     StepRow,
     TimeUse,
     cpu_note,
@@ -38,6 +40,7 @@ from jobsight.util.outer import Duration, Time
 
 if TYPE_CHECKING:
     from jobsight.model import StepUse
+    from jobsight.scheduler.records import JobDetails
     from jobsight.store.read.queries import (
         NodesSummary,
         StoredExecutable,
@@ -80,6 +83,8 @@ def build_report(
         (node.coverage, (node.totals.cpu_time or 0) if node.totals else 0) for node in nodes
     )
     notes = _notes(info, nodes, coverage, cpu, rows)
+    details = store.details(stored.id)
+    facts = None if details is None else scheduler_facts(details)
     if running and as_of is not None and now - as_of > _SILENCE:
         notes.append(f"No batch has been received for {format_duration(now - as_of)}.")
     return JobReport(
@@ -91,7 +96,7 @@ def build_report(
         user=info.user,
         account=info.account,
         partition=info.partition,
-        command=info.command,
+        command=info.command or (facts.submit_line if facts else None),
         state=state,
         exit_code=info.exit_code,
         exit_signal=real_signal(info.exit_signal),
@@ -114,6 +119,37 @@ def build_report(
         running=running,
         as_of=as_of,
         steps=step_rows(store.steps(stored.id)),
+        scheduler=facts,
+    )
+
+
+def scheduler_facts(details: JobDetails) -> SchedulerFacts:
+    """What a report shows of the scheduler's own record."""
+    steps = [
+        SchedulerStep(
+            step=step.step,
+            name=step.name,
+            state=step.state,
+            tasks=step.tasks,
+            cpu_time=step.cpu_time,
+            memory_peak_bytes=step.memory_peak,
+            elapsed=None if step.start is None or step.end is None else step.end - step.start,
+        )
+        for step in sorted(details.steps, key=lambda step: _step_order(step.step))
+    ]
+    peaks = [step.memory_peak_bytes for step in steps if step.memory_peak_bytes is not None]
+    cpu_time = details.cpu_time
+    return SchedulerFacts(
+        # Slurm writes "None" for a job that nothing delays.
+        reason=details.reason if details.reason not in ("", "None") else None,
+        submit_line=details.submit_line,
+        working_directory=details.working_directory,
+        expected_start=details.expected_start,
+        cpu_time=total(step.cpu_time for step in steps) if cpu_time is None else cpu_time,
+        cpu_user=details.cpu_user,
+        cpu_system=details.cpu_system,
+        memory_peak_bytes=max(peaks, default=None),
+        steps=steps,
     )
 
 

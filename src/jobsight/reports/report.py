@@ -9,6 +9,7 @@ Durations are nanoseconds here and seconds in the encoded form; see :mod:`jobsig
 
 from __future__ import annotations
 
+import difflib
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -114,6 +115,36 @@ class StepRow(msgspec.Struct, kw_only=True):
     ended: bool
 
 
+class SchedulerStep(msgspec.Struct, kw_only=True):
+    """A step as the scheduler's accounting recorded it."""
+
+    step: str
+    name: str | None
+    state: str | None
+    tasks: int | None
+    cpu_time: Duration | None = field(name="cpu_seconds")
+    #: The highest resident memory of any task (MaxRSS).
+    memory_peak_bytes: int | None
+    elapsed: Duration | None = field(name="elapsed_seconds")
+
+
+class SchedulerFacts(msgspec.Struct, kw_only=True):
+    """What the scheduler recorded of a job, in addition to what nodes measured."""
+
+    #: Why the job waits, or why it ended.
+    reason: str | None
+    submit_line: str | None
+    working_directory: str | None
+    #: Of a pending job: the start that the scheduler expects.
+    expected_start: Time | None
+    cpu_time: Duration | None = field(name="cpu_seconds")
+    cpu_user: Duration | None = field(name="user_seconds")
+    cpu_system: Duration | None = field(name="system_seconds")
+    #: The highest resident memory of any task of any step (MaxRSS).
+    memory_peak_bytes: int | None
+    steps: list[SchedulerStep]
+
+
 class JobReport(msgspec.Struct, kw_only=True):
     run: str
     cluster: str
@@ -151,6 +182,13 @@ class JobReport(msgspec.Struct, kw_only=True):
     as_of: Time | None = None
     #: The batch script first, then by number; "extern" last.
     steps: list[StepRow] = field(default_factory=list)
+    #: None if no scheduler has reported the job.
+    scheduler: SchedulerFacts | None = None
+
+    @property
+    def pending(self) -> bool:
+        """The job waits: there is no run, and nothing was measured."""
+        return self.start is None and self.state == "PENDING"
 
 
 class RunState(NamedTuple):
@@ -359,6 +397,24 @@ MAX_SIGNAL = 64
 
 #: States in which a job still holds its resources.
 ACTIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"})
+
+
+#: The states that a list can be filtered by: those of Slurm, and UNKNOWN.
+STATES = tuple(sorted({
+    *_STATE_TEXTS, "EXPEDITING", "LAUNCH_FAILED", "POWER_UP_NODE", "RECONFIG_FAIL", "REQUEUE_FED",
+    "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "REVOKED", "SIGNALING", "SPECIAL_EXIT",
+    "STAGE_OUT", "STOPPED", "UPDATE_DB",
+}))  # fmt: skip
+
+
+def parse_state(text: str) -> str:
+    """The state that a user names, in any case; an unknown one raises :class:`ValueError`."""
+    state = text.strip().upper()
+    if state not in STATES:
+        near = difflib.get_close_matches(state, STATES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ";"
+        raise ValueError(f"there is no state {text[:80]!r}{hint} expected: {', '.join(STATES)}")
+    return state
 
 
 def describe_state(state: str, exit_code: int | None, exit_signal: int | None) -> str:

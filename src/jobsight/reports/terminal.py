@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobsight.reports.build import has_steps, is_out_of_memory, total
-from jobsight.reports.report import ExecutableRow, JobReport, StepRow, tone_of
+from jobsight.reports.report import ExecutableRow, JobReport, SchedulerFacts, StepRow, tone_of
 from jobsight.reports.units import (
     UNKNOWN,
     format_bytes,
@@ -68,13 +68,19 @@ def render_report(report: JobReport, console: Console, *, all_rows: bool = False
     width = max(min(console.width, MAX_WIDTH), MIN_WIDTH)
     blocks = console.is_terminal and not console.options.ascii_only
     parts: list[RenderableType] = [_title(report, width), Text(("─" if blocks else "-") * width)]
-    parts += [_facts(report, width), Text()]
-    parts += [_bar_line(gauge, width, blocks) for gauge in gauges(report)]
-    parts += [Text(), *_figures(report, width)]
+    parts.append(_facts(report, width))
+    # A pending job has nothing to measure.
+    if not report.pending:
+        parts += [Text(), *(_bar_line(gauge, width, blocks) for gauge in gauges(report))]
+        parts += [Text(), *_figures(report, width)]
+    if report.scheduler is not None:
+        parts += _scheduler_lines(report, report.scheduler, width)
     if report.executables:
         parts += [Text(), _executables(report, width, all_rows)]
     if has_steps(report.steps):
         parts += [Text(), _steps(report, width, all_rows)]
+    elif report.scheduler is not None and report.scheduler.steps:
+        parts += [Text(), _scheduler_steps(report.scheduler, width, all_rows)]
     if len(report.node_rows) > 1:
         parts += [Text(), _nodes(report, width, all_rows)]
     if report.coverage_notes:
@@ -131,6 +137,11 @@ def _facts(report: JobReport, width: int) -> RenderableType:
         ("Ended", "still running" if report.running else format_time(report.end, None)),
         ("Elapsed", format_duration(report.time.elapsed)),
     ]
+    if report.pending:
+        right[:2] = [
+            ("Submitted", format_time(report.submit, None)),
+            ("Limit", format_duration(report.time.requested)),
+        ]
     half = width - 39
     grid = _grid()
     for _ in range(4):
@@ -198,6 +209,46 @@ def _figures(report: JobReport, width: int) -> Iterator[Text]:
     yield _line(
         "Written", _traffic(io_use.syscall_written_bytes, io_use.storage_written_bytes, "to"), width
     )
+
+
+def _scheduler_lines(report: JobReport, facts: SchedulerFacts, width: int) -> Iterator[Text]:
+    """What Slurm recorded: all there is of a job without an agent."""
+    figures = []
+    if facts.cpu_time is not None:
+        figures.append(f"{format_duration(facts.cpu_time)} CPU time")
+    if facts.cpu_user is not None and facts.cpu_system is not None:
+        user, system = format_duration(facts.cpu_user), format_duration(facts.cpu_system)
+        figures.append(f"user {user}, system {system}")
+    if facts.memory_peak_bytes is not None:
+        figures.append(f"{format_bytes(facts.memory_peak_bytes)} MaxRSS of a task")
+    if figures:
+        yield _line("Slurm", "; ".join(figures), width)
+    if facts.reason:
+        yield _line("Reason", readable_text(facts.reason), width)
+    if facts.submit_line and facts.submit_line != report.command:
+        line = fit(readable_text(facts.submit_line), width - 9)
+        yield Text.assemble((f"{'Submit':<9}", "dim"), line)
+    if facts.working_directory:
+        path = fit_path(readable_text(facts.working_directory), width - 9)
+        yield Text.assemble((f"{'In':<9}", "dim"), path)
+
+
+def _scheduler_steps(facts: SchedulerFacts, width: int, all_rows: bool) -> Table:
+    table = _Table("Step (Slurm)", "Tasks", "CPU time", "MaxRSS", "Elapsed")
+    rows = facts.steps
+    shown = rows if all_rows or len(rows) <= _MAX_ROWS + 1 else rows[:_MAX_ROWS]
+    for row in shown:
+        words = (row.step, row.name if row.name != row.step else None, (row.state or "").lower())
+        table.add(
+            partial(_node_name, readable_text(", ".join(word for word in words if word))),
+            format_count(row.tasks),
+            format_duration(row.cpu_time),
+            format_bytes(row.memory_peak_bytes),
+            format_duration(row.elapsed),
+        )
+    if len(shown) < len(rows):
+        table.add(partial(_remark, f"{len(rows) - len(shown)} more (--all shows them)"))
+    return table.render(width)
 
 
 def _traffic(characters: int | None, stored: int | None, direction: str) -> str:
@@ -327,8 +378,12 @@ def _coverage(report: JobReport, width: int) -> RenderableType:
     qualities = [report.coverage[group].quality for group in report.coverage]
     for number, note in enumerate(report.coverage_notes):
         quality = qualities[number] if number < len(qualities) else "estimate"
-        grid.add_row(Text(_MARKS[quality], style=_MARK_STYLES[quality]), Text(readable_text(note)))
+        mark = Text(_MARKS[quality] if qualities else "", style=_MARK_STYLES[quality])
+        grid.add_row(mark, Text(readable_text(note)))
     title = Text("Coverage", style="bold")
+    if not qualities:
+        title = Text("Why it waits" if report.pending else "Coverage", style="bold")
+        return Group(title, grid)
     legend = Text("   = exact  ~ estimate  - not measured  ! not readable", style="dim")
     return Group(Text.assemble(title, legend), grid)
 

@@ -33,6 +33,7 @@ from jobsight.store.read.queries import (
 from jobsight.store.write.intake import Intake
 
 if TYPE_CHECKING:
+    from jobsight.scheduler.records import JobDetails
     from jobsight.store.write.scheduler import OpenRun
 
 _Row = TypeVar("_Row")
@@ -129,6 +130,15 @@ class Store(Intake):
         with self.database.query() as transaction:
             found = queries.list_steps(transaction, run_id)
         return found or self._archived(run_id, lambda archive, run: archive.steps(run))
+
+    def details(self, run_id: int) -> JobDetails | None:
+        """What the scheduler recorded of the run beyond its columns."""
+        from jobsight.scheduler.records import JobDetails
+        from jobsight.store.snapshot import unpack
+
+        with self.database.query() as transaction:
+            data = queries.find_details(transaction, run_id)
+        return None if data is None else unpack(data, JobDetails)
 
     def series(
         self,

@@ -24,7 +24,8 @@ import jobsight
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
 from jobsight.reports import units
-from jobsight.reports.build import JobRow, build_report, job_row
+from jobsight.reports.build import JobRow
+from jobsight.reports.pending import count_jobs, find_report, list_jobs
 from jobsight.reports.report import GROUPS, describe_state, quality_text, tone_of
 from jobsight.store.read.queries import MetricSummary
 from jobsight.store.store import Store
@@ -117,13 +118,9 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             "user": user.strip() or None,
             "state": state or None,
         }
-        now = clock()
         page = RunsPage(
-            rows=[
-                job_row(row, now)
-                for row in store.runs(limit=ROWS_PER_PAGE, offset=offset, **filters)
-            ],
-            total=store.count_runs(**filters),
+            rows=list_jobs(store, now=clock(), limit=ROWS_PER_PAGE, offset=offset, **filters),
+            total=count_jobs(store, **filters),
             offset=offset,
             search=search,
             user=user,
@@ -137,13 +134,9 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             reference = RunReference.parse(run)
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
-        stored = store.find(reference)
-        return _page(
-            request,
-            "run.html",
-            report=build_report(store, stored, clock=clock),
-            summaries=series_summaries(store, stored.id),
-        )
+        report = find_report(store, reference, clock=clock)
+        summaries = [] if report.pending else series_summaries(store, store.find(reference).id)
+        return _page(request, "run.html", report=report, summaries=summaries)
 
     return router
 

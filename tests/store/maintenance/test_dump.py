@@ -86,6 +86,16 @@ def test_move_there_and_back(filled: Store, location: str, empty: str, tmp_path:
     assert rows(filled) == before
 
 
+# Fault 21: without statistics the planner of the new store chose slow plans.
+def test_a_moved_store_has_statistics(filled: Store, location: str, empty: str) -> None:
+    copy_store(location, empty)
+    with Store.open(empty) as other, other.database.query() as transaction:
+        query = "SELECT count(*) FROM sqlite_stat1 WHERE tbl = 'runs'"
+        if transaction.postgresql:
+            query = "SELECT count(*) FROM pg_stats WHERE tablename = 'runs'"
+        assert transaction.execute(query).fetchone()[0]
+
+
 def test_a_backup_becomes_either_kind_of_store(filled: Store, empty: str, tmp_path: Path) -> None:
     before = rows(filled)
     file = tmp_path / "backup"

@@ -19,8 +19,9 @@ from starlette.responses import Response
 
 from jobsight.metrics import METRICS
 from jobsight.model import RunReference
-from jobsight.reports.build import JobRow, build_report, job_row
-from jobsight.reports.report import JobReport
+from jobsight.reports.build import JobRow
+from jobsight.reports.pending import count_jobs, find_report, list_jobs
+from jobsight.reports.report import STATES, JobReport, parse_state
 from jobsight.server.api import series as time_series
 from jobsight.server.auth import RETRY_AFTER
 from jobsight.server.errors import ErrorReply
@@ -93,6 +94,21 @@ TimeParameter = Annotated[
     ),
     Query(description="RFC 3339, or seconds since 1970 (UTC)"),
 ]
+
+
+def check_state(value: str | None) -> str | None:
+    """Refuse a state that no job can have: its list would be empty for ever."""
+    if value is not None and value != parse_state(value):
+        raise ValueError(f"states are written in capitals: {parse_state(value)}")
+    return value
+
+
+StateParameter = Annotated[
+    str | None,
+    BeforeValidator(check_state),
+    WithJsonSchema({"type": "string", "enum": [*STATES]}),
+    Query(description="The state that the list shows"),
+]
 RunText = Annotated[
     str,
     Path(
@@ -118,7 +134,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
         user: Text = None,
         account: Text = None,
-        state: Text = None,
+        state: StateParameter = None,
         search: Text = None,
         since: TimeParameter = None,
     ) -> Response:
@@ -130,15 +146,13 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             "search": search,
             "since": since,
         }
-        rows = store.runs(limit=limit, offset=offset, **filters)
-        total = store.count_runs(**filters)
-        now = clock()
-        return json_reply(JobList(total, limit, offset, [job_row(row, now) for row in rows]))
+        rows = list_jobs(store, now=clock(), limit=limit, offset=offset, **filters)
+        return json_reply(JobList(count_jobs(store, **filters), limit, offset, rows))
 
     @router.get("/jobs/{run}", tags=["jobs"], responses=replies(JobReport, 400, 404, 422, 503))
     def job(run: RunText) -> Response:
         """Report what one run requested and used, with the coverage of each figure."""
-        return json_reply(build_report(store, find_run(store, run), clock=clock))
+        return json_reply(find_report(store, parse_reference(run), clock=clock))
 
     @router.get(
         "/jobs/{run}/series",
@@ -199,11 +213,15 @@ def refuse_unknown(request: Request, known: Sequence[str]) -> None:
 
 def find_run(store: Store, text: str) -> StoredRun:
     """The run of a reference; 400 if the text is not one, 404 if there is no such run."""
+    return store.find(parse_reference(text))
+
+
+def parse_reference(text: str) -> RunReference:
+    """A reference; 400 if the text is not one."""
     try:
-        reference = RunReference.parse(text)
+        return RunReference.parse(text)
     except ValueError as error:
         raise HTTPException(400, str(error)) from None
-    return store.find(reference)
 
 
 def json_reply(reply: msgspec.Struct) -> Response:

@@ -155,6 +155,8 @@ def load(
         if database.postgresql:
             _set_sequences(connection)
         versions.upgrade(connection)
+        # Without statistics the planner reads whole tables, for hours in PostgreSQL.
+        connection.execute(text("ANALYZE"))
 
 
 def _make_tables(connection: Connection, version: str) -> None:

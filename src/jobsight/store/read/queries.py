@@ -7,6 +7,7 @@ time on imports. Read ``list_runs`` and ``find_run`` first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -41,6 +42,20 @@ _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
 _decode_coverage = msgspec.msgpack.Decoder(dict[str, Coverage]).decode
 
 
+#: An array task or a component of a heterogeneous job as Slurm shows it: 62_3, 88+1.
+_SHOWN_ID: Final = re.compile(r"(\d{1,18})([_+])(\d{1,9})", re.ASCII)
+_ID_COLUMNS: Final = {"_": ("array_job_id", "array_task_id"), "+": ("het_job_id", "het_offset")}
+#: Runs without a state of the scheduler by the state that ``decide_state`` of the reports shows.
+_ENDED_ON_NODES: Final = (
+    "(EXISTS (SELECT 1 FROM run_nodes WHERE run_id = runs.id)"
+    " AND NOT EXISTS (SELECT 1 FROM run_nodes WHERE run_id = runs.id AND NOT final))"
+)
+_UNRECORDED: Final = {
+    "RUNNING": f'(state IS NULL AND "end" IS NULL AND NOT {_ENDED_ON_NODES})',
+    "UNKNOWN": f'(state IS NULL AND ("end" IS NOT NULL OR {_ENDED_ON_NODES}))',
+}
+
+
 class RunFilter(NamedTuple):
     """Conditions on ``runs`` that all must hold, with their parameters."""
 
@@ -59,10 +74,16 @@ def run_filter(
     search: str | None = None,
     since: int | None = None,
 ) -> RunFilter:
-    """The filter of a list of runs; ``since`` keeps the runs started at that time or later."""
+    """The filter of a list of runs; ``since`` keeps the runs started at that time or later.
+
+    ``state`` is the state that is shown, which runs without a record of the scheduler have as well.
+    """
     given = {"user": user, "account": account, "state": state}
     parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    conditions = [f"{quoted(name)} = :{name}" for name in parameters]
+    conditions = [f"{quoted(name)} = :{name}" for name in parameters if name != "state"]
+    if state is not None:
+        unrecorded = _UNRECORDED.get(state)
+        conditions.append(f"(state = :state OR {unrecorded})" if unrecorded else "state = :state")
     if since is not None:
         conditions.append("start >= :since")
         parameters["since"] = since
@@ -72,6 +93,11 @@ def run_filter(
         texts = ("name", "user", "account", "partition", "command")
         matches = [f"lower({quoted(name)}) LIKE lower(:anywhere) ESCAPE '/'" for name in texts]
         matches.append("CAST(job_id AS VARCHAR) LIKE :prefix ESCAPE '/'")
+        shown = _SHOWN_ID.fullmatch(search.strip())
+        if shown:
+            parameters |= {"shown_job": int(shown[1]), "shown_part": int(shown[3])}
+            job, part = _ID_COLUMNS[shown[2]]
+            matches.append(f"({job} = :shown_job AND {part} = :shown_part)")
         conditions.append(f"({' OR '.join(matches)})")
     return RunFilter(tuple(conditions), parameters)
 
@@ -199,6 +225,12 @@ def list_nodes(transaction: Transaction, run_id: int) -> list[StoredNode]:
         )
         for row in transaction.mappings(_SQL["nodes_of_run"], {"run_id": run_id})
     ]
+
+
+def find_details(transaction: Transaction, run_id: int) -> bytes | None:
+    """The packed details that a scheduler recorded of a run."""
+    row = transaction.execute(_SQL["details_of_run"], {"run_id": run_id}).fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def list_executables(transaction: Transaction, run_id: int) -> list[StoredExecutable]:

@@ -10,6 +10,9 @@ LEFT JOIN agents ON agents.cluster = run_nodes.cluster AND agents.node = run_nod
 WHERE run_nodes.run_id = :run_id
 ORDER BY run_nodes.node, run_nodes.birth
 
+-- name: details_of_run
+SELECT data FROM run_details WHERE run_id = :run_id
+
 -- name: executables_of_run
 SELECT run_nodes.node, paths.path, executables.*
 FROM run_nodes
