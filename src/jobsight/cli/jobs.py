@@ -164,7 +164,7 @@ def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> No
         *(column.title for column in columns),
         right=[column.title for column in columns if column.right],
         cut=[_COLUMNS[name].title for name in _CUT],
-        # Columns that were asked for go from the right, the others by their importance.
+        # Requested columns are left out from the right, the others by their importance.
         optional=() if explicit else [_COLUMNS[name].title for name in _OPTIONAL],
         max_width={_COLUMNS["name"].title: 32},
     )
