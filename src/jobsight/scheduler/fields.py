@@ -389,7 +389,14 @@ def is_plausible(exit: Exit, state: str) -> bool:
 #: States in which a run ends; REQUEUED is the end of that run.
 ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
                    "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REQUEUED", "REVOKED"})  # fmt: skip
-_BASE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"}) | (ENDED - {"REQUEUED", "REVOKED"})
+_FINAL_STATES = ENDED - {"REQUEUED", "REVOKED"}
+_BASE_STATES = _FINAL_STATES | {"PENDING", "RUNNING", "SUSPENDED"}
+#: A job in these has been requeued and waits; Slurm also shows the start that it expects.
+_HELD = frozenset({"REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+#: All that Slurm up to 25.11 writes besides the base states.
+_STATE_FLAGS = _HELD | {"COMPLETING", "CONFIGURING", "EXPEDITING", "LAUNCH_FAILED",
+                        "POWER_UP_NODE", "RECONFIG_FAIL", "REQUEUED", "RESIZING", "REVOKED",
+                        "SIGNALING", "STAGE_OUT", "STOPPED", "UPDATE_DB"}  # fmt: skip
 _STATE = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 #: Names in compact output and in older releases.
 _STATE_ALIASES = {
@@ -420,6 +427,26 @@ class JobState(NamedTuple):
     def ended(self) -> bool:
         return self.state in ENDED
 
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Words that no known release of Slurm writes."""
+        return tuple(
+            word
+            for word in (self.state, *self.flags)
+            if word not in _BASE_STATES and word not in _STATE_FLAGS
+        )
+
+    @property
+    def start_is_of_next_run(self) -> bool:
+        """Whether the controller's start may be that of the next run: of a job that is being
+        requeued, it changes the start before the nodes are free."""
+        if self.state == "REQUEUED":
+            return True
+        others = set(self.flags)
+        return self.state == "COMPLETING" and (
+            not others & _FINAL_STATES or bool(others & ({"REQUEUED"} | _HELD))
+        )
+
 
 def job_state(value: Any) -> JobState:
     """A state, or the list of newer replies."""
@@ -433,13 +460,15 @@ def parse_job_state(text: str) -> JobState:
     word = _STATE_ALIASES.get(word, word)
     if not _STATE.fullmatch(word):
         raise ValueError(f"{text[:40]!r} is not a job state")
-    return JobState(word)
+    return JobState("PENDING", (word,)) if word in _HELD else JobState(word)
 
 
 def _join_job_states(words: Sequence[str]) -> JobState:
     if not words:
         raise ValueError("a job has an empty list of states")
-    states = [parse_job_state(word).state for word in words]
+    # Each word once; a hold implies PENDING.
+    parsed = (parse_job_state(word) for word in words)
+    states = list(dict.fromkeys(word for state in parsed for word in (state.state, *state.flags)))
     flags = tuple(state for state in states if state not in _BASE_STATES)
     base = next((state for state in states if state in _BASE_STATES), states[0])
     if "COMPLETING" in flags:

@@ -52,6 +52,8 @@ class StepInfo(msgspec.Struct, kw_only=True):
 class JobDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the scheduler reports of a job beyond its :class:`JobInfo`."""
 
+    #: Whether the accounting has recorded the run; then the controller only completes the record.
+    accounted: bool = False
     #: COMPLETING, REQUEUED, CONFIGURING ...
     state_flags: tuple[str, ...] = ()
     reason: str | None = None

@@ -27,13 +27,14 @@ from jobsight.model import LAUNCHER_SOURCE, SECOND, JobInfo, RunReference
 from jobsight.scheduler.adapters.policy import ReservationInfo, mark_reserved
 from jobsight.scheduler.cluster_metrics import count_cluster
 from jobsight.scheduler.fields import ENDED
-from jobsight.scheduler.records import JobRecord, Jobs, Problem, SchedulerError
+from jobsight.scheduler.records import JobRecord, Jobs, Problem, SchedulerError, SourceError
 from jobsight.scheduler.sinks.feeder import feeding
 from jobsight.scheduler.sources.base import Choice, Source, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
 from jobsight.store.read.queries import RunNotFound
 from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
+from jobsight.store.write.scheduler import OpenRun, drop_unrecorded_runs
 from jobsight.store.write.validation import BatchError
 from jobsight.util.backoff import Backoff
 from jobsight.util.batching import batched
@@ -50,6 +51,9 @@ _POLICY_INTERVAL = 3600 * SECOND
 _MAX_IDS = 200
 #: Seconds between two queries for an open run that the accounting does not know.
 _FIRST_DELAY, _MAX_DELAY = 60.0, 6 * 3600.0
+#: After so long without a change, a run that the accounting does not have never happened.
+_MAX_ACCOUNTING_DELAY = 6 * 3600 * SECOND
+_MAX_CLOCK_DIFFERENCE = 300 * SECOND
 #: Seconds between two rounds while they fail, unless the interval is longer.
 _MAX_FAILURE_DELAY = 300.0
 
@@ -144,7 +148,7 @@ class Scraper:
         # What the accounting has not recorded yet, or could not be queried for.
         rest = (record for key, record in queue.runs.items() if key not in self._combined)
         for batch in batched(rest, _BATCH_SIZE):
-            self._record(batch)
+            self._record(batch, completing=True)
         with _collected(failures):
             self._query_open_runs(source, queue)
         if failures:
@@ -153,9 +157,14 @@ class Scraper:
 
     def _scrape_cluster(self, source: Source, queue: Queue) -> int:
         nodes, partitions = source.nodes(), source.partitions()
+        if not nodes.records and self._snapshot.count("node"):
+            raise SourceError(
+                "the reply about nodes has no nodes; those of the last scrape are kept"
+            )
         mark_reserved(nodes.records, self._reservations, self._clock())
-        metrics = count_cluster(self._settings.cluster, nodes.records, queue.records())
-        self._snapshot.replace("cluster_metrics", [("all", metrics)])
+        if queue.known:
+            metrics = count_cluster(self._settings.cluster, nodes.records, queue.records())
+            self._snapshot.replace("cluster_metrics", [("all", metrics)])
         for kind, reply in (("node", nodes), ("partition", partitions)):
             self._report(reply.problems)
             self._snapshot.replace(kind, ((record.name, record) for record in reply.records))
@@ -204,14 +213,13 @@ class Scraper:
     def _query_open_runs(self, source: Source, queue: Queue) -> None:
         """Query by id every run that is open in the store and no longer active."""
         active = queue.active()
-        wanted = sorted(
-            {
-                run.job_id
-                for run in self._store.open_runs(self._settings.cluster)
-                if run.source != LAUNCHER_SOURCE
-                and (run.job_id not in active or (run.job_id, _second(run.start)) not in queue.runs)
-            }
-        )
+        inactive = [
+            run
+            for run in self._store.open_runs(self._settings.cluster)
+            if run.source != LAUNCHER_SOURCE
+            and (run.job_id not in active or (run.job_id, _second(run.start)) not in queue.runs)
+        ]
+        wanted = sorted({run.job_id for run in inactive})
         self._backoffs = {
             job_id: self._backoffs.get(job_id)
             or Backoff(_FIRST_DELAY, _MAX_DELAY, 0, clock=lambda: self._clock() / SECOND)
@@ -220,8 +228,39 @@ class Scraper:
         due = [job_id for job_id in wanted if self._backoffs[job_id].ready]
         for job_ids in batched(due, _MAX_IDS):
             self._record_accounting(source.accounting_of(job_ids), queue, job_ids)
+            if queue.known:
+                self._drop([run for run in inactive if run.job_id in job_ids], queue)
         for job_id in due:
             self._backoffs[job_id].fail()
+
+    def _drop(self, runs: Sequence[OpenRun], queue: Queue) -> None:
+        """Delete open runs that neither the controller nor the accounting has.
+
+        Those that the accounting has were recorded just before, so they are not deleted. It may
+        be late, so a run is deleted some hours after its last change; sooner if the controller
+        has the job without this run, and at once if the run would start in the future.
+        """
+        now = self._clock()
+        present = {job_id for job_id, _ in queue.runs} | {
+            record.info.job_id for record in queue.pending.values()
+        }
+        overlap = int(self._settings.scheduler.overlap * SECOND)
+        for run in runs:
+            if run.start is None:
+                continue
+            age = overlap if run.job_id in present else _MAX_ACCOUNTING_DELAY
+            dropped = drop_unrecorded_runs(
+                self._store.database,
+                self._settings.cluster,
+                [(run.job_id, run.start)],
+                now if run.start > now + _MAX_CLOCK_DIFFERENCE else now - age,
+            )
+            if dropped:
+                self.state.changed += dropped
+                logger.info(
+                    "cluster %s: a run of job %d was deleted: the accounting does not have it",
+                    *(self._settings.cluster, run.job_id),
+                )
 
     def _record_accounting(self, jobs: Jobs, queue: Queue, queried_ids: Sequence[int] = ()) -> None:
         """Store the accounting's runs while the reply arrives.
@@ -234,6 +273,7 @@ class Scraper:
                 records = []
                 for record in batch:
                     info = record.info
+                    record.accounted = True
                     queued = queue.runs.get(key_of(info)) if record.ran else None
                     if queued is not None:
                         self._combined.add(key_of(info))
@@ -259,22 +299,25 @@ class Scraper:
             record.info = msgspec.structs.replace(info, name=stored.info.name)
         return record
 
-    def _record(self, records: Sequence[JobRecord]) -> None:
+    def _record(self, records: Sequence[JobRecord], *, completing: bool = False) -> None:
         self.state.seen += len(records)
         try:
-            self.state.changed += self._write(records)
+            self.state.changed += self._write(records, completing)
         except BatchError:
             # One of them cannot be stored; the others can.
             for record in records:
                 try:
-                    self.state.changed += self._write([record])
+                    self.state.changed += self._write([record], completing)
                 except BatchError as error:
                     label = f"job {record.info.job_id}"
                     self._report([Problem(label, "record", str(error))])
 
-    def _write(self, records: Sequence[JobRecord]) -> int:
+    def _write(self, records: Sequence[JobRecord], completing: bool) -> int:
         return self._store.record_jobs(
-            [record.info for record in records], [record.details for record in records]
+            [record.info for record in records],
+            [record.details for record in records],
+            completing=completing,
+            now=self._clock(),
         )
 
     def _report(self, problems: Sequence[Problem]) -> None:
@@ -316,12 +359,14 @@ def key_of(info: JobInfo) -> Key:
 class Queue:
     """The controller's jobs in one round."""
 
-    def __init__(self, records: Iterable[JobRecord] = ()) -> None:
+    def __init__(self, records: Iterable[JobRecord] | None = None) -> None:
+        #: False if the controller could not be queried.
+        self.known = records is not None
         #: Jobs that run or have run; of two with one key the later counts.
         self.runs: dict[Key, JobRecord] = {}
         #: Pending jobs by the id that Slurm shows: "12", "12_[3-4]".
         self.pending: dict[str, JobRecord] = {}
-        for record in records:
+        for record in records or ():
             info = record.info
             if record.ran:
                 self.runs[key_of(info)] = record

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import zstandard
@@ -66,6 +66,10 @@ class Snapshot:
         self._digests[kind] = seen
         return len(changed) + len(removed)
 
+    def count(self, kind: str) -> int:
+        """How many records of a kind are stored."""
+        return len(self._known(kind))
+
     def _known(self, kind: str) -> Mapping[str, bytes]:
         if kind not in self._digests:
             stored = _stored(self._database, self._cluster, kind)
@@ -91,6 +95,24 @@ def pack(record: msgspec.Struct) -> bytes:
 
 def unpack(data: bytes, form: type[Record]) -> Record:
     """A stored record; raises :class:`StoreError` if it cannot be read."""
+    record: Record = _unpack(data, form)
+    return record
+
+
+def unpack_fields(data: bytes) -> dict[str, Any]:
+    """The fields of a stored record by name; those with their default value are missing."""
+    fields: dict[str, Any] = _unpack(data, dict[str, Any])
+    return fields
+
+
+def complete(known: bytes, other: bytes) -> bytes:
+    """The stored record ``known`` with the fields that only ``other`` has."""
+    fields = unpack_fields(known)
+    merged = unpack_fields(other) | fields
+    return known if merged == fields else _compress(_encode(merged))
+
+
+def _unpack(data: bytes, form: Any) -> Any:
     try:
         encoded = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_RECORD_SIZE)
         return msgspec.msgpack.decode(encoded, type=form)

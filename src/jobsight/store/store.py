@@ -53,12 +53,17 @@ class Store(Intake):
         self.external_series: ExternalSeries | None = None
 
     def record_jobs(
-        self, infos: Sequence[JobInfo], details: Sequence[msgspec.Struct] | None = None
+        self,
+        infos: Sequence[JobInfo],
+        details: Sequence[msgspec.Struct] | None = None,
+        *,
+        completing: bool = False,
+        now: int | None = None,
     ) -> int:
         """Merge job records of a scheduler as a batch would; returns how many changed a run."""
         from jobsight.store.write.scheduler import record_jobs
 
-        return record_jobs(self.database, infos, details)
+        return record_jobs(self.database, infos, details, now, completing=completing)
 
     def open_runs(self, cluster: str) -> list[OpenRun]:
         """The cluster's runs whose end is not known."""

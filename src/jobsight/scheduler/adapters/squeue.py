@@ -117,7 +117,4 @@ def _job(row: Mapping[str, str], cluster: str, problems: list[Problem]) -> JobRe
     if info.array_task_id is None:
         # The column has a value for every job.
         info.array_job_id = None
-    if info.state == "COMPLETING":
-        # If the job is being requeued, the start and the restart count are those of the next run.
-        info.start = None
     return job

@@ -58,6 +58,7 @@ from jobsight.scheduler.fields import (
     time,
     words,
 )
+from jobsight.scheduler.hostlist import NO_NODES
 from jobsight.scheduler.records import JobRecord, NodeInfo, PartitionInfo, StepInfo
 
 Converter = Callable[[Any], Any]
@@ -477,14 +478,22 @@ STEP = Table(
 # fmt: on
 
 _UNKNOWN_STATE = JobState("")
+_NODE_PATHS = {
+    format: next(str(row.paths[format]) for row in JOB.rows if row.name == "nodes").split()
+    for format in JOB_STATE
+}
+#: Formats of the controller; all others are of the accounting.
+_CONTROLLER = frozenset({"queue", "squeue", "pyslurm"})
 _INFO_FIELDS = frozenset(JobInfo.__struct_fields__)
 
 
 def read_job(reader: RecordReader, format: str, cluster: str, source: str) -> JobRecord:
     """A job without its steps; a ``cluster`` that is not empty replaces the one in the reply."""
-    state = reader.read(job_state, *JOB_STATE[format]) or _UNKNOWN_STATE
+    state = _read_state(reader, format)
     pending, ended = state.pending, state.ended
-    values = JOB.read(reader, format, ended=ended)
+    # The accounting has an end only of jobs that have ended, also in a state that is not known.
+    values = JOB.read(reader, format, ended=ended or _ends_anyway(state, format))
+    ended = ended or (_ends_anyway(state, format) and "end" in values)
     exit = _read_exit(reader, format, state, values)
     derived: Exit = values.pop("derived_exit", Exit())
     values["cluster"] = cluster or values.get("cluster", "")
@@ -495,9 +504,9 @@ def read_job(reader: RecordReader, format: str, cluster: str, source: str) -> Jo
     start = values.pop("start", None)
     if pending:
         values["expected_start"] = start
-    # A job that was cancelled while pending has an end, and in some releases a start equal to it,
-    # but never a node: it did not run.
-    elif values.get("nodes") is not None or not ended:
+    elif format in _CONTROLLER and state.start_is_of_next_run:
+        values.pop("restart_count", None)
+    elif not ended or _has_run(reader, format, start, values):
         values["start"] = start
     if "array_job_id" not in values:
         values.pop("array_task_id", None)
@@ -508,6 +517,47 @@ def read_job(reader: RecordReader, format: str, cluster: str, source: str) -> Jo
         raise ValueError("it has no job id")
     info = {name: values.pop(name) for name in _INFO_FIELDS & values.keys()}
     return JobRecord(info=JobInfo(**info), state_flags=state.flags, raw=reader.raw, **values)
+
+
+def _read_state(reader: RecordReader, format: str) -> JobState:
+    state = reader.read(job_state, *JOB_STATE[format]) or _UNKNOWN_STATE
+    if state.unknown and state is not _UNKNOWN_STATE:
+        reason = f"{', '.join(state.unknown)} is not a known state"
+        reader.report(JOB_STATE[format][0], reader.value(JOB_STATE[format][0]), reason)
+    return state
+
+
+def _ends_anyway(state: JobState, format: str) -> bool:
+    """Whether the state does not tell if the job has ended, but the recorded end does."""
+    return format not in _CONTROLLER and (state is _UNKNOWN_STATE or state.state in state.unknown)
+
+
+def _has_run(reader: RecordReader, format: str, start: int | None, values: dict[str, Any]) -> bool:
+    """Whether a job that has ended has run. What contradicts itself is reported.
+
+    A job that was cancelled while pending has an end, and in some releases a start, but neither
+    nodes nor resources.
+    """
+    end = values.get("end")
+    if values.get("nodes") is not None:
+        if start is None:
+            reader.report("start", None, "a job with nodes has ended without a start")
+        elif end is not None and start > end:
+            reader.report("start", start, "is after the end")
+            return False
+        return start is not None
+    # The controller has no nodes of some jobs that were cancelled; the accounting decides.
+    without_nodes = format in _CONTROLLER or any(
+        _says_no_nodes(reader.value(path)) for path in _NODE_PATHS[format]
+    )
+    if without_nodes or not values.get("tres") or start is None or end is None or start >= end:
+        return False
+    reader.report("nodes", None, "a job has run without a node list")
+    return True
+
+
+def _says_no_nodes(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and value.strip().lower() in NO_NODES
 
 
 def read_step(reader: RecordReader, format: str, step: str = "?") -> StepInfo:

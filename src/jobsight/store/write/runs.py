@@ -9,7 +9,7 @@ it that read no database.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ class RunWriter:
         #: All runs of a job by its cluster and id, sorted by start.
         self._jobs: dict[tuple[str, int], list[RunRow]] = {}
         self._seen: dict[tuple[str, int], bool] = {}
+        self._protected: Container[int] = ()
         #: Jobs without a stored run.
         self._new_jobs: set[tuple[str, int]] = set()
         self._new: dict[int, RunRow] = {}
@@ -51,8 +52,14 @@ class RunWriter:
         #: Runs with a matched sighting that is not in the tables yet.
         self._matched: set[int] = set()
 
-    def record_all(self, infos: Sequence[JobInfo]) -> list[tuple[int, bool]]:
-        """Merge records of a scheduler or launcher; the run id of each, and whether it changed."""
+    def record_all(
+        self, infos: Sequence[JobInfo], protected: Container[int] = ()
+    ) -> list[tuple[int, bool]]:
+        """Merge records of a scheduler or launcher; the run id of each, and whether it changed.
+
+        A run of the ids ``protected`` that has ended is completed, but not changed.
+        """
+        self._protected = protected
         jobs = list(dict.fromkeys((info.cluster, info.job_id) for info in infos))
         self._load(jobs)
         self._new_jobs = {job for job in jobs if not self._jobs[job]}
@@ -71,7 +78,10 @@ class RunWriter:
             rematch = info.start is not None
         else:
             before = _matching_fields(row)
-            merged = merge_run_info(row.info, info)
+            if row.id in self._protected and row.info.end is not None:
+                merged = fill_run_info(row.info, info)
+            else:
+                merged = merge_run_info(row.info, info)
             if merged == row.info:
                 return row.id, False
             row.info = merged
@@ -455,6 +465,15 @@ def complete_run_info(stored: JobInfo, other: JobInfo) -> JobInfo:
     if stored.source == other.source and stored.end is not None and other.end is not None:
         # Records of several nodes: the run ends on the last.
         merged.end = max(stored.end, other.end)
+    return merged
+
+
+def fill_run_info(stored: JobInfo, arriving: JobInfo) -> JobInfo:
+    """Add to what is stored of a run what is not known of it."""
+    merged = merge_job_info(stored, arriving, "fill")
+    if stored.exit_code is not None or stored.exit_signal is not None:
+        # Code and signal belong together.
+        merged.exit_code, merged.exit_signal = stored.exit_code, stored.exit_signal
     return merged
 
 

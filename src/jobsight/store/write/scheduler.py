@@ -15,17 +15,31 @@ import msgspec
 
 from jobsight.model import JobInfo
 from jobsight.store.database import Database
+from jobsight.store.schema import statements
 from jobsight.store.schema.statements import INFO_NAMES
-from jobsight.store.snapshot import pack
+from jobsight.store.snapshot import complete, pack, unpack_fields
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
 from jobsight.store.write.runs import RunWriter, info_from_columns
-from jobsight.store.write.validation import check_info
+from jobsight.store.write.validation import BatchError, check_info
 from jobsight.util.batching import batched
 
 _SQL: Final = load_statements("scheduler")
 #: Records in one transaction: the batches of agents wait no longer than these take.
 _BATCH_SIZE = 500
+_DETAILS_OF_JOBS: Final = """
+    WITH wanted(cluster, job_id) AS (VALUES :keys)
+    SELECT runs.id, run_details.data
+    FROM wanted CROSS JOIN runs JOIN run_details ON run_details.run_id = runs.id
+    WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
+"""
+_OPEN_DETAILS_OF_JOBS: Final = """
+    WITH wanted(cluster, job_id) AS (VALUES :keys)
+    SELECT runs.id, runs.job_id, runs.start, run_details.changed, run_details.data
+    FROM wanted CROSS JOIN runs JOIN run_details ON run_details.run_id = runs.id
+    WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
+        AND runs."end" IS NULL AND NOT runs.provisional
+"""
 
 
 class OpenRun(NamedTuple):
@@ -59,40 +73,111 @@ def record_jobs(
     infos: Sequence[JobInfo],
     details: Sequence[msgspec.Struct] | None = None,
     now: int | None = None,
+    *,
+    completing: bool = False,
 ) -> int:
     """Merge records of a scheduler; returns how many of them changed or added a run.
 
     ``details`` has for each info what the columns of a run do not hold. It is stored for infos
-    with a start, in the transaction of the run.
+    with a start, in the transaction of the run. With ``completing`` the records are the
+    controller's: of a run that the accounting has recorded they only add what is not known.
     """
     now = time.time_ns() if now is None else now
     for info in infos:
         check_info(info, info.cluster)
     changed = 0
-    packed = map(pack, details) if details is not None else [None] * len(infos)
+    packed = _pack_all(infos, details)
     for batch in batched(zip(infos, packed, strict=True), _BATCH_SIZE):
         with database.write() as transaction:
-            changed += _record_batch(transaction, batch, now)
+            changed += _record_batch(transaction, batch, now, completing)
     return changed
 
 
+def _pack_all(
+    infos: Sequence[JobInfo], details: Sequence[msgspec.Struct] | None
+) -> Sequence[bytes | None]:
+    """All details before the first is written, so that none fails in the middle."""
+    if details is None:
+        return [None] * len(infos)
+    packed = []
+    for info, each in zip(infos, details, strict=True):
+        try:
+            packed.append(pack(each))
+        except (ValueError, OverflowError, RecursionError, TypeError):
+            raise BatchError(f"the details of job {info.job_id} cannot be encoded") from None
+    return packed
+
+
 def _record_batch(
-    transaction: Transaction, batch: Sequence[tuple[JobInfo, bytes | None]], now: int
+    transaction: Transaction,
+    batch: Sequence[tuple[JobInfo, bytes | None]],
+    now: int,
+    completing: bool,
 ) -> int:
     infos = [info for info, _ in batch]
     transaction.lock("job", {f"{info.cluster} {info.job_id}" for info in infos})
+    accounted: dict[int, bytes] = {}
+    if completing:
+        jobs = list(dict.fromkeys((info.cluster, info.job_id) for info in infos))
+        accounted = {
+            run_id: data
+            for run_id, data in transaction.look_up(_DETAILS_OF_JOBS, jobs)
+            if is_accounted(data)
+        }
     writer = RunWriter(transaction, now)
-    recorded = writer.record_all(infos)
+    recorded = writer.record_all(infos, accounted)
     writer.flush()
-    transaction.execute_many(
-        _SQL["set_details"],
-        [
-            {"run_id": run_id, "now": now, "data": data, "run_changed": run_changed}
-            for (info, data), (run_id, run_changed) in zip(batch, recorded, strict=True)
-            if data is not None and info.start is not None
-        ],
-    )
+    rows = [
+        {
+            "run_id": run_id,
+            "now": now,
+            "data": complete(accounted[run_id], data) if run_id in accounted else data,
+            "run_changed": run_changed,
+        }
+        for (info, data), (run_id, run_changed) in zip(batch, recorded, strict=True)
+        if data is not None and info.start is not None
+    ]
+    transaction.execute_many(_SQL["set_details"], rows)
     return sum(run_changed for _, run_changed in recorded)
+
+
+def is_accounted(details: bytes) -> bool:
+    """Whether the accounting has recorded the run of these details."""
+    return bool(unpack_fields(details).get("accounted"))
+
+
+def drop_unrecorded_runs(
+    database: Database, cluster: str, runs: Sequence[tuple[int, int]], unchanged_since: int
+) -> int:
+    """Delete runs, by job id and start, that never happened; returns how many.
+
+    Deleted is only what the controller alone reported, and last before ``unchanged_since``: a run
+    that a node or the accounting has seen happened.
+    """
+    wanted = set(runs)
+    jobs = list(dict.fromkeys((cluster, job_id) for job_id, _ in runs))
+    dropped = 0
+    with database.write() as transaction:
+        transaction.lock("job", {f"{cluster} {job_id}" for _, job_id in jobs})
+        found = [
+            run_id
+            for run_id, key, changed, data in _open_details(transaction, jobs)
+            if key in wanted and changed <= unchanged_since and not is_accounted(data)
+        ]
+        for run_id in found:
+            nodes = transaction.execute(statements.COUNT_NODES_OF_RUN, {"id": run_id})
+            if int(nodes.fetchone()[0]) == 0:
+                dropped += 1
+                for statement in statements.REMOVE_RUN:
+                    transaction.execute(statement, {"id": run_id})
+    return dropped
+
+
+def _open_details(
+    transaction: Transaction, jobs: Sequence[tuple[str, int]]
+) -> list[tuple[int, tuple[int, int], int, bytes]]:
+    rows = transaction.look_up(_OPEN_DETAILS_OF_JOBS, jobs)
+    return [(id, (job_id, start), changed, data) for id, job_id, start, changed, data in rows]
 
 
 def open_runs(transaction: Transaction, cluster: str) -> list[OpenRun]:
