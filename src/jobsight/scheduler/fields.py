@@ -9,6 +9,7 @@ resources, exit codes, states, and the reader.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -27,6 +28,9 @@ _NO_VALUES = frozenset({2**32 - 2, 2**64 - 2, 2**32 - 1, 2**64 - 1, -1, -2})
 _NO_NUMBER = frozenset({"", "n/a", "none", "(null)", "unlimited", "infinite", "unknown"})
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
+
+
 def number(value: Any) -> int | float | None:
     """A number, plain, as text or wrapped in an object; None if it is not set or unlimited."""
     if value is None or isinstance(value, bool):
@@ -37,17 +41,24 @@ def number(value: Any) -> int | float | None:
         if value.get("infinite") or value.get("set") is False:
             return None
         return number(value["number"])
-    if isinstance(value, int | float):
+    if isinstance(value, int):
         return value
-    if isinstance(value, str):
+    converted: int | float
+    if isinstance(value, float):
+        converted = value
+    elif isinstance(value, str):
         text = value.strip()
         if text.lower() in _NO_NUMBER:
             return None
         try:
-            return int(text)
+            converted = int(text) if _INTEGER.fullmatch(text) else float(text)
         except ValueError:
-            return float(text)
-    raise ValueError(f"{type(value).__name__} is not a number")
+            raise ValueError(f"{text[:40]!r} is not a number") from None
+    else:
+        raise ValueError(f"{_KINDS.get(type(value), 'this')} is not a number")
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise ValueError(f"{converted} is not a number")
+    return converted
 
 
 def real(value: Any) -> float | None:
@@ -68,7 +79,11 @@ def integer(value: Any) -> int | None:
 def amount(value: Any) -> int | None:
     """An integer; NO_VAL and INFINITE are None."""
     converted = integer(value)
-    return None if converted in _NO_VALUES else converted
+    if converted in _NO_VALUES:
+        return None
+    if converted is not None and converted < 0:
+        raise ValueError(f"{converted} is negative")
+    return converted
 
 
 def positive(value: Any) -> int | None:
@@ -149,8 +164,10 @@ def parse_time(text: str, zone: tzinfo = UTC) -> int | None:
 
 def from_epoch(seconds: int) -> int | None:
     """Seconds since 1970; 0, NO_VAL and INFINITE are None."""
-    if seconds <= 0 or seconds >= 2**32 - 2:
+    if seconds == 0 or seconds in _NO_VALUES:
         return None
+    if seconds < 0 or seconds > 2**32:
+        raise ValueError(f"{seconds:.6g} is not a time in seconds since 1970")
     return seconds * SECOND
 
 
@@ -455,6 +472,8 @@ def job_state(value: Any) -> JobState:
 
 def parse_job_state(text: str) -> JobState:
     """``RUNNING``, ``CANCELLED by 1000``, ``CANCELLED+``, ``failed``."""
+    if not isinstance(text, str):
+        raise ValueError(f"{_KINDS.get(type(text), 'this')} is not a job state")
     # sacct appends who cancelled the job.
     word = text.strip().upper().removesuffix("+").partition(" BY ")[0].strip()
     word = _STATE_ALIASES.get(word, word)
@@ -495,7 +514,65 @@ def node_state(value: Any) -> tuple[str, tuple[str, ...]]:
 Value = TypeVar("Value")
 
 #: What a converter raises for a value that it does not understand.
-CONVERSION_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+CONVERSION_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+#: Levels of a value that was not understood and is kept.
+_MAX_DEPTH = 8
+
+
+def explain(error: Exception, value: Any) -> str:
+    """Why a value was not understood, without the words of Python's own exceptions."""
+    if type(error) is ValueError and error.args:
+        return str(error)
+    kind = _KINDS.get(type(value), type(value).__name__)
+    return f"{kind} is not understood here"
+
+
+_KINDS = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number",
+          bool: "a truth value", type(None): "null"}  # fmt: skip
+
+
+def storable(value: Any) -> Any:
+    """A converted value as it can be stored: lone surrogates in text become ``\\udNNN``.
+
+    Raises ValueError for an integer of more than 64 bits.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else _without_surrogates(value)
+    if kind is int:
+        if not -(2**63) <= value < 2**63:
+            raise ValueError("is a number of more than 64 bits")
+    elif kind is tuple or kind is list:
+        return kind([storable(entry) for entry in value])
+    elif kind is dict:
+        return {storable(key): storable(entry) for key, entry in value.items()}
+    return value
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _kept(value: Any, depth: int = 0) -> Any:
+    """A value that was not understood, in a form that can be stored."""
+    if isinstance(value, dict | list) and depth >= _MAX_DEPTH:
+        return "..."
+    if isinstance(value, dict):
+        return {_without_surrogates(str(k)): _kept(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_kept(entry, depth + 1) for entry in value]
+    if isinstance(value, str):
+        return _without_surrogates(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return f"{value:.6e}" if abs(value) < 10**300 else "a number of more than 300 digits"
+    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 @cache
@@ -512,7 +589,7 @@ class RecordReader:
 
     def __init__(self, document: Mapping[str, Any], label: str) -> None:
         self.document = document
-        self.label = label
+        self.label = _without_surrogates(label[:200])
         self.raw: dict[str, Any] = {}
         self.problems: list[Problem] = []
 
@@ -523,9 +600,9 @@ class RecordReader:
             if value is None:
                 continue
             try:
-                converted = convert(value)
+                converted: Value | None = storable(convert(value))
             except CONVERSION_ERRORS as error:
-                self.report(path, value, str(error))
+                self.report(path, value, explain(error, value))
                 continue
             if converted is not None:
                 return converted
@@ -543,5 +620,6 @@ class RecordReader:
     def report(self, path: str, value: Any, reason: str) -> None:
         """Keep a value that was not understood; several fields may be read from one path."""
         if path not in self.raw:
-            self.raw[path] = value
-            self.problems.append(Problem(self.label, path, reason))
+            self.raw[path] = _kept(value)
+            label, reason = map(_without_surrogates, (self.label[:200], reason))
+            self.problems.append(Problem(label, path, reason))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jobsight.scheduler.adapters.json_stream import ESCAPE_INVALID, ReplyStream
+from jobsight.scheduler.adapters.json_stream import ESCAPE_INVALID, ReplyStream, parse_integer
 from jobsight.scheduler.adapters.tables import (
     complete_cpu_times,
     read_job,
@@ -22,7 +22,7 @@ from jobsight.scheduler.adapters.tables import (
     read_partition,
     read_step,
 )
-from jobsight.scheduler.fields import CONVERSION_ERRORS, RecordReader, text_or_none
+from jobsight.scheduler.fields import CONVERSION_ERRORS, RecordReader, explain, text_or_none
 from jobsight.scheduler.records import (
     AdaptError,
     JobRecord,
@@ -48,11 +48,13 @@ def decode_json(data: bytes, what: str) -> Any:
     data = data.decode("utf-8", ESCAPE_INVALID).encode()
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         # The standard library also accepts NaN and control characters, which Slurm writes.
         pass
     try:
-        return json.loads(data, strict=False)
+        return json.loads(data, strict=False, parse_int=parse_integer)
+    except RecursionError:
+        raise AdaptError(f"{what} gave JSON that is nested too deeply") from None
     except ValueError as error:
         begin = " ".join(data[:60].decode("utf-8", "replace").split())
         raise AdaptError(f"{what} gave no JSON ({error}); it begins with {begin!r}") from None
@@ -146,7 +148,11 @@ def _job_reader(cluster: str, source: str, reply_cluster: str = "") -> Read[JobR
 
 def _read_accounted_job(reader: RecordReader, cluster: str, source: str) -> JobRecord:
     record = read_job(reader, "accounting", cluster, source)
-    for document in reader.value("steps") or ():
+    steps = reader.value("steps")
+    for document in steps if isinstance(steps, list) else ():
+        if not isinstance(document, dict):
+            reader.report("steps", document, explain(TypeError(), document))
+            continue
         step_reader = RecordReader(document, reader.label)
         step = read_step(step_reader, "accounting")
         record.steps.append(step)
@@ -191,8 +197,8 @@ class _Entries:
             if record is not None:
                 understood += 1
                 yield record
-        if not seen:
-            _raise_errors(reply.rest, self._key)
+        # A reply with errors may lack records, so it is not complete whatever it has.
+        _raise_errors(reply.rest, self._key)
         if not reply.listed:
             members = ", ".join(list(reply.rest)[:8]) or "nothing"
             raise NoList(f"a reply about {self._key} has no list of them; it holds: {members}")
@@ -210,7 +216,7 @@ class _Entries:
         try:
             return read(reader)
         except CONVERSION_ERRORS as error:
-            self.problems.append(Problem(reader.label, self._key, str(error)))
+            self.problems.append(Problem(reader.label, self._key, explain(error, entry)))
             return None
         finally:
             self.problems += reader.problems

@@ -15,6 +15,14 @@ from jobsight.scheduler.records import AdaptError
 
 # Also accepts NaN and control characters in names.
 _decode = json.JSONDecoder(strict=False).raw_decode
+
+
+def parse_integer(text: str) -> int | float:
+    """An integer; as a float if Python refuses to convert that many digits."""
+    return int(text) if len(text) < 4000 else float(text)
+
+
+_decode_slowly = json.JSONDecoder(strict=False, parse_int=parse_integer).raw_decode
 _BLANK = " \t\r\n"
 #: The error handler that decodes invalid UTF-8 as ``\\xNN``.
 ESCAPE_INVALID = "jobsight.escaped"
@@ -48,6 +56,8 @@ class ReplyStream:
             yield from self._members()
             if self._peek():
                 raise ValueError("there is data after its end")
+        except RecursionError:
+            raise AdaptError(f"{self._what} gave JSON that is nested too deeply") from None
         except ValueError as error:
             raise AdaptError(
                 f"{self._what} gave no JSON ({error}); it begins with {begin!r}"
@@ -106,7 +116,7 @@ class ReplyStream:
         self._peek()
         while True:
             try:
-                value, end = _decode(self._text, self._position)
+                value, end = self._decoded()
             except json.JSONDecodeError as error:
                 # The rest of it may not have arrived yet.
                 if not self._more():
@@ -118,6 +128,15 @@ class ReplyStream:
                 if not incomplete or not self._more():
                     self._position += length
                     return value
+
+    def _decoded(self) -> tuple[Any, int]:
+        try:
+            return _decode(self._text, self._position)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:
+            # An integer of thousands of digits.
+            return _decode_slowly(self._text, self._position)
 
     def _more(self) -> bool:
         """Read at least as much as is buffered, so that a long value is not parsed too often."""

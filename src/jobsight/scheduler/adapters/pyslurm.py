@@ -15,7 +15,7 @@ from jobsight.scheduler.adapters.tables import (
     read_partition,
     read_step,
 )
-from jobsight.scheduler.fields import CONVERSION_ERRORS, RecordReader
+from jobsight.scheduler.fields import CONVERSION_ERRORS, RecordReader, explain
 from jobsight.scheduler.records import AdaptError, JobRecord, Jobs, Nodes, Partitions, Problem
 
 Record = TypeVar("Record")
@@ -50,7 +50,8 @@ def _read_accounted_job(reader: RecordReader, cluster: str) -> JobRecord:
     reader.document = _with_cpu_times(reader.document)
     record = read_job(reader, "pyslurm_db", cluster, "pyslurm")
     steps = reader.value("steps")
-    for entry in steps.values() if isinstance(steps, dict) else steps or ():
+    entries = list(steps.values()) if isinstance(steps, dict) else steps
+    for entry in entries if isinstance(entries, list) else ():
         step_reader = RecordReader(_with_cpu_times(entry), reader.label)
         record.steps.append(read_step(step_reader, "pyslurm_db"))
         reader.problems += step_reader.problems
@@ -79,13 +80,16 @@ def _adapt(
     records: list[Record] = []
     problems: list[Problem] = []
     for document in documents:
+        if not isinstance(document, dict):
+            problems.append(Problem(f"a {kind}", kind, explain(TypeError(), document)))
+            continue
         names = ("job_id", "jobid", "id", "name")
         label = next((document[name] for name in names if name in document), "?")
         reader = RecordReader(document, f"{kind} {label}")
         try:
             records.append(read(reader))
         except CONVERSION_ERRORS as error:
-            problems.append(Problem(reader.label, kind, str(error)))
+            problems.append(Problem(reader.label, kind, explain(error, document)))
         problems += reader.problems
     if documents and not records:
         raise AdaptError(f"none of {len(documents)} {kind}s of PySlurm was understood")

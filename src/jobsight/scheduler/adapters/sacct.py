@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from jobsight.scheduler.adapters.tables import complete_cpu_times, read_job, read_step
-from jobsight.scheduler.fields import RecordReader
+from jobsight.scheduler.fields import CONVERSION_ERRORS, RecordReader, explain
 from jobsight.scheduler.records import AdaptError, JobRecord, Jobs, Problem
 
 #: Requested if `sacct --helpformat` lists them. Free text is last.
@@ -39,22 +39,32 @@ def _jobs(
     rows: Iterable[Mapping[str, str]], cluster: str, source: str, problems: list[Problem]
 ) -> Iterator[JobRecord]:
     job: JobRecord | None = None
+    seen, understood = 0, 0
     for row in rows:
-        raw_id, dot, step = row["JobIDRaw"].partition(".")
+        seen += 1
+        shown_id = row.get("JobIDRaw", "")
+        raw_id, dot, step = shown_id.partition(".")
+        reader = RecordReader(row, f"job {shown_id[:40]}")
         if not (raw_id.isascii() and raw_id.isdigit()):
-            raise AdaptError(f"sacct gave {row['JobIDRaw'][:40]!r} as a job id")
-        reader = RecordReader(row, f"job {row['JobIDRaw']}")
-        if not dot:
+            reader.report("JobIDRaw", shown_id, f"{shown_id[:40]!r} is not a job id")
+        elif not dot:
             if job is not None:
                 complete_cpu_times(job)
                 yield job
-            job = read_job(reader, "sacct", cluster, source)
+            job = None
+            try:
+                job = read_job(reader, "sacct", cluster, source)
+                understood += 1
+            except CONVERSION_ERRORS as error:
+                reader.report("JobIDRaw", shown_id, explain(error, shown_id))
         elif job is not None and job.info.job_id == int(raw_id):
             job.steps.append(read_step(reader, "sacct", step.lower()))
             job.raw |= {f"{step}.{key}": value for key, value in reader.raw.items()}
         else:
-            reader.report("JobIDRaw", row["JobIDRaw"], "is a step without its job")
+            reader.report("JobIDRaw", shown_id, "is a step without its job")
         problems += reader.problems
     if job is not None:
         complete_cpu_times(job)
         yield job
+    if seen and not understood:
+        raise AdaptError(f"none of {seen} rows of sacct is a job; first: {problems[0]}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from jobsight.scheduler.adapters.tables import read_node, read_partition
 from jobsight.scheduler.fields import RecordReader
-from jobsight.scheduler.records import NodeInfo, Nodes, PartitionInfo, Partitions
+from jobsight.scheduler.records import NodeInfo, Nodes, PartitionInfo, Partitions, Problem
 
 NODE_COLUMNS = (
     "NodeList", "PartitionName", "StateComplete", "CPUs", "CPUsState", "CPUsLoad", "Sockets",
@@ -26,6 +26,9 @@ def nodes_from_rows(rows: Iterable[Mapping[str, str]], cluster: str) -> Nodes:
     reply = Nodes(records=[])
     for row in rows:
         name, partition = row["NodeList"], row["PartitionName"]
+        if not _is_name(name):
+            reply.problems.append(Problem(f"node {name[:40]!r}", "NodeList", "is not a node name"))
+            continue
         if name not in nodes:
             reader = _reader(row, f"node {name}")
             nodes[name] = read_node(reader, "sinfo", cluster)
@@ -41,7 +44,12 @@ def partitions_from_rows(rows: Iterable[Mapping[str, str]], cluster: str) -> Par
     partitions: dict[str, PartitionInfo] = {}
     reply = Partitions(records=[])
     for row in rows:
-        reader = _reader(row, f"partition {row['PartitionName']}")
+        name = row["PartitionName"]
+        if not _is_name(name):
+            reason = "is not a partition name"
+            reply.problems.append(Problem(f"partition {name[:40]!r}", "PartitionName", reason))
+            continue
+        reader = _reader(row, f"partition {name}")
         part = read_partition(reader, "sinfo", cluster)
         partition = partitions.setdefault(part.name, part)
         if partition is part:
@@ -53,6 +61,11 @@ def partitions_from_rows(rows: Iterable[Mapping[str, str]], cluster: str) -> Par
         partition.node_count = len(partition.nodes or ())
         reply.problems += reader.problems
     return reply
+
+
+def _is_name(name: str) -> bool:
+    """Names have no spaces; a message that a command printed before its rows does."""
+    return name.isprintable() and name not in _NOT_SET and not any(map(str.isspace, name))
 
 
 def _reader(row: Mapping[str, str], label: str) -> RecordReader:

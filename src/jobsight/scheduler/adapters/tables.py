@@ -31,6 +31,7 @@ from jobsight.scheduler.fields import (
     amount,
     count_gpus,
     cpu_time,
+    explain,
     flags,
     from_wait_status,
     hosts,
@@ -53,6 +54,7 @@ from jobsight.scheduler.fields import (
     read_tres,
     real,
     seconds,
+    storable,
     text_only,
     text_or_none,
     time,
@@ -112,9 +114,9 @@ class Table:
                 if value is None or value == "":
                     continue
                 try:
-                    converted = convert(value)
+                    converted = storable(convert(value))
                 except CONVERSION_ERRORS as error:
-                    reader.report(path, value, str(error))
+                    reader.report(path, value, explain(error, value))
                     continue
                 if converted is not None:
                     values[field] = converted
@@ -248,8 +250,10 @@ def _cpus_in_state(index: int) -> Converter:
     """sinfo's CPUsState: allocated/idle/other/total."""
 
     def convert(text: str) -> int:
-        allocated, idle, other, total = (int(part) for part in text.split("/"))
-        return (allocated, idle, other, total)[index]
+        parts = text.split("/")
+        if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts):
+            raise ValueError(f"{text[:40]!r} is not a count of CPUs in four states")
+        return int(parts[index])
 
     return convert
 
@@ -269,7 +273,7 @@ def _pyslurm_load(value: Any) -> float | None:
 def _pyslurm_gres(value: Any) -> dict[str, int]:
     """An object in the newer interface."""
     if isinstance(value, dict):
-        return {str(name): int(count) for name, count in value.items()}
+        return {str(name): amount(count) or 0 for name, count in value.items()}
     return read_gres(value)
 
 
@@ -312,7 +316,7 @@ JOB = Table(
     Field("cluster", text_or_none, queue="cluster", accounting="cluster association.cluster",
           sacct="Cluster", pyslurm_db="cluster"),
     Field("job_id", amount, queue="job_id", accounting="job_id",
-          sacct=(int, "JobIDRaw"), squeue="JobID",
+          sacct="JobIDRaw", squeue="JobID",
           pyslurm="job_id id", pyslurm_db="jobid id"),
     Field("sluid", text_or_none, queue="sluid step_id.sluid", accounting="sluid step_id.sluid",
           sacct="SLUID"),

@@ -192,6 +192,9 @@ def iterate_records(
                 if not row[0].startswith("\n"):
                     raise AdaptError(f"{what} gave rows that do not end with a newline")
                 row[0] = row[0][1:]
+            else:
+                # A login script may have written lines before; no first column has a newline.
+                row[0] = row[0].rpartition("\n")[2]
             first = False
             yield row
         del fields[:end]

@@ -104,10 +104,15 @@ class RecordedSource:
         return Jobs(_of_jobs(reply), reply.problems)
 
     def _documents(self, names: tuple[str, ...], key: str) -> Iterator[Any]:
-        for file in self._files(names):
+        files = self._files(names)
+        listed = 0
+        for file in files:
             document = decode_json(b"".join(read_chunks(file)), file.name)
             if not isinstance(document, dict) or key in document:
+                listed += 1
                 yield document
+        if files and not listed:
+            raise NoList(f"no recorded reply of {', '.join(names)} has a list of {key}")
 
     def _files(self, names: tuple[str, ...] | str) -> list[Path]:
         matches: Callable[[Path], bool] = lambda file: file.name.startswith(names)  # noqa: E731
