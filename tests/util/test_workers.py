@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 
 import pytest
 
 from jobsight.errors import JobsightError
+from jobsight.server.api.health import read_health
+from jobsight.store.store import Store
 from jobsight.util.backoff import Backoff
 from jobsight.util.workers import INTERNAL_ERROR, PeriodicWorker, in_background
+from tests.waiting import wait_until
 
 logger = logging.getLogger("jobsight.tests")
 
@@ -115,3 +119,25 @@ def test_background_work_ends_with_the_block() -> None:
     with in_background("test", work):
         assert not ended.is_set()
     assert ended.is_set()
+
+
+# Fault 10: a failure of any background worker is a reason in the health of the server.
+def test_the_reason_of_a_failing_worker_is_in_the_health(tmp_path: Path) -> None:
+    failed = threading.Event()
+
+    def work(stopped: threading.Event) -> None:
+        failed.set()
+        raise ZeroDivisionError("a bug")
+
+    worker = PeriodicWorker("w", work, 3600, logger=logger, failure="the work failed")
+    with Store.open(tmp_path / "store.db") as store:
+        assert read_health(store).healthy
+        with worker:
+            assert failed.wait(30)
+            wait_until(lambda: bool(worker.reason))
+            health = read_health(store)
+            assert not health.healthy
+            assert [(each.worker, each.reason) for each in health.workers] == [
+                ("w", INTERNAL_ERROR)
+            ]
+        assert read_health(store).workers == []

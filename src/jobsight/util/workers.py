@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,14 @@ from jobsight.util.log_once import LogOnce
 STOP_TIMEOUT = 5.0
 #: The reason after an exception that is not a JobsightError.
 INTERNAL_ERROR = "internal error, see the log"
+
+
+_running: weakref.WeakSet[PeriodicWorker] = weakref.WeakSet()
+
+
+def worker_reasons() -> dict[str, str]:
+    """Why the last call of each running worker of this process failed; empty if it succeeded."""
+    return {worker.name: worker.reason for worker in sorted(_running, key=lambda each: each.name)}
 
 
 class PeriodicWorker:
@@ -55,6 +64,7 @@ class PeriodicWorker:
 
     def start(self) -> None:
         self._thread.start()
+        _running.add(self)
 
     def wake(self) -> None:
         """Work now instead of at the end of the interval; a backoff is not shortened."""
@@ -62,6 +72,7 @@ class PeriodicWorker:
 
     def stop(self) -> None:
         """Stop after the call in progress, and wait for it up to the stop timeout."""
+        _running.discard(self)
         self.stopped.set()
         self._woken.set()
         if self._thread.is_alive():

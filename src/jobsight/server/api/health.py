@@ -20,6 +20,7 @@ from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
 from jobsight.util.outer import Time
+from jobsight.util.workers import worker_reasons
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,6 +46,14 @@ class SinkHealth(msgspec.Struct):
     reason: str
 
 
+class WorkerHealth(msgspec.Struct):
+    """The state of one background worker of the server: retention, software, archive ..."""
+
+    worker: str
+    healthy: bool
+    reason: str
+
+
 class Health(msgspec.Struct):
     """The state of the server; healthy if every part is."""
 
@@ -52,6 +61,7 @@ class Health(msgspec.Struct):
     store: str
     clusters: list[ClusterHealth]
     sinks: list[SinkHealth]
+    workers: list[WorkerHealth] = []
 
 
 def create_health_router(
@@ -84,8 +94,9 @@ def read_health(store: Store) -> Health:
     """Read the state from the store, which also checks that the store is available."""
     clusters = [_cluster(_state(store, name)) for name in _clusters(store)]
     sinks = [SinkHealth(name, not reason, reason) for name, reason in read_reasons(store).items()]
-    healthy = all(cluster.healthy for cluster in clusters) and all(sink.healthy for sink in sinks)
-    return Health(healthy, store.database.where, clusters, sinks)
+    workers = [WorkerHealth(name, not why, why) for name, why in worker_reasons().items()]
+    healthy = all(part.healthy for part in (*clusters, *sinks, *workers))
+    return Health(healthy, store.database.where, clusters, sinks, workers)
 
 
 def _clusters(store: Store) -> list[str]:
