@@ -95,7 +95,8 @@ def read_health(store: Store) -> Health:
     clusters = [_cluster(_state(store, name)) for name in _clusters(store)]
     sinks = [SinkHealth(name, not reason, reason) for name, reason in read_reasons(store).items()]
     workers = [WorkerHealth(name, not why, why) for name, why in worker_reasons().items()]
-    healthy = all(part.healthy for part in (*clusters, *sinks, *workers))
+    parts: list[ClusterHealth | SinkHealth | WorkerHealth] = [*clusters, *sinks, *workers]
+    healthy = all(part.healthy for part in parts)
     return Health(healthy, store.database.where, clusters, sinks, workers)
 
 
