@@ -11,6 +11,8 @@ import pytest
 
 from jobsight.cli import doctor
 from jobsight.cli.doctor import Check, summary
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from tests.agent.workloads import JOBSIGHT
 
 CLI = [*JOBSIGHT, "doctor"]
@@ -112,7 +114,7 @@ def test_a_slurm_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path:
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    check = doctor._slurm()
+    check = doctor._slurm(Settings())
     assert check.verdict == "partly"
     assert "do not answer" in check.found
 
@@ -125,10 +127,52 @@ def test_a_slurm_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     (tmp_path / "sacct").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(subprocess, "run", hang)
-    assert doctor._slurm().verdict == "partly"
+    assert doctor._slurm(Settings()).verdict == "partly"
 
 
 def test_no_descriptor_is_left_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    doctor.examine()
+    doctor.examine(Settings())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# Fault 19: a node has only the packages of the agent, and the settings were ignored.
+def test_on_a_node_with_the_packages_of_the_agent_only(tmp_path: Path) -> None:
+    settings = tmp_path / "jobsight.toml"
+    token = tmp_path / "token"
+    token.write_text("a-token-of-this-cluster\n")
+    token.chmod(0o644)
+    settings.write_text(
+        f'[server]\nurl = "https://server.test"\ntoken_file = "{token}"\n'
+        f'[agent]\nspool = "{tmp_path}/own-spool"\n'
+        f'[scheduler]\nslurm_directory = "{tmp_path}/no-slurm"\n'
+    )
+    absent = "typer rich sqlalchemy alembic numpy fastapi starlette pydantic uvicorn jinja2 pyarrow"
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent.split()!r}))\n"
+        "from jobsight.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+
+    def checks(*arguments: str, **variables: str) -> dict[str, str]:
+        shown = subprocess.run(
+            [sys.executable, "-c", program, "doctor", "--json", *arguments],
+            capture_output=True, check=False, timeout=60, text=True, env=os.environ | variables,
+        )  # fmt: skip
+        assert (shown.returncode, shown.stderr) == (0, "")
+        return {check["name"]: check["found"] for check in json.loads(shown.stdout)["checks"]}
+
+    for found in (checks("--config", str(settings)), checks(JOBSIGHT_CONFIG=str(settings))):
+        assert f"({tmp_path}/own-spool)" in found["disk"]
+        assert f"{tmp_path}/no-slurm" in found["Slurm"]
+        assert f"chmod 600 {token}" in found["server"]
+    other = checks("--config", str(settings), JOBSIGHT_AGENT__SPOOL=f"{tmp_path}/of-variable")
+    assert f"({tmp_path}/of-variable)" in other["disk"]
+
+
+# Fault 19: the example without scheduler.interval left ended jobs RUNNING.
+def test_the_example_of_the_server_queries_slurm(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/deployment.md").read_text()
+    example = text.partition("## The server")[2].partition("```toml\n")[2].partition("```")[0]
+    file = tmp_path / "jobsight.toml"
+    file.write_text(example)
+    assert load_settings(file, {}).scheduler.interval > 0

@@ -1,15 +1,19 @@
 """``jobsight token``, as it is typed."""
 
 import json
+import os
+import pwd
 import stat
 from pathlib import Path
 
 import pytest
 
+from jobsight.cli import token as token_command
 from jobsight.cli.main import main
 from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens, digest_of
-from jobsight.transport.running_server import read_token
+from jobsight.transport.running_server import TokenError, read_token
+from tests.user import NOBODY, as_a_user
 
 
 class Typed:
@@ -30,7 +34,8 @@ def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
 
 def test_a_new_token_is_alone_on_the_output(typed: Typed) -> None:
     code, out, err = typed("add", "--cluster", "alpha", "--label", "[nodes]")
-    assert (code, err) == (0, "token 1 of cluster alpha\n")
+    assert code == 0
+    assert err.startswith("token 1 of cluster alpha\n")
     assert len(out.split()) == 1
     with Store.open(typed.store) as store:
         found = Tokens(store.database).find(digest_of(out.strip()))
@@ -91,3 +96,53 @@ def test_mistakes_are_one_line(typed: Typed, arguments: list[str], words: str) -
     assert err.count("\n") == 1
     assert words in err
     assert not typed.store.exists()
+
+
+# Fault 19: `token add` as root before the first start left a store that the server could not open.
+@pytest.mark.root
+def test_a_store_that_root_creates_belongs_to_the_user_of_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def usable(store: Path) -> bool:
+        with as_a_user():
+            if not os.access(store, os.W_OK, effective_ids=True):
+                return False
+            with Store.open(store) as opened:
+                return bool(Tokens(opened.database).list(None))
+
+    for directory in (*tmp_path.parents, tmp_path):
+        if directory.is_relative_to("/tmp/pytest-of-root"):
+            directory.chmod(0o755)
+    owned = tmp_path / "owned"
+    owned.mkdir()
+    os.chown(owned, NOBODY, NOBODY)
+    assert main(["token", "add", "--store", str(owned / "store.db")]) == 0
+    assert usable(owned / "store.db")
+
+    # No such user, or a directory of root: the command says what to do.
+    monkeypatch.setattr(token_command, "_SERVER_USER", "nobody-of-that-name")
+    assert main(["token", "add", "--store", str(tmp_path / "fresh" / "store.db")]) == 0
+    assert f"chown -R USER: {tmp_path / 'fresh'}" in capsys.readouterr().err
+    monkeypatch.setattr(token_command, "_SERVER_USER", pwd.getpwuid(NOBODY).pw_name)
+    assert main(["token", "add", "--store", str(tmp_path / "of-root.db")]) == 0
+    assert f"chown -R USER: {tmp_path}" in capsys.readouterr().err
+    assert tmp_path.stat().st_uid == 0
+
+    # A directory that did not exist goes to the user of the unit.
+    assert main(["token", "add", "--store", str(tmp_path / "new" / "store.db")]) == 0
+    assert usable(tmp_path / "new" / "store.db")
+
+
+# Fault 19: a node's token file with mode 0644 got the advice for the server's.
+def test_the_advice_about_a_mode_depends_on_whose_token_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("x" * 40)
+    file.chmod(0o644)
+    with pytest.raises(TokenError, match=f"chmod 600 {file}.*jobsight token rotate"):
+        read_token(file)
+    with pytest.raises(TokenError, match="the server creates a new one"):
+        read_token(file, own=True)
+    file.write_text("short")
+    file.chmod(0o600)
+    with pytest.raises(TokenError, match="jobsight token add"):
+        read_token(file)

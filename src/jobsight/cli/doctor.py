@@ -26,30 +26,36 @@ from jobsight.agent.processes.netlink import (
     EventsUnavailable,
     Taskstats,
 )
-from jobsight.cli.arguments import CommandParser, add_json_option
+from jobsight.cli.arguments import CommandParser, add_config_option, add_json_option
 from jobsight.cli.output import write_json
 from jobsight.config import paths
+from jobsight.config.load import load_settings
+from jobsight.config.settings import Settings
 from jobsight.reports.units import format_bytes
+from jobsight.transport.running_server import TokenError, read_token
 
 #: What a verdict is called, and its ANSI colour.
 _MARKS = {"good": ("yes", "32"), "partly": ("part", "33"), "missing": ("no", "31")}
 _BOLD, _DIM = "1", "2"
 #: A machine is complete without these.
-_OPTIONAL = ("Slurm", "GPU")
+_OPTIONAL = ("Slurm", "GPU", "server")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("doctor", doctor.__doc__)
     add_json_option(parser)
+    add_config_option(parser)
     return parser.run(doctor, arguments)
 
 
-def doctor(*, json: bool) -> None:
+def doctor(*, json: bool, config: str | None) -> None:
     """Show what can be measured on this machine: exactly, by polling or not at all, and why.
 
-    Each source is tried: the command starts child processes and reads their events.
+    Each source is tried: the command starts child processes and reads their events. The settings
+    are those that the agent would use: store, spool, server and Slurm's commands are taken from
+    them.
     """
-    checks = examine()
+    checks = examine(load_settings(config))
     if json:
         write_json({"checks": checks, "therefore": summary(checks)})
         return
@@ -102,7 +108,7 @@ class Check(msgspec.Struct, frozen=True):
     therefore: str
 
 
-def examine() -> list[Check]:
+def examine(settings: Settings) -> list[Check]:
     """Try everything, in the order in which it matters."""
     checks: list[Callable[[], Check]] = [
         _privileges,
@@ -111,9 +117,10 @@ def examine() -> list[Check]:
         _process_events,
         _exit_records,
         _kernel_children,
-        _slurm,
+        lambda: _slurm(settings),
         _graphics,
-        _disk,
+        lambda: _disk(settings),
+        lambda: _server(settings),
     ]
     return [check() for check in checks]
 
@@ -288,13 +295,19 @@ def _kernel_children() -> Check:
     )
 
 
-def _slurm() -> Check:
-    found = [name for name in _SLURM_COMMANDS if shutil.which(name)]
+def _slurm(settings: Settings) -> Check:
+    directory = settings.scheduler.slurm_directory
+    found = {name: path for name in _SLURM_COMMANDS if (path := shutil.which(name, path=directory))}
     if not found:
-        return Check("Slurm", "missing", "no Slurm commands on PATH", "`jobsight run` makes jobs")
+        where = f"in {directory} (scheduler.slurm_directory)" if directory else "on PATH"
+        return Check("Slurm", "missing", f"no Slurm commands {where}", "`jobsight run` makes jobs")
     try:
         answer = subprocess.run(
-            [found[0], "--version"], capture_output=True, text=True, timeout=10, check=False
+            [*list(found.values())[:1], "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         answer = None
@@ -320,19 +333,43 @@ def _graphics() -> Check:
     return Check("GPU", "missing", "none found", "no GPU figures")
 
 
-def _disk() -> Check:
+def _disk(settings: Settings) -> Check:
     parts = []
     little = False
-    for title, folder in (("store", paths.data_directory()), ("spool", paths.spool_directory())):
-        there = folder
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free
+    directories = {
+        "store": paths.store_directory(settings.store.location),
+        "spool": Path(settings.agent.spool),
+    }
+    if "://" in settings.store.location:
+        del directories["store"]
+    for title, directory in directories.items():
+        existing = directory.absolute()
+        while not os.access(existing, os.F_OK):
+            existing = existing.parent
+        free = shutil.disk_usage(existing).free
         little = little or free < _LITTLE_ROOM
-        parts.append(f"{format_bytes(free)} free for the {title} ({folder})")
+        parts.append(f"{format_bytes(free)} free for the {title} ({directory})")
     return Check(
         "disk",
         "partly" if little else "good",
         "; ".join(parts),
         "room is short: batches may be dropped" if little else "room enough",
+    )
+
+
+def _server(settings: Settings) -> Check:
+    url, token_file = settings.server.url, settings.server.token_file
+    if url is None:
+        return Check(
+            "server",
+            "missing",
+            "server.url is not set",
+            "the agent writes to the store of this machine or to the server that runs on it",
+        )
+    try:
+        read_token(Path(token_file or paths.token_file(settings.store.location)))
+    except TokenError as error:
+        return Check("server", "partly", f"{url}; {error}", "batches wait in the spool")
+    return Check(
+        "server", "good", f"{url}; the token can be read", "batches are sent when it answers"
     )

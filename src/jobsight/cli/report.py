@@ -165,7 +165,7 @@ def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
     record = read_running_server(file)
     if record is None:
         return None
-    token = read_token(Path(record.token_file))
+    token = read_token(Path(record.token_file), own=True)
     if wanted is None:
         query = urlencode({"user": user, "limit": 1})
         rows = _get(record, f"/api/v1/jobs?{query}", token, _Rows).jobs

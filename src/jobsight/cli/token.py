@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ from jobsight.cli.arguments import (
     one_of,
 )
 from jobsight.cli.output import Table, print_table, write_json
+from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from jobsight.store.tokens import ClusterToken
 
 _HOUR = 3600 * SECOND
+#: The user in deploy/systemd/jobsight-server.service.
+_SERVER_USER = "jobsight"
 
 
 class Action(StrEnum):
@@ -64,6 +69,8 @@ def token(
     from jobsight.store.store import Store
     from jobsight.store.tokens import Tokens
 
+    new = "://" not in location and not Path(location).exists()
+    created_directory = new and not Path(location).absolute().parent.exists()
     with Store.open(location) as opened:
         tokens = Tokens(opened.database)
         until = None if expires is None else time.time_ns() + round(expires * 24 * _HOUR)
@@ -83,6 +90,49 @@ def token(
                 f"token {number} replaces token {old.name}, which stays valid for {hours:g} h",
                 file=sys.stderr,
             )
+    if new and paths.is_root():
+        _hand_over(Path(location).absolute(), created_directory)
+
+
+def _hand_over(store: Path, created_directory: bool) -> None:
+    """Give a store that root has just created to the user of the server, which is not root.
+
+    That user owns the directory of the store. A directory that was created with the store goes to
+    the user that the unit of the server names.
+    """
+    directory = store.parent
+    status = directory.stat()
+    user, group = status.st_uid, status.st_gid
+    if user == 0:
+        try:
+            entry = pwd.getpwnam(_SERVER_USER) if created_directory else None
+        except KeyError:
+            entry = None
+        if entry is None:
+            print(
+                f"{store} belongs to root; if the server runs as another user, run "
+                f"`chown -R USER: {directory}` before its first start",
+                file=sys.stderr,
+            )
+            return
+        user, group = entry.pw_uid, entry.pw_gid
+        os.chown(directory, user, group)
+    for suffix in ("", "-wal", "-shm"):
+        _give(f"{store}{suffix}", user, group)
+
+
+def _give(file: str, user: int, group: int) -> None:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        # Another user owns the directory and may have put a link to a file of root there.
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            os.fchown(descriptor, user, group)
+    finally:
+        os.close(descriptor)
 
 
 def _check_options(action: Action, id: int | None, **given: object) -> None:

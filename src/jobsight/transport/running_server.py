@@ -83,13 +83,16 @@ def load_token(file: Path) -> str:
     try:
         return _create(file)
     except FileExistsError:
-        return read_token(file)
+        return read_token(file, own=True)
     except OSError as error:
         raise TokenError(f"the token file {file} cannot be written: {error.strerror}") from None
 
 
-def read_token(file: Path) -> str:
-    """Read the token of a file that only its owner can read."""
+def read_token(file: Path, *, own: bool = False) -> str:
+    """Read the token of a file that only its owner can read.
+
+    ``own`` is the server's token, which the server creates; a cluster's token is copied to nodes.
+    """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -99,17 +102,28 @@ def read_token(file: Path) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise TokenError(f"the token file {file} is not a regular file")
         if status.st_mode & 0o077:
+            advice = (
+                "delete it, and the server creates a new one that only you can read"
+                if own
+                else f"run `chmod 600 {file}`, and replace the token with `jobsight token rotate` "
+                "on the server if others may have read it"
+            )
             raise TokenError(
                 f"the token file {file} can be used by others (mode {status.st_mode & 0o777:04o}); "
-                "delete it, and the server creates a new one that only you can read"
+                f"{advice}"
             )
         token = os.read(descriptor, 4096).strip()
     finally:
         os.close(descriptor)
     if len(token) < _MIN_LENGTH:
+        advice = (
+            "delete it, and the server creates a new one"
+            if own
+            else "expected the token that `jobsight token add` prints on the server"
+        )
         raise TokenError(
             f"the token file {file} holds {'nothing' if not token else 'too short a token'}; "
-            "delete it, and the server creates a new one"
+            f"{advice}"
         )
     try:
         text = token.decode("ascii")
