@@ -169,9 +169,9 @@ def test_uses_are_written_together_and_not_with_each_batch(
     client: TestClient, tokens: Tokens, ring: TokenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    original = Tokens.note_used
+    original = Tokens.record_use
     monkeypatch.setattr(
-        Tokens, "note_used", lambda self, uses: (written.append(uses), original(self, uses))
+        Tokens, "record_use", lambda self, uses: (written.append(uses), original(self, uses))
     )
     made = [tokens.add("alpha")[1] for _ in range(2)]
     for token in made * 3:
@@ -198,7 +198,7 @@ def test_uses_wait_for_a_store_that_cannot_be_written(
 
     ring.record_use(tokens.list()[0])
     with monkeypatch.context() as patched:
-        patched.setattr(Tokens, "note_used", fail)
+        patched.setattr(Tokens, "record_use", fail)
         ring.write_uses()
     assert tokens.list()[0].used is None
     ring.write_uses()

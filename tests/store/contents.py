@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from sqlalchemy import select
 
-from jobsight.store.maintenance.check import Checked, Checker
+from jobsight.store.maintenance.check import Checker, CheckResult
 from jobsight.store.maintenance.dump import TABLES
 from jobsight.store.store import Store
 
@@ -40,7 +40,7 @@ def answers(store: Store) -> list[Any]:
     return said
 
 
-def check(store: Store, **more: bool) -> Checked:
+def check(store: Store, **more: bool) -> CheckResult:
     return Checker(store.database, **more).run()
 
 

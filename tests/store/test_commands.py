@@ -60,7 +60,7 @@ def test_check(at: str, store: Store, capsys: pytest.CaptureFixture[str]) -> Non
     with store.database.write() as transaction:
         transaction.execute("UPDATE chunks SET rows = 1")
     shown = _run(capsys, "check", code=1)
-    assert shown.count("its column rows says 1, its bytes 600\n") == 3
+    assert shown.count("its column rows is 1, expected 600\n") == 3
     assert "on n1: its column" in shown
     document = msgspec.json.decode(_run(capsys, "check", "--json", code=1))
     assert (document["sound"], len(document["faults"])) == (False, 3)

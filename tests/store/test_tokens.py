@@ -68,5 +68,5 @@ def test_the_life_of_a_token(tokens: Tokens) -> None:
 def test_an_older_use_does_not_overwrite_a_newer_one(tokens: Tokens) -> None:
     tokens.add("alpha")
     for used in (7, 9, 5):
-        tokens.note_used({1: used, 99: used})
+        tokens.record_use({1: used, 99: used})
     assert [token.used for token in tokens.list()] == [9]

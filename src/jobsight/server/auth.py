@@ -301,7 +301,7 @@ class TokenCache:
         if not uses:
             return
         try:
-            Tokens(self._store.database).note_used(uses)
+            Tokens(self._store.database).record_use(uses)
         except StoreError:
             with self._mutex:
                 self._uses = uses | self._uses

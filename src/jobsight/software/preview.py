@@ -86,7 +86,9 @@ def _add_run(transaction: Transaction, run_id: int, changes: dict[bytes, Change]
     run = rollups.read_run(transaction, run_id)
     if run is None:
         return
-    nodes = rollups.read_nodes(transaction, rollups.ONE, {"id": run_id}).nodes.get(run_id, {})
+    nodes = rollups.read_nodes(transaction, rollups.SINGLE_RUN, {"id": run_id}).nodes.get(
+        run_id, {}
+    )
     counted: set[int] = set()
     for share in shares_of_run(run, with_day_boundaries(transaction, run, nodes)):
         change = changes.get(share.digest)

@@ -43,11 +43,11 @@ def filled(store: Store) -> Store:
 
 #: What is changed, where it is found, and what is said of it.
 REPAIRABLE = [
-    ("UPDATE chunks SET first = first - 1 WHERE level = 2", "chunk", "column first says"),
-    ("UPDATE chunks SET last = last + 1 WHERE level = 2", "chunk", "column last says"),
-    ("UPDATE chunks SET rows = 7", "chunk", "column rows says 7"),
+    ("UPDATE chunks SET first = first - 1 WHERE level = 2", "chunk", "column first is"),
+    ("UPDATE chunks SET last = last + 1 WHERE level = 2", "chunk", "column last is"),
+    ("UPDATE chunks SET rows = 7", "chunk", "column rows is 7"),
     ("UPDATE chunks SET summary = NULL", "chunk", "summary is missing"),
-    ("UPDATE run_nodes SET open_chunks = 5", "on n1", "open_chunks says 5"),
+    ("UPDATE run_nodes SET open_chunks = 5", "on n1", "open_chunks is 5"),
     ("UPDATE run_nodes SET last_sample = 5 WHERE node = 'a'", "on a", "reach beyond"),
     ("UPDATE runs SET cpu_time = cpu_time + 1", "run c1:0:", "cpu_time is 1001, that of"),
     ("UPDATE runs SET memory_peak = 77", "run c1:9:", "memory_peak is 77, that of its nodes"),
@@ -103,7 +103,7 @@ def test_rows_without_their_parents_are_named(filled: Store) -> None:
         _change(filled, "DELETE FROM run_nodes WHERE node = 'a'")
     found = check(filled)
     assert [fault.text for fault in found.faults if fault.where.startswith("chunks")] == [
-        "there is no row of run_nodes to it"
+        "it refers to a missing row of run_nodes"
     ]
 
 
@@ -190,7 +190,7 @@ def test_compact_joins_what_was_left_apart(store: Store) -> None:
 def test_compact_gives_the_room_of_what_went_back(store: Store) -> None:
     fill(store, range(150), age=50, now=NOW)
     summed(store)
-    prune(store.database, RetentionSettings(runs=10), NOW, rest=lambda seconds: None)
+    prune(store.database, RetentionSettings(runs=10), NOW, pause=lambda seconds: None)
     assert take_inventory(store.database).runs == 0
     done = compact(store.database, vacuum=False)
     assert done.size_after == done.size_before or store.database.postgresql
@@ -269,7 +269,7 @@ from tests.store.many import NOW
 retention.NODES_BATCH_SIZE = retention.DOWNSAMPLED_BATCH_SIZE = 5
 keep = RetentionSettings(series=10, downsampled=30, executables=30, runs=60)
 with Store.open(sys.argv[1]) as store:
-    retention.prune(store.database, keep, NOW, rest=lambda seconds: print("rest", flush=True))
+    retention.prune(store.database, keep, NOW, pause=lambda seconds: print("rest", flush=True))
 """
 
 

@@ -27,7 +27,7 @@ FOREVER = RetentionSettings(series=0)
 
 def _prune(store: Store, **keep: float) -> dict[str, retention.Pruned]:
     settings = RetentionSettings(**({"series": 0} | keep))
-    return prune(store.database, settings, NOW, rest=lambda seconds: None)
+    return prune(store.database, settings, NOW, pause=lambda seconds: None)
 
 
 def _pruned(store: Store, job: int) -> int:
@@ -146,7 +146,7 @@ def test_runs_of_many_nodes_go_in_several_transactions(
     assert store.write(batch(info(1, start, end=end), info(2, start, end=end), *parts))
     summed(store)
     rests: list[float] = []
-    prune(store.database, RetentionSettings(series=0, runs=1), NOW, rest=rests.append)
+    prune(store.database, RetentionSettings(series=0, runs=1), NOW, pause=rests.append)
     assert len(rests) == 4
     assert store.info().nodes == store.info().runs == store.info().paths == 0
 
@@ -166,7 +166,7 @@ def test_what_comes_while_it_is_pruned_stays(store: Store) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retention, "NODES_BATCH_SIZE", 1)
-        prune(store.database, RetentionSettings(series=0, runs=1), NOW, rest=rest)
+        prune(store.database, RetentionSettings(series=0, runs=1), NOW, pause=rest)
     assert [run.info.job_id for run in store.runs()] == [1]
 
 

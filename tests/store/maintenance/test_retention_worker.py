@@ -10,7 +10,7 @@ import pytest
 from jobsight.config.settings import RetentionSettings, Settings
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.maintenance import retention
-from jobsight.store.maintenance.retention import DAY, claim, retention_worker, run_retention
+from jobsight.store.maintenance.retention import DAY, claim, retention_worker
 from jobsight.store.store import Store
 from tests.store.many import count, fill, summed
 from tests.waiting import wait_until
@@ -30,7 +30,7 @@ def test_it_prunes_beside_the_server(store: Store) -> None:
     fill(store, range(3), age=50, now=time.time_ns())
     fill(store, range(3, 5), age=5, now=time.time_ns())
     summed(store)
-    with retention_worker(store, RetentionSettings(runs=10), first=0):
+    with retention_worker(store, RetentionSettings(runs=10), first_delay=0):
         wait_until(lambda: store.count_runs() == 2)
     assert store.count_runs() == 2
     assert count(store, "checkpoints", "name = 'retention' AND value > 0") == 1
@@ -47,16 +47,12 @@ def test_a_store_that_fails_does_not_end_it(
 
     monkeypatch.setattr(retention, "claim", fail)
     monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.01)
-    stopped = threading.Event()
-    thread = threading.Thread(
-        target=run_retention, args=(store.database, RetentionSettings(), stopped, 0.0)
-    )
-    with caplog.at_level(logging.CRITICAL, "jobsight.store"):
-        thread.start()
+    with (
+        caplog.at_level(logging.CRITICAL, "jobsight.store"),
+        retention_worker(store, RetentionSettings(), first_delay=0),
+    ):
         assert all(tried.acquire(timeout=60) for _ in range(3))
-        stopped.set()
-        thread.join(60)
-    assert not thread.is_alive()
+    wait_until(lambda: "jobsight-prune" not in {thread.name for thread in threading.enumerate()})
 
 
 @pytest.mark.parametrize("daily", [True, False])

@@ -5,44 +5,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import text
 
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
-from jobsight.store.database import Database
-from jobsight.store.maintenance.check import LATE
+from jobsight.store.database import Database, Transaction
 from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.maintenance.inventory import disk_free, size_of
 from jobsight.store.maintenance.retention import PATHS_BATCH_SIZE, remove_paths
 from jobsight.store.schema.tables import metadata
 from jobsight.store.series.blocks import join_chunks
 from jobsight.store.series.codec import ChunkError
+from jobsight.store.sql.load import load_statements
 
 logger = logging.getLogger(__name__)
 
-#: Nothing more is expected of a run that ended this long ago.
+#: A run that ended this long ago is not expected to get more data.
 QUIET_PERIOD = 3600 * SECOND
 BATCH_SIZE = 500
 
-#: Nodes of ended runs whose chunks were never joined; downsampled series are left alone.
-_UNJOINED = f"""
-    SELECT run_nodes.id, run_nodes.cluster, run_nodes.job_id
-    FROM run_nodes JOIN runs ON runs.id = run_nodes.run_id
-    WHERE run_nodes.id > :after AND runs."end" < :before
-        AND EXISTS (SELECT 1 FROM chunks WHERE run_node_id = run_nodes.id AND level < 2)
-        AND NOT EXISTS (
-            SELECT 1 FROM chunks WHERE run_node_id = run_nodes.id AND resolution IS NOT NULL)
-    ORDER BY run_nodes.id LIMIT {BATCH_SIZE}
-"""
-_SIZE = "SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE run_node_id = :id"
-_NONE_OPEN = "UPDATE run_nodes SET open_chunks = 0 WHERE id = :id"
-_UNUSED = f"""
-    SELECT id FROM paths WHERE id > :after
-        AND NOT EXISTS (SELECT 1 FROM executables WHERE path_id = paths.id)
-    ORDER BY id LIMIT {PATHS_BATCH_SIZE}
-"""
+_SQL: Final = load_statements("maintenance")
 
 
 class Compacted(msgspec.Struct):
@@ -73,11 +58,11 @@ def compact(
     for id, lock in _unjoined_nodes(database, before):
         _join(database, id, lock, done)
         progress("nodes joined", done.nodes, 0)
-    for ids in _unused_paths(database):
-        done.paths += remove_paths(database, ids)
+    for rows in _pages(database, "unused_paths", PATHS_BATCH_SIZE):
+        done.paths += remove_paths(database, [id for (id,) in rows])
     with database.write() as transaction:
         # Retention examines runs again that got data late.
-        transaction.execute(f"UPDATE runs SET pruned = 0 WHERE {LATE}")
+        transaction.execute(f"UPDATE runs SET pruned = 0 WHERE id IN ({_SQL['late_runs']})")
     if vacuum:
         progress("free pages", 0, 1)
         _vacuum(database)
@@ -91,46 +76,45 @@ def compact(
 
 
 def _unjoined_nodes(database: Database, before: int) -> Iterator[tuple[int, str]]:
+    for rows in _pages(database, "unjoined_nodes", BATCH_SIZE, before=before):
+        yield from ((id, f"{cluster} {job_id}") for id, cluster, job_id in rows)
+
+
+def _pages(database: Database, query: str, limit: int, **values: int) -> Iterator[list[Any]]:
+    """The rows of a query in pages, by the id in the first column."""
     after = -1
     while True:
         with database.read() as connection:
-            values = {"after": after, "before": before}
-            found = list(connection.execute(text(_UNJOINED), values))
-        yield from ((id, f"{cluster} {job_id}") for id, cluster, job_id in found)
-        if len(found) < BATCH_SIZE:
+            parameters = {"after": after, "limit": limit, **values}
+            rows = list(connection.execute(text(_SQL[query]), parameters))
+        if rows:
+            yield rows
+        if len(rows) < limit:
             return
-        after = found[-1][0]
+        after = rows[-1][0]
 
 
 def _join(database: Database, id: int, lock: str, done: Compacted) -> None:
-    key = {"id": id}
     try:
         with database.write() as transaction:
             transaction.lock("job", [lock])
-            before = transaction.execute(_SIZE, key).fetchone()
+            chunks_before, bytes_before = _size_of_chunks(transaction, id)
             join_chunks(transaction, id, complete=True)
-            transaction.execute(_NONE_OPEN, key)
-            after = transaction.execute(_SIZE, key).fetchone()
+            transaction.execute(_SQL["clear_open_chunks"], {"id": id})
+            chunks_after, bytes_after = _size_of_chunks(transaction, id)
     except ChunkError:
         done.damaged += 1
         return
     done.nodes += 1
-    done.chunks_before += before[0]
-    done.series_before += int(before[1])
-    done.chunks_after += after[0]
-    done.series_after += int(after[1])
+    done.chunks_before += chunks_before
+    done.series_before += bytes_before
+    done.chunks_after += chunks_after
+    done.series_after += bytes_after
 
 
-def _unused_paths(database: Database) -> Iterator[list[int]]:
-    after = -1
-    while True:
-        with database.read() as connection:
-            found = list(connection.scalars(text(_UNUSED), {"after": after}))
-        if found:
-            yield found
-            after = found[-1]
-        if len(found) < PATHS_BATCH_SIZE:
-            return
+def _size_of_chunks(transaction: Transaction, run_node_id: int) -> tuple[int, int]:
+    ((count, size),) = transaction.look_up(_SQL["size_of_chunks"], [(run_node_id,)])
+    return int(count), int(size)
 
 
 def _size(database: Database) -> int:

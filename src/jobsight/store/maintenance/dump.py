@@ -34,6 +34,7 @@ from jobsight.store.schema import tables, versions
 from jobsight.store.schema.statements import VERSION, quoted
 from jobsight.store.schema.tables import metadata
 from jobsight.store.store import Store
+from jobsight.util.durable import sync_directory
 
 #: Called with the name of the work, the amount done and the total; the total is 0 if unknown.
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -43,14 +44,20 @@ def no_progress(what: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
-#: Rows of one block; a block ends sooner where its bytes are many.
+#: Rows and bytes after which a block ends.
 ROWS = 1000
 BYTES = 1 << 20
-#: Rows that the driver fetches at once: a chunk of a series may be large.
+#: Rows that the driver fetches together, by table: a chunk of a series may be large.
 FETCHED = {"chunks": 16}
 
-#: Parents before their children, so that every reference is there when a row comes.
+#: Referenced tables before those that refer to them.
 TABLES = metadata.sorted_tables
+
+#: The level of zstd.
+LEVEL = 3
+#: Bytes of one read of a file; a message may be longer.
+_READ_SIZE = 1 << 20
+_LENGTH = struct.Struct("<I")
 
 #: A store with rows in these tables only is empty.
 _NO_CONTENT = frozenset((tables.checkpoints.name,))
@@ -75,27 +82,90 @@ class Block(msgspec.Struct, array_like=True, tag="rows"):
     rows: list[list[Any]]
 
 
+class BackupError(StoreError):
+    """A file that is not a backup, or is damaged."""
+
+
+class Closing(msgspec.Struct, array_like=True, tag="closing"):
+    """The last message."""
+
+    rows: int
+    digest: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Opening | Block | Closing).decode
+
+
+def back_up(
+    database: Database, file: Path, progress: Progress = no_progress, *, replace: bool = False
+) -> Opening:
+    """Write a store to a file, atomically, while others write to the store."""
+    if file.exists() and not replace:
+        raise BackupError(f"{file} exists already; choose another name or use --force")
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        # Jobs are private to their users: nobody else may read the file.
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened, snapshot(database) as connection:
+            opening, blocks = read(connection)
+            _write(opened, opening, blocks, progress)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(partial, file)
+        sync_directory(file.parent)
+    except OSError as error:
+        raise BackupError(f"{file} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return opening
+
+
+def restore(
+    location: str | os.PathLike[str],
+    file: Path,
+    progress: Progress = no_progress,
+    *,
+    replace: bool = False,
+) -> Opening:
+    """Create a store from a backup, which is verified before anything is changed."""
+    opening = verify(file, progress)
+    with closing(open_database(location)) as database:
+        load(database, opening, _rows(file), progress, replace=replace)
+    return opening
+
+
+def copy_store(source: str, target: str, progress: Progress = no_progress) -> Opening:
+    """Copy all rows of a store to an empty one, in one transaction."""
+    with Store.open(source) as store, closing(open_database(target)) as database:
+        if database.where == store.database.where:
+            raise StoreError(f"{source} and {target} are the same store")
+        with database.read() as connection:
+            # Before the rows are read, which may take long.
+            refuse_content(connection, database.where)
+        with snapshot(store.database) as connection:
+            opening, blocks = read(connection)
+            load(database, opening, blocks, progress)
+    return opening
+
+
 @contextmanager
 def snapshot(database: Database) -> Iterator[Connection]:
     """A consistent view of the store while others write to it."""
     with database.read() as connection:
-        if database.postgresql or _has_log(connection):
+        if database.postgresql or connection.scalar(text("PRAGMA journal_mode")) == "wal":
             yield connection
             return
     # Without WAL a reader blocks the writer: read a copy.
     with TemporaryDirectory(prefix="copy-", dir=Path(database.where).parent) as directory:
         copy = open_database(Path(directory) / "store.db")
         with closing(copy):
-            with database.engine.connect() as one, copy.engine.connect() as other:
-                source, target = one.connection, other.connection
-                assert source.driver_connection is not None
-                source.driver_connection.backup(target.driver_connection)
+            with database.engine.connect() as source, copy.engine.connect() as target:
+                driver = source.connection.driver_connection
+                assert driver is not None
+                driver.backup(target.connection.driver_connection)
             with copy.read() as connection:
                 yield connection
-
-
-def _has_log(connection: Connection) -> bool:
-    return bool(connection.scalar(text("PRAGMA journal_mode")) == "wal")
 
 
 def read(connection: Connection) -> tuple[Opening, Iterator[Block]]:
@@ -175,10 +245,12 @@ def _make_tables(connection: Connection, version: str) -> None:
 
 
 def refuse_content(connection: Connection, where: str) -> None:
-    """Raise an error where a store is not empty."""
-    there = set(inspect(connection).get_table_names()) - _NO_CONTENT
+    """Raise an error if a store is not empty."""
+    existing = set(inspect(connection).get_table_names()) - _NO_CONTENT
     for table in TABLES:
-        if table.name in there and connection.scalar(text(f"SELECT 1 FROM {table.name} LIMIT 1")):
+        if table.name in existing and connection.scalar(
+            text(f"SELECT 1 FROM {table.name} LIMIT 1")
+        ):
             raise StoreError(
                 f"the store {where} is not empty (there are rows in {table.name}); "
                 "expected a new file or an empty database; nothing was changed"
@@ -194,7 +266,7 @@ def _insert_all(
         for table in TABLES
         if inspector.has_table(table.name)
     }
-    done, whole = 0, sum(opening.counts.values())
+    done, total = 0, sum(opening.counts.values())
     driver: Any = connection.connection.driver_connection
     for block in blocks:
         names = opening.columns.get(block.table, [])
@@ -204,7 +276,7 @@ def _insert_all(
             )
         _insert(driver, block, names)
         done += len(block.rows)
-        progress("rows", done, whole)
+        progress("rows", done, total)
 
 
 def _insert(driver: Any, block: Block, names: list[str]) -> None:
@@ -224,9 +296,9 @@ def _compare(connection: Connection, expected: dict[str, int]) -> None:
         name, rows = table.name, expected.get(table.name, 0)
         if not inspect(connection).has_table(name):
             continue
-        found = connection.scalar(text(f"SELECT count(*) FROM {name}"))
-        if found != rows:
-            raise StoreError(f"{found} of {rows} rows of {name} have come; nothing was changed")
+        loaded = connection.scalar(text(f"SELECT count(*) FROM {name}"))
+        if loaded != rows:
+            raise StoreError(f"{loaded} of {rows} rows of {name} were loaded; nothing was changed")
 
 
 def _set_sequences(connection: Connection) -> None:
@@ -241,54 +313,9 @@ def _set_sequences(connection: Connection) -> None:
             )
 
 
-LEVEL = 3
-#: A piece of a file that is read at once; a message may be longer.
-_PIECE = 1 << 20
-_LENGTH = struct.Struct("<I")
-
-
-class BackupError(StoreError):
-    """A file that is not a backup, or is damaged."""
-
-
-class Closing(msgspec.Struct, array_like=True, tag="closing"):
-    """The last message."""
-
-    rows: int
-    digest: bytes
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Opening | Block | Closing).decode
-
-
-def back_up(
-    database: Database, file: Path, progress: Progress = no_progress, *, replace: bool = False
-) -> Opening:
-    """Write a store to a file, atomically, while others write to the store."""
-    if file.exists() and not replace:
-        raise BackupError(f"{file} exists already; choose another name or use --force")
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    try:
-        # Jobs are private to their users: nobody else may read the file.
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as opened, snapshot(database) as connection:
-            opening, blocks = read(connection)
-            _write(opened, opening, blocks, progress)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(partial, file)
-        _sync_directory(file.parent)
-    except OSError as error:
-        raise BackupError(f"{file} cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
-    return opening
-
-
 def _write(file: BinaryIO, opening: Opening, blocks: Iterator[Block], progress: Progress) -> None:
     digest = hashlib.blake2b(digest_size=32)
-    rows, whole = 0, sum(opening.counts.values())
+    rows, total = 0, sum(opening.counts.values())
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     with compressor.stream_writer(file, closefd=False) as stream:
 
@@ -302,22 +329,8 @@ def _write(file: BinaryIO, opening: Opening, blocks: Iterator[Block], progress: 
         for block in blocks:
             put(block)
             rows += len(block.rows)
-            progress("rows", rows, whole)
+            progress("rows", rows, total)
         put(Closing(rows, digest.digest()))
-
-
-def restore(
-    location: str | os.PathLike[str],
-    file: Path,
-    progress: Progress = no_progress,
-    *,
-    replace: bool = False,
-) -> Opening:
-    """Create a store from a backup, which is verified before anything is changed."""
-    opening = verify(file, progress)
-    with closing(open_database(location)) as database:
-        load(database, opening, _rows(file), progress, replace=replace)
-    return opening
 
 
 def verify(file: Path, progress: Progress = no_progress) -> Opening:
@@ -327,12 +340,12 @@ def verify(file: Path, progress: Progress = no_progress) -> Opening:
     if not isinstance(opening, Opening):
         raise BackupError(f"{file} is not a backup of jobsight")
     counts = dict.fromkeys(opening.counts, 0)
-    rows, whole = 0, sum(opening.counts.values())
+    rows, total = 0, sum(opening.counts.values())
     for message in messages:
         if isinstance(message, Block):
             counts[message.table] = counts.get(message.table, 0) + len(message.rows)
             rows += len(message.rows)
-            progress("rows checked", rows, whole)
+            progress("rows checked", rows, total)
     if counts != opening.counts:
         raise BackupError(f"{file} does not hold the rows that it announces")
     versions.check_known(opening.version, f"the backup {file}")
@@ -348,7 +361,7 @@ def _messages(file: Path) -> Iterator[Opening | Block | Closing]:
     digest = hashlib.blake2b(digest_size=32)
     try:
         with file.open("rb") as opened:
-            reader = zstandard.ZstdDecompressor().stream_reader(opened, read_size=_PIECE)
+            reader = zstandard.ZstdDecompressor().stream_reader(opened, read_size=_READ_SIZE)
             while True:
                 length = _read_exactly(reader, _LENGTH.size)
                 body = _read_exactly(reader, *_LENGTH.unpack(length))
@@ -371,34 +384,11 @@ def _messages(file: Path) -> Iterator[Opening | Block | Closing]:
 
 
 def _read_exactly(reader: zstandard.ZstdDecompressionReader, size: int) -> bytes:
-    # In pieces: a damaged length must not allocate gigabytes.
-    pieces = []
-    while size:
-        piece = reader.read(min(size, _PIECE))
-        if not piece:
-            raise EOFError("it ends in the middle")
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def copy_store(source: str, target: str, progress: Progress = no_progress) -> Opening:
-    """Copy all rows of a store to an empty one, in one transaction."""
-    with Store.open(source) as store, closing(open_database(target)) as database:
-        if database.where == store.database.where:
-            raise StoreError(f"{source} and {target} are the same store")
-        with database.read() as connection:
-            # Before the rows are read, which may take long.
-            refuse_content(connection, database.where)
-        with snapshot(store.database) as connection:
-            opening, blocks = read(connection)
-            load(database, opening, blocks, progress)
-    return opening
+    # In several reads: a damaged length must not allocate gigabytes.
+    data = bytearray()
+    while len(data) < size:
+        part = reader.read(min(size - len(data), _READ_SIZE))
+        if not part:
+            raise EOFError("it is truncated")
+        data += part
+    return bytes(data)

@@ -1,4 +1,4 @@
-"""The names that the store knows, and their paths."""
+"""Queries of the software names in the store, and of their paths."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jobsight.store.schema.tables import (
 )
 from jobsight.text import readable_path
 
-#: In an hour.
-_NANOSECONDS: Final = 3600e9
+#: Nanoseconds.
+_HOUR: Final = 3600e9
 
 
 class SoftwareRow(msgspec.Struct, kw_only=True):
-    """A name as the rules gave it, with all its use; places for user and project stand open."""
+    """A name from the rules and its total usage; placeholders of user and project are kept."""
 
     id: int
     #: "software", "undetermined" or "not attributed".
@@ -45,25 +45,25 @@ class SoftwareRow(msgspec.Struct, kw_only=True):
 
 
 class PathRow(msgspec.Struct, kw_only=True):
-    """A path and what it was used for in the runs that are kept."""
+    """A path and its usage in the stored runs."""
 
     path: str
-    #: False where only the command's name is known.
+    #: False if only the name of the command is known.
     path_known: bool
     jobs: int
     users: int
     executions: int
     cpu_hours: float
-    #: Its share of what its runs had, by CPU time; an estimate to put paths in order.
+    #: Its share of the allocations of its runs, by CPU time: an estimate for sorting.
     core_hours: float
-    #: When the last of its runs began, nanoseconds.
+    #: The start of its last run, in nanoseconds.
     last: int | None
-    #: None before the rules were applied, 0 if no rule matches.
+    #: None before the rules are applied, 0 if no rule matches.
     software_id: int | None
 
 
 def list_software(connection: Connection, name: str | None = None) -> list[SoftwareRow]:
-    """All names, or the versions of one, by name; and what has none."""
+    """All names, with the kinds of usage without a name; or the versions of one name."""
     by_name = select(paths.c.software_id, func.count()).group_by(paths.c.software_id)
     counts: dict[int | None, int] = {row[0]: row[1] for row in connection.execute(by_name)}
     counts[UNDETERMINED] = counts.get(UNDETERMINED, 0) + counts.pop(None, 0)
@@ -72,7 +72,7 @@ def list_software(connection: Connection, name: str | None = None) -> list[Softw
     )
     if name is not None:
         query = query.where(software.c.name == name)
-    found = [
+    rows = [
         SoftwareRow(
             id=row.id,
             software=row.name,
@@ -84,18 +84,18 @@ def list_software(connection: Connection, name: str | None = None) -> list[Softw
         for row in connection.execute(query)
     ]
     if name is None:
-        found += [SoftwareRow(id=id, kind=kind) for id, kind in KINDS.items()]
-    use = _use_by_id(connection)
-    for row in found:
+        rows += [SoftwareRow(id=id, kind=kind) for id, kind in KINDS.items()]
+    usage = _usage_by_id(connection)
+    for row in rows:
         row.paths = counts.get(row.id, 0)
-        if row.id in use:
-            row.jobs, row.users, cpu, core, last = use[row.id]
+        if row.id in usage:
+            row.jobs, row.users, cpu, core, last = usage[row.id]
             row.cpu_hours, row.core_hours = int(cpu) / HOUR, int(core) / HOUR
             row.last = date_of(last).isoformat()
-    return found
+    return rows
 
 
-def _use_by_id(connection: Connection) -> dict[int, Any]:
+def _usage_by_id(connection: Connection) -> dict[int, Any]:
     columns = software_by_day.c
     query = select(
         columns.software_id,
@@ -109,31 +109,30 @@ def _use_by_id(connection: Connection) -> dict[int, Any]:
 
 
 def find_path(connection: Connection, path: bytes) -> PathRow | None:
-    """A path, where the store has seen it."""
+    """One path; None if it is not in the store."""
     digest = hashlib.blake2b(path, digest_size=16).digest()
-    found = _paths(connection, paths.c.digest == digest, 1, None)
-    return found[0] if found else None
+    return next(iter(_paths(connection, paths.c.digest == digest, 1, None)), None)
 
 
 def paths_of(
     connection: Connection, software_ids: list[int], limit: int, since: int | None = None
 ) -> list[PathRow]:
-    """The paths of names, those with the most core hours first."""
+    """The paths of software, by decreasing core hours."""
     return _paths(connection, paths.c.software_id.in_(software_ids), limit, since)
 
 
 def use_of(connection: Connection, path_ids: list[int]) -> dict[str, PathRow]:
-    """What some paths were used for, by the readable path; one of no run is not there."""
-    found = _paths(connection, paths.c.id.in_(path_ids), len(path_ids), None)
-    return {row.path: row for row in found}
+    """The usage of some paths by the readable path, without paths that no run used."""
+    rows = _paths(connection, paths.c.id.in_(path_ids), len(path_ids), None)
+    return {row.path: row for row in rows}
 
 
 def undetermined_paths(
     connection: Connection, limit: int, since: int | None = None
 ) -> list[PathRow]:
-    """The paths that no rule knows, in runs that began since then."""
-    unknown = or_(paths.c.software_id == UNDETERMINED, paths.c.software_id.is_(None))
-    return _paths(connection, unknown, limit, since)
+    """The paths that no rule matches, in runs that started since then."""
+    unmatched = or_(paths.c.software_id == UNDETERMINED, paths.c.software_id.is_(None))
+    return _paths(connection, unmatched, limit, since)
 
 
 def _paths(
@@ -166,7 +165,7 @@ def _paths(
     )
     if since is not None:
         query = query.where(runs.c.start >= since)
-    found = connection.execute(query)
+    rows = connection.execute(query)
     return [
         PathRow(
             path=readable_path(bytes(path)),
@@ -175,9 +174,9 @@ def _paths(
             jobs=jobs,
             users=users,
             executions=int(executions),
-            cpu_hours=float(cpu) / _NANOSECONDS,
-            core_hours=float(core) / _NANOSECONDS,
+            cpu_hours=float(cpu) / _HOUR,
+            core_hours=float(core) / _HOUR,
             last=last,
         )
-        for path, software_id, known, jobs, users, executions, cpu, core, last in found
+        for path, software_id, known, jobs, users, executions, cpu, core, last in rows
     ]

@@ -1,8 +1,8 @@
-"""Update of the daily rollups, by differences: the old share of a changed run is subtracted, the
-new one added.
+"""Update of the daily rollups by differences: the old contribution of a changed run is subtracted,
+the new one added.
 
-:func:`sum_up` processes some stale runs in one transaction, in which they also lose their stale
-flag, so that a killed process leaves each run untouched or done. One process updates at a time;
+:func:`sum_up` processes some stale runs in one transaction and clears their stale flag, so that
+a killed process leaves each run either unchanged or complete. One process updates at a time;
 batches are written concurrently.
 """
 
@@ -28,102 +28,38 @@ from jobsight.store.rollups.shares import (
     with_day_boundaries,
 )
 from jobsight.store.schema.statements import quoted
+from jobsight.store.sql.load import load_statements
 
-COLUMNS = ", ".join(f'runs."{name}"' for name in RunFacts._fields)
-#: The runs that wait in a stretch of ids, and one run.
-WAITING = "runs.stale AND runs.id BETWEEN :first AND :last"
-ONE = "runs.id = :id"
+#: Conditions of the readers below: the stale runs in an interval of ids, and one run.
+STALE_BETWEEN: Final = "runs.stale AND runs.id BETWEEN :first AND :last"
+SINGLE_RUN: Final = "runs.id = :id"
 
-# Joined in this order and no other: few runs are chosen, whatever a planner takes their number
-# to be.
-_NODES = """
-    SELECT run_nodes.run_id, run_nodes.id, run_nodes.cpu_time FROM runs CROSS JOIN run_nodes
-    WHERE {chosen} AND run_nodes.run_id = runs.id ORDER BY run_nodes.id
+#: Runs, and nodes of runs, in one transaction, for which a writer of batches may have to wait.
+BATCH_SIZE, NODES_BATCH_SIZE = 500, 2000
+#: Seconds after which a transaction ends early: some runs need their time series.
+_MAX_DURATION: Final = 0.2
+#: Seconds between transactions: without a pause the same process may get the lock again.
+_PAUSE: Final = 0.02
+
+_SQL: Final = load_statements("rollups")
+_COLUMNS: Final = ", ".join(f'runs."{name}"' for name in RunFacts._fields)
+_STALE_RUNS: Final = f"""
+    SELECT {_COLUMNS}, (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id)
+    FROM runs WHERE stale AND id > :after ORDER BY id LIMIT :limit
 """
-_USES = """
+# CROSS JOIN fixes the order of the joins: the runs are few, whatever a planner estimates.
+_NODES: Final = """
+    SELECT run_nodes.run_id, run_nodes.id, run_nodes.cpu_time FROM runs CROSS JOIN run_nodes
+    WHERE {condition} AND run_nodes.run_id = runs.id ORDER BY run_nodes.id
+"""
+_USES: Final = """
     SELECT run_nodes.run_id, executables.run_node_id, paths.digest, paths.software_id,
         executables.cpu_time, executables.executions
     FROM runs CROSS JOIN run_nodes CROSS JOIN executables CROSS JOIN paths
-    WHERE {chosen} AND run_nodes.run_id = runs.id AND executables.run_node_id = run_nodes.id
+    WHERE {condition} AND run_nodes.run_id = runs.id AND executables.run_node_id = run_nodes.id
         AND paths.id = executables.path_id
 """
-_NAMES = """
-    WITH wanted(id) AS (VALUES :keys)
-    SELECT software.id, ignored, name, version, local_version, user_provided
-    FROM wanted CROSS JOIN software WHERE software.id = wanted.id
-"""
-
-
-def read_run(transaction: Transaction, run_id: int) -> RunFacts | None:
-    """One run, where it is still there."""
-    found = transaction.execute(f"SELECT {COLUMNS} FROM runs WHERE {ONE}", {"id": run_id})
-    row = found.fetchone()
-    return None if row is None else RunFacts(*row)
-
-
-class RunNodes(NamedTuple):
-    #: By the ids of run and node.
-    nodes: dict[int, dict[int, NodeFacts]]
-    #: Runs with a path to which the rules were not applied yet.
-    unnamed: set[int]
-    #: The ids of their rows of software.
-    software: set[int]
-
-
-def read_nodes(transaction: Transaction, chosen: str, parameters: Mapping[str, int]) -> RunNodes:
-    """The nodes of the chosen runs."""
-    uses: dict[int, list[Use]] = {}
-    unnamed, software = set(), set()
-    found = transaction.execute(_USES.format(chosen=chosen), parameters).fetchall()
-    for run_id, run_node_id, digest, software_id, *figures in found:
-        # An agent that learned a better name has taken back the row of the first.
-        if not any(figures):
-            continue
-        if software_id is None:
-            unnamed.add(run_id)
-        elif software_id != UNDETERMINED:
-            software.add(software_id)
-        use = Use(bytes(digest), software_id or UNDETERMINED, *figures)
-        uses.setdefault(run_node_id, []).append(use)
-    nodes: dict[int, dict[int, NodeFacts]] = {}
-    found = transaction.execute(_NODES.format(chosen=chosen), parameters).fetchall()
-    for run_id, run_node_id, cpu_time in found:
-        facts = NodeFacts(cpu_time, uses.get(run_node_id, ()))
-        nodes.setdefault(run_id, {})[run_node_id] = facts
-    return RunNodes(nodes, unnamed, software)
-
-
-def read_names(transaction: Transaction, ids: Collection[int]) -> dict[int, RowName]:
-    """What rows of software are called."""
-    found = transaction.look_up(_NAMES, [(id,) for id in ids])
-    return {id: RowName(*columns) for id, *columns in found}
-
-
-#: Runs, and nodes of runs, in one transaction: a batch waits no longer than these take.
-BATCH_SIZE, NODES_BATCH_SIZE = 500, 2000
-#: The same in seconds, for runs whose time series have to be read.
-_LONGEST: Final = 0.2
-#: Seconds in which batches that wait get their turn: a lock may come back to who just gave it up.
-_PAUSE: Final = 0.02
-
-_WAITING = f"""
-    SELECT {COLUMNS}, (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id)
-    FROM runs WHERE stale AND id > :after ORDER BY id LIMIT :limit
-"""
-_BEFORE = f"""
-    SELECT contributions.run_id, contributions.data FROM runs CROSS JOIN contributions
-    WHERE {WAITING} AND contributions.run_id = runs.id
-"""
-_DROPPED = "SELECT run_id, data FROM contributions WHERE dropped ORDER BY run_id LIMIT :limit"
-_KEEP = """
-    INSERT INTO contributions (run_id, revision, dropped, data)
-    VALUES (:run_id, :revision, false, :data)
-    ON CONFLICT (run_id) DO UPDATE SET revision = excluded.revision, dropped = false,
-        data = excluded.data
-"""
-_FORGET = "DELETE FROM contributions WHERE run_id = :run_id"
-_DONE = "UPDATE runs SET stale = false WHERE id = :id"
-#: The mark that holds the last revision.
+#: The checkpoint with the last revision.
 _REVISION: Final = "contributions"
 
 _KEY = ("day", "cluster", "user", "account", "partition")
@@ -141,37 +77,37 @@ _decode = msgspec.msgpack.Decoder(Contribution).decode
 
 
 class Round(NamedTuple):
-    """What was summed up, and how many of the runs had changed their share."""
+    """How many runs were processed, and of how many the contribution changed."""
 
     runs: int
     changed: int
-    #: Go on behind this run; None where nothing is left.
+    #: The id of the run after which to continue; None at the end.
     after: int | None
 
 
 def sum_up(database: Database, after: int = 0, limit: int = BATCH_SIZE) -> Round:
-    """Sum up some of the runs that wait, from the lowest id above ``after``, in one transaction."""
+    """Process some stale runs, from the lowest id above ``after``, in one transaction."""
     begun = time.monotonic()
     with database.write() as transaction:
         transaction.lock("sums", ["sums"])
         sums = _Sums(transaction)
-        more = _take_out_dropped(transaction, sums, limit) == limit
-        waiting = _waiting(transaction, after, limit)
+        more = _subtract_dropped(transaction, sums, limit) == limit
+        stale = _stale_runs(transaction, after, limit)
         reached, done = after, 0
-        for run, nodes, names, before in _read(transaction, waiting):
+        for run, nodes, names, before in _read(transaction, stale):
             if run.pruned & EXECUTABLES and before is not None:
-                # What ran is not known any more; what was summed up when it was known stands.
-                sums.leave(run.id)
+                # The executables were deleted: the contribution from before is the better one.
+                sums.clear_stale(run.id)
             else:
                 new = contribution(run, with_day_boundaries(transaction, run, nodes), names)
                 sums.replace(run.id, before, new)
             reached, done = run.id, done + 1
-            if time.monotonic() - begun > _LONGEST:
+            if time.monotonic() - begun > _MAX_DURATION:
                 break
         else:
-            reached = waiting[-1].id if waiting else after
+            reached = stale[-1].id if stale else after
         sums.store()
-    return Round(done, sums.changed, reached if waiting or more else None)
+    return Round(done, sums.changed, reached if stale or more else None)
 
 
 def sum_up_all(
@@ -179,12 +115,12 @@ def sum_up_all(
     progress: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Round:
-    """Go once through all runs that wait; one that changes meanwhile may wait again."""
+    """Process all stale runs once; a run that changes meanwhile may be stale again."""
     done = changed = 0
     after: int | None = 0
     while after is not None and not stopped():
-        one = sum_up(database, after)
-        done, changed, after = done + one.runs, changed + one.changed, one.after
+        batch = sum_up(database, after)
+        done, changed, after = done + batch.runs, changed + batch.changed, batch.after
         progress(done)
         if after is not None:
             time.sleep(_PAUSE)
@@ -192,149 +128,202 @@ def sum_up_all(
 
 
 def decode_contribution(data: bytes) -> Contribution:
-    """Read a row's data."""
+    """Decode the data of a row of ``contributions``."""
     return _decode(data)
 
 
-def _held_apart(transaction: Transaction, sql: str, table: str) -> str:
-    """The same, without rows that a batch holds and is about to change: they wait on.
+def _skip_locked(transaction: Transaction, sql: str, table: str) -> str:
+    """Lock the rows of a query, without those that a writer has locked; they stay stale.
 
-    Nothing is waited for here, so no batch can wait for us while we wait for it.
+    Nothing waits here, so that no deadlock with a writer is possible.
     """
     lock = f" FOR NO KEY UPDATE OF {table} SKIP LOCKED" if transaction.postgresql else ""
     return sql + lock
 
 
-def _take_out_dropped(transaction: Transaction, sums: _Sums, limit: int) -> int:
-    sql = _held_apart(transaction, _DROPPED, "contributions")
-    found = transaction.execute(sql, {"limit": limit}).fetchall()
-    for run_id, data in found:
-        sums.take_out(run_id, data)
-    return len(found)
+def _subtract_dropped(transaction: Transaction, sums: _Sums, limit: int) -> int:
+    sql = _skip_locked(transaction, _SQL["dropped_contributions"], "contributions")
+    rows = transaction.execute(sql, {"limit": limit}).fetchall()
+    for run_id, data in rows:
+        sums.remove(run_id, data)
+    return len(rows)
 
 
-def _waiting(transaction: Transaction, after: int, limit: int) -> list[RunFacts]:
-    """Runs that wait, as many as have no more nodes together than one transaction should read."""
-    sql = _held_apart(transaction, _WAITING, "runs")
+def _stale_runs(transaction: Transaction, after: int, limit: int) -> list[RunFacts]:
+    """The next stale runs, up to the number of nodes for one transaction."""
+    sql = _skip_locked(transaction, _STALE_RUNS, "runs")
     result: list[RunFacts] = []
-    whole = 0
+    total = 0
     for *columns, nodes in transaction.execute(sql, {"after": after, "limit": limit}).fetchall():
-        whole += nodes
-        if result and whole > NODES_BATCH_SIZE:
+        total += nodes
+        if result and total > NODES_BATCH_SIZE:
             break
         result.append(RunFacts(*columns))
     return result
 
 
 def _read(
-    transaction: Transaction, waiting: Sequence[RunFacts]
+    transaction: Transaction, stale: Sequence[RunFacts]
 ) -> Iterator[tuple[RunFacts, dict[int, NodeFacts], dict[int, RowName], bytes | None]]:
-    """Each run with its nodes, the names of their software, and what it added before."""
-    if not waiting:
+    """Each run with its nodes, the names of their software, and its old contribution."""
+    if not stale:
         return
-    between = {"first": waiting[0].id, "last": waiting[-1].id}
-    before: dict[int, bytes] = dict(transaction.execute(_BEFORE, between).fetchall())
-    free = before.keys()
+    interval = {"first": stale[0].id, "last": stale[-1].id}
+    query = _SQL["contributions_of_stale_runs"]
+    before: dict[int, bytes] = dict(transaction.execute(query, interval).fetchall())
+    unlocked = before.keys()
     if transaction.postgresql:
-        # Who removes a run holds its contribution first and would then wait for our run.
-        sql = _held_apart(transaction, _BEFORE, "contributions")
-        free = dict(transaction.execute(sql, between).fetchall()).keys()
-    nodes, unnamed, software = read_nodes(transaction, WAITING, between)
+        # A process that deletes a run locks its contribution first, and then waits for the run.
+        sql = _skip_locked(transaction, query, "contributions")
+        unlocked = dict(transaction.execute(sql, interval).fetchall()).keys()
+    nodes, unnamed, software = read_nodes(transaction, STALE_BETWEEN, interval)
     names = read_names(transaction, software)
-    for run in waiting:
-        # A path that came a moment ago is named before the next round.
-        if run.id not in unnamed and (run.id in free or run.id not in before):
+    for run in stale:
+        # A new path gets its name before the next call.
+        if run.id not in unnamed and (run.id in unlocked or run.id not in before):
             yield run, nodes.get(run.id, {}), names, before.get(run.id)
 
 
+def read_run(transaction: Transaction, run_id: int) -> RunFacts | None:
+    """One run; None if it was deleted."""
+    query = f"SELECT {_COLUMNS} FROM runs WHERE {SINGLE_RUN}"
+    row = transaction.execute(query, {"id": run_id}).fetchone()
+    return None if row is None else RunFacts(*row)
+
+
+class RunNodes(NamedTuple):
+    """The nodes of some runs."""
+
+    #: By the ids of run and node.
+    nodes: dict[int, dict[int, NodeFacts]]
+    #: Runs with a path to which the rules were not yet applied.
+    unnamed: set[int]
+    #: The ids of their rows of software.
+    software: set[int]
+
+
+def read_nodes(transaction: Transaction, condition: str, parameters: Mapping[str, int]) -> RunNodes:
+    """The nodes of the runs that meet the condition."""
+    uses: dict[int, list[Use]] = {}
+    unnamed, software = set(), set()
+    rows = transaction.execute(_USES.format(condition=condition), parameters).fetchall()
+    for run_id, run_node_id, digest, software_id, *figures in rows:
+        # An agent that found a better name sends the row of the first name with zeros.
+        if not any(figures):
+            continue
+        if software_id is None:
+            unnamed.add(run_id)
+        elif software_id != UNDETERMINED:
+            software.add(software_id)
+        use = Use(bytes(digest), software_id or UNDETERMINED, *figures)
+        uses.setdefault(run_node_id, []).append(use)
+    nodes: dict[int, dict[int, NodeFacts]] = {}
+    rows = transaction.execute(_NODES.format(condition=condition), parameters).fetchall()
+    for run_id, run_node_id, cpu_time in rows:
+        facts = NodeFacts(cpu_time, uses.get(run_node_id, ()))
+        nodes.setdefault(run_id, {})[run_node_id] = facts
+    return RunNodes(nodes, unnamed, software)
+
+
+def read_names(transaction: Transaction, ids: Collection[int]) -> dict[int, RowName]:
+    """The names of rows of software."""
+    rows = transaction.look_up(_SQL["software_names"], [(id,) for id in ids])
+    return {id: RowName(*columns) for id, *columns in rows}
+
+
 class _Sums:
-    """The differences that one transaction makes, gathered so that each row is touched once."""
+    """The differences of one transaction, collected so that each row is updated once."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self._rows: dict[str, dict[tuple[object, ...], list[int]]] = {
             table: {} for table in _TABLES
         }
-        self._kept: list[tuple[int, bytes]] = []
-        self._done: list[dict[str, int]] = []
+        self._changed: list[tuple[int, bytes]] = []
+        self._processed: list[dict[str, int]] = []
 
     @property
     def changed(self) -> int:
-        """How many runs have another share than before."""
-        return len(self._kept)
+        """The number of runs with a changed contribution."""
+        return len(self._changed)
 
-    def leave(self, run_id: int) -> None:
-        """Leave a run's share as it is."""
-        self._done.append({"id": run_id})
+    def clear_stale(self, run_id: int) -> None:
+        """Clear the stale flag of a run and leave its contribution unchanged."""
+        self._processed.append({"id": run_id})
 
     def replace(self, run_id: int, before: bytes | None, new: Contribution | None) -> None:
-        """Put a run's new share in the place of the old one."""
-        self.leave(run_id)
+        """Replace the old contribution of a run by the new one."""
+        self.clear_stale(run_id)
         if new is None and before is None:
             return
-        # A job that is taken to have never begun keeps an empty share: an export has to see it.
+        # A job that turned out not to have started keeps an empty contribution, for exports.
         new = new or Contribution("", "", "", "", [])
         data = _encode(new)
         if data == before:
             return
         if before is not None:
-            self._book(-1, _decode(before))
-        self._book(1, new)
-        self._kept.append((run_id, data))
+            self._add(-1, _decode(before))
+        self._add(1, new)
+        self._changed.append((run_id, data))
 
-    def take_out(self, run_id: int, before: bytes) -> None:
-        """Take the share of a run that is gone out of the sums."""
-        self._book(-1, _decode(before))
-        self._transaction.execute(_FORGET, {"run_id": run_id})
+    def remove(self, run_id: int, before: bytes) -> None:
+        """Subtract the contribution of a run that was deleted."""
+        self._add(-1, _decode(before))
+        self._transaction.execute(_SQL["delete_contribution"], {"run_id": run_id})
 
     def store(self) -> None:
-        """Write what was gathered."""
+        """Write the differences."""
         for table, rows in self._rows.items():
             names, figures = _TABLES[table]
             columns = (*names, *figures)
-            moved = sorted((key, values) for key, values in rows.items() if any(values))
+            changes = sorted((key, values) for key, values in rows.items() if any(values))
             self._transaction.execute_many(
                 _ADD[table],
-                [dict(zip(columns, (*key, *values), strict=True)) for key, values in moved],
+                [dict(zip(columns, (*key, *values), strict=True)) for key, values in changes],
             )
-            # A row of nothing would make a user or a software of somebody who has none left.
+            # A row of zeros would count as a user or as software.
             self._transaction.execute_many(
                 _REMOVE_EMPTY[table],
-                [dict(zip(names, key, strict=True)) for key, values in moved if min(values) < 0],
+                [dict(zip(names, key, strict=True)) for key, values in changes if min(values) < 0],
             )
-        self._keep()
-        self._transaction.execute_many(_DONE, self._done)
+        self._store_contributions()
+        self._transaction.execute_many(_SQL["clear_stale"], self._processed)
 
-    def _keep(self) -> None:
-        if not self._kept:
+    def _store_contributions(self) -> None:
+        if not self._changed:
             return
-        mark = read_checkpoint(self._transaction, _REVISION)
-        last = mark.value if mark is not None else 0
-        kept = [
+        checkpoint = read_checkpoint(self._transaction, _REVISION)
+        last = checkpoint.value if checkpoint is not None else 0
+        rows = [
             {"run_id": run_id, "revision": last + number, "data": data}
-            for number, (run_id, data) in enumerate(self._kept, 1)
+            for number, (run_id, data) in enumerate(self._changed, 1)
         ]
-        self._transaction.execute_many(_KEEP, kept)
-        set_checkpoint(self._transaction, _REVISION, last + len(kept))
+        self._transaction.execute_many(_SQL["set_contribution"], rows)
+        set_checkpoint(self._transaction, _REVISION, last + len(rows))
 
-    def _book(self, sign: int, share: Contribution) -> None:
+    def _add(self, sign: int, contribution: Contribution) -> None:
         usage, software = self._rows["usage_by_day"], self._rows["software_by_day"]
-        who = (share.cluster, share.user, share.account, share.partition)
-        for day, *figures, parts in map(msgspec.structs.astuple, share.days):
-            _add(usage, (day, *who), sign, figures)
+        owner = (
+            contribution.cluster,
+            contribution.user,
+            contribution.account,
+            contribution.partition,
+        )
+        for day, *figures, parts in map(msgspec.structs.astuple, contribution.days):
+            _add_figures(usage, (day, *owner), sign, figures)
             for software_id, *figures in map(msgspec.structs.astuple, parts):
-                _add(software, (day, *who, software_id), sign, figures)
+                _add_figures(software, (day, *owner, software_id), sign, figures)
 
 
-def _add(
+def _add_figures(
     rows: dict[tuple[object, ...], list[int]],
     key: tuple[object, ...],
     sign: int,
     figures: Sequence[int],
 ) -> None:
     row = rows.setdefault(key, [0] * len(figures))
-    for place, figure in enumerate(figures):
-        row[place] += sign * figure
+    for index, figure in enumerate(figures):
+        row[index] += sign * figure
 
 
 def _add_sql(table: str) -> str:

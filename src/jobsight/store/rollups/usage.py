@@ -106,7 +106,7 @@ def _next(period: Period, start: date) -> date:
 OWNERS: Final = ("cluster", "user", "account", "partition")
 NAMES: Final = ("software", "version", "local_version")
 DIMENSIONS: Final = (*NAMES, *OWNERS, *PERIODS)
-#: What stands for software that has no row: CPU time without a name, and without an executable.
+#: The kinds of CPU time without a row of software: without a name, and without an executable.
 KINDS: Final = {UNDETERMINED: "undetermined", NOT_ATTRIBUTED: "not attributed"}
 
 #: The finest first.
@@ -135,7 +135,7 @@ class Question(msgspec.Struct, kw_only=True, frozen=True):
     user: str | None = None
     account: str | None = None
     partition: str | None = None
-    #: Count software that the rules ignore, too.
+    #: Include software that the rules ignore.
     ignored: bool = False
 
     @property
@@ -149,7 +149,7 @@ class Question(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class UsageKey(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a group has in common; keys that were not requested are left out."""
+    """The key of a group; parts that were not requested are left out."""
 
     #: "software", "undetermined" or "not attributed", if software was requested.
     kind: str | None = None
@@ -163,7 +163,7 @@ class UsageKey(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
-    """One group and what it used."""
+    """One group and its usage."""
 
     node: str | None = None
     #: 2026-11-15, 2026-W46 or 2026-11.
@@ -173,7 +173,7 @@ class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
     users: int
     executions: int
     cpu_hours: float
-    #: Shares of what was allocated, by CPU time.
+    #: Shares of the allocations, by CPU time.
     core_hours: float | None
     gpu_hours: float | None
     #: None if software was requested.
@@ -184,26 +184,28 @@ class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """What the rules ignore, and a report therefore leaves out."""
+    """The hours of software that the rules ignore."""
 
     core_hours: float
     cpu_hours: float
 
 
 def check(question: Question, allowed: tuple[str, ...] = DIMENSIONS) -> None:
-    """Refuse what cannot be grouped by."""
+    """Raise an error for a grouping that is not possible."""
     for name in question.by:
         if name not in (*DIMENSIONS, "node"):
             known = ", ".join((*DIMENSIONS, "node"))
             raise ConfigError(f"there is no grouping by {name!r}; expected {known}")
         if name not in allowed:
-            raise ConfigError(f"by node whole runs are counted, which cannot be grouped by {name}")
+            raise ConfigError(
+                f"complete runs are counted by node, which cannot be grouped by {name}"
+            )
     if len({*question.by} & {*PERIODS}) > 1:
-        raise ConfigError("one of day, week and month is enough to group by")
+        raise ConfigError("expected at most one of day, week and month to group by")
 
 
 def usage(connection: Connection, question: Question) -> list[UsageRow]:
-    """The groups, in the order of time, the most core hours first."""
+    """The groups by period, then by decreasing core hours."""
     check(question)
     table = software_by_day if question.names_software else usage_by_day
     columns = _group_columns(connection, question, table)
@@ -219,45 +221,49 @@ def usage(connection: Connection, question: Question) -> list[UsageRow]:
         func.max(table.c.day),
     ]
     query = select(*columns.values(), *figures).select_from(_joined(question, table))
-    found = connection.execute(query.where(*_filters(question, table)).group_by(*_labels(columns)))
-    rows = [_usage_row(tuple(columns), row) for row in found if row[-1] is not None]
+    query = query.where(*_filters(question, table)).group_by(*_labels(columns))
+    rows = [
+        _usage_row(tuple(columns), row) for row in connection.execute(query) if row[-1] is not None
+    ]
     return sorted(rows, key=_order)
 
 
 def _runs(question: Question, table: FromClause) -> ColumnElement[int]:
     """The column that counts a run once in each group, by the finest requested name."""
-    asked = {*question.by, *question.given(*NAMES[:2])}
+    requested = {*question.by, *question.given(*NAMES[:2])}
     for name, column in _COUNTED_BY.items():
-        if name in asked:
+        if name in requested:
             return table.c[column]
     return table.c.runs
 
 
 def _order(row: UsageRow) -> tuple[object, ...]:
-    # What has no name comes after what has one, where both used the same.
+    # Of equal usage, groups with a name come first.
     names = [getattr(row, name) or "" for name in (*NAMES, *OWNERS)]
     return row.period or "", -(row.core_hours or 0), -row.cpu_hours, not names[0], names
 
 
 def left_out(connection: Connection, question: Question) -> LeftOut:
-    """The hours of software that the rules ignore, where a report does not show them."""
+    """The hours of ignored software that a report leaves out."""
     if question.ignored or not question.names_software:
         return LeftOut(0, 0)
     table = software_by_day
-    whole = msgspec.structs.replace(question, ignored=True)
+    complete = msgspec.structs.replace(question, ignored=True)
     query = select(func.sum(table.c.core_time), func.sum(table.c.cpu_time))
-    query = query.select_from(_joined(whole, table))
-    core, cpu = connection.execute(query.where(*_filters(whole, table), software.c.ignored)).one()
+    query = query.select_from(_joined(complete, table))
+    core, cpu = connection.execute(
+        query.where(*_filters(complete, table), software.c.ignored)
+    ).one()
     return LeftOut(int(core or 0) / HOUR, int(cpu or 0) / HOUR)
 
 
 def count_waiting(connection: Connection) -> int:
-    """Runs that have changed since they were summed up."""
+    """The number of stale runs, which changed since the last update of the rollups."""
     return connection.scalar(select(func.count()).select_from(runs).where(runs.c.stale)) or 0
 
 
 def days_of(connection: Connection) -> tuple[int, int] | None:
-    """The first and the last day that the sums know."""
+    """The first and the last day in the rollups."""
     first, last = connection.execute(
         select(func.min(usage_by_day.c.day), func.max(usage_by_day.c.day))
     ).one()
@@ -293,12 +299,12 @@ def _group_columns(
 
 
 def _labels(columns: dict[str, ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    # By the labels: PostgreSQL takes an expression with parameters for another one in each place.
+    # By label: PostgreSQL does not recognise an expression with parameters that occurs twice.
     return [literal_column(f"key_{name}") for name in columns]
 
 
 def name_column(name: str, owners: FromClause) -> ColumnElement[str]:
-    """A part of a software's name, with the run's user and project in their places."""
+    """A part of a software name, with the user and project of the run substituted."""
     column = software.c["name" if name == "software" else name]
     with_user = func.replace(column, "%(user)s", owners.c.user)
     return func.replace(with_user, "%(project)s", owners.c.account)
@@ -307,7 +313,7 @@ def name_column(name: str, owners: FromClause) -> ColumnElement[str]:
 def name_filters(
     question: Question, owners: FromClause, software_id: ColumnElement[int]
 ) -> list[ColumnElement[bool]]:
-    """What a question says of software."""
+    """The conditions on software."""
     filters: list[ColumnElement[bool]] = []
     if question.software is not None:
         ids = [id for id, kind in KINDS.items() if kind == question.software]
@@ -358,8 +364,8 @@ NODE_DIMENSIONS: Final = ("node", *OWNERS, *NAMES)
 
 
 def node_usage(connection: Connection, question: Question) -> list[UsageRow]:
-    """The groups, the most CPU time first; with software, what no executable accounts for is a
-    row of its own."""
+    """The groups by decreasing CPU time; with software, the time that no executable accounts for
+    is a separate row."""
     check(question, NODE_DIMENSIONS)
     seen = _seen(question)
     if not question.names_software:
@@ -391,12 +397,12 @@ def _seen(question: Question) -> FromClause:
 
 
 def _microseconds(cpu_time: ColumnElement[int]) -> ColumnElement[Any]:
-    # So that the years of a large machine fit into 63 bits.
+    # The sum over years of a large cluster has to fit into 63 bits.
     return cpu_time / literal_column("1000", Integer)
 
 
 def _count(executions: ColumnElement[Any]) -> ColumnElement[Any]:
-    # A wrong number of one program must not run over 63 bits and take all others with it.
+    # A wrong number of one executable must not overflow 63 bits.
     return func.sum(sql_cast(executions, Float))
 
 
@@ -416,15 +422,15 @@ def _counted(connection: Connection, by: Sequence[str], seen: FromClause) -> lis
     columns = [seen.c[name] for name in by]
     cpu_time = _microseconds(seen.c.cpu_time)
     query = select(*columns, *_figures(seen, cpu_time, literal_column("0")))
-    found = connection.execute(query.group_by(*columns)).all()
+    groups = connection.execute(query.group_by(*columns)).all()
     programs = (
         select(*columns, _count(executables.c.executions))
         .join(executables, executables.c.run_node_id == seen.c.id)
         .group_by(*columns)
     )
     executions = {tuple(row[:-1]): int(row[-1]) for row in connection.execute(programs)}
-    rows = [_node_row(by, row) for row in found if row[-1] is not None]
-    for row, values in zip(rows, found, strict=False):
+    rows = [_node_row(by, group) for group in groups if group[-1] is not None]
+    for row, values in zip(rows, groups, strict=False):
         row.executions = executions.get(tuple(values[: len(by)]), 0)
     return rows
 
@@ -450,7 +456,7 @@ def _by_software(connection: Connection, question: Question, seen: FromClause) -
 
 
 def _remainders(connection: Connection, question: Question, seen: FromClause) -> list[UsageRow]:
-    """What the counters say beyond all executables, by what is left of the groups."""
+    """The CPU time of the counters beyond all executables, by the groups without names."""
     named = func.coalesce(func.sum(_microseconds(executables.c.cpu_time)), 0)
     left = (
         select(
