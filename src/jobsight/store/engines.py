@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from jobsight.errors import StoreError
 from jobsight.store.database import LOCK_TIMEOUT
 
-#: What the libraries imported here raise when the database fails.
+#: Base classes of the errors of the libraries that are imported here.
 ERRORS: tuple[type[Exception], ...] = (SQLAlchemyError, psycopg.Error)
 
 
@@ -70,7 +70,7 @@ def sqlite_engine(path: Path, connect: Callable[[], sqlite3.Connection]) -> Engi
 
 
 def explain(error: Exception, where: str) -> str:
-    """What has failed, and what to do about it."""
+    """An error message with the failure and its remedy."""
     text = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
     if "disk is full" in text or isinstance(error, psycopg.errors.DiskFull):
         return f"the store {where} is full: the batch was not stored; free some space on its disk"

@@ -11,19 +11,19 @@ import secrets
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from sqlalchemy import RowMapping, select
 
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND
 from jobsight.store.database import Database, Transaction
-from jobsight.store.schema.tables import tokens
 from jobsight.store.sql.load import load_statements
 from jobsight.store.write.validation import check_name
 
 _SQL: Final = load_statements("tokens")
+#: The class below has a method named list.
+_Rows: TypeAlias = list[dict[str, Any]]
 
 
 class ClusterToken(msgspec.Struct, kw_only=True, frozen=True):
@@ -94,24 +94,17 @@ class Tokens:
 
     def list(self, cluster: str | None = None) -> list[ClusterToken]:
         """All tokens, or those of one cluster, in the order of their creation."""
-        query = select(tokens).order_by(tokens.c.id)
-        if cluster is not None:
-            query = query.where(tokens.c.cluster == cluster)
-        with self._database.read() as connection:
-            return [_record(row) for row in connection.execute(query).mappings()]
+        tokens = self.by_digest().values()
+        return [token for token in tokens if cluster is None or token.cluster == cluster]
 
     def by_digest(self) -> dict[bytes, ClusterToken]:
-        """All tokens by their digests."""
-        with self._database.read() as connection:
-            rows = connection.execute(select(tokens)).mappings()
-            return {bytes(row["digest"]): _record(row) for row in rows}
+        """All tokens by their digests, in the order of their creation."""
+        return {bytes(row["digest"]): _record(row) for row in self._rows("list")}
 
     def find(self, digest: bytes) -> ClusterToken | None:
         """The token with this digest."""
-        with self._database.read() as connection:
-            query = select(tokens).where(tokens.c.digest == digest)
-            row = connection.execute(query).mappings().first()
-        return None if row is None else _record(row)
+        rows = self._rows("find", digest=digest)
+        return _record(rows[0]) if rows else None
 
     def record_use(self, times: Mapping[int, int]) -> None:
         """Store the times at which tokens were used, by their ids."""
@@ -119,12 +112,15 @@ class Tokens:
             rows = [{"id": id, "used": used} for id, used in sorted(times.items())]
             transaction.execute_many(_SQL["set_used"], rows)
 
+    def _rows(self, query: str, **values: object) -> _Rows:
+        with self._database.query() as transaction:
+            return transaction.mappings(_SQL[query], values)
+
     def _get(self, id: int) -> ClusterToken:
-        with self._database.read() as connection:
-            row = connection.execute(select(tokens).where(tokens.c.id == id)).mappings().first()
-        if row is None:
+        rows = self._rows("get", id=id)
+        if not rows:
             raise JobsightError(f"there is no token {id}; `jobsight token list` shows them")
-        return _record(row)
+        return _record(rows[0])
 
     def _get_valid(self, id: int) -> ClusterToken:
         token = self._get(id)
@@ -150,5 +146,5 @@ def _insert(
     return int(id), token
 
 
-def _record(row: RowMapping) -> ClusterToken:
+def _record(row: Mapping[str, Any]) -> ClusterToken:
     return ClusterToken(**{name: row[name] for name in ClusterToken.__struct_fields__})

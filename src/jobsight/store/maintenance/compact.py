@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import text
 
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
@@ -84,9 +83,9 @@ def _pages(database: Database, query: str, limit: int, **values: int) -> Iterato
     """The rows of a query in pages, by the id in the first column."""
     after = -1
     while True:
-        with database.read() as connection:
+        with database.query() as transaction:
             parameters = {"after": after, "limit": limit, **values}
-            rows = list(connection.execute(text(_SQL[query]), parameters))
+            rows = transaction.execute(_SQL[query], parameters).fetchall()
         if rows:
             yield rows
         if len(rows) < limit:

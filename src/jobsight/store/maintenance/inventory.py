@@ -1,4 +1,4 @@
-"""What a store holds: rows and bytes of each class, the range of runs, and the agents."""
+"""The content of a store: rows and bytes of each class, the range of runs, and the agents."""
 
 from __future__ import annotations
 
@@ -65,13 +65,15 @@ class LastHeard(msgspec.Struct):
 
 
 class Inventory(msgspec.Struct, kw_only=True):
+    """The content of a store."""
+
     location: str
     engine: str
     version: str
-    #: Of the database, and how much of that is free for new rows.
+    #: Bytes of the database, and how many of them are free for new rows.
     size: int
     reusable: int | None
-    #: Of the disk; None for PostgreSQL.
+    #: Bytes free on the disk; None for PostgreSQL.
     disk_free: int | None
     classes: dict[str, Holding]
     runs: int
@@ -79,10 +81,10 @@ class Inventory(msgspec.Struct, kw_only=True):
     nodes: int
     chunks: int
     downsampled_chunks: int
-    #: By start.
+    #: The first and the last start of a run.
     oldest: int | None
     newest: int | None
-    #: Of compressed series, estimated from some chunks; None without chunks.
+    #: Compressed bytes of a value, estimated from some chunks; None without chunks.
     bytes_a_value: float | None
     agents: list[LastHeard]
 
@@ -101,7 +103,7 @@ def take_inventory(database: Database) -> Inventory:
             engine=database.engine.dialect.name,
             version=versions.stored_version(connection) or "",
             size=size_of(connection),
-            reusable=None if database.postgresql else _reusable(connection),
+            reusable=None if database.postgresql else _pages_size(connection, "freelist_count"),
             disk_free=None if database.postgresql else disk_free(database),
             classes=_classes(connection, counts),
             runs=counts[runs.name],
@@ -149,22 +151,21 @@ def summarize_store(database: Database) -> StoreInfo:
 
 
 def size_of(connection: Connection) -> int:
-    """The bytes of the whole database."""
-    what = "page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+    """The size of the database in bytes."""
     if connection.dialect.name == "postgresql":
-        what = "pg_database_size(current_database())"
-    return int(connection.scalar(text(f"SELECT {what}")) or 0)
+        return connection.scalar(text("SELECT pg_database_size(current_database())")) or 0
+    return _pages_size(connection, "page_count")
+
+
+def _pages_size(connection: Connection, pragma: str) -> int:
+    query = f"SELECT {pragma} * page_size FROM pragma_{pragma}(), pragma_page_size()"
+    return connection.scalar(text(query)) or 0
 
 
 def disk_free(database: Database) -> int:
     """The bytes free on the disk of an SQLite file."""
-    found = os.statvfs(Path(database.where).absolute().parent)
-    return found.f_bavail * found.f_frsize
-
-
-def _reusable(connection: Connection) -> int:
-    what = "freelist_count * page_size FROM pragma_freelist_count(), pragma_page_size()"
-    return int(connection.scalar(text(f"SELECT {what}")) or 0)
+    file_system = os.statvfs(Path(database.where).absolute().parent)
+    return file_system.f_bavail * file_system.f_frsize
 
 
 def _counts(connection: Connection) -> dict[str, int]:
@@ -207,16 +208,16 @@ def _bytes_a_value(connection: Connection) -> float | None:
     if lowest is None:
         return None
     step = max((highest - lowest) // SAMPLED_CHUNKS, 1)
-    found: dict[int, bytes] = {}
+    sampled: dict[int, bytes] = {}
     for first in range(lowest, highest + 1, step):
         query = select(chunks.c.id, chunks.c.data).where(chunks.c.id >= first)
         row = connection.execute(query.order_by(chunks.c.id).limit(1)).one()
-        found[row.id] = row.data
+        sampled[row.id] = row.data
     values = 0
-    for data in found.values():
+    for data in sampled.values():
         times, columns = codec.decode(data)
         values += len(times) * len(columns)
-    return sum(map(len, found.values())) / values if values else None
+    return sum(map(len, sampled.values())) / values if values else None
 
 
 def _agents(connection: Connection) -> list[LastHeard]:

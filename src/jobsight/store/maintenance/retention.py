@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, select, text
 
 from jobsight.config.settings import RetentionSettings
 from jobsight.model import SECOND
 from jobsight.store.database import Database, Transaction
 from jobsight.store.maintenance.dump import Progress, no_progress
-from jobsight.store.schema.tables import chunks, run_nodes
 from jobsight.store.series.blocks import Downsampled, downsample_chunks
 from jobsight.store.series.codec import ChunkError
 from jobsight.store.sql.load import load_statements
@@ -125,19 +123,19 @@ def preview(
     """How much :func:`prune` would remove now; nothing is changed."""
     results = {}
     for data_class in classes(settings, time.time_ns() if now is None else now):
-        with database.read() as connection:
-            runs, waiting = _runs(connection, data_class)
+        with database.query() as transaction:
+            runs, waiting = _runs(transaction, data_class)
             of_nodes = f"run_nodes ON run_nodes.run_id = runs.id AND {data_class.where()}"
             series = f"FROM runs JOIN {of_nodes} JOIN chunks ON chunks.run_node_id = run_nodes.id"
             result = results[data_class.name] = Pruned(runs=runs, waiting=waiting)
             if data_class.name != "executables":
-                result.bytes = _number(connection, f"SELECT sum(length(chunks.data)) {series}")
-                result.rows += _number(connection, f"SELECT count(*) {series}")
+                result.bytes = _number(transaction, f"SELECT sum(length(chunks.data)) {series}")
+                result.rows += _number(transaction, f"SELECT count(*) {series}")
             if data_class.name in ("executables", "runs"):
                 for table in ("executables", "steps"):
                     joined = f"JOIN {table} ON {table}.run_node_id = run_nodes.id"
                     result.rows += _number(
-                        connection, f"SELECT count(*) FROM runs JOIN {of_nodes} {joined}"
+                        transaction, f"SELECT count(*) FROM runs JOIN {of_nodes} {joined}"
                     )
     return results
 
@@ -189,13 +187,13 @@ class Pruner:
         return self._result
 
     def _work_through(self, data_class: RetentionClass, result: Pruned) -> None:
-        with self._database.read() as connection:
-            total, result.waiting = _runs(connection, data_class)
+        with self._database.query() as transaction:
+            total, result.waiting = _runs(transaction, data_class)
         downsampling = data_class.name == "downsampled"
         batch_size = DOWNSAMPLED_BATCH_SIZE if downsampling else NODES_BATCH_SIZE
         for page in data_class.pages(self._database):
-            with self._database.read() as connection:
-                nodes = _nodes_of(connection, page)
+            with self._database.query() as transaction:
+                nodes = _nodes_of(transaction, page)
             for unit in _units(page, nodes, batch_size):
                 if self._stopped:
                     return
@@ -234,9 +232,8 @@ class Pruner:
         """The replacements of chunks, computed before the write lock is acquired."""
         replacements = {}
         for node, _ in nodes:
-            query = select(chunks.c.id, chunks.c.data).where(chunks.c.run_node_id == node)
-            with self._database.read() as connection:
-                rows = connection.execute(query.order_by(chunks.c.id)).all()
+            with self._database.query() as transaction:
+                rows = transaction.execute(_SQL["chunks_of_node"], {"id": node}).fetchall()
             try:
                 downsampled = downsample_chunks([data for _, data in rows], self._resolution)
             except ChunkError:
@@ -273,21 +270,20 @@ class Pruner:
         self._stopped |= bool(self._sleep(min(worked, MAX_PAUSE)))
 
 
-def _number(connection: Connection, sql: str) -> int:
-    return int(connection.scalar(text(sql)) or 0)
+def _number(transaction: Transaction, sql: str) -> int:
+    return int(transaction.execute(sql).fetchone()[0] or 0)
 
 
-def _runs(connection: Connection, data_class: RetentionClass) -> tuple[int, int]:
+def _runs(transaction: Transaction, data_class: RetentionClass) -> tuple[int, int]:
     """How many runs are due, and how many would be without the condition."""
     count = "SELECT count(*) FROM runs WHERE "
-    due = _number(connection, count + data_class.where())
-    return due, _number(connection, count + data_class._replace(condition="").where()) - due
+    due = _number(transaction, count + data_class.where())
+    return due, _number(transaction, count + data_class._replace(condition="").where()) - due
 
 
-def _nodes_of(connection: Connection, runs: list[DueRun]) -> dict[int, list[int]]:
+def _nodes_of(transaction: Transaction, runs: list[DueRun]) -> dict[int, list[int]]:
     nodes: dict[int, list[int]] = {run.id: [] for run in runs}
-    query = select(run_nodes.c.run_id, run_nodes.c.id).where(run_nodes.c.run_id.in_(nodes))
-    for run_id, id in connection.execute(query):
+    for run_id, id in transaction.look_up(_SQL["nodes_of_runs"], _keys(nodes)):
         nodes[run_id].append(id)
     return nodes
 
@@ -340,11 +336,13 @@ def _remove_series(transaction: Transaction, nodes: list[int], result: Pruned) -
 def _exports(database: Database) -> list[str]:
     """The names of the exports, each by one access to the index."""
     names: list[str] = []
-    query = text(_SQL["next_export"])
-    with database.read() as connection:
-        while name := connection.scalar(query, {"after": names[-1] if names else ""}):
+    with database.query() as transaction:
+        while True:
+            values = {"after": names[-1] if names else ""}
+            (name,) = transaction.execute(_SQL["next_export"], values).fetchone()
+            if name is None:
+                return names
             names.append(name)
-    return names
 
 
 class DueRun(NamedTuple):
@@ -380,8 +378,9 @@ class RetentionClass(NamedTuple):
         for query in self.queries():
             values = {"end": self.since, "id": -1, "until": self.until}
             while True:
-                with database.read() as connection:
-                    page = [DueRun(*row) for row in connection.execute(text(query), values)]
+                with database.query() as transaction:
+                    rows = transaction.execute(query, values).fetchall()
+                page = [DueRun(*row) for row in rows]
                 if page:
                     yield page
                 if len(page) < BATCH_SIZE:

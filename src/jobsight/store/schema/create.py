@@ -14,7 +14,7 @@ from typing import Any, Final
 from jobsight.store.database import Database
 from jobsight.store.schema.statements import VERSION
 
-logger = logging.getLogger("jobsight.store")
+logger = logging.getLogger(__name__)
 
 SCRIPT: Final = Path(__file__).parent / "new_store.sql"
 

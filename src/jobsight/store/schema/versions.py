@@ -13,7 +13,7 @@ from jobsight.store.database import Database, open_database
 from jobsight.store.schema.create import SCRIPT
 from jobsight.store.schema.statements import VERSION
 
-logger = logging.getLogger("jobsight.store")
+logger = logging.getLogger(__name__)
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -21,25 +21,25 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 def prepare(database: Database) -> None:
     """Create or migrate the tables; :class:`StoreError` if the database is not a known store."""
     with database.read() as connection:
-        found = check_version(connection, database.where)
+        version = check_version(connection, database.where)
     # Only after the check: a database of another program must not be changed.
     database.choose_journal()
-    if found != VERSION:
+    if version != VERSION:
         migrate(database)
-        logger.info("store %s: schema %s migrated to %s", database.where, found or "-", VERSION)
+        logger.info("store %s: schema %s migrated to %s", database.where, version or "-", VERSION)
 
 
 def check_version(connection: Connection, where: str) -> str | None:
     """The schema version of a store, None for an empty database; anything else is refused."""
-    found = stored_version(connection)
-    if found is None and inspect(connection).get_table_names():
+    version = stored_version(connection)
+    if version is None and inspect(connection).get_table_names():
         raise StoreError(
             f"the database {where} has tables of another program; expected a store of jobsight, a "
             "new file or an empty database"
         )
-    if found is not None:
-        check_known(found, f"the store {where}")
-    return found
+    if version is not None:
+        check_known(version, f"the store {where}")
+    return version
 
 
 def check_known(version: str, what: str) -> None:
@@ -56,8 +56,8 @@ def stored_version(connection: Connection) -> str | None:
     """The schema version that a database records; None if it records none."""
     if not inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return found
+    version: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return version
 
 
 def migrate(database: Database, revision: str = "head") -> None:

@@ -3,6 +3,12 @@
 -- name: size_of_chunks
 SELECT count(*), coalesce(sum(length(data)), 0) FROM chunks WHERE run_node_id IN (:keys)
 
+-- name: nodes_of_runs
+SELECT run_id, id FROM run_nodes WHERE run_id IN (:keys)
+
+-- name: chunks_of_node
+SELECT id, data FROM chunks WHERE run_node_id = :id ORDER BY id
+
 -- name: chunk_ids
 SELECT id FROM chunks WHERE run_node_id = :id ORDER BY id
 

@@ -1,5 +1,14 @@
 -- Tokens of clusters.
 
+-- name: list
+SELECT * FROM tokens ORDER BY id
+
+-- name: get
+SELECT * FROM tokens WHERE id = :id
+
+-- name: find
+SELECT * FROM tokens WHERE digest = :digest
+
 -- name: insert
 INSERT INTO tokens (cluster, digest, label, created, expires)
 VALUES (:cluster, :digest, :label, :created, :expires)
