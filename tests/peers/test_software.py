@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from jobsight.cli.compat import aggregator, software_extractor, software_updater
+from jobsight.cli.main import main as jobsight
 from jobsight.software import rules as rules_module
 from jobsight.software.rules import RuleSet
 from tests.export.documents import Software, read_all
@@ -202,6 +203,41 @@ def test_what_the_updater_says_is_the_same(chains: list[Chain]) -> None:
         theirs, ours = (chain.run("sams-software-updater", *arguments) for chain in chains)
         assert ours == theirs
         assert theirs
+
+
+# Fault 14: --skip dropped what SAMS had not yet reported.
+def test_what_sams_has_not_reported_is_reported_here(chains: list[Chain]) -> None:
+    sams, ours = chains
+    numbers = random.Random(7)
+    for job_id in range(1, 11):
+        for made in random_job(numbers, job_id):
+            Site.put(sams, made)  # type: ignore[arg-type]
+    for program in ("aggregator", "software-updater", "software-extractor"):
+        sams.run(f"sams-{program}")
+    assert sams.records()
+    # SAMS counts in whole seconds.
+    time.sleep(1.1)
+    for job_id in range(11, 16):
+        for made in random_job(numbers, job_id):
+            Site.put(sams, made)  # type: ignore[arg-type]
+    for program in ("aggregator", "software-updater"):
+        sams.run(f"sams-{program}")
+    database, store = str(sams.folder / "db"), str(ours.folder / "store.db")
+    options = ["--cluster", "c.example.org", "--zone", "UTC"]
+    assert jobsight(["import", "sams", database, "--store", store, *options]) == 0
+    ours.run("sams-software-updater")
+    ours.run("sams-software-extractor", "--skip", "--database", database)
+    assert ours.records() == {}
+    # Again, it changes nothing.
+    ours.run("sams-software-extractor", "--skip", "--database", database)
+    for chain in chains:
+        chain.run("sams-software-extractor")
+    theirs, found = (chain.records() for chain in chains)
+    assert found == theirs
+    assert {name.split(":")[1] for name in found} <= {str(job_id) for job_id in range(11, 16)}
+    assert found
+    ours.run("sams-software-extractor")
+    assert ours.records() == {}
 
 
 #: Names by SAMS's own module; paths come on standard input, one a line.

@@ -13,6 +13,7 @@ import pytest
 from jobsight.cli.main import main
 from jobsight.model import SECOND, RunReference
 from jobsight.sams.import_database import import_database
+from jobsight.sams.settings import DatabaseKeys
 from jobsight.store.store import Store
 from tests.agent.outputs.conftest import HOSTILE
 from tests.sams.documents import START, Site, booked, document, encode
@@ -212,3 +213,76 @@ def test_one_cluster_name_for_all(sams: Path, tmp_path: Path) -> None:
         assert {run.info.cluster for run in store.runs()} == {"renamed"}
     counted = import_database(file, None, cluster=None, default_cluster="x")
     assert (counted.jobs, counted.records, counted.rows) == (3, 3, 9)
+
+
+_POSTGRESQL_TYPES = {
+    "DATETIME": "TIMESTAMP",
+    "REAL": "DOUBLE PRECISION",
+    "INTEGER": "BIGINT",
+    "SMALLINT": "BOOLEAN",
+}
+
+
+def _copy_to_postgresql(file: Path, url: str) -> None:
+    """The tables of the second schema with the column types that peewee uses on PostgreSQL."""
+    import psycopg
+
+    source = sqlite3.connect(file)
+    with psycopg.connect(url) as target:
+        names = [name for (name,) in source.execute("SELECT name FROM sqlite_master "
+                 "WHERE type = 'table' AND name NOT LIKE 'sqlite%'")]  # fmt: skip
+        for name in names:
+            columns = [
+                (column[1], _POSTGRESQL_TYPES.get(column[2].upper(), "TEXT"))
+                for column in source.execute(f"PRAGMA table_info({name})")
+            ]
+            listed = ", ".join(f'"{column}" {kind}' for column, kind in columns)
+            target.execute(f"CREATE TABLE {name} ({listed})")  # type: ignore[arg-type]
+            for row in source.execute(f"SELECT * FROM {name}"):
+                values = [
+                    bool(value) if kind == "BOOLEAN" and value is not None else value
+                    for value, (_, kind) in zip(row, columns, strict=True)
+                ]
+                marks = ", ".join(["%s"] * len(row))
+                target.execute(f"INSERT INTO {name} VALUES ({marks})", values)  # type: ignore[arg-type]
+    source.close()
+
+
+# Fault 14: the log advised a command that could not work.
+@pytest.mark.parametrize(
+    ("database", "options", "location"),
+    [
+        ("sqlite", {"database": "/var/pw.db"}, "/var/pw.db"),
+        ("postgresql", {"database": "sams"}, "postgresql:///sams"),
+        (
+            "postgresql",
+            {"database": "sams", "user": "u@x", "password": "a:b", "host": "db", "port": 5432},
+            "postgresql://u%40x{}@db:5432/sams",
+        ),
+    ],
+)
+def test_the_location_of_a_database_in_the_settings(
+    database: str, options: dict[str, object], location: str
+) -> None:
+    keys = DatabaseKeys(database=database, database_options=options)
+    assert keys.location(password=False) == location.format("")
+    assert keys.location(password=True) == location.format(":a%3Ab")
+
+
+# Fault 14: SAMS's databases in PostgreSQL could not be imported.
+def test_a_database_in_postgresql_gives_the_same(
+    sams: Path, tmp_path: Path, postgresql_server: Any, capsys: Any
+) -> None:
+    folder = sams_books(sams, tmp_path / "sams", _SECOND, documents(20))
+    url = postgresql_server.new_database()
+    _copy_to_postgresql(folder / "pw.db", url)
+    found = []
+    for number, location in enumerate((str(folder / "pw.db"), url)):
+        store = str(tmp_path / f"{number}.db")
+        assert main(["import", "sams", location, "--store", store, "--zone", "UTC"]) == 0
+        with Store.open(store) as opened:
+            found.append(booked(opened))
+    assert len(found[0]) == 20
+    assert found[1] == found[0]
+    assert main(["import", "sams", "postgresql://u:secret@127.0.0.1:1/none"]) == 1
+    assert "secret" not in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from jobsight.cli.arguments import CommandParser, add_store_options
@@ -17,7 +16,7 @@ from jobsight.model import SECOND
 def import_(
     *,
     system: str,
-    path: list[Path],
+    path: list[str],
     cluster: str | None,
     dry_run: bool,
     zone: str | None,
@@ -38,7 +37,12 @@ def import_(
         ) from None
     settings = load_settings(config)
     location = store or settings.store.location
-    from jobsight.sams.import_database import Imported, find_databases, import_database
+    from jobsight.sams.import_database import (
+        Imported,
+        database_name,
+        find_databases,
+        import_database,
+    )
     from jobsight.store.store import Store
 
     files = [file for one in path for file in find_databases(one)]
@@ -52,7 +56,7 @@ def import_(
                 cluster=cluster,
                 default_cluster=settings.cluster,
                 zone=their_zone,
-                progress=progress_line(f"rows of {file.name}"),
+                progress=progress_line(f"rows of {database_name(file)}"),
             )
             total.add(found)
     verb = "would be imported" if dry_run else f"imported into {location}"
@@ -72,9 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "path",
         nargs="+",
-        type=Path,
         metavar="PATH",
-        help="Database file, or a directory of them",
+        help="Database file, a directory of them, or a postgresql:// URL",
     )
     parser.add_argument(
         "--cluster",

@@ -11,7 +11,7 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -23,7 +23,7 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.export.records import RecordBuilder, UsageRecord, to_xml
 from jobsight.software.naming import software_names
 from jobsight.store.store import Store
-from jobsight.store.write.exports import Candidate, ExportState, Position
+from jobsight.store.write.exports import Candidate, ExportedRun, ExportState, Position
 from jobsight.util.durable import sync_directory, temporary_name, write_temporary
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class Extracted(msgspec.Struct):
     records: int = 0
     #: Runs that were reported once and have no named software any more: no record can express it.
     emptied: int = 0
+    #: Runs that another program should have reported and did not; the next call exports them.
+    left: int = 0
 
 
 class Extractor:
@@ -62,9 +64,10 @@ class Extractor:
         clock: Callable[[], float] = time.time,
         *,
         write: bool = True,
+        unreported: Callable[[ExportedRun], bool] = lambda run: False,
     ) -> Extracted:
         """Export all changes since the last call; without ``write`` they are only recorded as
-        reported elsewhere."""
+        reported elsewhere, except the ``unreported`` runs, which the next call exports."""
         self._directory.mkdir(parents=True, exist_ok=True)
         done = Extracted()
         builder = self._builder()
@@ -74,7 +77,9 @@ class Extractor:
             reported: dict[int, bytes | None] = {}
             # Queried again for each file, so that the runs just reported are known.
             changed = self._state.changed(position.revision)
-            candidates = itertools.chain(self._state.deferred(), changed)
+            candidates: Iterator[Candidate] = itertools.chain(self._state.deferred(), changed)
+            if not write:
+                candidates = self._defer(unreported, candidates, reported, done)
             records, revision = self._select(candidates, builder, reported, done)
             if revision is None:
                 break
@@ -94,6 +99,21 @@ class Extractor:
         if end != position:
             self._state.advance(position, end, {})
         return done
+
+    @staticmethod
+    def _defer(
+        unreported: Callable[[ExportedRun], bool],
+        candidates: Iterable[Candidate],
+        reported: dict[int, bytes | None],
+        done: Extracted,
+    ) -> Iterator[Candidate]:
+        """Defer these runs: they are processed as if they were still open."""
+        for candidate in candidates:
+            if candidate.digest is not None or candidate.open or not unreported(candidate.run):
+                yield candidate
+            elif candidate.revision is not None:
+                done.left += candidate.run_id not in reported
+                yield candidate._replace(open=True)
 
     def _finish_last_call(self) -> Position:
         """Rename the file that a killed process could not rename."""

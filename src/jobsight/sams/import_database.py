@@ -1,4 +1,4 @@
-"""Import of SAMS's databases: the SQLite shards and the second schema, read as records.
+"""Import of SAMS's databases: the SQLite shards, and the second schema in SQLite or PostgreSQL.
 
 The records have the same keys as those of the aggregator: a site that imports its database and
 aggregates its archived records again has every run once. The import is idempotent.
@@ -14,7 +14,7 @@ from contextlib import closing
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -38,6 +38,8 @@ class _Schema(NamedTuple):
     tables: frozenset[str]
     rows: str
     counting: str
+    #: Jobs that SAMS has not reported since ``last_sent``, or could not name.
+    unreported: str
 
 
 _COLUMNS: Final = """
@@ -50,6 +52,18 @@ _COLUMNS: Final = """
     LEFT JOIN {nodes} AS n ON n.id = c.{node_id}
     LEFT JOIN {softwares} AS s ON s.id = c.{software_id}
     ORDER BY c.{job_id}, c.{node_id}, c.start_time
+"""
+
+_UNREPORTED: Final = """
+    SELECT max(j.jobid), max(j.recordid), min(c.start_time)
+    FROM jobs AS j
+    JOIN {commands} AS c ON c.{job_id} = j.id
+    LEFT JOIN {softwares} AS s ON s.id = c.{software_id}
+    CROSS JOIN (SELECT max(timestamp) AS time FROM last_sent) AS sent
+    GROUP BY j.id
+    HAVING max(CASE WHEN sent.time IS NULL OR c.{updated} > sent.time THEN 1 ELSE 0 END) = 1
+        OR max(CASE WHEN s.last_updated > sent.time AND NOT s."ignore" THEN 1 ELSE 0 END) = 1
+        OR max(CASE WHEN s.software IS NOT NULL AND NOT s."ignore" THEN 1 ELSE 0 END) = 0
 """
 
 _SHARDS: Final = _Schema(
@@ -70,6 +84,13 @@ _SHARDS: Final = _Schema(
         software_id="software",
     ),
     "SELECT count(*) FROM command",
+    _UNREPORTED.format(
+        commands="command",
+        job_id="jobid",
+        softwares="software",
+        software_id="software",
+        updated="updated",
+    ),
 )
 _SECOND: Final = _Schema(
     frozenset(("jobs", "users", "projects", "nodes", "softwares", "commands")),
@@ -89,6 +110,13 @@ _SECOND: Final = _Schema(
         software_id="software_id",
     ),
     "SELECT count(*) FROM commands",
+    _UNREPORTED.format(
+        commands="commands",
+        job_id="job_id",
+        softwares="softwares",
+        software_id="software_id",
+        updated="last_updated",
+    ),
 )
 
 
@@ -100,29 +128,35 @@ class DatabaseRecord(NamedTuple):
 
 
 class SamsDatabase:
-    """One database file. ``problems`` is filled while it is read."""
+    """One database file or ``postgresql://`` URL. ``problems`` is filled while it is read."""
 
-    def __init__(self, file: Path, zone: tzinfo | None = None) -> None:
-        self.file = file
+    def __init__(self, location: Path | str, zone: tzinfo | None = None) -> None:
+        #: In messages, without the password.
+        self.name = database_name(location)
         self._zone = zone
         #: Rows that could not be imported, by reason.
         self.problems: dict[str, int] = {}
         self.rows = 0
+        self._errors = _errors(location)
         try:
-            uri = f"file:{quote(os.fsencode(os.path.abspath(file)))}?mode=ro"
-            self._connection = sqlite3.connect(uri, uri=True)
-            # Paths need not be UTF-8.
-            self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-            listed = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            tables = {str(name) for (name,) in listed}
-        except sqlite3.Error as error:
-            raise JobsightError(f"{file}: cannot be read: {error}") from None
+            if isinstance(location, Path):
+                self._connection: Any = _open_sqlite(location)
+                listing = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            else:
+                self._connection = _open_postgresql(location)
+                listing = (
+                    "SELECT tablename FROM pg_tables "
+                    "WHERE schemaname = ANY (current_schemas(false))"
+                )
+            tables = {str(name) for (name,) in self._connection.execute(listing)}
+        except self._errors as error:
+            raise self._unreadable(error) from None
         for schema in (_SHARDS, _SECOND):
             if schema.tables <= tables:
                 self._schema = schema
                 return
         self._connection.close()
-        raise JobsightError(f"{file}: is not a SAMS database: its tables are missing")
+        raise JobsightError(f"{self.name}: is not a SAMS database: its tables are missing")
 
     def close(self) -> None:
         self._connection.close()
@@ -137,7 +171,8 @@ class SamsDatabase:
         key: tuple[Any, ...] | None = None
         gathered: list[tuple[Any, ...]] = []
         try:
-            with closing(self._connection.execute(self._schema.rows)) as rows:
+            with closing(self._cursor()) as rows:
+                rows.execute(self._schema.rows)
                 for row in rows:
                     self.rows += 1
                     # A collector restarted within a job wrote rows with another start.
@@ -149,8 +184,28 @@ class SamsDatabase:
                     gathered.append(row)
             if gathered:
                 yield from self._record(gathered)
-        except sqlite3.Error as error:
-            raise JobsightError(f"{self.file}: cannot be read: {error}") from None
+        except self._errors as error:
+            raise self._unreadable(error) from None
+
+    def unreported(self) -> Iterator[tuple[int, int]]:
+        """Job id and start (seconds) of the jobs that SAMS has not reported."""
+        try:
+            for job, recordid, first in self._connection.execute(self._schema.unreported):
+                _, start = self._recordid(recordid)
+                start = start if start is not None else self._moment(first)
+                if str(job).isascii() and str(job).isdigit() and start is not None:
+                    yield int(job), start // SECOND
+        except self._errors as error:
+            raise self._unreadable(error) from None
+
+    def _cursor(self) -> Any:
+        if isinstance(self._connection, sqlite3.Connection):
+            return self._connection.cursor()
+        # On the server: the client's cursor would hold all rows in memory.
+        return self._connection.cursor("jobsight_import")
+
+    def _unreadable(self, error: BaseException) -> JobsightError:
+        return JobsightError(f"{self.name}: cannot be read: {' '.join(str(error).split())}")
 
     def _record(self, rows: list[tuple[Any, ...]]) -> Iterator[DatabaseRecord]:
         job, recordid, user, project, cpus, node, _, first, _, _, _, *_ = rows[0]
@@ -204,7 +259,9 @@ class SamsDatabase:
         """Seconds since 1970 in the shards, local time in the second schema."""
         try:
             if isinstance(value, str):
-                moment = datetime.fromisoformat(value)
+                value = datetime.fromisoformat(value)
+            if isinstance(value, datetime):
+                moment = value
                 moment = moment if moment.tzinfo else moment.replace(tzinfo=self._zone)
                 value = moment.timestamp()
             seconds = int(value)  # type: ignore[call-overload]
@@ -223,6 +280,40 @@ class SamsDatabase:
         self.problems[reason] = self.problems.get(reason, 0) + rows
 
 
+def _open_sqlite(file: Path) -> sqlite3.Connection:
+    uri = f"file:{quote(os.fsencode(os.path.abspath(file)))}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True)
+    # Paths need not be UTF-8.
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    return connection
+
+
+def _open_postgresql(url: str) -> Any:
+    # Imported only where it is used.
+    import psycopg
+
+    connection = psycopg.connect(url)
+    connection.read_only = True
+    return connection
+
+
+def _errors(location: Path | str) -> type[Exception]:
+    if isinstance(location, Path):
+        return sqlite3.Error
+    import psycopg
+
+    return psycopg.Error
+
+
+def database_name(location: Path | str) -> str:
+    """The location of a database without its password."""
+    if isinstance(location, Path):
+        return str(location)
+    parts = urlsplit(location)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="").geturl()
+
+
 def _text(value: object) -> str | None:
     text = "" if value is None else str(value)[:255]
     return text.encode("utf-8", "backslashreplace").decode() or None
@@ -234,13 +325,16 @@ def _bytes(path: object) -> bytes:
     return text.encode("utf-8", "surrogateescape")[: 64 * 1024]
 
 
-def find_databases(path: Path) -> list[Path]:
-    """The database file, or all databases in a directory."""
+def find_databases(location: Path | str) -> list[Path | str]:
+    """The database file or URL, or all databases in a directory."""
+    if str(location).startswith(("postgresql://", "postgres://")):
+        return [str(location)]
+    path = Path(location)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and _is_sqlite(file))
         if not files:
             raise JobsightError(f"{path}: contains no SQLite database")
-        return files
+        return [*files]
     if not path.exists():
         raise JobsightError(f"{path}: does not exist")
     if not _is_sqlite(path):
@@ -277,7 +371,7 @@ class Imported(msgspec.Struct):
 
 
 def import_database(
-    file: Path,
+    location: Path | str,
     store: Store | None,
     *,
     cluster: str | None,
@@ -287,7 +381,7 @@ def import_database(
 ) -> Imported:
     """Store all records of a database; without a store they are only counted."""
     result = Imported()
-    with closing(SamsDatabase(file, zone)) as database:
+    with closing(SamsDatabase(location, zone)) as database:
         total = database.count()
         jobs: set[tuple[str, int]] = set()
         named = (

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -192,6 +193,18 @@ class DatabaseKeys(msgspec.Struct, kw_only=True):
     database: str | None = None
     database_options: dict[str, object] | None = None
 
+    def location(self, *, password: bool) -> str | None:
+        """The path or the URL of the database, as ``jobsight import sams`` reads it."""
+        options = {name: str(value) for name, value in (self.database_options or {}).items()}
+        name = options.get("database")
+        if self.db_path or self.database in (None, "sqlite"):
+            return self.db_path or name
+        secret = f":{quote(options['password'], safe='')}" if options.get("password") else ""
+        user = quote(options.get("user", ""), safe="") + (secret if password else "")
+        port = f":{options['port']}" if options.get("port") else ""
+        host = f"{user}@" * bool(user) + options.get("host", "") + port
+        return f"{self.database}://{host}/{name or ''}"
+
 
 class LoaderSettings(msgspec.Struct, kw_only=True):
     name: str
@@ -255,7 +268,7 @@ def load_aggregator(file: Path | str, own: Settings | None = None) -> Aggregator
     for name in found.aggregators:
         database = _database(sections, name)
         cluster = cluster or database.cluster or database.clustername
-        old = database.db_path or (database.database_options or {}).get("database")
+        old = database.location(password=False)
         notes.append(
             f"{name}: records are stored in {location}"
             + (f"; `jobsight import sams {old}` imports earlier ones" if old else "")
@@ -390,6 +403,8 @@ class UpdaterSettings(msgspec.Struct, kw_only=True):
 class ExtractorSettings(msgspec.Struct, kw_only=True):
     store: str
     export: ExportSettings
+    #: SAMS's own databases, which the import has read.
+    databases: list[str] = msgspec.field(default_factory=list)
     log: LogSettings
     warnings: list[str]
 
@@ -430,7 +445,7 @@ def load_extractor(file: Path | None, own: Settings | None = None) -> ExtractorS
     sections = sections_with(file, EXTRACTOR)
     found = sections.read(EXTRACTOR, _Extractor)
     _check(sections, f"{EXTRACTOR}.xmlwriter", found.xmlwriter, (XML,))
-    _check_backend(sections, EXTRACTOR, found.backend)
+    keys = _check_backend(sections, EXTRACTOR, found.backend)
     written = sections.read(XML, _Xml)
     return ExtractorSettings(
         store=found.store or own.store.location,
@@ -443,15 +458,23 @@ def load_extractor(file: Path | None, own: Settings | None = None) -> ExtractorS
             timezone=found.timezone,
             undetermined=found.undetermined,
         ),
+        databases=_existing(keys.location(password=True)),
         log=log_of(sections, found),
         warnings=sections.warnings,
     )
 
 
-def _check_backend(sections: Sections, program: str, name: str) -> None:
+def _existing(location: str | None) -> list[str]:
+    """A database that may have been removed after the import."""
+    if location is None or not ("://" in location or Path(location).exists()):
+        return []
+    return [location]
+
+
+def _check_backend(sections: Sections, program: str, name: str) -> DatabaseKeys:
     _check(sections, f"{program}.backend", name, BACKENDS)
-    # The keys describe files that are not used here; an unknown key still deserves a warning.
-    sections.read(name, DatabaseKeys)
+    # Only --skip of the extractor reads the files; an unknown key still deserves a warning.
+    return sections.read(name, DatabaseKeys)
 
 
 def _check(sections: Sections, key: str, name: str, known: tuple[str, ...]) -> None:
