@@ -227,6 +227,7 @@ _GRES = re.compile(
     r"(?P<notes>(?:\([^()]*\))*)"
 )
 #: Resources of the accounting by number; those from 1001 on are defined by the site.
+NUMBERED = "tres/"
 _TRES_NAMES = {1: "cpu", 2: "mem", 3: "energy", 4: "node", 5: "billing", 6: "fs/disk", 7: "vmem",
                8: "pages"}  # fmt: skip
 
@@ -300,7 +301,7 @@ def numbered_tres(text: str) -> dict[str, int]:
             return parse_tres(text)
         count = amount(int(match[2]))
         if count is not None:
-            name = _TRES_NAMES.get(int(match[1]), f"tres/{match[1]}")
+            name = _TRES_NAMES.get(int(match[1]), f"{NUMBERED}{match[1]}")
             tres[name] = count * MIB if name == "mem" else count
     return tres
 
@@ -345,8 +346,11 @@ def gpus_of(tres: Mapping[str, int]) -> dict[str, int]:
 
 
 def count_gpus(tres: Mapping[str, int]) -> int | None:
-    """All GPUs of an allocation; None if the allocation is not known."""
-    return sum(gpus_of(tres).values()) if tres else None
+    """All GPUs of an allocation; None if the allocation is not known, or if it has resources by
+    number, one of which may be a GPU."""
+    gpus = sum(gpus_of(tres).values())
+    by_number = any(name.startswith(NUMBERED) for name in tres)
+    return gpus if gpus or (tres and not by_number) else None
 
 
 # --- exit codes --------------------------------------------------------------------------------

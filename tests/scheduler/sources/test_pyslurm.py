@@ -12,7 +12,10 @@ import pytest
 
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.adapters.json import adapt_jobs, adapt_nodes, decode_json
+from jobsight.scheduler.adapters.pyslurm import adapt_accounting
+from jobsight.scheduler.fields import count_gpus, numbered_tres
 from jobsight.scheduler.records import SourceError
+from jobsight.scheduler.scraper import combine_infos
 from jobsight.scheduler.sources.commands import stream_command
 from jobsight.scheduler.sources.pyslurm import PySlurmSource
 
@@ -24,7 +27,6 @@ MODULE = f"""
 import json, os, signal
 __version__ = "22.5.3"
 DATA = {str(DATA / "pyslurm")!r}
-ASKED = []
 
 def _load(name):
     with open(os.path.join(DATA, name + ".json")) as file:
@@ -34,6 +36,10 @@ class _Old:
     def __init__(self, name):
         self.name = name
     def get(self, **given):
+        for time in given.values():
+            # As the real one, which hands them to C.
+            if not isinstance(time, bytes):
+                raise TypeError("expected bytes, %s found" % type(time).__name__)
         return _load(self.name)
 
 class _Record:
@@ -194,3 +200,48 @@ def test_what_cannot_be_read_is_kept(pyslurm: Callable[[str], PySlurmSource]) ->
     jobs = pyslurm(text).queue()
     assert [record.info.name for record in jobs.records] == ["x\\udcff"]
     assert {problem.field for problem in jobs.problems} >= {"nodes"}
+
+
+# Fault 9: the accounting of 22.5 takes times as bytes, and its resources by number hide no GPU.
+def test_the_accounting_takes_times_as_bytes(pyslurm: Callable[[str], PySlurmSource]) -> None:
+    jobs = pyslurm(OLD).accounting((MOMENT - 3600) * SECOND, MOMENT * SECOND)
+    assert jobs.records
+    assert jobs.problems == []
+    with_number = numbered_tres("1=4,2=100,1001=2")
+    assert count_gpus(with_number) is None
+    assert count_gpus(numbered_tres("1=4,2=100")) == 0
+
+
+# Fault 9: the controller's count of GPUs counts where the accounting has only numbers.
+def test_the_controller_has_the_gpus_by_name() -> None:
+    document = {"jobid": 7, "state_str": "RUNNING", "start": MOMENT, "nodes": "n1",
+                "tres_alloc_str": "1=4,2=100,4=1,1001=2"}  # fmt: skip
+    (accounting,) = adapt_accounting([document], "c").records
+    info = JobInfo(cluster="c", job_id=7, source="pyslurm", gpus=2, tres={"gres/gpu": 2, "cpu": 4})
+    combined = combine_infos(accounting.info, info)
+    assert (combined.gpus, combined.tres, combined.cpus) == (2, info.tres, 4)
+
+
+# Fault 9: a window of which nothing could be read fails, with one message.
+def test_a_window_that_cannot_be_read_fails(pyslurm: Callable[[str], PySlurmSource]) -> None:
+    always = (
+        OLD
+        + """
+class _Broken:
+    def get(self, **given):
+        raise ValueError("no database")
+slurmdb_jobs = _Broken
+"""
+    )
+    source = pyslurm(always)
+    with pytest.raises(SourceError, match=r"nothing of the accounting could be read.*no database"):
+        source.accounting((MOMENT - 30 * 86400) * SECOND, MOMENT * SECOND)
+
+
+# Fault 9: intervals that are lost have one reason, so they are logged once.
+def test_lost_intervals_have_one_reason(pyslurm: Callable[[str], PySlurmSource]) -> None:
+    jobs = pyslurm(NEW).accounting((MOMENT - 86400) * SECOND, (MOMENT + 600) * SECOND)
+    assert jobs.records
+    assert {problem.reason for problem in jobs.problems} == {
+        "PySlurm raised IndexError('list index out of range')"
+    }

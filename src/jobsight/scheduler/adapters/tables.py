@@ -25,6 +25,7 @@ from typing import Any
 from jobsight.model import JobInfo
 from jobsight.scheduler.fields import (
     CONVERSION_ERRORS,
+    NUMBERED,
     Exit,
     JobState,
     RecordReader,
@@ -627,7 +628,9 @@ def _compute_resources(values: dict[str, Any]) -> None:
     elif memory is None and per_node and values.get("node_count"):
         memory = per_node * values["node_count"]
     values |= {"cpus": cpus, "memory": memory, "gpus": count_gpus(allocated)}
-    values["tres"] = allocated or None
+    # Resources by number must not replace those by name that the controller has.
+    by_number = any(name.startswith(NUMBERED) for name in allocated)
+    values["tres"] = None if by_number else allocated or None
 
 
 # --- nodes and partitions ----------------------------------------------------------------------

@@ -37,8 +37,8 @@ class _Reply(msgspec.Struct):
     version: str = ""
     shape: str = ""
     records: list[Any] = []
-    #: Intervals for which PySlurm raised an exception.
-    lost: list[str] = []
+    #: Intervals for which PySlurm raised an exception, and the exception.
+    lost: list[tuple[str, str]] = []
 
 
 class PySlurmSource:
@@ -79,7 +79,8 @@ class PySlurmSource:
         reply = self._query("accounting", since // SECOND, -(-until // SECOND))
         jobs = adapt_accounting(reply.records, self._cluster)
         jobs.problems += [
-            Problem("accounting", "time", f"PySlurm raised for {lost}") for lost in reply.lost
+            Problem(f"accounting from {interval}", "time", f"PySlurm raised {error}")
+            for interval, error in reply.lost
         ]
         jobs.release = reply.version
         return jobs

@@ -17,7 +17,10 @@ FORMAT = "jobsight pyslurm 1"
 # Seconds of the shortest interval that is queried again after PySlurm raised for a longer one.
 MIN_INTERVAL = 600
 
-Answer = Tuple[str, List[Any], List[str]]
+# Intervals that may fail before any could be read; then PySlurm raises for all of them.
+MAX_FAILURES = 8
+
+Answer = Tuple[str, List[Any], List[List[str]]]
 
 
 def plain(value: Any) -> Any:
@@ -96,21 +99,27 @@ def listed(pyslurm: Any, *names: str) -> Answer:
 
 def accounting(pyslurm: Any, since: int, until: int) -> Answer:
     name, maker = first_of(pyslurm, "slurmdb_jobs", "db.Jobs")
-    lost = []  # type: List[str]
+    lost = []  # type: List[List[str]]
+    loaded = []  # type: List[int]
 
     def load(begin: int, end: int) -> List[Dict[str, Any]]:
         if name == "slurmdb_jobs":
             texts = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(t)) for t in (begin, end)]
-            return documents(maker().get(starttime=texts[0], endtime=texts[1]))
+            # It passes them to a function of Slurm, which takes bytes.
+            times = [text.encode("ascii") for text in texts]
+            return documents(maker().get(starttime=times[0], endtime=times[1]))
         _, make_filter = first_of(pyslurm, "db.JobFilter", "db.JobSearchFilter")
         return documents(maker.load(make_filter(start_time=begin, end_time=end)))
 
     def pieces(begin: int, end: int) -> Iterator[Dict[str, Any]]:
+        if not loaded and len(lost) >= MAX_FAILURES:
+            return
         try:
             found = load(begin, end)
+            loaded.append(begin)
         except Exception as error:
             if end - begin <= MIN_INTERVAL:
-                lost.append("%d to %d: %r" % (begin, end, error))
+                lost.append(["%d to %d" % (begin, end), repr(error)])
                 return
             middle = (begin + end) // 2
             for part in (pieces(begin, middle), pieces(middle, end)):
@@ -120,7 +129,10 @@ def accounting(pyslurm: Any, since: int, until: int) -> Answer:
         for document in found:
             yield document
 
-    return name, list(pieces(since, until)), lost
+    found = list(pieces(since, until))
+    if lost and not loaded:
+        raise RuntimeError("nothing of the accounting could be read: " + lost[0][1])
+    return name, found, lost
 
 
 def answer(question: str, numbers: List[int]) -> Dict[str, Any]:
@@ -130,7 +142,7 @@ def answer(question: str, numbers: List[int]) -> Dict[str, Any]:
         return {"reason": "PySlurm cannot be imported: %s" % error}
     version = str(getattr(pyslurm, "__version__", "of an unnamed version"))
     if question == "probe":
-        shape, records, lost = "none", [], []  # type: Tuple[str, List[Any], List[str]]
+        shape, records, lost = "none", [], []  # type: Answer
     elif question == "queue":
         shape, records, lost = queue(pyslurm)
     elif question == "accounting":
