@@ -21,7 +21,7 @@ ROW = {
     "NodeList": "cn[1-2]", "NumCPUs": "4", "tres-alloc": "cpu=4,mem=1.50G,node=2,billing=4",
     "TimeLimit": "1-00:10:00", "SubmitTime": "1794720980", "StartTime": "1794720981",
     "EndTime": "1794807981", "exit_code": "0", "QOS": "normal", "HetJobID": "N/A",
-    "HetJobOffset": "N/A", "Command": "/home/alice/job.sh", "Name": "arr",
+    "HetJobOffset": "N/A", "Reason": "None", "Command": "/home/alice/job.sh", "Name": "arr",
 }  # fmt: skip
 
 

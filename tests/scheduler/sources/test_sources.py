@@ -20,13 +20,17 @@ from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND
 from jobsight.scheduler.adapters.sacct import COLUMNS
+from jobsight.scheduler.adapters.squeue import jobs_from_rows
+from jobsight.scheduler.cluster_metrics import count_tasks
 from jobsight.scheduler.records import AdaptError, SourceError
 from jobsight.scheduler.sources.base import open_source
+from jobsight.scheduler.sources.commands import command_environment
 from jobsight.scheduler.sources.json import JsonSource
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.text import TextSource
 from tests.scheduler import shapes
+from tests.scheduler.adapters.test_squeue import ROW
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 JOB = {
@@ -150,7 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(found or 404)
             body = b"Unable find requested URL."
         else:
-            self.send_response(200)
+            status, found = found if isinstance(found, tuple) else (200, found)
+            self.send_response(status)
             body = json.dumps(found).encode()
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -290,3 +295,40 @@ def test_the_choice_says_why() -> None:
         open_source(settings, away)
     settings.scheduler.source = "json"
     assert open_source(settings, away).reason == "json: set by scheduler.source"
+
+
+# Fault 20: a token that is missing, wrong or expired is named, whatever the status.
+def test_a_slurmrestd_that_needs_a_token() -> None:
+    error = {"errors": [{"error_number": 1007, "error": "Protocol authentication error"}]}
+    everywhere = {"/openapi/v3": (500, error), "/openapi": (500, error)}
+    with slurmrestd(everywhere) as (url, _), pytest.raises(SourceError, match="no token is set"):
+        RestSource("hpc", url, timeout=60).probe()
+
+
+# Fault 12: "auto" refuses rest where it refuses json for the same missing exit codes.
+def test_the_choice_refuses_rest_without_exit_codes() -> None:
+    old = shapes.reply(meta={"Slurm": {"release": "22.05.8"}})
+    with slurmrestd(REPLIES | {"/slurm/v0.0.41/ping": old}) as (url, _):
+        settings = Settings(cluster="hpc")
+        settings.scheduler.rest.url = url
+
+        def run(command: Sequence[str], timeout: float, *, given: bytes = b"") -> list[bytes]:
+            return [json.dumps(shapes.reply()).encode()]
+
+        choice = open_source(settings, run)
+        assert isinstance(choice.source, JsonSource)
+        assert "rest: slurmrestd of 22.05 lacks exit codes" in choice.reason
+
+
+# Fault 12: squeue's text has the reason, and the pending tasks of an array as a list.
+def test_the_text_counts_pending_arrays_and_has_reasons() -> None:
+    row = ROW | {"State": "PENDING", "ArrayTaskID": "0-49%5", "Reason": "Priority", "NodeList": ""}
+    jobs = jobs_from_rows([row, ROW | {"Reason": "None"}], "hpc")
+    pending, running = jobs.records
+    assert jobs.problems == []
+    assert (pending.array_tasks, pending.reason, pending.info.array_job_id) == (
+        "0-49%5", "Priority", 2,
+    )  # fmt: skip
+    assert count_tasks(pending) == 50
+    assert (running.info.array_task_id, running.array_tasks, running.reason) == (1, None, None)
+    assert command_environment(["squeue"])["SLURM_BITSTR_LEN"] == "0"

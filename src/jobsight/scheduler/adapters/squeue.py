@@ -28,10 +28,12 @@ from jobsight.scheduler.sources.commands import Runner, new_delimiter, run_comma
 COLUMNS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "UserName", "UserID", "Account", "Partition", "State",
     "RestartCnt", "NodeList", "NumCPUs", "tres-alloc", "TimeLimit", "SubmitTime", "StartTime",
-    "EndTime", "exit_code", "QOS", "HetJobID", "HetJobOffset", "Command", "Name",
+    "EndTime", "exit_code", "QOS", "HetJobID", "HetJobOffset", "Reason", "Command",
+    "Name",
 )  # fmt: skip
-#: Columns that have another name before 20.02.
+#: Columns that have another name before 20.02, and one that older on-site scripts do not request.
 NEWER_COLUMNS = frozenset({"HetJobID", "HetJobOffset"})
+OPTIONAL_COLUMNS = NEWER_COLUMNS | {"Reason"}
 _REFUSED = re.compile(r"invalid.*(format|field)|unrecognized", re.IGNORECASE)
 _NOT_SET = frozenset({"", "N/A", "(null)", "n/a"})
 
@@ -114,7 +116,7 @@ def _job(row: Mapping[str, str], cluster: str, problems: list[Problem]) -> JobRe
         raise AdaptError(f"squeue gave a row that names no job: {row['State'][:40]!r} is no state")
     if info.name is None:
         info.name = row["Name"]
-    if info.array_task_id is None:
+    if info.array_task_id is None and job.array_tasks is None:
         # The column has a value for every job.
         info.array_job_id = None
     return job

@@ -150,6 +150,7 @@ def _split_paths(paths: str) -> tuple[_Path, ...]:
 _JOB_ID = re.compile(
     r"(?P<job>\d+)(?:_(?:(?P<task>\d+)|\[(?P<tasks>[^\]]*)\])|\+(?P<offset>\d+))?", re.ASCII
 )
+_TASKS = re.compile(r"[0-9][0-9,:-]*(?:\.\.\.)?(?:%[0-9]+)?", re.ASCII)
 _CANCELLED = re.compile(r"CANCELLED by (\S+)", re.ASCII)
 #: Steps of PySlurm that have no number of their own.
 _PYSLURM_STEPS = {2**32 - 5: "batch", 2**32 - 4: "extern", 2**32 - 6: "interactive",
@@ -176,6 +177,24 @@ def _array_task(text: str) -> int | None:
 
 def _array_tasks(text: str) -> str | None:
     return _job_id(text)["tasks"]
+
+
+def _squeue_task(text: str) -> int | None:
+    """The task of a job; the pending tasks of an array have a list instead."""
+    return amount(text) if text.isascii() and text.isdigit() else None
+
+
+def _squeue_tasks(text: str) -> str | None:
+    tasks = text.strip("[]")
+    if tasks.isascii() and tasks.isdigit():
+        return None
+    if not _TASKS.fullmatch(tasks):
+        raise ValueError(f"{text[:40]!r} is not a list of array tasks")
+    return tasks
+
+
+def _reason(text: str) -> str | None:
+    return None if text == "None" else text_or_none(text)
 
 
 def _het_job(text: str) -> int | None:
@@ -328,10 +347,11 @@ JOB = Table(
           sacct=(_array_job, "JobID"), squeue="ArrayJobID",
           pyslurm="array_job_id array_id", pyslurm_db="array_job_id array_id"),
     Field("array_task_id", amount, queue="array_task_id", accounting="array.task_id",
-          sacct=(_array_task, "JobID"), squeue="ArrayTaskID",
+          sacct=(_array_task, "JobID"), squeue=(_squeue_task, "ArrayTaskID"),
           pyslurm="array_task_id", pyslurm_db="array_task_id"),
     Field("array_tasks", text_or_none, queue="array_task_string", accounting="array.task",
-          sacct=(_array_tasks, "JobID"), pyslurm="array_task_str array_tasks_waiting"),
+          sacct=(_array_tasks, "JobID"), squeue=(_squeue_tasks, "ArrayTaskID"),
+          pyslurm="array_task_str array_tasks_waiting"),
     Field("array_task_limit", positive, queue="array_max_tasks",
           accounting="array.limits.max.running.tasks"),
     Field("het_job_id", positive, queue="het_job_id", accounting="het.job_id het_job_id",
@@ -438,7 +458,7 @@ JOB = Table(
 
     # State and outcome.
     Field("reason", text_or_none, queue="state_reason", accounting="state.reason",
-          sacct="Reason", pyslurm="state_reason"),
+          sacct="Reason", squeue=(_reason, "Reason"), pyslurm="state_reason"),
     Field("dependency", text_or_none, queue="dependency", pyslurm=(text_only, "dependency")),
     Field("flags", words, queue="flags", accounting="flags", sacct="Flags"),
     Field("cancelled_by", text_or_none, accounting="kill_request_user",

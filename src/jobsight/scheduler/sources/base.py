@@ -78,7 +78,7 @@ def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
         try:
             source = _FACTORIES[name](settings, run)
             answer = source.probe()
-            if isinstance(source, JsonSource):
+            if isinstance(source, JsonSource | RestSource):
                 source.check_exit_codes()
         except (SchedulerError, ConfigError) as error:
             refused.append(f"{name}: {error}")

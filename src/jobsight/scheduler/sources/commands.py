@@ -22,8 +22,9 @@ from jobsight.config.settings import SshSettings
 from jobsight.model import SECOND
 from jobsight.scheduler.records import AdaptError, SourceError
 
-#: Times in UTC whatever the zone of the cluster; messages in English.
-_ENVIRONMENT = {"TZ": "UTC", "LC_ALL": "C.UTF-8"}
+#: Times in UTC whatever the zone of the cluster; messages in English; lists of pending array tasks
+#: in full length.
+_ENVIRONMENT = {"TZ": "UTC", "LC_ALL": "C.UTF-8", "SLURM_BITSTR_LEN": "0"}
 _CHUNK = 1 << 18
 #: Variables of users that would change the columns and rows of the output.
 _IGNORED_VARIABLES = ("SACCT_", "SQUEUE_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")

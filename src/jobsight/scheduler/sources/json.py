@@ -48,11 +48,7 @@ class JsonSource:
 
     def check_exit_codes(self) -> None:
         """Raise if this release has exit code 0 for every failed job (21.08 and 22.05)."""
-        parts = self._release().split(".")[:2]
-        if len(parts) == 2 and all(part.isdigit() for part in parts):
-            year, month = map(int, parts)
-            if (year, month) < _FIRST_CORRECT_RELEASE:
-                raise SourceError(f"sacct --json of {year}.{month:02d} lacks exit codes")
+        check_release(self._release(), "sacct --json")
 
     def _release(self) -> str:
         document = self._query("squeue", "--json", "--user=root")
@@ -96,6 +92,15 @@ class JsonSource:
 
     def _query(self, *command: str) -> Any:
         return decode_json(b"".join(self._run(command, self._timeout)), f"{command[0]} --json")
+
+
+def check_release(release: str, what: str) -> None:
+    """Raise if the JSON of the accounting of this release has no exit codes."""
+    parts = release.split(".")[:2]
+    if len(parts) == 2 and all(part.isdigit() for part in parts):
+        year, month = map(int, parts)
+        if (year, month) < _FIRST_CORRECT_RELEASE:
+            raise SourceError(f"{what} of {year}.{month:02d} lacks exit codes")
 
 
 def partitions_of(nodes: Nodes) -> Partitions:

@@ -91,7 +91,7 @@ class OnsiteSource:
                 reply.reason if reply else f"the document of the on-site script has no {name}"
             )
         missing = set(needed) - set(reply.columns)
-        if missing - squeue.NEWER_COLUMNS:
+        if missing - squeue.OPTIONAL_COLUMNS:
             raise AdaptError(f"{name} lacks the columns {', '.join(sorted(missing))}")
         return _named(reply, _EMPTY[name])
 

@@ -30,7 +30,7 @@ SACCT = (
 SQUEUE = (
     "JobID ArrayJobID ArrayTaskID UserName UserID Account Partition State RestartCnt NodeList "
     "NumCPUs tres-alloc TimeLimit SubmitTime StartTime EndTime exit_code QOS HetJobID HetJobOffset "
-    "Command Name"
+    "Reason Command Name"
 ).split()
 NODES = (
     "NodeList PartitionName StateComplete CPUs CPUsState CPUsLoad Sockets Cores Threads Memory "
@@ -51,7 +51,7 @@ Maker = Callable[[Sequence[str], str], List[str]]
 def run(command: Sequence[str], timeout: float) -> Tuple[bytes, str]:
     """The output of a command, or the reason why there is none."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(IGNORED_VARIABLES)}
-    environment.update(TZ="UTC", LC_ALL="C.UTF-8", SLURM_TIME_FORMAT="%s")
+    environment.update(TZ="UTC", LC_ALL="C.UTF-8", SLURM_TIME_FORMAT="%s", SLURM_BITSTR_LEN="0")
     try:
         done = subprocess.run(
             command,

@@ -30,6 +30,7 @@ from jobsight.scheduler.adapters.policy import (
     read_reservations,
 )
 from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, SourceError, join_jobs
+from jobsight.scheduler.sources.json import check_release
 from jobsight.scheduler.sources.replies import Replies
 from jobsight.transport.client import Address, HttpClient, HttpError, StreamedReply
 
@@ -38,6 +39,10 @@ _VERSION = re.compile(r"/(slurm|slurmdb)/v0\.0\.(\d{1,4})/jobs/?", re.ASCII)
 _KNOWN_VERSIONS: Final = range(48, 35, -1)
 #: In bytes; 100,000 nodes or associations fit.
 _MAX_REPLY_SIZE: Final = 512 * 2**20
+
+
+#: What Slurm writes for a token that is missing, wrong or expired; with status 500 in some releases
+_AUTHENTICATION: Final = re.compile(rb"authenticat|unauthorized|ESLURM_AUTH", re.IGNORECASE)
 
 
 class UnavailableError(SourceError):
@@ -81,6 +86,10 @@ class RestSource:
             f"slurmrestd answers, Slurm {release}, v0.0.{versions['slurm']} and "
             f"dbv0.0.{versions['slurmdb']}"
         )
+
+    def check_exit_codes(self) -> None:
+        """Raise if this release has exit code 0 for every failed job (21.08 and 22.05)."""
+        check_release(release_of(self._query("slurm", "ping")) or "", "slurmrestd")
 
     def queue(self) -> Jobs:
         return self._jobs("slurm", ["jobs"])
@@ -154,15 +163,22 @@ class RestSource:
             reply = self._client.stream("GET", target, headers=self._headers())
         if reply.status in (401, 403):
             reply.close()
-            raise UnavailableError(
-                f"slurmrestd refuses {_path(target)} with {reply.status}: the user or the "
-                "token (scheduler.rest.user, scheduler.rest.token_file) is not accepted"
-            )
+            raise self._refused(target, str(reply.status))
         return reply
+
+    def _refused(self, target: str, answer: str) -> UnavailableError:
+        if self._token_file or os.environ.get("SLURM_JWT"):
+            why = "the user or the token (scheduler.rest.user, scheduler.rest.token_file) is not"
+            why += " accepted; it may have expired"
+        else:
+            why = "no token is set; expected scheduler.rest.token_file or SLURM_JWT"
+        return UnavailableError(f"slurmrestd refuses {_path(target)} with {answer}: {why}")
 
     def _document(self, target: str, reply: StreamedReply) -> Any:
         with self._explained():
             body = reply.read(_MAX_REPLY_SIZE)
+        if reply.status >= 400 and _AUTHENTICATION.search(body[:10_000]):
+            raise self._refused(target, f"{reply.status}, authentication failed")
         try:
             document = decode_json(body, f"slurmrestd {_path(target)}")
         except AdaptError:
