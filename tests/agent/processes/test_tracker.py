@@ -490,3 +490,34 @@ def test_everything_is_booked_once_and_on_its_own_job(
         assert sum(row.executions for row in rows) + pending == executions
         assert usage.records_lost == 0
     assert len(kernel.tracker._pending_records) == 0
+
+
+# Fault 4: a process between slurmstepd's fork and its exec is not called slurmstepd.
+@pytest.mark.parametrize("adopted", ["found", "by its fork", "polled"])
+def test_a_child_of_slurmstepd_is_named_by_what_it_executes(adopted: str) -> None:
+    kernel = Kernel()
+    usage = JobUsage()
+    kernel.names.links = {50: b"/usr/sbin/slurmstepd-wlm", 200: b"/usr/sbin/slurmstepd-wlm"}
+    if adopted == "by its fork":
+        kernel.tell(kernel.fork(50, 200))
+    process = kernel.tracker.adopt(Alive(200), usage, new=True)  # type: ignore[arg-type]
+    assert not figures(usage)
+    kernel.pass_time(3600_000)
+    kernel.names.links[200] = b"/bin/sh"
+    if adopted == "polled":
+        kernel.tracker.detect_exec(process)
+        kernel.tracker.finish_lost(200)
+    else:
+        kernel.tell(kernel.execute(200))
+        kernel.tell(kernel.exit(200), record(200, 5 * MILLISECOND))
+    assert {path: counts[:2] for path, counts in figures(usage).items()} == {b"/bin/sh": (1, 1)}
+
+
+def test_a_child_of_slurmstepd_that_executes_nothing_is_no_program_of_the_job() -> None:
+    kernel = Kernel()
+    usage = JobUsage()
+    kernel.names.links[200] = b"/usr/sbin/slurmstepd"
+    kernel.tracker.adopt(Alive(200), usage, new=True)  # type: ignore[arg-type]
+    kernel.tell(kernel.exit(200), record(200, 5 * MILLISECOND, command=b"slurmstepd"))
+    assert not figures(usage)
+    assert not usage.members
