@@ -15,6 +15,7 @@ from jobsight.agent.probes.cgroup_files import CgroupFiles, CgroupGone
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters, StepCgroup
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.tracker import ProcessTracker
+from tests.waiting import wait_until
 
 CPUS = 128
 
@@ -261,6 +262,9 @@ def daemon(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     shutil.copy("/bin/sleep", program)
     title = "slurmstepd: [1.batch]"
     with subprocess.Popen([title, "60"], executable=program) as process:
+        # The kernel sets the command name a moment after the parent may continue.
+        name = Path(f"/proc/{process.pid}/comm")
+        wait_until(lambda: name.read_text() == "slurmstepd\n")
         yield process
         process.kill()
 
@@ -293,3 +297,20 @@ def test_the_extern_step_is_overhead_until_a_user_s_process_is_in_it(v1: dict[st
     reading = counters.cpu()
     assert reading is not None
     assert (reading.time, counters.overhead) == (1_150_000_000, 150_000_000)
+
+
+# Fault 24: the command name of each of a user's processes was read to find slurmstepd.
+def test_the_processes_of_tasks_are_not_examined(
+    v1: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (v1["cpuacct"] / "step_batch/task_0/cgroup.procs").write_text("11\n12\n")
+    (v1["memory"] / "step_batch/cgroup.procs").write_text("10\n11\n12\n")
+    examined: list[int] = []
+
+    def is_daemon(pid: int) -> bool:
+        examined.append(pid)
+        return pid == 10
+
+    monkeypatch.setattr("jobsight.agent.probes.slurm_cgroup._is_daemon", is_daemon)
+    assert SlurmCounters(v1).daemons() == [("batch", 10)]
+    assert examined == [10]

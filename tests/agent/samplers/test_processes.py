@@ -168,6 +168,17 @@ def test_looking_at_links_is_bounded_and_goes_on(job: Job) -> None:
     assert "extrapolated" in files.coverage(job.view)["files"].reason
 
 
+# Fault 24: links that are no files did not count, and thousands were read in each round.
+def test_links_of_devices_and_pipes_count_for_the_bound(job: Job) -> None:
+    files = Files(node=job.node, every=1, links_every=1, max_links=10)
+    for pid in range(1, 21):
+        link(job, pid, "/dev/null", "pipe:[1]", "socket:[2]", cwd="/")
+        job.process(pid)
+    with mock.patch("os.readlink", side_effect=os.readlink) as readlink:
+        files.columns(job.view)
+    assert readlink.call_count <= 10 + 3
+
+
 def test_open_files_that_may_not_be_seen(job: Job) -> None:
     job.process(1)
     link(job, 1, "/a")

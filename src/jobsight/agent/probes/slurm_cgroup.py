@@ -166,11 +166,16 @@ class StepCgroup:
     def user_processes(self) -> list[int]:
         if self._v2:
             return processes_below(self.directories["unified"] / "user")
+        tasks = self._in_tasks()
+        return [pid for pid in self._all() if not _is_daemon(pid)] if tasks is None else tasks
+
+    def _in_tasks(self) -> list[int] | None:
+        """The PIDs in the cgroups of the tasks, which slurmstepd never enters; None without."""
         for controller in ("cpuacct", "memory"):
             tasks = _directories(self.directories.get(controller), "task_")
             if tasks:
                 return [pid for directory in tasks for pid in processes_below(directory)]
-        return [pid for pid in self._all() if not _is_daemon(pid)]
+        return None
 
     def daemons(self) -> list[int]:
         if self._v2:
@@ -179,6 +184,9 @@ class StepCgroup:
         pids = dict.fromkeys(self._all())
         for controller in ("memory", "cpuset"):
             pids.update(dict.fromkeys(processes_in(self.directories.get(controller))))
+        # A comm file is not read for each of thousands of processes of the user.
+        for pid in self._in_tasks() or ():
+            pids.pop(pid, None)
         return [pid for pid in pids if _is_daemon(pid)]
 
     def _all(self) -> list[int]:

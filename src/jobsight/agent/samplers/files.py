@@ -137,8 +137,8 @@ class Files(JobSampler):
             if remaining <= 0:
                 break
             self._start += 1
-            links = self._links(pid, remaining)
-            remaining -= max(1, len(links))
+            links, read = self._links(pid, remaining)
+            remaining -= max(1, read)
             readable = readable or bool(links)
             working_directories.update(links[:1])
             paths.update(links[1:])
@@ -153,8 +153,9 @@ class Files(JobSampler):
         self._scratch_now = len(scratch & paths)
         self.scratch_used = bool(self.scratch_used) or bool(scratch)
 
-    def _links(self, pid: int, limit: int) -> list[bytes]:
-        """The working directory and the open paths of a process, without pipes and sockets."""
+    def _links(self, pid: int, limit: int) -> tuple[list[bytes], int]:
+        """The working directory and the open paths of a process, without pipes and sockets, and
+        the number of links that were read for them."""
         directory = os.fsencode(f"{self.node.proc}/{pid}")
         links: list[bytes] = []
         try:
@@ -163,7 +164,7 @@ class Files(JobSampler):
         except OSError as error:
             if isinstance(error, PermissionError):
                 self.errors.add("open files", error)
-            return links
+            return links, len(links)
         for name in names:
             try:
                 path = os.readlink(directory + b"/fd/" + name)
@@ -171,7 +172,7 @@ class Files(JobSampler):
                 continue
             if path.startswith(b"/") and not path.startswith((b"/dev/", b"/proc/", b"/memfd:")):
                 links.append(path)
-        return links
+        return links, len(names) + 1
 
     def _on_scratch_type(self, path: bytes) -> bool:
         if not self._types:
