@@ -106,3 +106,16 @@ def test_a_host_that_is_away_or_does_not_let_us_in(host: SshSettings, tmp_path: 
     stranger = msgspec.structs.replace(host, key_file=os.fspath(key))
     with pytest.raises(SourceError, match=r"cannot be reached: .*Permission denied"):
         output(stranger, "true")
+
+
+# Fault 11: what login scripts print before the output of a command is left out.
+def test_a_login_banner_is_not_output(tmp_path: Path) -> None:
+    script = tmp_path / "banner.sh"
+    script.write_text("echo Welcome to the cluster; echo Maintenance on Monday\n")
+    try:
+        with sshd.running(tmp_path, {"BASH_ENV": str(script)}) as settings:
+            assert output(settings, "echo", "n1") == b"n1\n"
+            with pytest.raises(SourceError, match="failed with 3"):
+                output(settings, "sh", "-c", "exit 3")
+    except sshd.Unavailable as reason:
+        pytest.skip(str(reason))

@@ -206,6 +206,8 @@ def iterate_records(
         )
 
 
+#: Bytes that login scripts may print.
+_MAX_BANNER = 1 << 20
 #: The exit status of ssh itself, as opposed to that of the remote command.
 _SSH_FAILED = "failed with 255"
 
@@ -222,12 +224,14 @@ class SshRunner:
     def __call__(
         self, command: Sequence[str], timeout: float, given: bytes = b""
     ) -> Iterator[bytes]:
+        mark = new_delimiter()
         try:
-            yield from stream_command(self._command(command, timeout), timeout, given=given)
+            chunks = stream_command(self._command(command, timeout, mark), timeout, given=given)
+            yield from _after(mark.encode() + b"\n", chunks, self._host)
         except SourceError as error:
             raise self._explained(error, command[0]) from None
 
-    def _command(self, command: Sequence[str], timeout: float) -> list[str]:
+    def _command(self, command: Sequence[str], timeout: float, mark: str) -> list[str]:
         settings = self._settings
         options = {
             # Fail instead of prompting for a password or a host key.
@@ -248,7 +252,7 @@ class SshRunner:
             words += ["-i", settings.key_file]
         if settings.user:
             words += ["-l", settings.user]
-        return [*words, "--", self._host, _remote(command, self._directory)]
+        return [*words, "--", self._host, _remote(command, mark, self._directory)]
 
     def _explained(self, error: SourceError, name: str) -> SourceError:
         text = str(error)
@@ -264,11 +268,34 @@ class SshRunner:
         return SourceError(f"{self._host} cannot be reached: {text}")
 
 
-def _remote(command: Sequence[str], directory: str | None = None) -> str:
-    """The command line for the remote shell, without variables that change Slurm's output."""
+def _after(mark: bytes, chunks: Iterable[bytes], host: str) -> Iterator[bytes]:
+    """The output after the mark; before it is what the login scripts of the host print."""
+    before, marked = b"", False
+    for chunk in chunks:
+        if marked:
+            yield chunk
+            continue
+        before += chunk
+        _, found, after = before.partition(mark)
+        if found:
+            marked = True
+            if after:
+                yield after
+        elif len(before) > _MAX_BANNER:
+            break
+    if not marked:
+        begin = " ".join(before[:60].decode("utf-8", "replace").split())
+        raise SourceError(f"{host} did not run the command; its output begins with {begin!r}")
+
+
+def _remote(command: Sequence[str], mark: str, directory: str | None = None) -> str:
+    """The command line for the remote shell, without variables that change Slurm's output.
+
+    It prints the mark first, so that the output of login scripts can be left out.
+    """
     path = f'PATH={shlex.quote(directory)}:"$PATH"' if directory else 'PATH="$PATH"'
     environment = f"env -i {path} " + 'HOME="$HOME" ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"}'
     variables = " ".join(
         f"{name}={shlex.quote(value)}" for name, value in command_environment(command).items()
     )
-    return f"{environment} {variables} {shlex.join(command)}"
+    return f"echo '{mark}' && exec {environment} {variables} {shlex.join(command)}"
