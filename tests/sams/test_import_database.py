@@ -3,8 +3,12 @@
 import hashlib
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,14 @@ import pytest
 
 from jobsight.cli.main import main
 from jobsight.model import SECOND, RunReference
-from jobsight.sams.import_database import import_database
+from jobsight.sams.import_database import SamsDatabase, import_database
 from jobsight.sams.settings import DatabaseKeys
 from jobsight.store.store import Store
 from tests.agent.outputs.conftest import HOSTILE
+from tests.ports import free_port
 from tests.sams.documents import START, Site, booked, document, encode
 from tests.sams.test_aggregator import aggregate
+from tests.waiting import wait_until
 
 _PATHS = ["/usr/bin/bash", "/sw/gmx", "/home/a/100%", "/home/b/back\\slash", "/home/c/two\nlines"]
 
@@ -221,6 +227,100 @@ _POSTGRESQL_TYPES = {
     "INTEGER": "BIGINT",
     "SMALLINT": "BOOLEAN",
 }
+
+
+_MYSQL_TYPES = _POSTGRESQL_TYPES | {"DATETIME": "DATETIME(6)", "REAL": "DOUBLE"}
+
+
+@pytest.fixture
+def mariadb_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An empty database on a MariaDB server of its own."""
+    if shutil.which("mariadb-install-db") is None or os.geteuid() != 0:
+        pytest.skip("needs MariaDB and root")
+    with tempfile.TemporaryDirectory(prefix="sight") as name:
+        shutil.chown(name, "mysql")
+        subprocess.run(
+            ["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={name}/data",
+             "--skip-test-db", f"--tmpdir={name}"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        init = Path(name, "init.sql")
+        init.write_text("create database sams character set utf8mb4;\n"
+                        "create user sams@'127.0.0.1' identified by 'a:b';\n"
+                        "grant all on sams.* to sams@'127.0.0.1';\n")  # fmt: skip
+        shutil.chown(init, "mysql")
+        port = free_port()
+        server = subprocess.Popen(
+            ["mariadbd", "--no-defaults", "--user=mysql", f"--datadir={name}/data",
+             f"--socket={name}/socket", f"--pid-file={name}/pid", f"--init-file={init}",
+             f"--tmpdir={name}", "--bind-address=127.0.0.1", f"--port={port}",
+             "--skip-name-resolve", "--skip-log-bin", f"--log-error={name}/log"],
+        )  # fmt: skip
+        try:
+            wait_until(lambda: _answers(port))
+            yield f"mysql://sams:a%3Ab@127.0.0.1:{port}/sams"
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def _answers(port: int) -> bool:
+    import pymysql
+
+    try:
+        pymysql.connect(
+            host="127.0.0.1", port=port, user="sams", password="a:b", database="sams"
+        ).close()
+    except pymysql.MySQLError:
+        return False
+    return True
+
+
+def _copy_to_mysql(file: Path, url: str) -> None:
+    import pymysql
+
+    source = sqlite3.connect(file)
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    target = pymysql.connect(
+        host="127.0.0.1", port=port, user="sams", password="a:b", database="sams", charset="utf8mb4"
+    )
+    names = [name for (name,) in source.execute("SELECT name FROM sqlite_master "
+             "WHERE type = 'table' AND name NOT LIKE 'sqlite%'")]  # fmt: skip
+    with target.cursor() as cursor:
+        for name in names:
+            columns = [
+                (column[1], _MYSQL_TYPES.get(column[2].upper(), "TEXT"))
+                for column in source.execute(f"PRAGMA table_info({name})")
+            ]
+            listed = ", ".join(f"`{column}` {kind}" for column, kind in columns)
+            cursor.execute(f"CREATE TABLE {name} ({listed})")
+            for row in source.execute(f"SELECT * FROM {name}"):
+                cursor.execute(f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", row)
+    target.commit()
+    target.close()
+    source.close()
+
+
+# Fault 14: nor those in MySQL.
+def test_a_database_in_mysql_gives_the_same(
+    sams: Path, tmp_path: Path, mariadb_url: str, capsys: Any
+) -> None:
+    folder = sams_books(sams, tmp_path / "sams", _SECOND, documents(20))
+    _copy_to_mysql(folder / "pw.db", mariadb_url)
+    found = []
+    for number, location in enumerate((str(folder / "pw.db"), mariadb_url)):
+        store = str(tmp_path / f"{number}.db")
+        assert main(["import", "sams", location, "--store", store, "--zone", "UTC"]) == 0
+        with Store.open(store) as opened:
+            found.append(booked(opened))
+    assert len(found[0]) == 20
+    assert found[1] == found[0]
+    with closing(SamsDatabase(mariadb_url)) as database:
+        # Nothing was sent yet.
+        assert len(list(database.unreported())) == 20
+    wrong = mariadb_url.replace("a%3Ab", "secret")
+    assert main(["import", "sams", wrong]) == 1
+    assert "secret" not in capsys.readouterr().err
 
 
 def _copy_to_postgresql(file: Path, url: str) -> None:

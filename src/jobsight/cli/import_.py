@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         "path",
         nargs="+",
         metavar="PATH",
-        help="Database file, a directory of them, or a postgresql:// URL",
+        help="Database file, a directory of them, or a postgresql:// or mysql:// URL",
     )
     parser.add_argument(
         "--cluster",

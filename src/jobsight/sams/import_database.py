@@ -1,4 +1,4 @@
-"""Import of SAMS's databases: the SQLite shards, and the second schema in SQLite or PostgreSQL.
+"""Import of SAMS's databases: the SQLite shards, and the second schema on any of its servers.
 
 The records have the same keys as those of the aggregator: a site that imports its database and
 aggregates its archived records again has every run once. The import is idempotent.
@@ -14,7 +14,7 @@ from contextlib import closing
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -27,6 +27,7 @@ from jobsight.sams.record import EARLIEST, LATEST, SamsRecord, SlurmInfo
 from jobsight.store.store import Store
 
 _MAGIC: Final = b"SQLite format 3\x00"
+_MYSQL: Final = ("mysql://", "mariadb://")
 #: CPU seconds above this are invalid.
 _MAX_SECONDS: Final = 4 * 10**9
 UNKNOWN: Final = "unknown"
@@ -128,7 +129,10 @@ class DatabaseRecord(NamedTuple):
 
 
 class SamsDatabase:
-    """One database file or ``postgresql://`` URL. ``problems`` is filled while it is read."""
+    """A database file, or the ``postgresql://`` or ``mysql://`` URL of the second schema.
+
+    ``problems`` is filled while it is read.
+    """
 
     def __init__(self, location: Path | str, zone: tzinfo | None = None) -> None:
         #: In messages, without the password.
@@ -142,13 +146,19 @@ class SamsDatabase:
             if isinstance(location, Path):
                 self._connection: Any = _open_sqlite(location)
                 listing = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            elif location.startswith(_MYSQL):
+                self._connection = _open_mysql(location)
+                listing = (
+                    "SELECT table_name FROM information_schema.tables "
+                    "WHERE table_schema = database()"
+                )
             else:
                 self._connection = _open_postgresql(location)
                 listing = (
                     "SELECT tablename FROM pg_tables "
                     "WHERE schemaname = ANY (current_schemas(false))"
                 )
-            tables = {str(name) for (name,) in self._connection.execute(listing)}
+            tables = {str(name) for (name,) in self._select(listing)}
         except self._errors as error:
             raise self._unreadable(error) from None
         for schema in (_SHARDS, _SECOND):
@@ -163,7 +173,7 @@ class SamsDatabase:
 
     def count(self) -> int:
         """The number of rows: one for each job, node and program."""
-        (count,) = self._connection.execute(self._schema.counting).fetchone()
+        ((count,),) = self._select(self._schema.counting)
         return int(count)
 
     def records(self) -> Iterator[DatabaseRecord]:
@@ -171,17 +181,15 @@ class SamsDatabase:
         key: tuple[Any, ...] | None = None
         gathered: list[tuple[Any, ...]] = []
         try:
-            with closing(self._cursor()) as rows:
-                rows.execute(self._schema.rows)
-                for row in rows:
-                    self.rows += 1
-                    # A collector restarted within a job wrote rows with another start.
-                    row_key = (row[11], row[12], row[7])
-                    if row_key != key and gathered:
-                        yield from self._record(gathered)
-                        gathered = []
-                    key = row_key
-                    gathered.append(row)
+            for row in self._select(self._schema.rows):
+                self.rows += 1
+                # A collector restarted within a job wrote rows with another start.
+                row_key = (row[11], row[12], row[7])
+                if row_key != key and gathered:
+                    yield from self._record(gathered)
+                    gathered = []
+                key = row_key
+                gathered.append(row)
             if gathered:
                 yield from self._record(gathered)
         except self._errors as error:
@@ -190,7 +198,7 @@ class SamsDatabase:
     def unreported(self) -> Iterator[tuple[int, int]]:
         """Job id and start (seconds) of the jobs that SAMS has not reported."""
         try:
-            for job, recordid, first in self._connection.execute(self._schema.unreported):
+            for job, recordid, first in self._select(self._schema.unreported):
                 _, start = self._recordid(recordid)
                 start = start if start is not None else self._moment(first)
                 if str(job).isascii() and str(job).isdigit() and start is not None:
@@ -198,11 +206,16 @@ class SamsDatabase:
         except self._errors as error:
             raise self._unreadable(error) from None
 
+    def _select(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        with closing(self._cursor()) as rows:
+            rows.execute(statement)
+            yield from rows
+
     def _cursor(self) -> Any:
-        if isinstance(self._connection, sqlite3.Connection):
-            return self._connection.cursor()
-        # On the server: the client's cursor would hold all rows in memory.
-        return self._connection.cursor("jobsight_import")
+        if type(self._connection).__module__.startswith("psycopg"):
+            # On the server: the client's cursor would hold all rows in memory.
+            return self._connection.cursor("jobsight_import")
+        return self._connection.cursor()
 
     def _unreadable(self, error: BaseException) -> JobsightError:
         return JobsightError(f"{self.name}: cannot be read: {' '.join(str(error).split())}")
@@ -297,9 +310,32 @@ def _open_postgresql(url: str) -> Any:
     return connection
 
 
+def _open_mysql(url: str) -> Any:
+    import pymysql
+    from pymysql.cursors import SSCursor
+
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname or "localhost",
+        port=parts.port or 3306,
+        user=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password or os.environ.get("MYSQL_PWD", "")),
+        database=unquote(parts.path.strip("/")),
+        charset="utf8mb4",
+        # The rows stay on the server until they are read.
+        cursorclass=SSCursor,
+        init_command="SET SESSION sql_mode = 'ANSI_QUOTES'",
+    )
+
+
 def _errors(location: Path | str) -> type[Exception]:
     if isinstance(location, Path):
         return sqlite3.Error
+    if location.startswith(_MYSQL):
+        import pymysql
+
+        error: type[Exception] = pymysql.MySQLError
+        return error
     import psycopg
 
     return psycopg.Error
@@ -327,7 +363,7 @@ def _bytes(path: object) -> bytes:
 
 def find_databases(location: Path | str) -> list[Path | str]:
     """The database file or URL, or all databases in a directory."""
-    if str(location).startswith(("postgresql://", "postgres://")):
+    if str(location).startswith(("postgresql://", "postgres://", *_MYSQL)):
         return [str(location)]
     path = Path(location)
     if path.is_dir():

@@ -35,8 +35,7 @@ def parser() -> argparse.ArgumentParser:
         "--database",
         action="append",
         metavar="PATH",
-        help="SAMS's database for --skip: file, directory or postgresql:// URL "
-        "(default: that of the settings)",
+        help="SAMS's database for --skip: file, directory or URL (default: that of the settings)",
     )
     return parser
 
