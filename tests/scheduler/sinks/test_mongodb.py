@@ -237,3 +237,19 @@ def test_killed_in_the_middle_and_repeated(address: str, database: Any, store: S
 @pytest.mark.timeout(600)
 def test_fifty_thousand_jobs(address: str, database: Any, store: Store) -> None:
     _killed_and_repeated(address, database, store, 50_000, [2.0, 5.0])
+
+
+# Fault 18: Clockwork finds the jobs of a user by the address in its own users.
+def test_jobs_have_the_address_of_their_user(address: str, database: Any, store: Store) -> None:
+    database.users.insert_one(
+        {"mila_email_username": "anna@example.org", "cc_account_username": "user0"}
+    )
+    other = record(8)
+    other.info.user = "nobody"
+    book(store, [record(7), other])
+    sink = sink_for(address, database)
+    feed(store, sink)
+    sink.close()
+    found = {job["slurm"]["username"]: job["cw"] for job in database.jobs.find()}
+    assert found["user0"]["mila_email_username"] == "anna@example.org"
+    assert found["nobody"]["mila_email_username"] is None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,8 @@ _JOBS_INDICES = (
     ("cluster_name_and_end_time", ("slurm.cluster_name", "slurm.end_time")),
 )
 _NODES_INDEX = ("name_and_cluster_name", ("slurm.name", "slurm.cluster_name"))
+#: Fields of Clockwork's users that hold the name of a user on a cluster.
+_USER_NAMES = ("mila_cluster_username", "cc_account_username")
 #: Documents in one request.
 _BATCH_SIZE = 1000
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -69,6 +71,7 @@ class MongoSink:
         self._clock = clock
         self._jobs = self._client[database]["jobs"]
         self._nodes = self._client[database]["nodes"]
+        self._users = self._client[database]["users"]
         self._prepared = False
 
     def prepare(self) -> None:
@@ -85,11 +88,14 @@ class MongoSink:
     def jobs(self, jobs: Sequence[SinkJob]) -> int:
         documents = {job.key: job_document(job) for job in jobs}
         with _explained():
+            self._add_emails(documents.values())
             known = _digests(self._jobs, {"_id": {"$in": list(documents)}})
             return self._write(self._jobs, documents, known)
 
     def pending(self, cluster: str, jobs: Sequence[SinkJob]) -> int:
         documents = {job.key: job_document(job) for job in jobs}
+        with _explained():
+            self._add_emails(documents.values())
         there = {"slurm.cluster_name": cluster, "slurm.start_time": None, "jobsight.pending": True}
         return self._replace(self._jobs, documents, there)
 
@@ -99,6 +105,18 @@ class MongoSink:
 
     def close(self) -> None:
         self._client.close()
+
+    def _add_emails(self, documents: Iterable[dict[str, Any]]) -> None:
+        """Add the address by which Clockwork finds the jobs of a user, from its own users."""
+        documents = list(documents)
+        names = sorted({document["slurm"]["username"] for document in documents} - {None})
+        emails: dict[str, Any] = {}
+        for group in batched(names, _BATCH_SIZE):
+            for field in _USER_NAMES:
+                for user in self._users.find({field: {"$in": group}}):
+                    emails.setdefault(user[field], user.get("mila_email_username"))
+        for document in documents:
+            document["cw"]["mila_email_username"] = emails.get(document["slurm"]["username"])
 
     def _replace(
         self,
