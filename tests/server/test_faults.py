@@ -236,8 +236,8 @@ def hostile() -> dict[str, tuple[bytes | Batch, int, str]]:
     tree, columns = damage.opened(batch())
     body = msgspec.msgpack.encode(tree)
     deep_columns, lying = damage.opened(batch())[0], damage.opened(batch())[0]
-    deep_columns["parts"][0]["shape"] = [11, nested(300)]
-    lying["parts"][0]["shape"][0] = 1_000_000
+    deep_columns["parts"][0]["series"] = [11, nested(300)]
+    lying["parts"][0]["series"][0] = 1_000_000
     bomb = damage.sealed(b"\0" * (wire.MAX_UNPACKED + 1))
     return {
         "10,000 metrics": (wide(10_000), 400, "10000 columns is refused; 4096 are allowed"),

@@ -136,7 +136,7 @@ def tiny_records(what: str, one: dict[str, object]) -> bytes:
     """A header as large as is allowed of the smallest records there are."""
     tree, _ = damage.opened(batch())
     part = tree["parts"][0]
-    del part["shape"]
+    del part["series"]
     part[what] = []
     room = wire.MAX_HEADER - len(msgspec.msgpack.encode(tree)) - 8
     part[what] = [one] * (room // len(msgspec.msgpack.encode(one)))
