@@ -147,7 +147,7 @@ def main() -> None:
         made = renewed(text)
         if made != text:
             file.write_text(made)
-            print(f"{file.name}: written anew")
+            print(f"{file.name}: written")
 
 
 if __name__ == "__main__":

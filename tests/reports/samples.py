@@ -113,7 +113,7 @@ class FakeStore:
     def steps(self, run_id: int) -> list[Any]:
         return self._steps
 
-    def details(self, run_id: int) -> None:
+    def details(self, run_id: int, kind: type) -> None:
         return None
 
 

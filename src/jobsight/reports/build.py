@@ -35,12 +35,12 @@ from jobsight.reports.report import (
     real_signal,
 )
 from jobsight.reports.units import format_duration, format_share
+from jobsight.scheduler.records import JobDetails
 from jobsight.text import readable_path
 from jobsight.util.outer import Duration, Time
 
 if TYPE_CHECKING:
     from jobsight.model import StepUse
-    from jobsight.scheduler.records import JobDetails
     from jobsight.store.read.queries import (
         NodesSummary,
         StoredExecutable,
@@ -83,7 +83,7 @@ def build_report(
         (node.coverage, (node.totals.cpu_time or 0) if node.totals else 0) for node in nodes
     )
     notes = _notes(info, nodes, coverage, cpu, rows)
-    details = store.details(stored.id)
+    details = store.details(stored.id, JobDetails)
     facts = None if details is None else scheduler_facts(details)
     if running and as_of is not None and now - as_of > _SILENCE:
         notes.append(f"No batch has been received for {format_duration(now - as_of)}.")

@@ -33,10 +33,10 @@ from jobsight.store.read.queries import (
 from jobsight.store.write.intake import Intake
 
 if TYPE_CHECKING:
-    from jobsight.scheduler.records import JobDetails
     from jobsight.store.write.scheduler import OpenRun
 
 _Row = TypeVar("_Row")
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class Store(Intake):
@@ -136,14 +136,13 @@ class Store(Intake):
             found = queries.list_steps(transaction, run_id)
         return found or self._archived(run_id, lambda archive, run: archive.steps(run))
 
-    def details(self, run_id: int) -> JobDetails | None:
+    def details(self, run_id: int, kind: type[_Record]) -> _Record | None:
         """What the scheduler recorded of the run beyond its columns."""
-        from jobsight.scheduler.records import JobDetails
         from jobsight.store.snapshot import unpack
 
         with self.database.query() as transaction:
             data = queries.find_details(transaction, run_id)
-        return None if data is None else unpack(data, JobDetails)
+        return None if data is None else unpack(data, kind)
 
     def series(
         self,
