@@ -41,12 +41,12 @@ def test_what_retention_takes_is_read_from_the_archive(
     summed(filled)
     keep = RetentionSettings(series=1, downsampled=2, executables=1, only_archived=True)
     now = LATER + 10 * DAY
-    prune(filled.database, keep, now, rest=lambda seconds: None)
+    prune(filled.database, keep, now, pause=lambda seconds: None)
     # Nothing was archived, so nothing went.
     assert months.everything(filled) == before
     write_archive(filled, place, LATER)
     months.late(filled, 2, OCTOBER + HOUR, name="changed")
-    taken = prune(filled.database, keep, now, rest=lambda seconds: None)
+    taken = prune(filled.database, keep, now, pause=lambda seconds: None)
     # Five of six: the one that changed waits until it is archived again.
     assert taken["series"].waiting == 1
     assert count(filled, "chunks") == 4

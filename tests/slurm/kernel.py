@@ -26,9 +26,11 @@ def truth(node: str, user: str, job_id: int) -> Truth:
     charged = dict(row.split() for row in (memory / "memory.stat").read_text().splitlines())
     usage = int((memory / "memory.usage_in_bytes").read_text())
     used = usage - int(charged["total_cache"]) + int(charged["total_shmem"])
+    # The extern step holds a sleep of Slurm's own.
     processes = sorted(
         int(pid)
         for file in cpuacct.glob("step_*/task_*/cgroup.procs")
+        if file.parts[-3] != "step_extern"
         for pid in file.read_text().split()
     )
     threads: dict[str, float] = {}

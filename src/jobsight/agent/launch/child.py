@@ -17,9 +17,9 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def become_subreaper() -> None:
-    """Adopt orphaned descendants, so that they are waited for and their usage is counted."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def set_subreaper(enabled: bool) -> None:
+    """Adopt orphaned descendants or not; adopted ones are waited for and their usage is counted."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0)
 
 
 class ChildProcess:

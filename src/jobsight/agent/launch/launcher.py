@@ -28,7 +28,7 @@ from jobsight.agent.launch.cgroup import (
     create_cgroup,
     remove_stale_cgroups,
 )
-from jobsight.agent.launch.child import ChildProcess, become_subreaper
+from jobsight.agent.launch.child import ChildProcess, set_subreaper
 from jobsight.agent.probes.cgroup import CgroupProbe
 from jobsight.agent.probes.process_tree import REASON, ProcessTreeProbe
 from jobsight.agent.processes.procfs import OpenProcess, ProcessGone
@@ -114,7 +114,7 @@ class Launcher:
                 f"expected {available} or fewer",
                 2,
             )
-        become_subreaper()
+        set_subreaper(True)
         remove_stale_cgroups()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         self._handlers = {
@@ -137,6 +137,7 @@ class Launcher:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            set_subreaper(False)
 
     def _unexpected_signal(self, number: int, _frame: object) -> None:
         """A thread of a library, which does not block the signal, received it. Without a handler
