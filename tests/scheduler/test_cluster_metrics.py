@@ -134,6 +134,6 @@ def test_promtool_likes_them() -> None:
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60
     )
     complaints = checked.stderr.splitlines()
-    # The seed's own names may be disliked; ours may not.
+    # petricore's own names may be disliked; ours may not.
     assert [line for line in complaints if line.startswith("jobsight")] == []
     assert "error while linting" not in checked.stderr

@@ -1,4 +1,4 @@
-"""Cores, open files and threads, and the seed's figures made of them."""
+"""Cores, open files and threads, and petricore's figures made of them."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``jobsight agent``: one process for all jobs of the node, with a seed's settings or our own."""
+"""``jobsight agent``: one process for all jobs of the node, with SAMS's settings or our own."""
 
 import json
 import os

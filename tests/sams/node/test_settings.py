@@ -1,4 +1,4 @@
-"""The seeds' YAML: what loads, what is warned of, and what is refused in one sentence."""
+"""SAMS's YAML: what loads, what is warned of, and what is refused in one sentence."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from jobsight.cli.compat.collector import view_of
 from jobsight.errors import ConfigError
 from jobsight.sams.node.settings import SamsSettings, load_sams_settings
 
-#: As seed 000 prints it.
-SEED = """---
+#: As SAMS documents it.
+DOCUMENTED = """---
 sams-collector:
   pid_finder_update_interval: 30
   pid_finder: sams.pidfinder.Slurm
@@ -51,7 +51,7 @@ def load(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_the_seeds_own_example(load) -> None:  # type: ignore[no-untyped-def]
-    settings = load(SEED)
+    settings = load(DOCUMENTED)
     assert settings.warnings == []
     assert [(plan.name, plan.interval) for plan in settings.samplers] == [
         ("sams.sampler.Core", 60.0),
