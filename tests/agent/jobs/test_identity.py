@@ -115,3 +115,11 @@ def test_a_run_ends_without_slurm() -> None:
 
     known = JobInfo(cluster="c", job_id=7, source="prolog", user="u")
     assert JobQuery(query).complete(known) == known
+
+
+def test_the_reply_for_a_pending_job_is_not_kept() -> None:
+    pending = JobInfo(cluster="c", job_id=7, source="squeue", user="u", account="a")
+    replies = [pending, complete_info(100)]
+    query = JobQuery(lambda: replies.pop(0))
+    assert query.jobs() == [pending]
+    assert query.jobs()[0].start == 100

@@ -143,6 +143,10 @@ def is_complete(info: JobInfo) -> bool:
     return None not in values
 
 
+#: Seconds between queries for a job that is still pending.
+_PENDING_DELAYS: Final = (0.5, 0.5, 1, 2, 4, 8)
+
+
 class JobQuery:
     """Queries Slurm for one job: once for each of its runs, however many parts need the reply."""
 
@@ -158,9 +162,13 @@ class JobQuery:
     def jobs(self) -> list[JobInfo]:
         """The reply as a list, as :class:`Identity` expects it; raises if Slurm is unreachable."""
         with self._lock:
-            if self._info is None:
-                self._info = self._query()
-            return [self._info]
+            if self._info is not None:
+                return [self._info]
+            info = self._query()
+            if is_complete(info):
+                # That of a pending job is not: it has neither nodes nor a start yet.
+                self._info = info
+            return [info]
 
     def complete(self, info: JobInfo) -> JobInfo:
         """The identity of a run that ends; the next run of the job is queried again."""
@@ -175,7 +183,10 @@ class JobQuery:
 
     def _prefetch(self) -> None:
         try:
-            self.jobs()
+            for delay in _PENDING_DELAYS:
+                if is_complete(self.jobs()[0]):
+                    return
+                time.sleep(delay)
         except JobsightError as error:
             logger.info("Slurm cannot be queried for the job yet: %s", error)
 
