@@ -94,7 +94,7 @@ def main() -> None:
         mine = best(work) / samples * 1e6
         peer = best(theirs(samples)) / (samples // JOBS * JOBS) * 1e6
         figures.row(
-            f"text of /metrics, {JOBS} jobs, {samples} samples, each sampled anew",
+            f"text of /metrics, {JOBS} jobs, {samples} samples, each sampled again",
             f"prometheus_client, text alone: {peer:.2f} us a sample",
             f"{mine:.2f} us a sample, {mine / peer:.2f} of it",
             f"{GOAL:.0f} us a sample",

@@ -1,4 +1,4 @@
-"""Sums by day: what they cost to keep, and what they spare; and the naming of many paths."""
+"""Daily rollups: what they cost and what they save; and the naming of many paths."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def main() -> None:
             name_all_new(store.database, rules)
             summed = timed(lambda: sum_up_all(store.database))
             figures.row(
-                f"sums by day of {RUNS:,} runs with 4 programs each",
+                f"daily rollups of {RUNS:,} runs with 4 programs each",
                 f"writing the same runs: 1.0 ({written:.1f} s)",
                 f"{summed / written:.2f} ({RUNS / summed:,.0f} runs a second)",
                 "2.5 or less",

@@ -24,7 +24,7 @@ location = "{folder}/store.db"
 [server]
 {server}
 [agent]
-{papers}
+{credentials}
 node = "n1"
 spool = "{folder}/spool"
 run_directory = "{folder}/run"
@@ -37,7 +37,7 @@ class Way(NamedTuple):
     """The lines of an agent's settings that lead to its server."""
 
     server: str
-    papers: str = ""
+    credentials: str = ""
 
 
 #: Unless a benchmark has a server, it is away.
@@ -54,7 +54,7 @@ class RealAgent:
         settings = folder / "jobsight.toml"
         server = way.server.format(folder=folder)
         settings.write_text(
-            _SETTINGS.format(folder=folder, root=node.root, server=server, papers=way.papers)
+            _SETTINGS.format(folder=folder, root=node.root, server=server, credentials=way.credentials)
         )
         python = peer_venv.node() / "python"
         self.process = subprocess.Popen(
