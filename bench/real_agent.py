@@ -54,7 +54,9 @@ class RealAgent:
         settings = folder / "jobsight.toml"
         server = way.server.format(folder=folder)
         settings.write_text(
-            _SETTINGS.format(folder=folder, root=node.root, server=server, credentials=way.credentials)
+            _SETTINGS.format(
+                folder=folder, root=node.root, server=server, credentials=way.credentials
+            )
         )
         python = peer_venv.node() / "python"
         self.process = subprocess.Popen(

@@ -51,12 +51,9 @@ def storm(count: int) -> str:
 def agrees(measured: float, known: float) -> bool:
     """Whether a CPU time in nanoseconds is the one that the job itself has read or spun for.
 
-    The end of a job costs some CPU time more, and exit records lack some of it where Slurm removes
-    the counter before it could be read again: how much of both depends on the load of the machine.
-    A step that is missing or counted twice is beyond these bounds. sacct itself counts slurmstepd
-    in part, some milliseconds of a job.
+    The end of a job costs some CPU time more, and sacct counts slurmstepd in part.
     """
-    return 0.8 * known - 0.05e9 <= measured <= 1.25 * known + 0.5e9
+    return abs(measured - known) <= max(0.05e9, 0.01 * max(measured, known))
 
 
 class Gate:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jobsight.store.store import Store
-from tests.slurm.jobs import ALICE, BOB, agrees, script
+from tests.slurm.jobs import ALICE, BOB, script
 from tests.slurm.site import REPOSITORY, Site, wait_for
 
 #: Where the programs lie below the root, and what they are to be called.
@@ -147,7 +147,9 @@ def test_hours_by_software_version_and_user_are_the_cgroup_s(use: Use) -> None:
         reported = found[key]["cpu_hours"] * 3600 * SECOND
         name = next(name for name, known in PROGRAMS.items() if known[1:] == key[1:])
         seconds, times = JOBS[user][name]
-        assert agrees(reported, seconds * times * SECOND), (key, reported)
+        spun = seconds * times * SECOND
+        # Starting 30 processes costs some CPU time, too: how much depends on the load.
+        assert 0.8 * spun <= reported <= 1.25 * spun + 0.5e9, (key, reported)
         assert reported <= use.cgroup[user]
         assert truth >= seconds * times * SECOND
         assert found[key]["executions"] == JOBS[user][name][1]
