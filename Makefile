@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-guest test-long cluster check plugin bench docs pictures lock clean
+.PHONY: help install run test test-fast test-guest test-long soak cluster check plugin bench docs pictures lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -24,6 +24,9 @@ test-guest: ## The agent on cgroup v2, with a real Slurm in a guest (some minute
 
 test-long: ## Repetitions, outages of minutes and many kills (ARGS="-k bed" for some)
 	@scripts/test-long $(ARGS)
+
+soak: ## Random attacks on a real server and agent (MINUTES=30, SEED=; ARGS=--attack: all at once, --postgresql)
+	@scripts/soak $(ARGS)
 
 cluster: ## A real Slurm to work in, with the pages of its jobs, until Ctrl-C (ARGS="--nodes 5")
 	@scripts/cluster $(ARGS)

@@ -56,7 +56,7 @@ _FILL = (
     """,
     """
     INSERT INTO executables SELECT run_nodes.id, 1 + (run_nodes.id * 7 + which.n) % (:count / 100),
-        true, 1, 1, 1, 1, 5, 5, 0, 5, 0, 0, 0, 0, birth, birth
+        true, 1, 1, true, 1, 1, 5, 5, 0, 5, 0, 0, 0, 0, birth, birth
     FROM run_nodes, (SELECT 0 AS n UNION SELECT 1) AS which
     """,
 )

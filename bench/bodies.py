@@ -56,7 +56,7 @@ def native(jobs: list[Job], rows: int) -> Iterator[bytes]:
 def _info(job: Job) -> JobInfo:
     user = f"u{job.job_id % 400:03d}"
     return JobInfo(
-        cluster=CLUSTER, job_id=job.job_id, source="bench", user=user, account="p1",
+        cluster=CLUSTER, job_id=job.job_id, source="squeue", user=user, account="p1",
         partition="batch", name="run", cpus=8, start=START, nodes=(job.node,), state="RUNNING",
     )  # fmt: skip
 

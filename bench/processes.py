@@ -82,6 +82,11 @@ def compile_program(source: str, name: str, folder: Path, *options: str) -> Path
     return program
 
 
+def sleepers_program(folder: Path) -> Path:
+    """Its arguments are the number of processes and of threads; it ends with its input."""
+    return compile_program(_SLEEPERS, "sleepers", folder, "-pthread")
+
+
 class Sleepers:
     """Processes in a job's cgroup that do nothing unless they are told to."""
 
@@ -105,9 +110,8 @@ def sleepers(count: int, threads: int = 1) -> Iterator[Sleepers]:
     if own is None:
         raise SystemExit("this benchmark needs a cgroup of its own: run it as root")
     with tempfile.TemporaryDirectory() as folder:
-        program = compile_program(_SLEEPERS, "sleepers", Path(folder), "-pthread")
         mother = subprocess.Popen(
-            [program, str(count), str(threads)],
+            [sleepers_program(Path(folder)), str(count), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             preexec_fn=own.enter,

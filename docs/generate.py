@@ -24,7 +24,7 @@ from jobsight.config.settings import Settings
 DOCS = Path(__file__).parent
 #: What a default that depends on the machine or the user is called in the table.
 DEFAULTS = {
-    "cluster": "the host's short name",
+    "cluster": "ClusterName of `slurm.conf` or as Slurm reports it; else the host's short name",
     "store.location": "`/var/lib/jobsight/store.db`; as a user `~/.local/share/jobsight/store.db`",
     "server.token_file": "`token` beside the store",
     "server.url": "the server of this machine",

@@ -159,6 +159,15 @@ static const char *header(const char *head, const char *name)
 	return NULL;
 }
 
+/* The status of an answer, exactly three digits after "HTTP/1.N "; -1 for anything else. */
+static int status_of(const char *answer)
+{
+	bool valid = !strncmp(answer, "HTTP/1.", 7) && answer[7] && answer[8] == ' ' &&
+		     answer[9] != '0' && strspn(answer + 9, "0123456789") == 3 &&
+		     strchr(" \r", answer[12]);
+	return valid ? atoi(answer + 9) : -1;
+}
+
 /* Read an answer. The connection stays open only when the answer's end was certain and is here. */
 static int read_answer(struct http *http, int64_t deadline)
 {
@@ -176,9 +185,9 @@ static int read_answer(struct http *http, int64_t deadline)
 		data[length] = 0;
 		end = strstr(data, "\r\n\r\n");
 	}
-	if (strncmp(data, "HTTP/1.", 7) || length < 12)
+	int status = status_of(data);
+	if (status < 0)
 		return fail(http, "its answer is not one of a Pushgateway");
-	int status = atoi(data + 9);
 	size_t here = length - (size_t)(end + 4 - data);
 	end[2] = 0;
 	const char *size = header(data, "Content-Length"), *word = header(data, "Connection");

@@ -56,11 +56,30 @@ def test_what_people_type(text: str, expected: RunReference) -> None:
         "1" * 30,
         "12\n13",
         "12; drop table runs",
+        # Threat S-27: times that no store can hold.
+        "alpha:1:00010101T000000Z",
+        "alpha:1:19691231T235959Z",
+        "alpha:1:22620411T234716Z",
+        "alpha:1:99991231T235959Z",
+        "a" * 256 + ":12",
+        "al\x00pha:12",
     ],
 )
 def test_what_names_no_run(text: str) -> None:
     with pytest.raises(ValueError, match="does not name a run; expected"):
         RunReference.parse(text)
+
+
+def test_an_error_about_a_long_text_is_short() -> None:
+    with pytest.raises(ValueError, match="does not name a run") as error:
+        RunReference.parse("x" * 100_000)
+    assert len(str(error.value)) < 300
+
+
+def test_the_last_second_that_names_a_run() -> None:
+    start = RunReference.parse("alpha:1:22620411T234715Z").start
+    assert start is not None
+    assert start + SECOND - 1 < 2**63
 
 
 @pytest.mark.parametrize("digits", ["\u0661\u0662", "\uff11\uff12", "\u00b2"])

@@ -112,7 +112,10 @@ def job() -> Dashboard:
                 (f"sum by (program) ({THREADS}{{{here}}})", "{{program}}"),
             ),
             of_metric("files.open", "count", here, "node", "{{node}}"),
+            of_metric("gpu.*.multiprocessor_time", "share", here, "node, gpu", gpu),
             of_metric("gpu.*.utilization", "share", here, "node, gpu", gpu),
+            of_metric("gpu.*.tensor_time", "share", here, "node, gpu", gpu),
+            of_metric("gpu.*.bandwidth_time", "share", here, "node, gpu", gpu),
             of_metric("gpu.*.memory_used", "bytes", here, "node, gpu", gpu),
             of_metric("gpu.*.power", "watts", here, "node, gpu", gpu),
             *(
@@ -179,6 +182,7 @@ def user() -> Dashboard:
                 "count",
                 (by_job(f"{own('gpu.held')}{{{here}}}"), f"{job} allocated"),
                 (by_job(f"{own('gpu.idle')}{{{here}}}"), f"{job} idle"),
+                (by_job(rate(own("gpu.*.multiprocessor_time"), here)), f"{job} busy"),
             ),
         ),
     )
@@ -204,6 +208,10 @@ def node() -> Dashboard:
             of_metric("io.read_bytes", "bytes per second", here, "slurm_job", job),
             of_metric("io.written_bytes", "bytes per second", here, "slurm_job", job),
             of_metric("tasks.processes", "count", here, "slurm_job", job),
+            of_metric(
+                *("gpu.*.multiprocessor_time", "share", here),
+                *("gpu, slurm_job", "GPU {{gpu}} " + job),
+            ),
             of_metric("gpu.*.utilization", "share", here, "gpu, slurm_job", "GPU {{gpu}} " + job),
             graph(
                 "CPU of the agent",
@@ -280,6 +288,12 @@ def cluster() -> Dashboard:
                 "count",
                 (f"sum({own('gpu.held')}{{{here}}})", "allocated"),
                 (f"sum({own('gpu.idle')}{{{here}}})", "idle"),
+                (f"sum({rate(own('gpu.*.multiprocessor_time'), here)})", "multiprocessors busy"),
+            ),
+            graph(
+                "Power of the GPUs of jobs",
+                "watts",
+                (f"sum({rate(own('gpu.*.energy'), here)})", "all"),
             ),
             graph(
                 "Batches in the spool",

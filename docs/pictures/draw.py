@@ -1,7 +1,8 @@
 """Runs sample jobs and takes the pictures of the documents: pages by Chromium, a report as SVG.
 
 The jobs run in a folder of their own with the system's Python, so that no picture shows a path of
-the machine on which it was taken.
+the machine on which it was taken. Pictures of GPUs show the jobs of :mod:`tests.web.gpu_jobs`,
+since a machine without GPUs takes them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from jobsight.reports.terminal import report_svg
 from jobsight.server.serve import BackgroundServer
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
 SAMPLES = Path(jobsight.samples.__file__).parent
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
@@ -65,7 +67,7 @@ def take_page(settings: Settings, scheme: str, file: Path) -> None:
             timezone_id="UTC",
         )
         page = context.new_page()
-        page.goto(server.address)
+        page.goto(server.sign_in_url())
         page.get_by_role("link", name="1", exact=True).click()
         page.locator(".plot-area canvas").nth(3).wait_for()
         page.wait_for_timeout(500)
@@ -73,6 +75,32 @@ def take_page(settings: Settings, scheme: str, file: Path) -> None:
         below = page.locator("#nodes").bounding_box()
         clip = {"x": 0, "y": 0, "width": 1280, "height": below["y"] if below else 900}
         shrink(opened, page.screenshot(full_page=True, clip=clip), file)
+
+
+def take_gpus(settings: Settings, directory: Path) -> None:
+    """The GPUs of two jobs: one of four used, and thirty-two as a strip."""
+    from jobsight.store.store import Store
+    from tests.web import gpu_jobs
+
+    settings.store.location = str(directory / "gpus.db")
+    with Store.open(settings.store.location) as store:
+        gpu_jobs.fill(store)
+    with BackgroundServer(settings) as server, browser() as opened:
+        page = opened.new_context(
+            viewport={"width": 1280, "height": 900}, color_scheme="light", timezone_id="UTC"
+        ).new_page()
+        page.goto(server.sign_in_url())
+        for name, file in (("finetune", "gpus.png"), ("pretrain-7b", "gpu-strip.png")):
+            page.goto(server.url)
+            page.get_by_role("row", name=name).get_by_role("link").click()
+            page.locator("#gpu-curves canvas").first.wait_for()
+            page.wait_for_timeout(500)
+            top, below = (page.locator(part).bounding_box() for part in ("#gpus", "#curves"))
+            assert top is not None
+            assert below is not None
+            height = below["y"] - top["y"]
+            clip = {"x": 0, "y": top["y"] - 8, "width": 1280, "height": height}
+            shrink(opened, page.screenshot(full_page=True, clip=clip), HERE / file)
 
 
 def main() -> None:
@@ -86,6 +114,7 @@ def main() -> None:
         take_page(settings, "dark", HERE / "job-page-dark.png")
         report = find_report(settings.store.location, "1")
         (HERE / "report.svg").write_text(report_svg(report, title="jobsight report 1", width=92))
+        take_gpus(settings, folder)
     for file in sorted(HERE.glob("*.png")) + sorted(HERE.glob("*.svg")):
         print(f"{file.name}: {file.stat().st_size / 1024:.0f} KiB")
 

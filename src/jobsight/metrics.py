@@ -22,7 +22,9 @@ class Metric(NamedTuple):
             return self.unit
         if self.unit == "microjoules":
             return "microwatts"
-        return "cores" if self.unit == "nanoseconds" else f"{self.unit} per second"
+        if self.unit == "nanoseconds":
+            return "GPUs" if self.name.startswith("gpu.") else "cores"
+        return f"{self.unit} per second"
 
 
 _TABLE = (
@@ -108,7 +110,75 @@ _TABLE = (
     Metric("filesystem.*.used", "gauge", "bytes", "File system, used", "Used space"),
     Metric("gpu.held", "gauge", "count", "GPUs", "GPUs that belong to the job"),
     Metric("gpu.idle", "gauge", "count", "GPUs idle", "GPUs of the job without activity"),
-    Metric("gpu.*.utilization", "gauge", "percent", "GPU", "Time in which a kernel ran"),
+    Metric(
+        "gpu.*.utilization",
+        "gauge",
+        "percent",
+        "GPU utilization",
+        "Time in which any kernel or copy ran, however small, since the last sample",
+    ),
+    Metric(
+        "gpu.*.multiprocessor_time",
+        "counter",
+        "nanoseconds",
+        "GPU multiprocessors",
+        "Share of the multiprocessors that were busy, integrated over time",
+    ),
+    Metric(
+        "gpu.*.occupancy_time",
+        "counter",
+        "nanoseconds",
+        "GPU occupancy",
+        "Share of the warps that the multiprocessors can hold, integrated over time",
+    ),
+    Metric(
+        "gpu.*.tensor_time",
+        "counter",
+        "nanoseconds",
+        "GPU tensor cores",
+        "Share of the tensor cores' cycles that were used, integrated over time",
+    ),
+    Metric("gpu.*.fp64_time", "counter", "nanoseconds", "GPU FP64", "Share of the FP64 units"),
+    Metric("gpu.*.fp32_time", "counter", "nanoseconds", "GPU FP32", "Share of the FP32 units"),
+    Metric("gpu.*.fp16_time", "counter", "nanoseconds", "GPU FP16", "Share of the FP16 units"),
+    Metric(
+        "gpu.*.bandwidth_time",
+        "counter",
+        "nanoseconds",
+        "GPU memory bandwidth",
+        "Share of the memory's bandwidth that was used, integrated over time",
+    ),
+    Metric(
+        "gpu.*.pcie_received_bytes",
+        "counter",
+        "bytes",
+        "GPU received by PCIe",
+        "Bytes on the bus, packet headers included",
+    ),
+    Metric(
+        "gpu.*.pcie_sent_bytes",
+        "counter",
+        "bytes",
+        "GPU sent by PCIe",
+        "Bytes on the bus, packet headers and read requests included",
+    ),
+    Metric(
+        "gpu.*.nvlink_received_bytes",
+        "counter",
+        "bytes",
+        "GPU received by NVLink",
+        "Bytes from other GPUs",
+    ),
+    Metric(
+        "gpu.*.nvlink_sent_bytes", "counter", "bytes", "GPU sent by NVLink", "Bytes to other GPUs"
+    ),
+    Metric(
+        "gpu.*.throttled_time",
+        "counter",
+        "nanoseconds",
+        "GPU throttled",
+        "Time with reduced clocks, for the reason that held longest",
+    ),
     Metric(
         "gpu.*.memory_utilization",
         "gauge",
@@ -118,7 +188,7 @@ _TABLE = (
     ),
     Metric("gpu.*.memory_used", "gauge", "bytes", "GPU memory", "Memory in use on a GPU"),
     Metric("gpu.*.power", "gauge", "microwatts", "GPU power", "Power that a GPU draws"),
-    Metric("gpu.*.energy", "counter", "microjoules", "GPU energy", "Power integrated over time"),
+    Metric("gpu.*.energy", "counter", "microjoules", "GPU energy", "By the driver's counter"),
     Metric("gpu.*.temperature", "gauge", "celsius", "GPU temperature", "Temperature of a GPU"),
     Metric("gpu.*.clock", "gauge", "hertz", "GPU clock", "Clock of the multiprocessors"),
     Metric("network.*.received_bytes", "counter", "bytes", "Received", "Bytes the node received"),

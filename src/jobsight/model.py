@@ -23,6 +23,12 @@ MISSING = -(2**63)
 #: The source of runs that `jobsight run` started; no scheduler knows them.
 LAUNCHER_SOURCE = "jobsight run"
 
+#: The source of runs that records of SAMS describe.
+SAMS_SOURCE = "SAMS record"
+#: The sources that a node may name in a batch: what it can know of a job by itself, and what it has
+#: asked the controller. :mod:`jobsight.store.write.precedence` orders them.
+NODE_SOURCES = frozenset({"cgroup", "prolog", "epilog", "squeue", LAUNCHER_SOURCE})
+
 #: Separates the path of an interpreter from its script. No path in /proc has two slashes.
 SCRIPT_SEPARATOR = b"//"
 
@@ -59,7 +65,7 @@ class RunReference(msgspec.Struct, frozen=True):
             start = parse_start(match["start"]) if match["start"] else None
         except ValueError:
             raise ValueError(
-                f"{text!r} does not name a run; expected a job id such as 12, an array "
+                f"{text[:80]!r} does not name a run; expected a job id such as 12, an array "
                 "task 62_3, a component 88+1, or the full form cluster:12:20261115T043312Z"
             ) from None
         task, offset = match["task"], match["offset"]
@@ -74,8 +80,11 @@ class RunReference(msgspec.Struct, frozen=True):
 
 #: The limit of the text form of a run; Slurm's job ids have 32 bits.
 MAX_JOB_ID = 10**18 - 1
+#: The start of a run is before this: with all nanoseconds of its second it fits into 63 bits.
+_START_LIMIT = 2**63 // SECOND * SECOND
 _REFERENCE = re.compile(
-    r"(?:(?P<cluster>[^:\s]+):)?(?P<job>\d{1,18})(?:_(?P<task>\d{1,9})|\+(?P<offset>\d{1,9}))?"
+    r"(?:(?P<cluster>[^:\s\x00-\x1f\x7f]{1,255}):)?"
+    r"(?P<job>\d{1,18})(?:_(?P<task>\d{1,9})|\+(?P<offset>\d{1,9}))?"
     r"(?::(?P<start>\d{8}T\d{6}Z))?",
     re.ASCII,
 )
@@ -87,9 +96,12 @@ def format_start(start: int) -> str:
 
 
 def parse_start(text: str) -> int:
-    """The time of the text form of a run."""
+    """The time of the text form of a run; ValueError before 1970 and after 2262."""
     moment = datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    return int(moment.timestamp()) * SECOND
+    start = int(moment.timestamp()) * SECOND
+    if not 0 <= start < _START_LIMIT:
+        raise ValueError(f"{text} is not between 1970 and 2262")
+    return start
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -139,6 +151,22 @@ class JobInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     exit_signal: int | None = None
 
+    @property
+    def node_count(self) -> int | None:
+        """The number of nodes, which is known longer than their names: while a job completes, Slurm
+        lists only those that are not free yet."""
+        count = (self.tres or {}).get("node")
+        return len(self.nodes) if count is None and self.nodes is not None else count
+
+
+#: The highest signal of Linux.
+_MAX_SIGNAL = 64
+
+
+def real_signal(number: int | None) -> int | None:
+    """The number if it is a signal. Slurm writes 0:125 for a job that ran out of memory."""
+    return number if number is not None and 0 < number <= _MAX_SIGNAL else None
+
 
 #: How :func:`merge_job_info` treats a field that both records know.
 MergePolicy: TypeAlias = Literal["fill", "overwrite"]
@@ -177,6 +205,8 @@ class ExecutableUse(msgspec.Struct, kw_only=True, omit_defaults=True):
     #: The file's path as the kernel gave it; the command name where ``path_known`` is false.
     path: bytes
     path_known: bool = True
+    #: The path is that of a mount namespace other than the node's, such as that of a container.
+    own_namespace: bool = False
     executions: int = 0
     processes: int = 0
     cpu_time: int = 0
@@ -190,6 +220,101 @@ class ExecutableUse(msgspec.Struct, kw_only=True, omit_defaults=True):
     failures: int = 0
     first_seen: int = 0
     last_seen: int = 0
+    #: GPU time: the active time of the run's GPUs, attributed to the processes that used them. The
+    #: coverage "gpu_programs" says how.
+    gpu_time: int = 0
+    #: The most GPU memory that one process of the executable had, on all GPUs together.
+    gpu_memory_peak: int = 0
+
+
+class GpuFault(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Errors of one kind that a GPU reported while a run held it."""
+
+    #: "ecc corrected", "ecc uncorrected", "xid", "retired page", "remapped row".
+    kind: str
+    count: int
+    #: When the last one was noticed.
+    last: int
+    #: The number of an Xid error, by which NVIDIA documents its cause.
+    code: int | None = None
+
+
+#: Group of figures in the coverage of a :class:`GpuUse` -> the fields that it is about.
+GPU_FIGURES: dict[str, tuple[str, ...]] = {
+    "activity": ("active_time",),
+    "profile": (
+        "multiprocessor_time",
+        "occupancy_time",
+        "tensor_time",
+        "fp64_time",
+        "fp32_time",
+        "fp16_time",
+        "bandwidth_time",
+    ),
+    "memory": ("memory_total", "memory_peak", "memory_time"),
+    "energy": ("energy",),
+    "pcie": ("pcie_received_bytes", "pcie_sent_bytes"),
+    "nvlink": ("nvlink_received_bytes", "nvlink_sent_bytes"),
+    "throttling": ("throttled_time",),
+    "faults": ("faults",),
+}
+
+
+class GpuUse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One GPU, or one MIG instance of a GPU, as a run held and used it on one node.
+
+    Figures are cumulative since the GPU was assigned to the run, within an agent epoch. Those of
+    the groups "activity" and "profile" are shares integrated over time: ten seconds at 40 % are
+    four seconds. The mean share is the figure divided by ``held_time``, and by the ``time_share``
+    of its coverage if there is one. None means that the figure is not known, and ``coverage`` says
+    why.
+    """
+
+    #: As in the names of metrics: the index that nvidia-smi shows, "0:1" for a MIG instance.
+    key: str
+    uuid: str = ""
+    #: The model, such as "NVIDIA H200".
+    name: str = ""
+    #: Of a MIG instance: the key of its GPU.
+    parent: str | None = None
+    first_seen: int = 0
+    last_seen: int = 0
+    #: How long the run has held it.
+    held_time: int = 0
+    #: Whether a process of the run ever used it; None if that cannot be known.
+    used: bool | None = None
+    #: Other jobs used it at the same time: the figures of this run are estimates.
+    shared: bool = False
+    #: Time in which any kernel ran, however small: what the vendors call utilization.
+    active_time: int | None = None
+    #: Share of the multiprocessors that were busy: how much of the GPU was used.
+    multiprocessor_time: int | None = None
+    #: Share of the warps that the multiprocessors can hold.
+    occupancy_time: int | None = None
+    tensor_time: int | None = None
+    fp64_time: int | None = None
+    fp32_time: int | None = None
+    fp16_time: int | None = None
+    #: Share of the bandwidth of the GPU's memory.
+    bandwidth_time: int | None = None
+    memory_total: int | None = None
+    memory_peak: int | None = None
+    #: Bytes in use integrated over time, in byte seconds.
+    memory_time: int | None = None
+    #: Microjoules.
+    energy: int | None = None
+    pcie_received_bytes: int | None = None
+    pcie_sent_bytes: int | None = None
+    nvlink_received_bytes: int | None = None
+    nvlink_sent_bytes: int | None = None
+    #: Time with reduced clocks by reason: "power", "temperature", "hardware", "sync". None if not
+    #: known, empty if it was never reduced.
+    throttled_time: dict[str, int] | None = None
+    #: None if not known, empty if there was none.
+    faults: list[GpuFault] | None = None
+    #: By group of :data:`GPU_FIGURES`. A group that is not here and whose figures are not None is
+    #: exact. ``time_share`` is the share of ``held_time`` for which the figures are known.
+    coverage: dict[str, Coverage] = msgspec.field(default_factory=dict)
 
 
 class JobTotals(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -260,7 +385,7 @@ class Series:
         return len(self.times)
 
 
-class JobPart(msgspec.Struct, kw_only=True):
+class JobPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The part of a batch about one job on the node that sent it."""
 
     sighting: Sighting
@@ -268,9 +393,12 @@ class JobPart(msgspec.Struct, kw_only=True):
     epoch: str
     series: Series | None = None
     totals: JobTotals | None = None
+    #: Those that changed, or all: one that is missing keeps its last figures.
     executables: list[ExecutableUse] = msgspec.field(default_factory=list)
     steps: list[StepUse] = msgspec.field(default_factory=list)
-    #: By group of figures: "cpu", "memory", "io", "executables".
+    gpus: list[GpuUse] = msgspec.field(default_factory=list)
+    #: By group of figures: "cpu", "memory", "io", "executables"; with GPUs also "gpu" (which GPUs
+    #: are the run's) and "gpu_programs" (GPU time by executable).
     coverage: dict[str, Coverage] = msgspec.field(default_factory=dict)
     #: The job has ended on this node; no other part follows.
     final: bool = False

@@ -19,6 +19,18 @@ def file_text(file: Path) -> str:
         raise ConfigError(f"{file}: is not UTF-8 text at byte {error.start}") from None
 
 
+def yaml_reason(error: Exception) -> str:
+    """What is wrong in a YAML file, with line and column; the line itself may contain a password.
+
+    The errors of the library share no base class with a position, and it is not imported here.
+    """
+    problem = str(getattr(error, "problem", None) or "is not valid YAML")
+    # Some problems quote the text of the file.
+    problem = re.sub(r"(['\"]).*\1", "...", problem, flags=re.DOTALL)
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    return problem if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+
+
 def readable_path(path: bytes) -> str:
     r"""Write the bytes of a path so that every character is printable and none is ambiguous.
 

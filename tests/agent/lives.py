@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from jobsight.agent.processes.executables import ExecutableName, ExecutableNames
+from jobsight.agent.processes.executables import (
+    ExecutableName,
+    ExecutableNames,
+    StandardPrograms,
+)
 from jobsight.agent.processes.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.processes.procfs import SchedStat
@@ -18,7 +22,7 @@ class Links(ExecutableNames):
     """Links as a test sets them, instead of those of /proc."""
 
     def __init__(self) -> None:
-        super().__init__(proc=b"/no/such/proc")
+        super().__init__(proc=b"/no/such/proc", standard=StandardPrograms(()))
         self.links: dict[int, bytes] = {}
 
     def by_link(self, pid: int) -> ExecutableName | None:
@@ -51,6 +55,7 @@ class Kernel:
     def __init__(self) -> None:
         self.names = Links()
         self.tracker = ProcessTracker(self.names)
+        self.tracker.daemon_paths |= {b"/usr/sbin/slurmstepd", b"/usr/sbin/slurmstepd-wlm"}
         #: Before the tracker's own clock: the past is what events tell of.
         self.now = time.monotonic_ns() - 3600 * 1000 * MILLISECOND
 

@@ -10,10 +10,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from jobsight.agent.agent import Agent
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
@@ -240,7 +242,7 @@ class Kept:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
 
-    size = dropped = refused = 0
+    size = dropped = refused = lost = 0
 
     def put(self, batch: Batch) -> None:
         self.batches.append(batch)
@@ -321,6 +323,19 @@ def following(finder: CgroupWatcher, **named: Any) -> Iterator[RunningAgent]:
         yield running
     finally:
         running.stop()
+
+
+def with_all_rows(parts: Sequence[JobPart]) -> JobPart:
+    """The last part with the rows of all, as a store keeps them: a part in a spool has those that
+    changed."""
+    last = parts[-1]
+    rows = {
+        (use.path, use.path_known): use
+        for part in parts
+        if (part.sighting, part.epoch) == (last.sighting, last.epoch)
+        for use in part.executables
+    }
+    return msgspec.structs.replace(last, executables=list(rows.values()))
 
 
 def row(part: JobPart, path: str | bytes | Path) -> ExecutableUse:

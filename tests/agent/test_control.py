@@ -3,12 +3,17 @@
 import json
 import socket
 import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobsight.agent.collector import Collector
 from jobsight.agent.control import SOCKET, Control, Reply, Request, Subscription, send_request
+from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
 from jobsight.errors import JobsightError
 from jobsight.model import JobInfo
 from tests.agent.slurm_trees import (
@@ -63,6 +68,59 @@ def test_status_and_what_a_prolog_says(node: SlurmNode, tmp_path: Path) -> None:
         assert (reply.status["jobs"], reply.status["faults"]) == (1, {})
     assert not (tmp_path / SOCKET).exists()
     assert send_request(tmp_path, Request("status"), timeout=60) is None
+
+
+# Two slurmd on one machine: a follower got the parts of both nodes, and kept the last of them.
+@pytest.mark.root
+@needs_cgroups
+def test_a_follower_gets_the_parts_of_its_node(node: SlurmNode, tmp_path: Path) -> None:
+    other = SlurmNode()
+    roots = [rf"slurm_(?P<node>{each.name})" for each in (node, other)]
+    try:
+        with following(
+            CgroupWatcher(v1_roots=roots), run_directory=tmp_path, listen=True
+        ) as running:
+            jobs = [each.job(11) for each in (node, other)]
+            for job in jobs:
+                job.step("sleep", "60")
+            wait_until(lambda: len(running.agent.jobs) == 2)
+            followers = {each.name: Subscription(tmp_path, 11, each.name) for each in (node, other)}
+            for job in jobs:
+                job.end()
+            for name, follower in followers.items():
+                nodes = []
+                for batch in follower.batches():
+                    nodes += [part.sighting.node for part in batch.parts]
+                    if any(part.final for part in batch.parts):
+                        break
+                assert set(nodes) == {name}
+                follower.close()
+    finally:
+        other.close()
+
+
+# Fault 13: nodes and CPUs were missing until Slurm had been queried.
+@pytest.mark.root
+@needs_cgroups
+@pytest.mark.parametrize(
+    ("per_node", "count", "cpus"), [("4(x2),8", "3", 16), ("4(x2)", "3", None), ("4;", "1", None)]
+)
+def test_the_deployed_prolog_sends_nodes_and_cpus(
+    node: SlurmNode, tmp_path: Path, per_node: str, count: str, cpus: int | None
+) -> None:
+    hook = Path(__file__).parents[2] / "deploy" / "slurm" / "tell-agent"
+    environment = {
+        "JOBSIGHT_SOCKET": str(tmp_path / SOCKET), "SLURM_JOB_ID": "8", "SLURM_JOB_USER": "ada",
+        "SLURM_CLUSTER_NAME": "test", "SLURM_NODELIST": "n[1-2],m7",
+        "SLURM_JOB_NUM_NODES": count, "SLURM_JOB_CPUS_PER_NODE": per_node,
+    }  # fmt: skip
+    with following(node.finder(), run_directory=tmp_path, listen=True) as running:
+        command = [sys.executable, "-IS", str(hook), "prolog"]
+        subprocess.run(command, env=environment, check=True, timeout=60)
+        node.job(8).step("sleep", "60")
+        wait_until(lambda: running.agent.jobs)
+        info = running.agent.jobs[0].view.info
+        assert (info.user, info.nodes, info.cpus) == ("ada", ("n1", "n2", "m7"), cpus)
 
 
 @pytest.mark.root
@@ -224,5 +282,41 @@ def test_without_a_descriptor_for_a_client_the_loop_rests(
         control._listen_again()
         assert listener.fileno() in collector._watched
     finally:
+        control.close()
+        collector.close()
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"job_id": 10**23},
+        {"job_id": -1},
+        {"job_id": 1, "memory": 2**63},
+        {"job_id": 1, "tres": {"cpu": -(2**64)}},
+    ],
+)
+def test_a_number_that_no_batch_can_carry_is_refused(tmp_path: Path, info: dict[str, Any]) -> None:
+    """Threat S-28."""
+    collector = Collector(None, cluster="c", node="n")
+    handled: list[Request] = []
+
+    def handle(request: Request) -> Reply:
+        handled.append(request)
+        return Reply(True)
+
+    control = Control(tmp_path, collector, handle)
+    thread = threading.Thread(target=collector.run)
+    thread.start()
+    try:
+        with connect(tmp_path) as connection:
+            request = {"do": "job", "info": {"cluster": "c", "source": "prolog"} | info}
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            reply = json.loads(connection.makefile("rb").readline())
+        assert not reply["ok"]
+        assert "invalid request" in reply["error"]
+        assert not handled
+    finally:
+        collector.stop()
+        thread.join()
         control.close()
         collector.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jobsight.agent.processes.process import Process
 from jobsight.transport.wire import decode, encode
 from tests.agent.slurm_trees import (
     SlurmNode,
@@ -41,9 +42,13 @@ def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) ->
     with following(node.finder()) as running:
         running.listen(node)
         job = node.job(1)
+        processes = running.agent.collector.tracker.processes
         for number, path in enumerate(paths):
-            shutil.copy(built("processor"), path)
-            job.step(path, "10000", step=str(number)).wait()
+            shutil.copy("/bin/cat", path)
+            step = job.step(path, step=str(number), stdin=subprocess.PIPE)
+            # However busy the machine is, the program lives until its link has been read.
+            wait_until(lambda: path in {_path(each) for each in list(processes.values())})  # noqa: B023
+            step.communicate()
         part = running.last(job)
         for path in paths:
             assert (row(part, path).executions, row(part, path).path_known) == (1, True)
@@ -53,6 +58,10 @@ def test_names_that_mean_something_elsewhere(node: SlurmNode, tmp_path: Path) ->
         again = decode(encode(msgspec.structs.replace(batch, spool="s", sequence=1)))
         (sent,) = [one for one in again.parts if one.sighting == part.sighting]
         assert {use.path for use in sent.executables} >= set(paths)
+
+
+def _path(process: Process) -> bytes | None:
+    return process.name.path if process.name is not None else None
 
 
 def test_a_path_of_four_thousand_characters(node: SlurmNode, tmp_path: Path) -> None:

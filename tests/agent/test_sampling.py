@@ -7,10 +7,12 @@ import pytest
 from jobsight.agent.job import Document, FollowedJob, JobView, Sampler
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.outputs.worker import OutputPlan, OutputWorker
+from jobsight.agent.probes.process_tree import ProcessTreeProbe
 from jobsight.agent.samplers.base import JobIdentity, JobSampler
 from jobsight.agent.samplers.slurm_info import SlurmInfo
-from jobsight.agent.sampling import Refreshable, SampledJob, SamplerPlan
+from jobsight.agent.sampling import JobSamplers, Refreshable, SampledJob, SamplerPlan
 from jobsight.cli.compat.collector import view_of
+from jobsight.model import GpuUse
 
 
 class Counting(JobSampler):
@@ -70,3 +72,32 @@ def test_the_first_documents_come_at_once(interval: float) -> None:
         ("sams.sampler.SlurmInfo", {"account": "p1"}),
         ("site.Counting", {"count": 2}),
     ]
+
+
+class Gpus(JobSampler):
+    """A sampler that gives GPUs, and fails the first time."""
+
+    name = "site.Gpus"
+    finals: tuple[bool, ...] = ()
+
+    def gpu_uses(self, view: JobView, *, final: bool) -> list[GpuUse]:
+        self.finals += (final,)
+        if len(self.finals) == 1:
+            raise OSError("the driver was unloaded")
+        return [GpuUse(key="0", held_time=5)]
+
+
+def test_the_gpus_of_a_job_are_in_its_parts() -> None:
+    view = view_of(7, "n1")
+    made = Gpus()
+    samplers = JobSamplers(
+        view, [SamplerPlan(one.name, lambda _, one=one: one, 60.0) for one in (Counting(), made)]
+    )
+    followed = FollowedJob(view.sighting, ProcessTreeProbe(0), "epoch")
+    samplers.attach(followed)
+    # A failure costs the GPUs of one part, and is counted.
+    assert followed.part(0).gpus == []
+    assert list(samplers.errors.counts) == ["site.Gpus: OSError: the driver was unloaded"]
+    assert followed.part(0, final=True).gpus == [GpuUse(key="0", held_time=5)]
+    assert made.finals == (False, True)
+    samplers.close()

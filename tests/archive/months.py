@@ -120,7 +120,7 @@ def content(store: Store, run: StoredRun) -> list[Any]:
 def everything(store: Store) -> dict[str, list[Any]]:
     """The content of all runs that have ended."""
     return {
-        f"{run.run} {run.start}": [run.info, run.cpu_time, run.nodes, *content(store, run)]
+        f"{run.run} {run.start}": [run.info, run.cpu_time, run.node_count, *content(store, run)]
         for run in store.runs(limit=1000)
         if run.info.end is not None
     }

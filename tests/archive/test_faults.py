@@ -11,7 +11,7 @@ import pytest
 from jobsight.archive.reader import Reader, attach
 from jobsight.archive.storage import ArchiveError, Storage, open_storage
 from jobsight.archive.verify import check_archive
-from jobsight.archive.writer import write_archive
+from jobsight.archive.writer import archiving, write_archive
 from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError
 from jobsight.model import RunReference
@@ -97,7 +97,7 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
     done = _python(script, *ALONE)
     assert done.stdout.startswith(f"the disk of the archive {folder} is full: "), done
     # The month that fitted is there whole; of the other one nothing is left.
-    assert done.stdout.splitlines()[1] == str(["month=2026-10"] * 5)
+    assert done.stdout.splitlines()[1] == str(["month=2026-10"] * 6)
     assert count(sqlite, "runs", "archived IS NOT NULL") == 2
     # The disk has gone with the child, as one that is not mounted: nothing is written beside it.
     with pytest.raises(ArchiveError, match="mount it or correct archive"):
@@ -162,6 +162,10 @@ def test_a_pruned_run_whose_file_is_gone_waits(sqlite: Store, place: Storage) ->
     assert (done.runs, done.again, done.parts) == (1, 2, 1)
     (problem,) = done.problems
     assert problem.startswith("job 3 of c1 has changed, but the archive has no ")
+    # Fault 10: in the background it was a line of the log, and the archive was healthy.
+    worker = archiving(sqlite, ArchiveSettings(location=place.location, older_than=0))
+    assert not worker.run_once()
+    assert worker.reason == problem
     aside.rename(file)
     done = write_archive(sqlite, place, LATER)
     assert (done.runs, done.problems) == (1, [])

@@ -14,7 +14,7 @@ from jobsight.archive.part import month_of
 from jobsight.archive.schema import views
 from jobsight.archive.storage import Storage, open_storage
 from jobsight.archive.writer import write_archive
-from jobsight.config.settings import ArchiveSettings
+from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.model import MISSING, RunReference
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
@@ -186,3 +186,11 @@ def test_views_of_a_service(
     assert made.startswith("CREATE OR REPLACE SECRET jobsight (TYPE s3, PROVIDER credential_chain")
     assert f"ENDPOINT '{service.url.removeprefix('http://')}'" in made
     assert s3.SECRET not in made
+
+
+def test_endpoint_and_region_are_quoted() -> None:
+    service = S3Settings(endpoint="https://a'); DROP TABLE x; --", region="b'c")
+    made = views(ArchiveSettings(location="s3://bucket/o'clock", s3=service))
+    assert "ENDPOINT 'a''); DROP TABLE x; --'," in made
+    assert "REGION 'b''c')" in made
+    assert "'s3://bucket/o''clock/runs/" in made

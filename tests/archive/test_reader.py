@@ -7,7 +7,7 @@ import pytest
 
 from jobsight.archive.reader import Reader, attach
 from jobsight.archive.restore import restore
-from jobsight.archive.storage import Storage, open_storage
+from jobsight.archive.storage import ArchiveError, Storage, open_storage
 from jobsight.archive.writer import write_archive
 from jobsight.config.settings import ArchiveSettings, RetentionSettings
 from jobsight.model import SECOND, RunReference, Series
@@ -116,3 +116,20 @@ def test_runs_are_found_as_people_name_them(tmp_path: Path, text: str, starts: l
     reference = RunReference.parse(text)
     found = Reader(place).versions(reference.cluster, reference=reference)
     assert [run.start for run in found] == starts
+
+
+@pytest.mark.parametrize("name", ["../outside.parquet", "runs/../../x", "/etc/passwd", "a/.."])
+def test_no_name_of_a_manifest_leads_out_of_the_archive(place: Storage, name: str) -> None:
+    for access in (place.open, place.exists, place.remove, place.names):
+        with pytest.raises(ArchiveError, match="outside of it"):
+            access(name)
+
+
+def test_the_files_of_an_archive_are_not_readable_by_others(
+    filled: Store, place: Storage, settings: ArchiveSettings
+) -> None:
+    write_archive(filled, place, LATER)
+    assert settings.location is not None
+    found = list(Path(settings.location).rglob("*"))
+    assert found
+    assert {path for path in found if path.stat().st_mode & 0o007} == set()

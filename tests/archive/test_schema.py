@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.archive.schema import OUTER_NAMES, SCHEMAS, TABLES, field_table
-from jobsight.model import ExecutableUse, JobInfo, JobTotals, Sighting, StepUse
+from jobsight.model import ExecutableUse, GpuUse, JobInfo, JobTotals, Sighting, StepUse
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "archive.md"
 
@@ -18,6 +18,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "archive.md"
         ("nodes", JobTotals, {"time"}),
         ("executables", ExecutableUse, set()),
         ("steps", StepUse, set()),
+        ("gpus", GpuUse, set()),
     ],
 )
 def test_every_field_has_its_column(table: str, record: type, elsewhere: set[str]) -> None:

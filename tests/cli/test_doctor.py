@@ -176,3 +176,23 @@ def test_the_example_of_the_server_queries_slurm(tmp_path: Path) -> None:
     file = tmp_path / "jobsight.toml"
     file.write_text(example)
     assert load_settings(file, {}).scheduler.interval > 0
+
+
+def test_what_each_gpu_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobsight.agent.samplers.gpu.devices import NodeGpus
+    from jobsight.agent.samplers.gpu.nvml import Nvml
+    from jobsight.agent.samplers.node import Node
+    from tests.agent.samplers.test_gpu import Library, recording
+
+    node = Node(proc=tmp_path, sys=tmp_path, dev=tmp_path)
+    source = Nvml(recording("h200-multiply"), node.errors)
+    monkeypatch.setattr(NodeGpus, "_open", lambda self: source)
+    check = doctor._graphics(node)
+    assert check.verdict == "good"
+    assert check.found.startswith("0 (NVIDIA H200): memory, energy counter, utilization, multip")
+    older = Nvml(Library(), node.errors)
+    monkeypatch.setattr(NodeGpus, "_open", lambda self: older)
+    check = doctor._graphics(node)
+    assert check.verdict == "partly"
+    assert "bandwidth figures: the NVIDIA driver is too old" in check.found
+    assert "1:0 (NVIDIA H200 MIG)" in check.found

@@ -4,6 +4,8 @@ import json
 import os
 import pwd
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,10 +100,19 @@ def test_mistakes_are_one_line(typed: Typed, arguments: list[str], words: str) -
     assert not typed.store.exists()
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that every user can enter, whatever pytest makes of those above its own."""
+    with tempfile.TemporaryDirectory(prefix="jobsight-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
 # Fault 19: `token add` as root before the first start left a store that the server could not open.
 @pytest.mark.root
 def test_a_store_that_root_creates_belongs_to_the_user_of_the_server(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    open_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def usable(store: Path) -> bool:
         with as_a_user():
@@ -110,10 +121,7 @@ def test_a_store_that_root_creates_belongs_to_the_user_of_the_server(
             with Store.open(store) as opened:
                 return bool(Tokens(opened.database).list(None))
 
-    for directory in (*tmp_path.parents, tmp_path):
-        if directory.is_relative_to("/tmp/pytest-of-root"):
-            directory.chmod(0o755)
-    owned = tmp_path / "owned"
+    owned = open_path / "owned"
     owned.mkdir()
     os.chown(owned, NOBODY, NOBODY)
     assert main(["token", "add", "--store", str(owned / "store.db")]) == 0
@@ -121,16 +129,16 @@ def test_a_store_that_root_creates_belongs_to_the_user_of_the_server(
 
     # No such user, or a directory of root: the command says what to do.
     monkeypatch.setattr(token_command, "_SERVER_USER", "nobody-of-that-name")
-    assert main(["token", "add", "--store", str(tmp_path / "fresh" / "store.db")]) == 0
-    assert f"chown -R USER: {tmp_path / 'fresh'}" in capsys.readouterr().err
+    assert main(["token", "add", "--store", str(open_path / "fresh" / "store.db")]) == 0
+    assert f"chown -R USER: {open_path / 'fresh'}" in capsys.readouterr().err
     monkeypatch.setattr(token_command, "_SERVER_USER", pwd.getpwuid(NOBODY).pw_name)
-    assert main(["token", "add", "--store", str(tmp_path / "of-root.db")]) == 0
-    assert f"chown -R USER: {tmp_path}" in capsys.readouterr().err
-    assert tmp_path.stat().st_uid == 0
+    assert main(["token", "add", "--store", str(open_path / "of-root.db")]) == 0
+    assert f"chown -R USER: {open_path}" in capsys.readouterr().err
+    assert open_path.stat().st_uid == 0
 
     # A directory that did not exist goes to the user of the unit.
-    assert main(["token", "add", "--store", str(tmp_path / "new" / "store.db")]) == 0
-    assert usable(tmp_path / "new" / "store.db")
+    assert main(["token", "add", "--store", str(open_path / "new" / "store.db")]) == 0
+    assert usable(open_path / "new" / "store.db")
 
 
 # Fault 19: a node's token file with mode 0644 got the advice for the server's.

@@ -129,7 +129,7 @@ def test_variables_are_checked_too(variable: str, value: str, sentence: str) -> 
     [
         ("a.toml", None, "cannot be read: No such file"),
         ("a.ini", b"", r"TOML \(\.toml\) or YAML"),
-        ("a.yaml", b"a: [", "a.yaml: while parsing"),
+        ("a.yaml", b"a: [", r"a.yaml: line 1, column 5: "),
         ("a.yaml", b"- 1", "the file: expected a table of settings, got `list`"),
         ("a.toml", b"a = '\xff'", "is not UTF-8 text at byte 5"),
     ],

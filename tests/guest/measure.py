@@ -68,7 +68,8 @@ def main() -> int:
 
 class Watcher(threading.Thread):
     """Keeps the last counters of every job's cgroups, by node and job: the CPU time of the user's
-    processes by step, which slurmstepd is not part of, and the peak of the whole job."""
+    processes by step, which slurmstepd is not part of, and the peak of the whole job. The counters
+    at the end of a job are at least these: the last reading may come some time before it."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -145,6 +146,7 @@ def spooled() -> list[dict[str, Any]]:
                         step.step: [step.cpu_time, step.memory_peak, step.oom_kills]
                         for step in part.steps
                     },
+                    "cpu_quality": part.coverage["cpu"].quality,
                     "events_lost": part.coverage["executables"].events_lost,
                     "quality": part.coverage["executables"].quality,
                 }

@@ -144,17 +144,110 @@ def test_both_aggregators_have_the_same_job(
         "starttime": moment, "starttimestamp": float(start),
     }  # fmt: skip
     assert count.read_text() == "x"
+    _assert_same_in_both(chains, document, job.job_id, job.node, start)
+
+
+def _assert_same_in_both(
+    chains: list[Chain], document: dict[str, Any], job_id: int, node: str, start: int
+) -> None:
+    """SAMS's aggregator and ours make of a record the same owner, project, use and record id."""
     for chain in chains:
-        name = f"{job.job_id}.{job.node}.json"
-        (chain.folder / "in" / name).write_text(json.dumps(document))
+        (chain.folder / "in" / f"{job_id}.{node}.json").write_text(json.dumps(document))
         # SAMS does not report jobs whose programs have no name.
         text = chain.config.read_text().replace("'^/bin/'", "'^/'")
         chain.config.write_text(text.replace("ignore: true", "ignore: false"))
         for program in ("aggregator", "software-updater", "software-extractor"):
             chain.run(f"sams-{program}")
         assert [*(chain.folder / "error").rglob("*.json")] == []
-    theirs, ours = _of_sams(chains[0], job.job_id), _of_jobsight(chains[1], job.job_id, start)
+    theirs, ours = _of_sams(chains[0], job_id), _of_jobsight(chains[1], job_id, start)
     assert theirs[:3] == ours[:3] == ("alice", "staff", 12)
     assert theirs[3] == pytest.approx(ours[3])
-    record_id = f"c.example.org:{job.job_id}:{moment.translate(str.maketrans('', '', '-:T'))}"
+    record_id = f"c.example.org:{job_id}:{time.strftime('%Y%m%d%H%M%S', time.gmtime(start))}"
     assert [*chains[0].records()] == [*chains[1].records()] == [record_id]
+
+
+class _CpusetJob:
+    """A job as SAMS's own collector finds it: by the cpuset of its processes."""
+
+    def __init__(self, job_id: int) -> None:
+        top = Path("/sys/fs/cgroup/cpuset")
+        if not (top / "cpuset.cpus").exists():
+            pytest.skip("needs the cgroup v1 hierarchy cpuset")
+        self._folders = []
+        for name in (f"slurm_test{os.getpid()}", "uid_0", f"job_{job_id}", "step_0"):
+            folder = top / name
+            folder.mkdir()
+            self._folders.append(folder)
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                (folder / file).write_text((top / file).read_text())
+            top = folder
+
+    def start(self, *command: str) -> subprocess.Popen[bytes]:
+        place = self._folders[-1] / "cgroup.procs"
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            preexec_fn=lambda: place.write_text(str(os.getpid())) and None,
+        )
+
+    def remove(self) -> None:
+        for folder in reversed(self._folders):
+            wait_until(lambda folder=folder: _removed(folder))
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:
+        # The last process is still leaving it.
+        return False
+    return True
+
+
+# The other half of the combinations: SAMS's own collector.
+@pytest.mark.root
+def test_a_record_of_sams_s_collector_is_the_same_job_in_both(
+    sams: Path, chains: list[Chain], tmp_path: Path
+) -> None:
+    job_id = 940_000_000 + os.getpid()
+    start = int(time.time()) - 2
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(start))
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(
+        f"#!/bin/sh\necho 'JobId={job_id} JobName=wave UserId=alice(20001) Account=staff "
+        f"NumNodes=2 NumCPUs=12 StartTime={moment} Partition=batch end'\n"
+    )
+    scontrol.chmod(0o755)
+    config = tmp_path / "collector.yaml"
+    text = _CONFIG.format(folder=tmp_path).replace("interval: 30", "interval: 1")
+    # SAMS's program reads another name of the section than its documentation has.
+    config.write_text(text.replace("sams-collector:", "sams.collector:").replace("ERROR", "DEBUG"))
+    job = _CpusetJob(job_id)
+    burn = "import sys, time\nwhile time.process_time() < 0.3: pass\nsys.stdin.read()"
+    process = job.start(sys.executable, "-c", burn)
+    command = [sams / "sams-collector.py", f"--config={config}", f"--jobid={job_id}", "--node=n1"]
+    # It takes no last sample, so that all is used before it looks.
+    wait_until(lambda: _cpu_seconds(process.pid) >= 0.2)
+    collector = subprocess.Popen(command, env=os.environ | {"TZ": "UTC"})
+    try:
+        (log,) = wait_until(lambda: [*tmp_path.glob("sams-collector.*.log")])
+        # The second look begins after the first has ended.
+        wait_until(lambda: log.read_text().count(f"Update pid: {process.pid}\n") >= 2)
+        collector.send_signal(signal.SIGHUP)
+        assert collector.wait(90) == 0
+    finally:
+        if collector.poll() is None:
+            collector.kill()
+            collector.wait()
+        process.communicate(b"")
+        job.remove()
+    (file,) = (tmp_path / "data").glob("*/*.json")
+    document = json.loads(file.read_text())
+    assert document["sams.sampler.Software"]["execs"]
+    _assert_same_in_both(chains, document, job_id, "n1", start)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -23,7 +23,7 @@ class Gateway(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, status: int, port: int = 0) -> None:
+    def __init__(self, status: int | str, port: int = 0) -> None:
         self.status = status
         self.requests: list[Request] = []
         self.connections = 0
@@ -45,6 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.requests.append(Request(self.command, self.path, body))
+        if isinstance(self.server.status, str):
+            self.wfile.write(f"HTTP/1.1 {self.server.status}\r\nContent-Length: 0\r\n\r\n".encode())
+            return
         self.send_response(self.server.status)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -56,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def gateway(status: int = 200, port: int = 0) -> Iterator[Gateway]:
+def gateway(status: int | str = 200, port: int = 0) -> Iterator[Gateway]:
     with Gateway(status, port) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -46,3 +49,26 @@ def test_the_header_knows_the_same_releases_as_the_script() -> None:
     for release in known:
         assert f"JOBSIGHT_SLURM == SLURM_{release.replace('.', '_')}\n" in header
     assert header.count("JOBSIGHT_SLURM == ") == len(known)
+
+
+def test_the_plugin_is_built_with_the_protections_of_a_distribution(tmp_path: Path) -> None:
+    """It runs as root in slurmstepd. The sources are compiled with the flags of the script."""
+    if shutil.which("gcc") is None or shutil.which("readelf") is None:
+        pytest.skip("needs gcc and readelf; `make test` as root installs them")
+    command = SCRIPT.read_text().partition("\ngcc ")[2].partition("-o ")[0].replace("\\\n", " ")
+    flags = [flag for flag in shlex.split(command) if not flag.startswith(("$", "-isystem"))]
+    sources = SCRIPT.parents[1] / "slurm-plugin"
+    library = tmp_path / "plugin.so"
+    parts = [sources / name for name in ("http.c", "message.c", "text.c", "target.c")]
+    subprocess.run(["gcc", *flags, "-o", library, *parts], check=True, timeout=300)
+    shown = subprocess.run(
+        ["readelf", "--wide", "--dynamic", "--program-headers", "--dyn-syms", library],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "BIND_NOW" in shown
+    assert "GNU_RELRO" in shown
+    assert "__stack_chk_fail" in shown
+    assert re.search(r"__\w+_chk@", shown), "no fortified function"
+    assert "-fstack-clash-protection" in flags

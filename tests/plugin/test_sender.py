@@ -107,6 +107,17 @@ def test_a_gateway_that_fails_loses_samples_and_counts_them(driver: Path) -> Non
     assert re.search(r"^jobsight_profile_failed_sends_total [1-9]", attempts[-1].body, re.M)
 
 
+@pytest.mark.parametrize(
+    "status",
+    ["-99999999999 x", "2", "20 OK", "2000 OK", "+200 OK", " 200", "0200", "2x0", "099"],
+)
+def test_a_status_is_exactly_three_digits(driver: Path, status: str) -> None:
+    with gateway(status) as server:
+        done = step(driver, server.url, rounds=2)
+    reason = "its answer is not one of a Pushgateway"
+    assert done.said == f"said: samples cannot be sent: {reason}\n"
+
+
 @pytest.mark.parametrize("kind", ["stopped", "hanging", "unresolvable", "no agent"])
 def test_who_is_away_costs_neither_the_hook_nor_the_end(
     driver: Path, tmp_path: Path, kind: str

@@ -31,7 +31,7 @@ def batch(number: int = 1, *, final: bool = False, job: int = 42, rows: int = 3)
     return Batch(
         cluster="c", node="n1", spool="5" * 32, sequence=number, written=begin, monotonic=1,
         agent="test",
-        jobs=[JobInfo(cluster="c", job_id=job, source="test", user="ann\n", cpus=4)],
+        jobs=[JobInfo(cluster="c", job_id=job, source="prolog", user="ann\n", cpus=4)],
         parts=[
             JobPart(
                 sighting=Sighting("c", job, "n1", "boot", NOW),

@@ -123,7 +123,7 @@ def prometheus(tmp_path: Path, job: Job) -> Iterator[Prometheus]:
     """A Prometheus that reads an exporter with one job of which everything is known."""
     exporter = Exporter()
     job.view.info = JobInfo(
-        cluster="c", job_id=42, source="test", user="ann", account="a", partition="p",
+        cluster="c", job_id=42, source="prolog", user="ann", account="a", partition="p",
         name="x", cpus=4, memory=2**30,
     )  # fmt: skip
     sampler = exporter.plans([])[-1].make(job.view)

@@ -14,6 +14,7 @@ from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server.serve import BackgroundServer
 from jobsight.transport import wire
 from jobsight.transport.spool import Spool
+from jobsight.util.workers import worker_reasons
 from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.prometheus.batches import NOW, batch
 from tests.prometheus.readers import fetch, one, samples
@@ -111,7 +112,10 @@ def test_what_waits_is_sent_by_the_next_life(tmp_path: Path) -> None:
     first.start()
     for number in (1, 2):
         first.put(wire.encode(batch(number)))
+    # Fault 10: it was not in the health.
+    wait_until(lambda: worker_reasons()["agent.remote_write"] != "")
     first.close()
+    assert "agent.remote_write" not in worker_reasons()
     receiver.start()
     second = RemoteWriter("agent.remote_write", settings, tmp_path / "queue")
     second.start()

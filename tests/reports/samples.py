@@ -5,7 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, Run, StepUse
+from jobsight.model import (
+    SECOND,
+    Coverage,
+    ExecutableUse,
+    GpuUse,
+    JobInfo,
+    JobTotals,
+    Run,
+    StepUse,
+)
+from jobsight.store.write.gpus import GpuSums, sum_gpus
 
 START = 1_794_717_192 * SECOND
 GIB = 2**30
@@ -99,8 +109,10 @@ class FakeStore:
         nodes: list[Any],
         uses: list[tuple[str, ExecutableUse]],
         steps: list[tuple[str, StepUse]],
+        gpus: list[tuple[str, GpuUse]],
     ) -> None:
         self._nodes = nodes
+        self._gpus = [SimpleNamespace(node=name, use=use) for name, use in gpus]
         self._steps = [SimpleNamespace(node=name, use=use) for name, use in steps]
         self._uses = [SimpleNamespace(node=name, use=use) for name, use in uses]
 
@@ -113,13 +125,16 @@ class FakeStore:
     def steps(self, run_id: int) -> list[Any]:
         return self._steps
 
+    def gpus(self, run_id: int) -> list[Any]:
+        return self._gpus
+
     def details(self, run_id: int, kind: type) -> None:
         return None
 
 
 def stored(info: JobInfo) -> SimpleNamespace:
     run = Run(info.cluster, info.job_id, info.start if info.start is not None else START)
-    return SimpleNamespace(id=1, info=info, run=run, provisional=False)
+    return SimpleNamespace(id=1, info=info, run=run, provisional=False, gpus=GpuSums())
 
 
 def report(
@@ -128,11 +143,16 @@ def report(
     uses: list[tuple[str, ExecutableUse]] | None = None,
     now: int = START + 1000 * SECOND,
     steps: list[tuple[str, StepUse]] | None = None,
+    gpus: list[tuple[str, GpuUse]] | None = None,
 ) -> Any:
     from jobsight.reports.build import build_report
 
     store: Any = FakeStore(
-        [node()] if nodes is None else nodes, USES if uses is None else uses, steps or []
+        [node()] if nodes is None else nodes,
+        USES if uses is None else uses,
+        steps or [],
+        gpus or [],
     )
     run: Any = stored(info or job())
+    run.gpus = sum_gpus(gpus or [])
     return build_report(store, run, clock=lambda: now)

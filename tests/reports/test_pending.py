@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from jobsight.cli.main import main
 from jobsight.model import SECOND, JobInfo, RunReference
 from jobsight.reports.build import job_row
-from jobsight.reports.pending import count_jobs, find_report, list_jobs
+from jobsight.reports.pending import find_report, list_jobs, list_page
 from jobsight.reports.terminal import report_text
 from jobsight.scheduler.records import JobRecord, StepInfo
 from jobsight.server.app import create_app
@@ -92,8 +92,12 @@ def test_pending_jobs_are_listed(store: Store, client: TestClient, location: str
     rows = list_jobs(store, now=START, limit=50, state="PENDING")
     assert [row.display_id for row in rows] == ["71_[3-9:2,12%2]", "70"]
     assert [row.state_text for row in rows] == ["pending: Dependency", "pending: Resources"]
-    assert count_jobs(store, state="PENDING") == 2
-    (row,) = list_jobs(store, now=START, limit=1, offset=1, state="PENDING")
+    first = list_page(store, now=START, limit=1, state="PENDING")
+    assert (first.total, first.total_exact, str(first.next)) == (2, True, "p1")
+    second = list_page(store, now=START, limit=1, cursor=first.next, state="PENDING")
+    assert second == list_page(store, now=START, limit=1, offset=1, state="PENDING")
+    assert second.next is None
+    (row,) = second.rows
     assert row.job_id == 70
     (row,) = list_jobs(store, now=START, limit=9, state="PENDING", user="bob")
     assert row.job_id == 71

@@ -1,3 +1,4 @@
+import math
 from datetime import UTC
 
 import pytest
@@ -75,6 +76,19 @@ def test_counts_cores_rates_times() -> None:
     assert units.format_byte_rate(2**20) == "1.00 MiB/s"
     assert units.format_time(1_794_717_192 * SECOND, UTC) == "2026-11-15 04:33:12 UTC"
     assert units.format_time(2**62 * SECOND) == "-"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_unknown(value: float) -> None:
+    # Threat S-11: a store may hold such values already.
+    formats = (
+        units.format_bytes,
+        units.format_byte_rate,
+        units.format_share,
+        units.format_count,
+        units.format_cores,
+    )
+    assert {format(value) for format in formats} == {units.UNKNOWN}
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

@@ -16,10 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from starlette.testclient import TestClient
 
 from jobsight.cli.compat.aggregator import main
+from jobsight.config.settings import Settings, short_host_name
 from jobsight.model import SECOND, Batch, JobInfo, JobPart, RunReference
 from jobsight.sams.aggregator import Aggregator, Summary
 from jobsight.sams.inbox import Inbox
 from jobsight.sams.reader import Fallback, Reader
+from jobsight.scheduler.state import write_cluster_name
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
 from jobsight.store.write.validation import BatchError
@@ -59,9 +61,27 @@ def test_records_are_booked_and_their_subfolders_kept(site: Site, store: Store) 
     assert not run.provisional
     assert (run.info.user, run.info.account, run.info.cpus) == ("u1", "p1", 4)
     assert (run.start, run.info.end) == (START * SECOND, (START + 7200) * SECOND)
-    assert run.nodes == ["n1", "n2"]
+    assert [node.node for node in store.nodes(run.id)] == ["n1", "n2"]
     assert run.cpu_time == 2 * round(103.2 * SECOND)
     assert booked(store)[1234, START]["n2", GMX] == (100.5, 2.5)
+
+
+# Issue 14, fault 18: the name that Slurm reported to this server is that of the records, too.
+def test_records_without_a_cluster_are_of_the_one_that_is_scraped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
+    monkeypatch.delenv("JOBSIGHT_CLUSTER", raising=False)
+    site = Site(tmp_path)
+    site.config.write_text(site.config.read_text().replace("  cluster: test\n", ""))
+    for job_id, name in ((1, short_host_name()), (2, "lab")):
+        if name == "lab":
+            with Store.open(site.store) as store:
+                write_cluster_name(store.database, Settings(), name)
+        site.put(document(job_id, "n1"))
+        assert main(["--config", str(site.config)]) == 0
+        with Store.open(site.store) as store:
+            assert store.find(RunReference(job_id=job_id)).info.cluster == name
 
 
 def test_the_same_files_again_change_nothing(site: Site, store: Store) -> None:
@@ -287,7 +307,7 @@ def test_a_record_without_a_start_is_a_run_at_its_own_time(site: Site, store: St
     (run,) = store.runs(limit=10)
     assert run.start == START * SECOND
     assert run.info.end == (START + 7202) * SECOND
-    assert (run.info.user, run.info.account, run.nodes) == ("u1", "p1", ["n1", "n2"])
+    assert (run.info.user, run.info.account, run.node_count) == ("u1", "p1", 2)
     assert run.cpu_time == 2 * round(103.2 * SECOND)
 
 
@@ -331,7 +351,7 @@ def test_the_nodes_of_a_run_are_one_run_with_and_without_a_start(
             aggregate(site, store)
     aggregate(site, store)
     (run,) = store.runs(limit=10)
-    assert (run.start, run.nodes) == (START * SECOND, ["n1", "n2"])
+    assert (run.start, run.node_count) == (START * SECOND, 2)
     assert run.info.end == (START + 3604) * SECOND
     assert run.info.cpus == 4
 

@@ -222,6 +222,32 @@ def test_a_requeued_run_overwrites_nothing(client: Client) -> None:
     assert (client.folder / "0/1.n1.json").read_bytes() == encode(first)
 
 
+def test_many_records_of_one_name_need_no_search(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+    link = os.link
+
+    def counted(source: Path, target: Path, **options: Any) -> None:
+        tried.append(target)
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", counted)
+    bodies = [encode(document(1, execs=_execs(number))) for number in range(30)]
+    for body in bodies + bodies:
+        assert client.send("/1/1.n1.json", body)[0] == 200
+    assert len(tried) <= 3 * len(bodies + bodies)
+    kept = [path.read_bytes() for path in client.folder.rglob("*") if path.is_file()]
+    assert sorted(kept) == sorted(bodies)
+
+
+def test_the_longest_name_has_room_for_start_and_digest(client: Client) -> None:
+    name = "n" * 215 + ".json"
+    for number in range(3):
+        assert client.send(f"/1/{name}", encode(document(1, execs=_execs(number))))[0] == 200
+    assert len(client.names()) == 3
+
+
 def test_posts_of_one_file_at_once_do_not_mix(client: Client) -> None:
     bodies = [encode(document(1, execs=_execs(number))) for number in range(12)]
 

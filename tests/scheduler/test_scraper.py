@@ -10,6 +10,7 @@ from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.adapters.policy import Policy, QosInfo
 from jobsight.scheduler.records import (
     AdaptError,
+    JobDetails,
     JobRecord,
     Jobs,
     NodeInfo,
@@ -17,6 +18,7 @@ from jobsight.scheduler.records import (
     Partitions,
     Problem,
     SourceError,
+    StepInfo,
 )
 from jobsight.scheduler.scraper import Scraper
 from jobsight.scheduler.sources.base import Choice
@@ -44,6 +46,7 @@ class Slurm:
 
     def __init__(self) -> None:
         self.queued: list[JobInfo] = []
+        self.records: list[JobRecord] = []
         self.booked: list[JobInfo] = []
         self.problems: list[Problem] = []
         self.windows: list[tuple[int, int]] = []
@@ -58,7 +61,7 @@ class Slurm:
     def queue(self) -> Jobs:
         if self.controller_away:
             raise self.controller_away
-        return Jobs(records=[JobRecord(info=info) for info in self.queued])
+        return Jobs(records=[*self.records, *(JobRecord(info=info) for info in self.queued)])
 
     def accounting(self, since: int, until: int) -> Jobs:
         if self.accounting_away:
@@ -82,6 +85,9 @@ class Slurm:
         if self.controller_away:
             raise self.controller_away
         return Nodes(records=self.known_nodes)
+
+    def cluster_name(self) -> str:
+        return "c1"
 
     def policy(self) -> Policy:
         return Policy(qos=[QosInfo(cluster="c1", name="normal")])
@@ -319,3 +325,27 @@ def test_a_record_that_cannot_be_stored_does_not_hold_up_the_others(site: Site) 
     state = site.scraper.once()
     assert (state.problems, state.healthy) == (1, True)
     assert [run[0] for run in site.runs()] == [1, 3]
+
+
+def test_details_of_a_job_are_bounded(site: Site) -> None:
+    """S-07: users choose the submit line, the directory and the comment, and how many steps."""
+    steps = [StepInfo(step=str(number)) for number in range(5000)]
+    record = JobRecord(
+        info=job(1),
+        comment="c" * 20_000,
+        submit_line="sbatch " + "x" * 2**20,
+        working_directory="/home/anna",
+        steps=steps,
+        raw={"unknown": "y" * 2**21},
+    )
+    waiting = JobRecord(info=job(2, None, state="PENDING"), comment="c" * 20_000)
+    site.slurm.records = [record, waiting]
+    state = site.scraper.once()
+    assert (state.problems, state.healthy) == (5, True)
+    (run,) = site.store.runs()
+    details = site.store.details(run.id, JobDetails)
+    assert details is not None
+    assert (details.comment, details.submit_line, details.raw) == (None, None, {})
+    assert (details.working_directory, len(details.steps)) == ("/home/anna", 4096)
+    (waits,) = read_snapshot(site.store.database, "c1", "pending", JobRecord)
+    assert waits.comment is None

@@ -173,3 +173,14 @@ def test_an_empty_reply_about_nodes_is_not_believed(site: Site) -> None:
     state = site.scraper.once()
     assert "no nodes" in state.reason
     assert len(read_snapshot(site.store.database, "c1", "node", NodeInfo)) == 1
+
+
+def test_a_field_out_of_bounds_is_left_out_and_reported(site: Site) -> None:
+    # Threat S-07: what Slurm brings passes the same bounds as what nodes send.
+    site.slurm.booked = [job(name="n" * 20_000, cpus=2**40, user="anna"), job(2)]
+    state = site.scraper.once()
+    assert state.healthy
+    assert state.problems
+    runs = {run.info.job_id: run.info for run in site.store.runs()}
+    assert len(runs) == 2
+    assert (runs[1].name, runs[1].cpus, runs[1].user) == (None, None, "anna")

@@ -6,6 +6,7 @@ from starlette.testclient import TestClient
 
 from jobsight.config.settings import IngestSettings, ServerSettings
 from jobsight.server.app import create_app
+from jobsight.server.auth import SignInCodes
 from jobsight.store.store import Store
 from tests.server.batches import batch
 from tests.server.processes import Spawner
@@ -31,9 +32,14 @@ def filled(store: Store) -> Store:
 
 
 @pytest.fixture
-def stranger(filled: Store) -> TestClient:
+def codes() -> SignInCodes:
+    return SignInCodes()
+
+
+@pytest.fixture
+def stranger(filled: Store, codes: SignInCodes) -> TestClient:
     """A client without a token."""
-    app = create_app(filled, TOKEN, delay=0, settings=SETTINGS)
+    app = create_app(filled, TOKEN, delay=0, settings=SETTINGS, codes=codes)
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
 

@@ -29,9 +29,10 @@ import jobsight.server.serve, jobsight.web.pages, jobsight.store.schema.versions
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
     folder, arguments, variables = json.loads(line)
+    # Before the fork, so that the log exists as soon as the PID is known.
+    log = os.open(folder + "/server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     child = os.fork()
     if child == 0:
-        log = os.open(folder + "/server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for number in (1, 2):
             os.dup2(log, number)
         os.close(0)
@@ -39,6 +40,7 @@ for line in sys.stdin:
         paths.data_directory = lambda: Path(folder)
         os.environ.update(variables)
         os._exit(main(["serve", *arguments]))
+    os.close(log)
     print(child, flush=True)
 """
 
@@ -54,6 +56,10 @@ class Spawner:
             text=True,
             cwd=PROJECT,
         )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def spawn(self, folder: Path, arguments: list[str], variables: dict[str, str]) -> int:
         assert self._process.stdin is not None
@@ -107,15 +113,15 @@ class ServerProcess:
         wait_until(self._answers)
 
     def _answers(self) -> bool:
-        assert self._lives(), (self.folder / "server.log").read_text()
+        assert self.lives(), (self.folder / "server.log").read_text()
         return answers(self.port)
 
-    def _lives(self) -> bool:
+    def lives(self) -> bool:
         return Path(f"/proc/{self.pid}").exists()
 
     def end(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
-        wait_until(lambda: not self._lives())
+        wait_until(lambda: not self.lives())
         self.pid = 0
 
     def peak_memory(self) -> int:

@@ -59,7 +59,7 @@ def test_a_token_sends_batches_of_its_cluster_and_nothing_else(
         answer = client.get(path, headers={"Authorization": f"Bearer {token}"})
         assert answer.status_code == 403, path
         assert "1 of cluster alpha (nodes) permits sending batches only" in answer.text
-    assert client.get(f"/?token={token}").status_code == 401
+    assert client.get(f"/?code={token}").status_code == 401
     assert client.post("/sign-in", data={"token": token}).status_code == 401
 
 

@@ -19,6 +19,7 @@ from tests.ports import free_port
 from tests.sams.front import PROJECT, adapted, nginx_for, wait_for
 from tests.server.batches import batch
 from tests.server.certificates import Papers
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -28,7 +29,8 @@ SHIPPED = PROJECT / "deploy" / "nginx" / "jobsight.conf"
 class Site:
     """The server, and nginx before it."""
 
-    def __init__(self, server: BackgroundServer, papers: Papers, port: int) -> None:
+    def __init__(self, server: BackgroundServer, papers: Papers, port: int, folder: Path) -> None:
+        self.folder = folder
         self.server = server
         self.papers = papers
         self.port = port
@@ -72,7 +74,7 @@ def running(folder: Path, settings: Settings) -> Iterator[Site]:
             nginx = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             wait_for(front, folder)
-            yield Site(server, papers, front)
+            yield Site(server, papers, front, folder)
         finally:
             nginx.terminate()
             nginx.wait(60)
@@ -111,9 +113,19 @@ def test_pages_and_questions_need_no_certificate(site: Site) -> None:
     assert (status, json.loads(body)["display_id"]) == (200, "23")
     assert site.get("/api/v1/jobs/23")[0] == 401
     # Through the trusted proxy the server knows that the browser speaks TLS.
-    status, _, cookie = site.get(f"/?token={site.server.token}")
+    path = site.server.sign_in_url().removeprefix(site.server.url)
+    status, _, cookie = site.get(path)
     assert status == 303
     assert "; Secure" in cookie
+
+
+def test_the_log_of_nginx_has_no_query(site: Site) -> None:
+    code = site.server.sign_in_url().partition("code=")[2]
+    assert site.get(f"/jobs/23?code={code}&token={site.server.token}")[0] == 303
+    log = site.folder / "jobsight.access.log"
+    wait_until(lambda: "/jobs/23 HTTP" in log.read_text())
+    assert code not in log.read_text()
+    assert site.server.token not in log.read_text()
 
 
 def test_a_batch_as_large_as_the_server_takes_passes_and_a_larger_one_does_not(site: Site) -> None:

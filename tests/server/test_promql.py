@@ -130,7 +130,7 @@ def test_pages_reports_and_the_api_show_them(
             store.record_jobs(
                 [
                     JobInfo(
-                        cluster="c", job_id=42, source="slurm", user="ann", cpus=10,
+                        cluster="c", job_id=42, source="prolog", user="ann", cpus=10,
                         start=RUN.start, end=RUN.end, state="COMPLETED", nodes=("n1",),
                     )
                 ]

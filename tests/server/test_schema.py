@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
 
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
+from jobsight.transport.wire import CONTENT_TYPE
 from tests.examples import examples
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
@@ -31,6 +32,7 @@ OPERATIONS = [
     ("/api/v1/discovery", "GET"),
     ("/api/v1/batches", "POST"),
 ]
+schemathesis.serializer.alias(CONTENT_TYPE, "application/octet-stream")
 BARE = ("/api/v1/metrics", "/api/v1/health", "/api/v1/software")
 QUESTIONS = [
     (path, method, mode)
@@ -48,6 +50,12 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         store.write(batch())
         app = create_app(store, TOKEN, delay=0)
         yield schemathesis.openapi.from_asgi("/api/v1/openapi.json", app, headers=HEADERS)
+
+
+# The description said application/octet-stream, and agents send another type.
+def test_a_batch_has_the_content_type_that_agents_send(schema: Any) -> None:
+    body = schema["/api/v1/batches"]["POST"].definition.raw["requestBody"]
+    assert list(body["content"]) == [CONTENT_TYPE]
 
 
 def test_every_operation_is_asked(schema: Any) -> None:

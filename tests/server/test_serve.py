@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import pwd
 import shutil
@@ -20,8 +21,8 @@ import pytest
 
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.server.auth import HttpProtocol
-from jobsight.server.serve import BackgroundServer, open_listener
+from jobsight.server.connections import HttpProtocol
+from jobsight.server.serve import BackgroundServer, open_listener, run_server
 from jobsight.store.store import Store
 from jobsight.transport import wire
 from jobsight.transport.running_server import RunningServer, announced, read_running_server
@@ -65,6 +66,18 @@ def test_in_the_background(tmp_path: Path) -> None:
         assert _get(f"{server.url}/healthz") == (200, b"ok\n")
     assert not file.exists()
     assert read_running_server(file) is None
+
+
+def test_a_server_that_has_ended_limits_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("jobsight.server.ingest")
+    with BackgroundServer(_settings(tmp_path)):
+        pass
+    caplog.clear()
+    for _ in range(100):
+        logger.warning("a client caused this")
+    assert len(caplog.records) == 100
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
@@ -145,8 +158,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(served: Served, tmp_path: Path, number: int) -> None:
-    assert any(f"{served.url}/?token={served.token}" in line for line in served.lines)
-    assert any(str(tmp_path / "data" / "token") in line for line in served.lines)
+    assert f"  open   {served.url}/\n" in served.lines
+    assert f"  token  {tmp_path / 'data' / 'token'}\n" in served.lines
     assert served.end(number) == 0
     assert not (tmp_path / "data" / "server.json").exists()
 
@@ -158,7 +171,7 @@ url, folder = sys.argv[1:]
 got = []
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 for path in ("/", "/jobs/12", "/api/v1/jobs", "/api/v1/jobs/12", "/api/v1/jobs/12/series",
-             "/api/v1/openapi.json", "/static/charts.js", "/?token=guess"):
+             "/api/v1/openapi.json", "/static/charts.js", "/?code=guess"):
     try:
         with opener.open(url + path, timeout=60) as answer:
             got.append([path, answer.status])
@@ -238,3 +251,23 @@ def test_answers_are_sent_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with BackgroundServer(_settings(tmp_path)) as server:
         assert _get(f"{server.url}/healthz") == (200, b"ok\n")
     assert at_once == [1]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["token", "store.db"])
+def test_what_another_user_placed_in_advance_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mallory-knows-this-token\n" if name == "token" else "")
+    (tmp_path / name).chmod(0o600)
+    os.chown(tmp_path / name, 65534, 65534)
+    with pytest.raises(JobsightError, match=r"belongs to user 65534; expected root"):
+        BackgroundServer(_settings(tmp_path)).__enter__()
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_signal_before_the_server_runs_is_not_lost(tmp_path: Path) -> None:
+    def show(line: str) -> None:
+        if "Ctrl-C" in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    # Returns instead of serving for ever.
+    run_server(_settings(tmp_path), show)

@@ -268,7 +268,7 @@ def test_the_cookie_stays_on_tls(server: BackgroundServer, papers: Papers) -> No
     host, port = server.url.removeprefix("https://").split(":")
     context = ssl.create_default_context(cafile=papers.authority)
     connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
-    connection.request("GET", f"/?token={server.token}")
+    connection.request("GET", server.sign_in_url().removeprefix(server.url))
     answer = connection.getresponse()
     assert answer.status == 303
     assert "; Secure" in (answer.getheader("set-cookie") or "")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.config.settings import Settings, StoreSettings
-from jobsight.model import SECOND, JobInfo
+from jobsight.model import SECOND, JobInfo, RunReference
 from jobsight.scheduler.adapters.squeue import jobs_of_node
 from jobsight.scheduler.records import JobRecord
 from jobsight.scheduler.scraper import Scraper
@@ -198,6 +198,7 @@ def test_the_store_knows_every_run(
         runs: dict[int, list[JobInfo]] = {}
         for run in store.runs(limit=1000):
             runs.setdefault(run.info.job_id, []).insert(0, run.info)
+        wide = store.find(RunReference(ended["wide"]))
         assert Scraper(store, settings, choose=choose).once().changed == 0
 
     def only(kind: str) -> JobInfo:
@@ -215,7 +216,7 @@ def test_the_store_knows_every_run(
     assert (only("cancelled").state, only("cancelled").user) == ("CANCELLED", BOB)
     assert only("memory").state == "OUT_OF_MEMORY"
     assert (only("killed").exit_signal, only("killed").exit_code) == (9, None)
-    assert len(only("wide").nodes or ()) == 2
+    assert wide.node_count == len(wide.info.nodes or ()) == 2
     assert ended["waiting"] not in runs
     hostile = only("hostile")
     assert (hostile.user, hostile.account) == (BOB, "beta")

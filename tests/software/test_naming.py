@@ -16,12 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobsight.config.settings import SoftwareSettings
+from jobsight.errors import JobsightError
 from jobsight.model import SECOND, ExecutableUse, JobInfo, JobPart
 from jobsight.software import naming
 from jobsight.software.naming import software_names
 from jobsight.software.preview import preview
 from jobsight.software.rules import RuleSet
 from jobsight.software.worker import Worker, update, updating
+from jobsight.store import dead_letters
 from jobsight.store.schema.tables import metadata, usage_by_day
 from jobsight.store.store import Store
 from tests.examples import examples
@@ -152,9 +154,13 @@ class TestWorker:
         assert core_hours(store)["another"] == 8
         file.write_text("rules: 7")
         fill(store, 5)
-        # The rules cannot be read: the last ones that could name on.
-        worker.once()
+        # The rules cannot be read: the last ones that could name on, and the health says so.
+        for _ in range(2):
+            with pytest.raises(JobsightError, match="the rules are not loaded"):
+                worker.once()
         assert core_hours(store)["another"] == 10
+        self.write(file, "another")
+        worker.once()
 
     def test_two_with_other_rules_do_not_fight(self, store: Store, tmp_path: Path) -> None:
         workers = []
@@ -224,6 +230,9 @@ def test_kills_leave_the_sums_whole(location: str, kills: int) -> None:
                 assert process.poll() is None
                 os.kill(process.pid, signal.SIGKILL)
                 process.communicate()
+        # A run in whose work a process was killed is set aside until somebody has it tried again.
+        for name in dead_letters.all_names(store.database):
+            dead_letters.retry(store.database, name)
         update(store, PLAIN)
         assert core_hours(store) == {"alpha": 120, "beta": 60, "tool": 30, "undetermined": 30}
         assert sums(store) == from_scratch(store)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import re2
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobsight.errors import ConfigError
@@ -181,10 +184,10 @@ WRONG = [
     ("rules: {match: /a}", "rules: expected a list, got `dict`"),
     ("rules: [/a]", "rule 1: expected keys and values, got `str`"),
     ("- /a", "contains no rules; expected a list `rules:` or a section sams.software.Regexp"),
-    ("rules: [", "while parsing"),
+    ("rules: [", "rules.yaml: line 2, column 1: "),
     (
         "rules: [{match: '(?!/a)(b*)*', software: a, version: '', versionstr: ''}]",
-        "a repeat inside a repeat together with look-around",
+        "a repeat or alternatives inside a repeat",
     ),
     (
         "rules: [{match: '(?!/a).*/.*/.*', software: a, version: '', versionstr: ''}]",
@@ -285,6 +288,14 @@ SLOW = [
     (r"(?!x)(?:[^/]+/?)*!", False),
     (r"(?!x)(?:a|.*/)+!", False),
     (r"(?!x)(?:/*a*)*!", False),
+    (r"(?!y)(a|b|ab)*c", False),
+    (r"(?!y)(?:aa?)*c", False),
+    (r"(?!y)" + "a?" * 30 + "a{30}", False),
+    (r"(?!y)(?:a?){30}a{30}", False),
+    (r"(?!y)(?:a|ab){30}c", False),
+    (r"(?!y)(?:.*b){4}c", False),
+    (r"(?!y)" + "(?:a|aa)" * 30 + "c", False),
+    (r"(?!y)/(?:opt|sw)/(?P<x>[^/]+)(?:-(?:gcc|intel))?/(?:bin|lib)/", True),
 ]
 
 
@@ -402,3 +413,45 @@ tests:
         f"test 5: /sw/A/1/bin/a: expected no name, got 'A' '1' 'A/1'{by}",
         "test 6: /opt/a: as expected",
     ]
+
+
+#: Reads patterns as JSON and matches each with paths on which engines backtrack.
+MATCHER = """
+import json, sys
+from jobsight.software.regex import Pattern, PatternError
+for text in json.load(sys.stdin):
+    try:
+        found = Pattern(text)
+    except PatternError:
+        continue
+    for path in (b"a" * 511 + b"!", b"ab" * 255 + b"!", b"/a" * 255 + b"!", b"/" * 511 + b"!"):
+        found.match(path, True)
+print("done")
+"""
+
+_ATOMS = st.sampled_from(["a", "b", "ab", "/", ".", "[^/]", "[ab]", "(?=a)", "(?!y)"])
+_PATTERNS = st.recursive(
+    _ATOMS,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=4).map("".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{30}", "{0,3}", "*?"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(_PATTERNS, min_size=40, max_size=40))
+def test_no_accepted_pattern_runs_for_ever(patterns: list[str]) -> None:
+    """In a process, since nothing else ends a match. The limit is far above what is needed."""
+    done = subprocess.run(
+        [sys.executable, "-c", MATCHER],
+        input=json.dumps([f"(?!y){pattern}!c" for pattern in patterns]),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+    )
+    assert done.stdout == "done\n"

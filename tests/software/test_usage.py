@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.software.queries import trends
+from jobsight.software.queries import read_trends, trends
 from jobsight.software.worker import update
-from jobsight.store.rollups.catalogue import find_path, list_software, paths_of, undetermined_paths
+from jobsight.store.rollups.catalogue import (
+    count_software,
+    find_path,
+    list_software,
+    paths_of,
+    undetermined_paths,
+)
 from jobsight.store.rollups.shares import DAY
 from jobsight.store.rollups.usage import (
     LeftOut,
@@ -24,6 +31,7 @@ from jobsight.store.rollups.usage import (
 from jobsight.store.store import Store
 from tests.software.rule_sets import rule_set
 from tests.store.sample import START, batch, info, part, sighting, totals, use
+from tests.store.sums import sum_up_everything
 
 RULES = rule_set(
     "^/opt/sh/ sh 1 ignore",
@@ -176,6 +184,18 @@ def test_names_and_paths(filled: Store) -> None:
         assert [(row.core_hours, row.jobs, row.last) for row in names[-3:]] == [
             (2, 1, "2026-09-21"), (2, 1, "2026-09-21"), (4, 1, "2026-09-22"),
         ]  # fmt: skip
+        assert count_software(connection) == 5
+        # With a limit those that were used most; the usage without a name is always listed.
+        for limit, expected in ((1, {"alpha 1"}), (2, {"alpha 1", "alpha 2"}), (9, None)):
+            largest = list_software(connection, limit=limit)
+            named = {f"{row.software} {row.version}" for row in largest if row.software}
+            assert expected is None or named == expected
+            assert largest == [
+                row
+                for row in names
+                if row.software is None or f"{row.software} {row.version}" in named
+            ]
+        assert largest == names
         alpha = [row.id for row in list_software(connection, "alpha")]
         found = paths_of(connection, alpha, 10)
         assert [(row.path, row.jobs, row.core_hours) for row in found] == [
@@ -197,3 +217,21 @@ def test_periods() -> None:
     # A Thursday; its week began on Monday in the year before.
     assert period_name("week", starts("week", 20454, 20454)[0]) == "2026-W01"
     assert starts("day", 5, 7) == [5, 6, 7]
+
+
+def test_a_long_trend_has_a_step_for_each_month(store: Store) -> None:
+    first = 20454  # 2026-01-01
+    for job, day in enumerate((first + 3, first + 45, first + 250), 1):
+        start = day * DAY
+        end = start + 3600 * SECOND
+        assert store.write(batch(info(job, start, end=end, user="anna", cpus=job)))
+    sum_up_everything(store)
+    question = Question(by=("user",), since=first, until=first + 273)
+    with store.database.read() as connection:
+        assert read_trends(connection, question, 20) == {
+            ("anna",): [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0]
+        }
+        short = msgspec.structs.replace(question, until=first + 60)
+        assert read_trends(connection, short, 2) == {("anna",): [1.0, 2.0]}
+        alone = msgspec.structs.replace(question, until=first + 4)
+        assert read_trends(connection, alone, 20) == {("anna",): [0.0, 0.0, 0.0, 1.0]}

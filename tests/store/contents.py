@@ -30,6 +30,7 @@ def answers(store: Store) -> list[Any]:
     said: list[Any] = [info, store.count_runs(), store.open_runs("c1")]
     for run in store.runs(limit=10**6):
         said += [run, store.nodes(run.id), store.executables(run.id), store.steps(run.id)]
+        said.append(store.gpus(run.id))
         said.append([list(map(repr, summary)) for summary in store.summaries(run.id)])
         for found in store.series(run.id):
             columns = {

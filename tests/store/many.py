@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from jobsight.model import SECOND, Series
 from jobsight.store.store import Store
+from tests.store.gpu_sample import gpu
 from tests.store.sample import START, batch, info, part, sighting, step, totals, use
 
 DAY = 86400 * SECOND
@@ -42,6 +43,7 @@ def fill(
                 totals=totals(0, 1000 + job),
                 executables=[use(path, 900), use(b"/bin/of job %d" % job, 1)],
                 steps=[step("batch", 40)],
+                gpus=[gpu("0")],
                 **({"final": True} | more),
             )
         )

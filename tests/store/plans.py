@@ -60,6 +60,8 @@ def scans(file: str, statements: Iterable[str]) -> list[str]:
 
 def _reads_all(plan: str) -> bool:
     if plan.startswith("SCAN"):
-        return "CONSTANT ROW" not in plan and "wanted" not in plan
+        # The full-text index reads its own settings, one row.
+        harmless = ("CONSTANT ROW", "wanted", "run_search_config")
+        return not any(text in plan for text in harmless)
     # All runs of a cluster are as good as all runs, but for those that have not ended.
     return plan.endswith("(cluster=?)") and "ix_runs_open" not in plan

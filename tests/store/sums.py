@@ -1,7 +1,8 @@
-"""The sums by day as they stand, and worked out anew."""
+"""The sums by day and by month as they stand, and worked out anew."""
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Any
 
 from sqlalchemy import Table, select
@@ -9,13 +10,56 @@ from sqlalchemy import Table, select
 from jobsight.software.naming import name_all_new
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import Round, sum_up_all
-from jobsight.store.schema.tables import contributions, software, software_by_day, usage_by_day
+from jobsight.store.schema.tables import (
+    contributions,
+    software,
+    software_by_day,
+    software_by_month,
+    usage_by_day,
+    usage_by_month,
+)
 from jobsight.store.store import Store
+
+#: The table by month of each table by day.
+MONTHS = {usage_by_day: usage_by_month, software_by_day: software_by_month}
 
 
 def rows(store: Store, table: Table) -> set[tuple[Any, ...]]:
+    """All rows of a table. The months of one by day are those of its days, whatever a test did."""
     with store.database.read() as connection:
-        return {tuple(row) for row in connection.execute(select(table))}
+        found = {tuple(row) for row in connection.execute(select(table))}
+        if table in MONTHS:
+            months = [dict(row) for row in connection.execute(select(MONTHS[table])).mappings()]
+            days = [dict(row) for row in connection.execute(select(table)).mappings()]
+            assert by_key(table, months) == by_key(table, months_of(table, days))
+    return found
+
+
+def by_key(table: Table, months: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows by month by their keys, each of which is there once."""
+    names = ("month", *list(table.primary_key.columns.keys())[1:])
+    result = {tuple(row[name] for name in names): row for row in months}
+    assert len(result) == len(months)
+    return result
+
+
+def months_of(table: Table, days: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the rows by day come to by month."""
+    keys = set(table.primary_key.columns.keys())
+    result: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in days:
+        when = date(1970, 1, 1) + timedelta(days=row["day"])
+        month = {"month": when.year * 12 + when.month - 1 - 1970 * 12}
+        owner = {name: row[name] for name in keys if name != "day"}
+        figures = {name: value for name, value in row.items() if name not in keys}
+        known = result.setdefault(
+            (*month.values(), *sorted(owner.items())),
+            {**month, **owner, **dict.fromkeys(figures, 0), "days": 0},
+        )
+        known["days"] |= 1 << when.day - 1
+        for name, value in figures.items():
+            known[name] += value
+    return list(result.values())
 
 
 def sums(store: Store) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
@@ -28,7 +72,7 @@ def from_scratch(
 ) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
     """The same after everything derived was thrown away and worked out again."""
     with store.database.write() as transaction:
-        for table in (usage_by_day, software_by_day, contributions):
+        for table in (*MONTHS.keys(), *MONTHS.values(), contributions):
             transaction.execute(f"DELETE FROM {table.name}")
         transaction.execute("UPDATE runs SET stale = true")
     sum_up_everything(store, rules)

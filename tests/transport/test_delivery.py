@@ -237,6 +237,24 @@ def test_into_a_store_of_this_process(tmp_path: Path, spool: Spool) -> None:
     store.close()
 
 
+def test_values_that_were_left_out_are_counted_and_logged_once(
+    tmp_path: Path, spool: Spool
+) -> None:
+    said: list[str] = []
+    with Store.open(tmp_path / "store.db") as store:
+        delivery = Delivery(spool, EmbeddedTarget(Receiver(store)), said.append)
+        # What the fixture has put into the spool.
+        assert delivery.deliver()
+        said.clear()
+        refused = spool.refused
+        for _ in range(3):
+            spool.put(whole_batch(name="n" * 20_000))
+        assert delivery.deliver()
+        assert (len(spool), spool.refused, delivery.left_out) == (0, refused, 3)
+        (sentence,) = said
+        assert sentence.startswith("the server stored a batch without 1 values: name of job 12")
+
+
 def test_a_damaged_batch_does_not_stop_the_others(tmp_path: Path, spool: Spool) -> None:
     spool.put(whole_batch())
     for name, _ in list(spool.pending())[1:3]:

@@ -19,6 +19,8 @@ from jobsight.model import (
     Column,
     Coverage,
     ExecutableUse,
+    GpuFault,
+    GpuUse,
     JobInfo,
     JobPart,
     JobTotals,
@@ -87,8 +89,15 @@ def series(draw: some.DrawFn) -> Series:
     return Series(draw(column("q")), draw(columns))
 
 
+GPU = of_struct(
+    GpuUse,
+    used=optional(some.booleans()),
+    faults=optional(some.lists(of_struct(GpuFault), max_size=2)),
+    coverage=some.dictionaries(WORD, COVERAGE, max_size=3),
+)
 PART = of_struct(
     JobPart,
+    gpus=some.lists(GPU, max_size=3),
     series=optional(series()),
     totals=optional(of_struct(JobTotals)),
     coverage=some.dictionaries(WORD, COVERAGE, max_size=3),
@@ -185,6 +194,30 @@ def test_a_view_of_a_column_is_a_column() -> None:
     batch = small_batch()
     again = decode(encode(decode(encode(batch))))
     assert plain(again) == plain(batch)
+
+
+def test_an_agent_and_a_server_without_gpus_understand_each_other() -> None:
+    # A batch without GPUs is what it was before there were any.
+    assert b"gpu" not in opened(small_batch())
+    with_gpus = small_batch()
+    with_gpus.parts[0].gpus = [GpuUse(key="0", held_time=5, active_time=2)]
+    with_gpus.parts[0].executables[0].gpu_time = 2
+
+    class OlderPart(msgspec.Struct):
+        sighting: Sighting
+        epoch: str
+        final: bool = False
+
+    class OlderHeader(msgspec.Struct):
+        parts: list[OlderPart]
+
+    body = opened(with_gpus)
+    (length,) = struct.unpack_from("<I", body)
+    older = msgspec.msgpack.decode(body[4 : 4 + length], type=OlderHeader)
+    assert older.parts == [OlderPart(small_batch().parts[0].sighting, "one")]
+    # A header of an agent that knows no GPUs.
+    (part,) = decode(with_header(header(parts=[part_with(0, [])]))).parts
+    assert part.gpus == []
 
 
 def test_every_truncation_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -46,9 +46,9 @@ def client(store: Store) -> TestClient:
 
 
 @contextmanager
-def served(store: Store) -> Iterator[str]:
+def served(store: Store, clock: Callable[[], int] = time.time_ns) -> Iterator[str]:
     """A server that browsers can ask; gives its address."""
-    app = create_app(store, TOKEN, delay=0)
+    app = create_app(store, TOKEN, delay=0, clock=clock)
     # The application has no lifespan of its own, and cancelling one would be logged as an error.
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from jobsight.model import SECOND, JobInfo, Run
+from jobsight.server.conditional import CLOCK_STEP
 from jobsight.store.store import Store
 from tests.web import sample
 from tests.web.conftest import TOKEN, served
@@ -67,8 +68,9 @@ def opened(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
         "document.addEventListener('securitypolicyviolation',"
         " (event) => console.error(`policy: ${event.violatedDirective}`))"
     )
-    page.goto(f"{address}/?token={TOKEN}")
-    assert TOKEN not in page.url
+    signed_in = context.request.post(f"{address}/sign-in", form={"token": TOKEN}, max_redirects=0)
+    assert signed_in.status == 303
+    page.goto(address)
     try:
         yield page
         assert complaints == []
@@ -221,6 +223,78 @@ def _watch(browser: Browser, address: str, store: Store) -> None:
         page.on("request", lambda request: asked.append(request.url))
         page.clock.run_for(60_000)
         assert asked == []
+
+
+def test_a_refresh_without_news_is_answered_304(browser: Browser, tmp_path: Path) -> None:
+    """The page goes on with its elapsed times, and shows what is new when there is something."""
+    now = [sample.NOW]
+    with Store.open(tmp_path / "store.db") as store, served(store, lambda: now[0]) as address:
+        _refresh(browser, address, store, now)
+
+
+def _refresh(browser: Browser, address: str, store: Store, now: list[int]) -> None:
+    def job(length: int, sequence: int) -> None:
+        (made,) = sample.Maker("lasts").job(
+            lambda share: (1.0, 2**28, 0.0), length=length, ago=600, name="lasts", running=True
+        )
+        store.write(msgspec.structs.replace(made, sequence=sequence), received=made.written)
+
+    job(300, 1)
+    run = Run("lasts", 1, sample.NOW - 600 * SECOND)
+    elapsed = "document.querySelector('[data-elapsed]').innerText"
+    for number, path in enumerate((f"/jobs/{run}", "/"), 2):
+        with opened(browser, address) as page:
+            page.clock.install()
+            page.goto(f"{address}{path}")
+            if path != "/":
+                drawn(page)
+            assert page.evaluate(elapsed).startswith("00:10:0")
+            pages: list[int] = []
+            curves: list[int] = []
+            page.on("response", lambda answer, lists=(pages, curves): _note(answer, *lists))
+            # The browser has no tag of the page that it loaded, only of the curves.
+            _refreshes(page, pages, 4)
+            assert pages[0] == 200
+            assert {*pages[1:]} == {304}
+            # The server's clock stands still: this is what the browser continued.
+            until(page, f"{elapsed} > '00:10:05'")
+
+            _clear(pages, curves)
+            job(300 + 20 * number, number)
+            _refreshes(page, pages, 4)
+            # Whatever was under way meanwhile, the news were sent once.
+            assert sorted(pages) == [200, *[304] * (len(pages) - 1)]
+            if path != "/":
+                read = "#figures time[datetime='2026-11-15T04:28:52Z']"
+                until(page, f'document.querySelector("{read}") !== null')
+                assert sorted(curves) == [200, *[304] * (len(curves) - 1)]
+
+            _clear(pages, curves)
+            now[0] += CLOCK_STEP
+            _refreshes(page, pages, 4)
+            assert sorted(pages) == [200, *[304] * (len(pages) - 1)]
+            assert {*curves} <= {304}
+            now[0] -= CLOCK_STEP
+
+
+def _note(answer: Any, pages: list[int], curves: list[int]) -> None:
+    # Not the icon and what else the browser loads by itself.
+    if answer.request.resource_type == "fetch":
+        (curves if "/series" in answer.url else pages).append(answer.status)
+
+
+def _clear(*lists: list[int]) -> None:
+    for each in lists:
+        each.clear()
+
+
+def _refreshes(page: Page, answers: list[int], count: int) -> None:
+    """Let time pass until so many answers have come."""
+    deadline = time.monotonic() + 60
+    while len(answers) < count:
+        assert time.monotonic() < deadline, answers
+        page.clock.run_for(1000)
+        page.wait_for_timeout(20)
 
 
 def test_light_and_dark_differ_and_the_curves_follow(

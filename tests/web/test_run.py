@@ -31,7 +31,8 @@ MIB = 2**20
 
 def executable(**changes: Any) -> ExecutableRow:
     fields: dict[str, Any] = {
-        "kind": "executable", "path": "/usr/bin/solver", "executions": 1201, "processes": 1302,
+        "kind": "executable", "path": "/usr/bin/solver", "own_namespace": False,
+        "executions": 1201, "processes": 1302,
         "cpu_time": 403 * SECOND, "cpu_user": 304 * SECOND, "cpu_system": 205 * SECOND,
         "cpu_estimated": 106 * SECOND, "cpu_share": 0.617, "storage_read_bytes": 71 * MIB,
         "storage_written_bytes": 72 * MIB, "peak_memory_bytes": 73 * MIB, "failures": 1703,
@@ -61,6 +62,7 @@ def report(**changes: Any) -> JobReport:
         "executables": [
             executable(),
             executable(kind="path unknown", path="worker", cpu_share=0.111),
+            executable(path="/opt/inside/solver", own_namespace=True, cpu_share=0.07),
             executable(kind="remainder", path="not attributed", cpu_share=0.272, executions=None,
                        processes=None, cpu_user=None, cpu_system=None, cpu_estimated=0,
                        storage_read_bytes=None, storage_written_bytes=None,
@@ -106,7 +108,17 @@ def expected(value: object, name: str) -> str:
 
 
 _SAID_OTHERWISE = frozenset(
-    ("state", "job_id", "kind", "final", "running", "ended", "state_text", "command")
+    (
+        "state",
+        "job_id",
+        "kind",
+        "own_namespace",
+        "final",
+        "running",
+        "ended",
+        "state_text",
+        "command",
+    )
 )
 
 
@@ -129,7 +141,7 @@ def figures(value: object, name: str = "") -> list[str]:
 def test_every_figure_of_the_report_is_on_the_page() -> None:
     document = show(report())
     wanted = [*figures(report()), "Failed with exit code 7", "path unknown", "incomplete"]
-    wanted += ["not ended", "Job id 12"]
+    wanted += ["not ended", "Job id 12", "own namespace"]
     assert len(wanted) > 70
     # A path is split into folder and file, and the parser sees words: compare without spaces.
     seen = document.text.replace(" ", "")

@@ -49,6 +49,18 @@ def test_pages_of_the_list_join_without_gap(client: TestClient) -> None:
     assert "This page of the list is empty" in page(client, "/?offset=5000").text
 
 
+# Fault 21: the page showed an empty list.
+def test_an_unknown_state_is_refused_with_the_names(client: TestClient) -> None:
+    reply = client.get("/?state=FAILD")
+    assert reply.status_code == 422
+    assert "did you mean FAILED?" in Document(reply.text).text
+    assert "OUT_OF_MEMORY" in Document(reply.text).text
+    document = page(client, "/?state=completed")
+    assert [each["value"] for each in document.all("option") if "selected" in each] == ["COMPLETED"]
+    assert linked(document) == linked(page(client, "/?state=COMPLETED"))
+    assert linked(page(client, "/?state=+")) == linked(page(client))
+
+
 def test_filters_are_kept_in_the_form_and_the_links(client: TestClient) -> None:
     document = page(client, "/?search=sweep&user=ada&state=COMPLETED")
     assert "50 runs found" in document.text
@@ -69,7 +81,7 @@ def test_no_match_and_no_run_at_all_say_what_to_do(client: TestClient, tmp_path:
 @pytest.mark.parametrize("field", ["search", "user", "state"])
 def test_what_is_typed_into_the_filter_stays_text(client: TestClient, field: str) -> None:
     answer = client.get("/", params={field: HOSTILE})
-    assert answer.status_code == 200
+    assert answer.status_code == (422 if field == "state" else 200)
     assert "<script>alert" not in answer.text
     Document(answer.text)
     if field != "state":

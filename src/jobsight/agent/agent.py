@@ -23,7 +23,13 @@ from jobsight.agent.control import Control, Reply, Request
 from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob, Intervals, JobView, Output
 from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup, inodes_of
 from jobsight.agent.jobs.first_seen import FirstSeen, same_directories
-from jobsight.agent.jobs.identity import Identity, PendingJobInfo, info_from_cgroup, is_complete
+from jobsight.agent.jobs.identity import (
+    Identity,
+    PendingJobInfo,
+    expand_nodes,
+    info_from_cgroup,
+    is_complete,
+)
 from jobsight.agent.probes.cgroup import SlurmProbe
 from jobsight.agent.probes.cgroup_files import CgroupGone
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
@@ -39,7 +45,6 @@ logger = logging.getLogger(__name__)
 _RESCAN_DELAY: Final = 200_000_000
 #: Descriptors for cgroups, sockets and files, not for the files of processes.
 _RESERVED_DESCRIPTORS: Final = 4096
-_SHELLS: Final = (b"/bin/sh", b"/bin/bash")
 #: Event sockets stay open this long after the last job: the next one often follows soon.
 IDLE_TIMEOUT: Final = 5_000_000_000
 #: And this long after the announcement of a job, which may still wait for its other nodes.
@@ -78,9 +83,6 @@ class Agent:
             flush_interval=flush_interval,
             after_flush=after_flush,
         )
-        for shell in _SHELLS:
-            # A batch script may end before its link can be read.
-            self.collector.tracker.names.learn_path(shell)
         self.watcher = watcher or CgroupWatcher()
         self.job_id = job_id
         self.grace_period = grace_period
@@ -91,7 +93,9 @@ class Agent:
         self._ignored_uids = frozenset(ignore_uids)
         self._intervals = intervals
         self._boot_id = boot_id()
-        self._first_seen = FirstSeen(run_directory, boot_id=self._boot_id)
+        self._first_seen = FirstSeen(
+            run_directory, boot_id=self._boot_id, reader=self.collector.tracker.reader
+        )
         self._jobs: dict[str, SampledJob] = {}
         self._pending_info = PendingJobInfo()
         self._query_results: queue.SimpleQueue[list[JobInfo]] = queue.SimpleQueue()
@@ -241,7 +245,7 @@ class Agent:
         )
         job = SampledJob(cgroup, followed, view, probe, self._samplers, self._outputs)
         self._jobs[cgroup.key] = job
-        followed.add_columns, followed.sampler_coverage = job.add_columns, job.coverage
+        job.attach(followed)
         self.collector.follow(followed)
         logger.info("job %d: following", cgroup.job_id, extra={"action": "follow"})
         self._guarded(cgroup.key, probe.refresh)
@@ -344,7 +348,7 @@ class Agent:
         """Take a last sample of every job. The next agent follows those that continue."""
         for job in list(self._jobs.values()):
             self.collector.sample(job.followed)
-        self.collector.flush()
+        self.collector.flush(complete=True)
         self._save_progress()
         for job in self._jobs.values():
             self._finish_documents(job)
@@ -367,14 +371,18 @@ class Agent:
                 return Reply(False, "a job needs its info")
             if request.gpus is not None:
                 self._assign_gpus(request.info.job_id, tuple(request.gpus))
-            self.announce(request.info)
+            info = request.info
+            if request.nodes is not None and info.nodes is None:
+                info.nodes = expand_nodes(request.nodes)
+            self.announce(info)
             return Reply(True)
         followed = [job for job in self._jobs.values() if job.view.info.job_id == request.job_id]
         if not followed:
             return Reply(False, f"job {request.job_id} is not followed on this node")
         self.collector.at(time.monotonic_ns(), self.collector.flush)
-        view = followed[-1].view
-        return Reply(True, info=view.info, gpus=view.gpus)
+        own = [job for job in followed if job.view.sighting.node == request.node]
+        view = (own or followed)[-1].view
+        return Reply(True, info=view.info, gpus=view.gpus, node=view.sighting.node)
 
     def _assign_gpus(self, job_id: int, gpus: tuple[str, ...]) -> None:
         followed = [job for job in self._jobs.values() if job.view.sighting.job_id == job_id]

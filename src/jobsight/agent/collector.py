@@ -22,7 +22,12 @@ from jobsight import __version__
 from jobsight.agent.job import FollowedJob
 from jobsight.agent.probes.cgroup_files import CgroupGone
 from jobsight.agent.processes.executables import ExecutableNames
-from jobsight.agent.processes.netlink import Connector, EventsUnavailable, Taskstats
+from jobsight.agent.processes.netlink import (
+    Connector,
+    EventsUnavailable,
+    Taskstats,
+    TaskstatsQuery,
+)
 from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
 from jobsight.transport.spool import Spool, SpoolWriter
@@ -51,6 +56,12 @@ class EventSources:
         self.connector = Connector()
         try:
             self.taskstats = Taskstats()
+            try:
+                #: For queries: a reply would be lost among the exit records.
+                self.query = TaskstatsQuery()
+            except EventsUnavailable:
+                self.taskstats.close()
+                raise
         except EventsUnavailable:
             self.connector.close()
             raise
@@ -62,6 +73,7 @@ class EventSources:
     def close(self) -> None:
         self.connector.close()
         self.taskstats.close()
+        self.query.close()
 
 
 class Collector:
@@ -200,6 +212,9 @@ class Collector:
                 self.events_reason = str(error.strerror)
                 return False
             self._poll.register(self.events.connector.fileno(), select.POLLIN)
+            self.tracker.names.taskstats = self.events.query
+            # The first short program of a job is looked up soon.
+            self.tracker.names.standard.refresh()
             logger.debug("process events: subscribed")
         return True
 
@@ -210,7 +225,7 @@ class Collector:
             self._poll.unregister(self.events.connector.fileno())
             self._closed_overruns += self.events.overruns
             self.events.close()
-            self.events = None
+            self.events = self.tracker.names.taskstats = None
             self.tracker.untracked.clear()
             logger.debug("process events: unsubscribed")
 
@@ -259,10 +274,11 @@ class Collector:
         before = self.events.overruns
         # Records are drained after events: each exit event then finds its record.
         events = self.events.connector.drain()
+        records = self.events.taskstats.drain()
         self._events_applied |= bool(events)
-        self.tracker.apply(events, self.events.taskstats.drain())
         if self.events.overruns != before:
             self.tracker.losses += 1
+        self.tracker.apply(events, records)
 
     def _read_final_counters(self) -> None:
         self._events_applied = False
@@ -281,7 +297,7 @@ class Collector:
     def sample(self, job: FollowedJob) -> None:
         """One sampling round of one job, after all events before it."""
         self.drain()
-        before = time.thread_time_ns()
+        before = self._cpu_time()
         try:
             job.sample(time.time_ns(), time.monotonic_ns())
         except CgroupGone:
@@ -293,21 +309,26 @@ class Collector:
             # A process may have ended during the round.
             self._read_final_counters()
         self.rounds += 1
-        self.rounds_cpu += time.thread_time_ns() - before
+        self.rounds_cpu += self._cpu_time() - before
 
-    def flush(self) -> None:
-        """Send a batch with a part of every job."""
+    def _cpu_time(self) -> int:
+        """CPU time of the loop and of what it lets read."""
+        return time.thread_time_ns() + self.tracker.reader.cpu_time
+
+    def flush(self, *, complete: bool = False) -> None:
+        """Send a batch with a part of every job; ``complete`` if it is the last of this agent."""
         self._next_flush = time.monotonic_ns() + self._flush_interval
         self.drain()
         parts = [job.part(self.overruns) for job in self.jobs]
         if self._events_applied:
             self._read_final_counters()
-        self._send(parts)
+        self._send(parts, complete=complete)
 
     def finish(self, job: FollowedJob) -> None:
         """Send the final part of a job that has ended on this node."""
         self.jobs.remove(job)
         job.probe.close()
+        self.tracker.settle()
         self._send([job.part(self.overruns, final=True)])
 
     def add_info(self, info: JobInfo) -> None:
@@ -315,7 +336,7 @@ class Collector:
         # A copy: the original is filled in further while the batch waits for the disk.
         self._infos.append(msgspec.structs.replace(info))
 
-    def _send(self, parts: list[JobPart]) -> None:
+    def _send(self, parts: list[JobPart], *, complete: bool = False) -> None:
         infos, self._infos = self._infos, []
         if not parts and not infos:
             return
@@ -333,7 +354,7 @@ class Collector:
         if self.on_batch is not None:
             self.on_batch(batch)
         if self._writer is not None:
-            self._writer.put(batch)
+            self._writer.put(batch, complete=complete)
 
     def report_error(self, where: str, error: Exception) -> None:
         """Count an error of the agent itself, and log it once."""
@@ -349,6 +370,7 @@ class Collector:
             self._writer.end()
             self._writer = None
         self.close_events()
+        self.tracker.reader.close()
         read, write = self._wake_read, self._wake_write
         # A late signal must not write to a reused descriptor.
         self._wake_read = self._wake_write = -1

@@ -21,9 +21,11 @@ import msgspec
 
 from jobsight.agent.collector import Collector
 from jobsight.errors import JobsightError
-from jobsight.model import Batch, JobInfo
+from jobsight.model import MAX_JOB_ID, Batch, JobInfo
 from jobsight.transport.wire import decode, encode
+from jobsight.util.durable import make_private_directory
 from jobsight.util.locks import LockFile
+from jobsight.util.ownership import check_directory
 
 SOCKET: Final = "agent.sock"
 _LENGTH: Final = struct.Struct("!I")
@@ -42,6 +44,10 @@ class Request(msgspec.Struct):
     job_id: int | None = None
     info: JobInfo | None = None
     gpus: list[str] | None = None
+    #: The nodes of the job as Slurm writes them: n[1-3].
+    nodes: str | None = None
+    #: The node of the job to follow, where several slurmd share the machine.
+    node: str | None = None
 
 
 class Reply(msgspec.Struct):
@@ -51,6 +57,8 @@ class Reply(msgspec.Struct):
     #: What the agent knows of a job that is followed from now on.
     info: JobInfo | None = None
     gpus: tuple[str, ...] | None = None
+    #: The node whose parts of the job are sent.
+    node: str | None = None
 
 
 _REQUEST: Final = msgspec.json.Decoder(Request)
@@ -65,6 +73,7 @@ class _Client:
         self.backlog = bytearray()
         #: The job that it has subscribed to.
         self.job_id: int | None = None
+        self.node: str | None = None
         self.watches_writable = False
 
     def send(self, data: bytes) -> bool:
@@ -90,7 +99,8 @@ class Control:
         self._collector = collector
         self._handle = handle
         self._clients: dict[int, _Client] = {}
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
+        check_directory(directory, "the run directory")
         # A lock, because two agents that start at the same time would not see each other.
         self._lock = LockFile(directory / "agent.lock", f"an agent at {self.path}")
         self.path.unlink(missing_ok=True)
@@ -165,13 +175,16 @@ class Control:
             request = _REQUEST.decode(line)
         except msgspec.MsgspecError as error:
             return Reply(False, f"invalid request: {error}")
+        problem = _number_out_of_range(request)
+        if problem:
+            return Reply(False, f"invalid request: {problem}")
         try:
             reply = self._handle(request)
         except Exception as error:
             self._collector.report_error("a request on the control socket", error)
             return Reply(False, "internal error of the agent, see its log")
         if reply.ok and request.do == "follow":
-            client.job_id = request.job_id
+            client.job_id, client.node = request.job_id, reply.node
         return reply
 
     def publish(self, batch: Batch) -> None:
@@ -179,7 +192,12 @@ class Control:
         for client in list(self._clients.values()):
             if client.job_id is None:
                 continue
-            parts = [part for part in batch.parts if part.sighting.job_id == client.job_id]
+            followed = (client.job_id, client.node)
+            parts = [
+                part
+                for part in batch.parts
+                if (part.sighting.job_id, part.sighting.node) == followed
+            ]
             infos = [info for info in batch.jobs if info.job_id == client.job_id]
             if parts or infos:
                 data = encode(msgspec.structs.replace(batch, parts=parts, jobs=infos))
@@ -203,6 +221,19 @@ class Control:
         self._lock.close()
 
 
+def _number_out_of_range(request: Request) -> str:
+    """What is wrong with the numbers of a request; "" if a batch can carry all of them."""
+    for job_id in (request.job_id, request.info.job_id if request.info else None):
+        if job_id is not None and not 0 <= job_id <= MAX_JOB_ID:
+            return f"the job id {job_id} is not between 0 and {MAX_JOB_ID}"
+    if request.info is not None:
+        fields = msgspec.structs.asdict(request.info)
+        for name, value in [*fields.items(), *(request.info.tres or {}).items()]:
+            if isinstance(value, int) and abs(value) >= 2**63:
+                return f"{name} is {value}, which does not fit in 64 bits"
+    return ""
+
+
 def send_request(directory: Path, request: Request, timeout: float = 2.0) -> Reply | None:
     """Send a request to the agent of this node; None if there is none or it does not reply."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -218,13 +249,14 @@ def send_request(directory: Path, request: Request, timeout: float = 2.0) -> Rep
 class Subscription:
     """A client's subscription to the batches of one job."""
 
-    def __init__(self, directory: Path, job_id: int) -> None:
+    def __init__(self, directory: Path, job_id: int, node: str | None = None) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.connection.settimeout(2.0)
         self._stream = self.connection.makefile("rb")
         try:
             self.connection.connect(str(directory / SOCKET))
-            self.connection.sendall(msgspec.json.encode(Request("follow", job_id)) + b"\n")
+            request = Request("follow", job_id, node=node)
+            self.connection.sendall(msgspec.json.encode(request) + b"\n")
             #: The agent's reply, with what it knows of the job.
             self.reply = msgspec.json.decode(self._stream.readline(), type=Reply)
             if not self.reply.ok:

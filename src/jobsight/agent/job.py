@@ -21,6 +21,7 @@ from jobsight.model import (
     SECOND,
     Coverage,
     ExecutableUse,
+    GpuUse,
     JobInfo,
     JobPart,
     JobTotals,
@@ -85,6 +86,8 @@ class FollowedJob:
         self.add_columns: Callable[[Row], None] | None = None
         #: The coverage of those metrics.
         self.sampler_coverage: Callable[[], dict[str, Coverage]] | None = None
+        #: The job's GPUs; called with whether the part is the final one.
+        self.gpu_uses: Callable[[bool], list[GpuUse]] | None = None
         #: Overruns of the event sockets before this job.
         self.overruns_before = 0
         self._intervals = intervals
@@ -120,6 +123,8 @@ class FollowedJob:
 
     def part(self, overruns: int, *, final: bool = False) -> JobPart:
         """The part to send: all figures now, and the samples since the last part."""
+        # Before the report, which contains the GPU time of the executables.
+        gpus = self.gpu_uses(final) if self.gpu_uses is not None else []
         report = self.probe.report(overruns - self.overruns_before)
         coverage = report.coverage
         if self.sampler_coverage is not None:
@@ -133,6 +138,7 @@ class FollowedJob:
             totals=report.totals,
             executables=report.executables,
             steps=report.steps,
+            gpus=gpus,
             coverage=coverage,
             final=final,
         )

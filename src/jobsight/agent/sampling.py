@@ -11,7 +11,7 @@ from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.outputs.worker import OutputHandle
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Errors
-from jobsight.model import Coverage
+from jobsight.model import Coverage, GpuUse
 from jobsight.text import readable_text
 from jobsight.util.log_once import LogOnce
 
@@ -34,28 +34,14 @@ class SamplerPlan(NamedTuple):
     interval: float
 
 
-class SampledJob:
-    """A followed job with its samplers and outputs."""
+class JobSamplers:
+    """The samplers of one job, and what they add to its time series and its parts."""
 
-    def __init__(
-        self,
-        cgroup: JobCgroup,
-        followed: FollowedJob,
-        view: JobView,
-        probe: Refreshable,
-        samplers: Sequence[SamplerPlan],
-        outputs: Sequence[Callable[[JobView], Output]],
-    ) -> None:
-        self.cgroup = cgroup
-        self.followed = followed
+    def __init__(self, view: JobView, samplers: Sequence[SamplerPlan]) -> None:
         self.view = view
-        self.probe = probe
         #: Errors of the samplers, by cause.
         self.errors = LogOnce(logger)
         self._samplers: list[tuple[Sampler, float]] = []
-        #: When each sampler gives its next document.
-        self._due: dict[str, float] = {}
-        self._outputs = [OutputHandle(make(view), view) for make in outputs]
         for plan in samplers:
             try:
                 self._samplers.append((plan.make(view), plan.interval))
@@ -67,9 +53,15 @@ class SampledJob:
         message = f"job {self.view.sighting.job_id}: sampler {cause}"
         self.errors.report(cause, readable_text(message)[:500], level=logging.ERROR)
 
+    def attach(self, followed: FollowedJob) -> None:
+        """Add the figures of the samplers to the samples and the parts of the job."""
+        followed.add_columns, followed.sampler_coverage = self.add_columns, self.coverage
+        followed.gpu_uses = self.gpu_uses
+
     def add_columns(self, row: Row) -> None:
         """Add the metrics of the samplers to a row of the probe."""
-        self.view.row, self.view.row_read_at = row, self.probe.read_at
+        self.view.row = row
+        self.view.row_read_at = getattr(self.view.probe, "read_at", None)
         for sampler, _ in self._samplers:
             try:
                 row.update(sampler.columns(self.view))
@@ -85,6 +77,44 @@ class SampledJob:
             except Exception as error:
                 self._report(sampler.name, error)
         return coverage
+
+    def gpu_uses(self, final: bool) -> list[GpuUse]:
+        """The GPUs of the job, from the sampler that measures them."""
+        for sampler, _ in self._samplers:
+            uses = getattr(sampler, "gpu_uses", None)
+            if uses is not None:
+                try:
+                    gpus: list[GpuUse] = uses(self.view, final=final)
+                    return gpus
+                except Exception as error:
+                    self._report(sampler.name, error)
+        return []
+
+    def close(self) -> None:
+        """Close samplers of which no documents are wanted."""
+        for sampler, _ in self._samplers:
+            sampler.close()
+
+
+class SampledJob(JobSamplers):
+    """A followed job with its samplers and outputs."""
+
+    def __init__(
+        self,
+        cgroup: JobCgroup,
+        followed: FollowedJob,
+        view: JobView,
+        probe: Refreshable,
+        samplers: Sequence[SamplerPlan],
+        outputs: Sequence[Callable[[JobView], Output]],
+    ) -> None:
+        super().__init__(view, samplers)
+        self.cgroup = cgroup
+        self.followed = followed
+        self.probe = probe
+        #: When each sampler gives its next document.
+        self._due: dict[str, float] = {}
+        self._outputs = [OutputHandle(make(view), view) for make in outputs]
 
     def tick(self, now: float) -> None:
         """Pass the documents of the samplers that are due to the outputs; called every second."""

@@ -21,7 +21,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobsight.archive.part import MANIFEST, Manifest, cluster_and_month
-from jobsight.archive.schema import Metric, columns_of, series_of, to_rows
+from jobsight.archive.schema import (
+    SCHEMAS,
+    Metric,
+    columns_of,
+    inner_name,
+    series_of,
+    to_rows,
+)
 from jobsight.archive.storage import ArchiveError, Storage, open_storage
 from jobsight.config.settings import ArchiveSettings
 from jobsight.model import SECOND, RunReference
@@ -96,12 +103,18 @@ class Reader:
             raise ArchiveError(
                 f"{self.storage.location}/{run.file} does not contain job {run.job_id}"
             )
-        return to_rows(rows)[0]
+        unknown = dict.fromkeys(map(inner_name, SCHEMAS["runs"].names))
+        return unknown | to_rows(rows)[0]
 
     def rows(self, run: ArchivedRun, table: str) -> list[dict[str, Any]]:
         """The run's rows of one table, with times as integers."""
-        (file,) = self._files(run, table)
-        rows = to_rows(self._select(file, run))
+        # An archive of an older release has fewer columns, and no file of a newer table.
+        unknown = dict.fromkeys(map(inner_name, SCHEMAS[table].names))
+        rows = [
+            unknown | row
+            for file in self._files(run, table)
+            for row in to_rows(self._select(file, run))
+        ]
         for row in rows:
             # The store has 0 for a time that the agent did not know.
             for name in _SEEN & row.keys():

@@ -25,6 +25,7 @@ def restore(store: Store, reader: Reader, archived: ArchivedRun, into: int | Non
         list(reader.nodes(archived)),
         reader.rows(archived, "executables"),
         reader.rows(archived, "steps"),
+        reader.rows(archived, "gpus"),
         into,
     )
     logger.info("job %d of %s restored from %s", archived.job_id, archived.cluster, archived.file)

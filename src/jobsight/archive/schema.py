@@ -32,10 +32,12 @@ TIME = pa.timestamp("ns", "UTC")
 NUMBER = pa.int64()
 #: Nanoseconds in the store.
 SECONDS = pa.decimal128(19, 9)
+#: Microjoules in the store.
+JOULES = pa.decimal128(19, 6)
 TEXT = pa.string()
 FLAG = pa.bool_()
 
-TABLES = ("runs", "nodes", "executables", "steps", "series")
+TABLES = ("runs", "nodes", "executables", "steps", "gpus", "series")
 
 
 #: Columns whose name differs from that of the stored field, because it includes the unit.
@@ -56,8 +58,32 @@ OUTER_NAMES = {
     "written_characters": "syscall_written_bytes",
     "read_bytes": "storage_read_bytes",
     "written_bytes": "storage_written_bytes",
+    "gpu_time": "gpu_seconds",
+    "gpu_memory_peak": "gpu_memory_peak_bytes",
+    "gpu_held_time": "gpu_held_seconds",
+    "gpu_measured_time": "gpu_measured_seconds",
+    "gpu_profiled_time": "gpu_profiled_seconds",
+    "gpu_used_time": "gpu_used_seconds",
+    "gpu_energy": "gpu_energy_joules",
+    "held_time": "held_seconds",
+    "active_time": "active_seconds",
+    "multiprocessor_time": "multiprocessor_seconds",
+    "occupancy_time": "occupancy_seconds",
+    "tensor_time": "tensor_seconds",
+    "fp64_time": "fp64_seconds",
+    "fp32_time": "fp32_seconds",
+    "fp16_time": "fp16_seconds",
+    "bandwidth_time": "bandwidth_seconds",
+    "memory_total": "memory_total_bytes",
+    "memory_time": "memory_byte_seconds",
+    "energy": "energy_joules",
 }
 _INNER_NAMES = {outer: inner for inner, outer in OUTER_NAMES.items()}
+
+
+def inner_name(column: str) -> str:
+    """The stored field of a column."""
+    return _INNER_NAMES.get(column, column)
 
 
 def _schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
@@ -73,9 +99,10 @@ def to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Rows of the store, in its names and units, as a table of the archive."""
     arrays = []
     for field in schema:
-        name = _INNER_NAMES.get(field.name, field.name)
+        name = inner_name(field.name)
         values = [row.get(name) for row in rows]
-        arrays.append(_seconds(values) if field.type == SECONDS else pa.array(values, field.type))
+        scaled = field.type in (SECONDS, JOULES)
+        arrays.append(_decimals(values, field.type) if scaled else pa.array(values, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -88,18 +115,19 @@ def to_rows(table: pa.Table) -> list[dict[str, Any]]:
             column = column.cast(pa.int64())
         values = column.to_pylist()
         if pa.types.is_decimal(field.type):
-            values = [None if value is None else int(value.scaleb(9)) for value in values]
-        columns[_INNER_NAMES.get(field.name, field.name)] = values
+            scale = field.type.scale
+            values = [None if value is None else int(value.scaleb(scale)) for value in values]
+        columns[inner_name(field.name)] = values
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _seconds(durations: Sequence[int | None]) -> pa.Array:
-    """Nanoseconds as decimals, without a Python object per value."""
-    known = np.array([duration is not None for duration in durations], np.bool_)
-    low = np.array([duration or 0 for duration in durations], np.int64)
+def _decimals(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
+    """Nanoseconds or microjoules as decimals, without a Python object per value."""
+    known = np.array([value is not None for value in values], np.bool_)
+    low = np.array([value or 0 for value in values], np.int64)
     words = np.column_stack([low, low >> 63])
     validity = pa.py_buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(SECONDS, len(low), [validity, pa.py_buffer(words)])
+    return pa.Array.from_buffers(kind, len(low), [validity, pa.py_buffer(words)])
 
 
 _KEY = (
@@ -149,9 +177,18 @@ RUNS = _schema(
     ("memory_peak", NUMBER, "The kernel's peak, page cache included, summed over the nodes."),
     ("first_seen", TIME, "The first sample."),
     ("last_seen", TIME, "The last sample."),
+    ("gpu_count", NUMBER, "GPUs that the nodes reported."),
+    ("gpu_unused_count", NUMBER, "GPUs that the run never used."),
+    ("gpu_held_time", SECONDS, "How long the GPUs were held, summed."),
+    ("gpu_measured_time", SECONDS, "The part of it for which the use is known."),
+    ("gpu_profiled_time", SECONDS, "The part of that whose use is that of the multiprocessors."),
+    ("gpu_used_time", SECONDS, "GPU time used: multiprocessors where known, else active time."),
+    ("gpu_memory_peak", NUMBER, "Highest GPU memory use, summed over the GPUs."),
+    ("gpu_energy", JOULES, "Energy of the GPUs."),
     ("node_count", NUMBER, "Rows of this run in `nodes`."),
     ("executable_count", NUMBER, "Rows of this run in `executables`."),
     ("step_count", NUMBER, "Rows of this run in `steps`."),
+    ("gpu_row_count", NUMBER, "Rows of this run in `gpus`."),
     ("sample_count", NUMBER, "Rows of this run in `series`."),
     ("details", pa.binary(), "Further fields of the scheduler, as encoded in the store."),
 )
@@ -201,6 +238,7 @@ _FIGURES = {
     "read_bytes": "Bytes fetched from storage.",
     "written_bytes": "Bytes sent to storage.",
     "failures": "Executions that ended with an error.",
+    "gpu_time": "Active time of the run's GPUs, attributed to its processes.",
 }
 
 EXECUTABLES = _schema(
@@ -208,13 +246,15 @@ EXECUTABLES = _schema(
     ("path", pa.binary(), "The file's path, byte for byte."),
     ("path_text", TEXT, "The path as text: bytes that are not printable UTF-8 as `\\xNN`."),
     ("path_known", FLAG, "False if only the command name is known."),
+    ("own_namespace", FLAG, "The path is that of a mount namespace other than the node's."),
     ("epoch", NUMBER, "The agent epoch, as a number; figures add up over epochs."),
     ("sequence", NUMBER, "The sequence number of the batch with these figures."),
     *(
-        (name, SECONDS if name.startswith("cpu_") else NUMBER, _FIGURES[name])
+        (name, SECONDS if name.startswith(("cpu_", "gpu_")) else NUMBER, _FIGURES[name])
         for name in SUMMED_FIGURES
     ),
     ("peak_memory", NUMBER, "Highest memory use of one process."),
+    ("gpu_memory_peak", NUMBER, "Highest GPU memory use of one process."),
     ("first_seen", TIME, "When it was first seen."),
     ("last_seen", TIME, "When it was last seen."),
 )
@@ -232,6 +272,40 @@ STEPS = _schema(
     ("ended", FLAG, "Its end was seen."),
 )
 
+GPUS = _schema(
+    *_SIGHTING,
+    ("key", TEXT, "The index of the GPU; `0:1` is a MIG instance."),
+    ("epoch", NUMBER, "The agent epoch, as a number; figures add up over epochs."),
+    ("sequence", NUMBER, "The sequence number of the batch with these figures."),
+    ("uuid", TEXT, "The GPU's UUID."),
+    ("name", TEXT, "The model."),
+    ("parent", TEXT, "Of a MIG instance: the key of its GPU."),
+    ("first_seen", TIME, "When it was first seen."),
+    ("last_seen", TIME, "When it was last seen."),
+    ("held_time", SECONDS, "How long the run held it."),
+    ("used", FLAG, "Whether a process of the run ever used it; NULL if not known."),
+    ("shared", FLAG, "Other jobs used it at the same time."),
+    ("active_time", SECONDS, "Time in which any kernel ran (utilization)."),
+    ("multiprocessor_time", SECONDS, "Share of busy multiprocessors, over time."),
+    ("occupancy_time", SECONDS, "Share of the warps in use, over time."),
+    ("tensor_time", SECONDS, "Share of the tensor cores, over time."),
+    ("fp64_time", SECONDS, "Share of the FP64 units, over time."),
+    ("fp32_time", SECONDS, "Share of the FP32 units, over time."),
+    ("fp16_time", SECONDS, "Share of the FP16 units, over time."),
+    ("bandwidth_time", SECONDS, "Share of the memory bandwidth, over time."),
+    ("memory_total", NUMBER, "The GPU's memory."),
+    ("memory_peak", NUMBER, "Highest memory use."),
+    ("memory_time", NUMBER, "Memory in use, over time."),
+    ("energy", JOULES, "Energy."),
+    ("pcie_received_bytes", NUMBER, "Bytes received over PCIe."),
+    ("pcie_sent_bytes", NUMBER, "Bytes sent over PCIe."),
+    ("nvlink_received_bytes", NUMBER, "Bytes received over NVLink."),
+    ("nvlink_sent_bytes", NUMBER, "Bytes sent over NVLink."),
+    ("throttled_time", TEXT, "Nanoseconds with reduced clocks by reason, as JSON."),
+    ("faults", TEXT, "Errors that the GPU reported, as JSON."),
+    ("coverage", TEXT, "The coverage of each group of figures, as JSON."),
+)
+
 #: A column for each metric follows, under the metric's name.
 SERIES = _schema(*_SIGHTING, ("time", TIME, "When the sample was taken."))
 
@@ -240,6 +314,7 @@ SCHEMAS = {
     "nodes": NODES,
     "executables": EXECUTABLES,
     "steps": STEPS,
+    "gpus": GPUS,
     "series": SERIES,
 }
 
@@ -271,14 +346,17 @@ def views(settings: ArchiveSettings) -> str:
     location = settings.location.rstrip("/")
     statements = list(_secret(settings)) if location.startswith("s3://") else []
     for table in TABLES:
-        name = f"{location}/{table}/*/*/*.parquet".replace("'", "''")
-        options = ["hive_types = {cluster: VARCHAR, month: VARCHAR}"]
-        if table == "series":
-            # Months differ in their metrics.
-            options.append("union_by_name = true")
-        files = f"read_parquet('{name}', {', '.join(options)})"
+        name = _quoted(f"{location}/{table}/*/*/*.parquet")
+        # Months differ in their metrics, and releases in their columns.
+        options = ["hive_types = {cluster: VARCHAR, month: VARCHAR}", "union_by_name = true"]
+        files = f"read_parquet({name}, {', '.join(options)})"
         statements.append((_RUNS if table == "runs" else _OTHER).format(table=table, files=files))
     return "\n".join(statements)
+
+
+def _quoted(text: str) -> str:
+    """A string constant of SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _secret(settings: ArchiveSettings) -> list[str]:
@@ -287,12 +365,12 @@ def _secret(settings: ArchiveSettings) -> list[str]:
     if settings.s3.endpoint is not None:
         scheme, _, host = settings.s3.endpoint.partition("://")
         options += [
-            f"ENDPOINT '{host}'",
+            f"ENDPOINT {_quoted(host)}",
             "URL_STYLE 'path'",
             f"USE_SSL {str(scheme == 'https').lower()}",
         ]
     if settings.s3.region is not None:
-        options.append(f"REGION '{settings.s3.region}'")
+        options.append(f"REGION {_quoted(settings.s3.region)}")
     return [f"CREATE OR REPLACE SECRET jobsight ({', '.join(options)});"]
 
 

@@ -36,7 +36,8 @@ from jobsight.archive.schema import (
 )
 from jobsight.config.settings import ArchiveSettings, S3Settings
 from jobsight.errors import ConfigError, StoreError
-from jobsight.util.durable import make_directories, sync_directory, temporary_name
+from jobsight.util.durable import make_directories, sync_directory, temporary_name, write_temporary
+from jobsight.util.urls import without_credentials
 
 #: Seconds for an S3 service.
 _CONNECT_TIMEOUT = 10
@@ -60,6 +61,9 @@ class Storage:
         self._nameless: dict[Path, IO[bytes]] = {}
 
     def path(self, name: str) -> str:
+        """The path of a file; names come from manifests, and none may lead out of the archive."""
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise ArchiveError(f"the archive {self.location} refers to {name!r} outside of it")
         return f"{self._root}/{name}"
 
     def temporary(self, name: str) -> Path:
@@ -74,8 +78,11 @@ class Storage:
             target = Path(self.path(name))
             if not target.parent.exists():
                 self._make_root()
-                make_directories(target.parent)
-            return temporary_name(target)
+                make_directories(target.parent, 0o750)
+            temporary = temporary_name(target)
+            # The library would create it with the permissions of the umask alone.
+            write_temporary(temporary, b"", mode=0o640, sync=False)
+            return temporary
 
     def put(self, temporary: Path, name: str) -> None:
         """Publish a complete file."""
@@ -202,7 +209,8 @@ def open_storage(settings: ArchiveSettings) -> Storage:
         return Storage(location, _service(settings.s3), root)
     if "://" in location:
         raise ConfigError(
-            f"archive.location {location!r}: expected a directory or s3://bucket/prefix"
+            f"archive.location {without_credentials(location)!r}: "
+            "expected a directory or s3://bucket/prefix"
         )
     directory = str(Path(location).expanduser().absolute())
     return Storage(directory, fs.LocalFileSystem(), directory)
@@ -219,7 +227,8 @@ def _service(settings: S3Settings) -> fs.S3FileSystem:
         scheme, separator, host = settings.endpoint.partition("://")
         if not separator or scheme not in ("http", "https") or not host:
             raise ConfigError(
-                f"archive.s3.endpoint {settings.endpoint!r}: expected https://host:port"
+                f"archive.s3.endpoint {without_credentials(settings.endpoint)!r}: "
+                "expected https://host:port"
             )
         options |= {"endpoint_override": host.rstrip("/"), "scheme": scheme}
     if settings.region is not None:

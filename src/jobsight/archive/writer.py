@@ -29,7 +29,12 @@ from jobsight.config.settings import ArchiveSettings
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND, JobTotals
 from jobsight.store.read import archiving as stored
-from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES
+from jobsight.store.schema.statements import (
+    GPU_NAMES,
+    INFO_NAMES,
+    PEAK_FIGURES,
+    SUMMED_FIGURES,
+)
 from jobsight.store.series import codec
 from jobsight.store.series.blocks import MAX_VALUES, SeriesBlock, join
 from jobsight.store.store import Store
@@ -41,6 +46,7 @@ from jobsight.store.write.archiving import (
     end_part,
     parts_in_progress,
 )
+from jobsight.store.write.gpus import GpuSums
 from jobsight.store.write.runs import info_from_columns
 from jobsight.text import readable_path
 from jobsight.util.workers import PeriodicWorker
@@ -62,15 +68,23 @@ _TOTALS: Final = tuple(name for name in JobTotals.__struct_fields__ if name != "
 _RUN: Final = (
     *("job_id", "start", "updated", "provisional"),
     *("cpu_time", "memory_used_peak", "memory_peak", "first_seen", "last_seen"),
+    *GpuSums._fields,
 )
 _NODE: Final = (
     *("node", "boot_id", "birth", "sluid", "restart_count", "epoch", "written", "final"),
     *("first_sample", "last_sample"),
 )
-_EXECUTABLE: Final = ("path", "path_known", "epoch", "sequence", *SUMMED_FIGURES, "peak_memory")
+_EXECUTABLE: Final = (
+    *("path", "path_known", "own_namespace", "epoch", "sequence", *SUMMED_FIGURES, *PEAK_FIGURES),
+)
 _STEP: Final = (
     *("step", "tasks", "cpu_time", "cpu_overhead", "memory_peak", "oom_kills", "ended"),
 )
+
+
+_GPU: Final = ("epoch", "sequence", *GPU_NAMES)
+#: The columns of GPUs that are documents.
+_GPU_DOCUMENTS: Final = ("throttled_time", "faults", "coverage")
 
 
 class Archived(msgspec.Struct):
@@ -121,10 +135,11 @@ def archive_once(store: Store, settings: ArchiveSettings, stopped: threading.Eve
 
     before = time.time_ns() - round(settings.older_than * _DAY)
     done = write_archive(store, open_storage(settings), before, progress=stop_early)
-    for problem in done.problems:
-        logger.warning("not archived: %s", problem)
     if done.runs:
         logger.info("%d runs archived in %d parts", done.runs, done.parts)
+    if done.problems:
+        more = len(done.problems) - 1
+        raise ArchiveError(f"{done.problems[0]}{f' (and {more} more)' if more else ''}")
 
 
 def write_archive(
@@ -232,6 +247,7 @@ class _Round:
             part.add("nodes", list(run.nodes.values()))
             part.add("executables", run.executables)
             part.add("steps", run.steps)
+            part.add("gpus", run.gpus)
             part.add_runs([run.row])
             self.done.samples += run.row["sample_count"]
             yield ArchivedVersion(run.id, run.updated, run.start)
@@ -324,6 +340,7 @@ class RunToArchive(NamedTuple):
     nodes: dict[int, dict[str, Any]]
     executables: list[dict[str, Any]]
     steps: list[dict[str, Any]]
+    gpus: list[dict[str, Any]]
 
 
 def portions(connection: Connection, ids: Sequence[int]) -> Iterator[list[int]]:
@@ -353,6 +370,7 @@ def read_runs(connection: Connection, ids: Sequence[int]) -> list[RunToArchive]:
             nodes={},
             executables=[],
             steps=[],
+            gpus=[],
         )
     owners: dict[int, RunToArchive] = {}
     for row in stored.node_rows(connection, ids):
@@ -365,10 +383,15 @@ def read_runs(connection: Connection, ids: Sequence[int]) -> list[RunToArchive]:
     for row in stored.step_rows(connection, ids):
         run = owners[row["run_node_id"]]
         run.steps.append(_child(run, row, _STEP))
+    for row in stored.gpu_rows(connection, ids):
+        run = owners[row["run_node_id"]]
+        documents = {name: _json_of(row[name]) for name in _GPU_DOCUMENTS}
+        run.gpus.append(_child(run, row, _GPU) | documents)
     for run in runs.values():
         run.row["node_count"] = len(run.nodes)
         run.row["executable_count"] = len(run.executables)
         run.row["step_count"] = len(run.steps)
+        run.row["gpu_row_count"] = len(run.gpus)
     return list(runs.values())
 
 
@@ -384,14 +407,18 @@ def _run(row: Any) -> dict[str, Any]:
 
 def _node(run: RunToArchive, row: Any) -> dict[str, Any]:
     totals = None if row["totals"] is None else _decode_totals(row["totals"])
-    coverage = row["coverage"]
-    if coverage is not None:
-        coverage = msgspec.json.encode(msgspec.msgpack.decode(coverage)).decode()
     result = {"job_id": row["job_id"], "start": run.start, "sighting": len(run.nodes)}
     result |= {name: row[name] for name in _NODE}
     result |= {name: getattr(totals, name, None) for name in _TOTALS}
     result["counted"] = None if totals is None else totals.time
-    return result | {"coverage": coverage, "metrics": [], "sample_count": 0}
+    return result | {"coverage": _json_of(row["coverage"]), "metrics": [], "sample_count": 0}
+
+
+def _json_of(document: bytes | None) -> str | None:
+    """A msgpack document of the store as JSON."""
+    if document is None:
+        return None
+    return msgspec.json.encode(msgspec.msgpack.decode(document)).decode()
 
 
 def _sighting(run: RunToArchive, run_node_id: int) -> dict[str, Any]:
@@ -400,7 +427,7 @@ def _sighting(run: RunToArchive, run_node_id: int) -> dict[str, Any]:
 
 
 def _child(run: RunToArchive, row: Any, names: Sequence[str]) -> dict[str, Any]:
-    """A row of executables or steps with the columns of its sighting."""
+    """A row of executables, steps or GPUs with the columns of its sighting."""
     result = _sighting(run, row["run_node_id"]) | {name: row[name] for name in names}
     # The store has 0 for a time that the agent did not know.
     return result | {name: row[name] or None for name in ("first_seen", "last_seen")}

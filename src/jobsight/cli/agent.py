@@ -16,19 +16,24 @@ from typing import TYPE_CHECKING
 from jobsight import __version__
 from jobsight.agent.parts import load_part
 from jobsight.cli.arguments import CommandParser, add_config_option
-from jobsight.cli.compat.collector import collect, follow, make_absolute, prepare_log
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.util.locks import LockFile
-from jobsight.util.logging import configure_logging
-from jobsight.util.service import Background, go_to_background, stopping_on_signals
+from jobsight.util.logging import configure_logging, parse_level
+from jobsight.util.service import (
+    Background,
+    go_to_background,
+    make_absolute,
+    stopping_on_signals,
+)
 
 if TYPE_CHECKING:
     from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
     from jobsight.agent.sampling import SamplerPlan
     from jobsight.model import JobInfo
+    from jobsight.sams.node.settings import SamsSettings
     from jobsight.transport.spool import Spool
 
 logger = logging.getLogger("jobsight.agent")
@@ -65,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _main(options: argparse.Namespace) -> int:
     if options.jobid is not None:
+        from jobsight.cli.compat.collector import collect
+
         return collect(options)
     if options.test_output:
         raise ConfigError("--test-output: needs --jobid, the id that the outputs get")
@@ -88,20 +95,16 @@ def _main(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace, background: Background | None) -> int:
     """With a settings file of SAMS, run its samplers and outputs for every job; otherwise send
     batches to the server."""
-    from jobsight.sams.node.settings import is_sams_tree, settings_of
-    from jobsight.sams.settings import read_tree
-    from jobsight.util.logging import parse_level
-
     with ExitStack() as stack:
         file = Path(options.config) if options.config else None
-        tree = read_tree(file) if file and file.suffix in (".yaml", ".yml") else {}
-        if file and is_sams_tree(tree):
-            sams = settings_of(tree, str(file))
-            own = load_settings()
-            node = options.node or own.agent.node
-            prepare_log(options, sams, job_id="agent", node=node, background=background)
-            _take_pidfile(options, stack)
-            return follow(sams, None, node, background)
+        if file and file.suffix in (".yaml", ".yml"):
+            # Imported only here: the memory of the agent counts on every node.
+            from jobsight.sams.node.settings import is_sams_tree, settings_of
+            from jobsight.sams.settings import read_tree
+
+            tree = read_tree(file)
+            if is_sams_tree(tree):
+                return _follow_as_sams(options, settings_of(tree, str(file)), stack, background)
         settings = load_settings(file)
         level: str = settings.log.level
         if options.loglevel:
@@ -114,6 +117,20 @@ def _run(options: argparse.Namespace, background: Background | None) -> int:
         )
         _take_pidfile(options, stack)
         return _serve(options, settings, background)
+
+
+def _follow_as_sams(
+    options: argparse.Namespace,
+    sams: SamsSettings,
+    stack: ExitStack,
+    background: Background | None,
+) -> int:
+    from jobsight.cli.compat.collector import follow, prepare_log
+
+    node = options.node or load_settings().agent.node
+    prepare_log(options, sams, job_id="agent", node=node, background=background)
+    _take_pidfile(options, stack)
+    return follow(sams, None, node, background)
 
 
 def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
@@ -135,7 +152,7 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
     try:
         with _delivered(spool, settings) as after_flush:
             agent = Agent(
-                cluster=settings.cluster,
+                cluster=settings.own_cluster(),
                 node=node,
                 spool=spool,
                 samplers=exporter.plans(sampler_plans(settings.agent.samplers)),
@@ -212,7 +229,7 @@ def job_query(settings: Settings, node: str) -> Callable[[], list[JobInfo]] | No
     run = partial(run_command, environment=environment)
 
     def query() -> list[JobInfo]:
-        answer = jobs_of_node(node, cluster=settings.cluster, run=run)
+        answer = jobs_of_node(node, cluster=settings.own_cluster(), run=run)
         if not answer.known:
             raise JobsightError(answer.reason)
         return list(answer.jobs)

@@ -29,6 +29,7 @@ from jobsight.server.serve import BackgroundServer
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
 from jobsight.transport.running_server import read_running_server
+from jobsight.util.urls import without_credentials
 
 ACCOUNT = "samples"
 #: How long a sample job gets to end when the demo is ended.
@@ -48,7 +49,7 @@ def demo(*, once: bool, port: int | None, store: str | None, config: str | None)
             _show(settings, opened, console, once=once)
     except KeyboardInterrupt:
         # Without --once this is how it ends.
-        message = f"\nEnded. The store stays: {settings.store.location}"
+        message = f"\nEnded. The store stays: {without_credentials(settings.store.location)}"
         console.print(message, markup=False, soft_wrap=True)
         return 130 if once else 0
     return 0
@@ -60,8 +61,10 @@ def _show(settings: Settings, opened: Store, console: Console, *, once: bool) ->
         console.print(
             f"{len(jobs)} sample jobs of some ten seconds each, and what they really did."
         )
-        console.print(f"Pages  {server.address}", soft_wrap=True, markup=False)
-        console.print(f"Store  {settings.store.location}", soft_wrap=True, markup=False)
+        _show_pages(console, server)
+        console.print(
+            f"Store  {without_credentials(settings.store.location)}", soft_wrap=True, markup=False
+        )
         for number, sample in enumerate(jobs, start=1):
             console.print(
                 f"\n[bold]Sample {number} of {len(jobs)}, {sample.name}:[/] {sample.shows}"
@@ -69,15 +72,25 @@ def _show(settings: Settings, opened: Store, console: Console, *, once: bool) ->
             _run(sample, settings, opened, console)
         console.print()
         if not once:
-            _stay(console, server.address, settings.store.location)
+            _stay(console, server, settings.store.location)
 
 
-def _stay(console: Console, address: str, location: str) -> None:
+def _show_pages(console: Console, server: BackgroundServer) -> None:
+    """The address of the pages. One that signs in goes to a terminal only, not into a log."""
+    if console.is_terminal:
+        console.print(f"Pages  {server.sign_in_url()}", soft_wrap=True, markup=False)
+        console.print("       (signs one browser in, within ten minutes)")
+    else:
+        console.print(f"Pages  {server.url}/", soft_wrap=True, markup=False)
+    console.print(f"Token  {server.token_file}", soft_wrap=True, markup=False)
+
+
+def _stay(console: Console, server: BackgroundServer, location: str) -> None:
     name, option = _own_name(), f"--store {shlex.quote(location)}"
     console.print("[bold]Now your own[/], in another terminal:")
     console.print(f"  {name} run {option} -- COMMAND", soft_wrap=True, markup=False)
     console.print(f"  {name} report {option}\n", soft_wrap=True, markup=False)
-    console.print(f"Pages  {address}", soft_wrap=True, markup=False)
+    _show_pages(console, server)
     console.print("Ctrl-C ends; the store stays.")
     while True:
         time.sleep(3600)
@@ -104,7 +117,9 @@ def _refuse_a_second(location: str) -> None:
 @contextmanager
 def _opened(location: str) -> Iterator[Store]:
     if "://" not in location:
-        paths.private_directory(paths.store_directory(location))
+        paths.private_directory(
+            paths.store_directory(location), "the directory of the store", own=False
+        )
     store = Store.open(location)
     try:
         yield store

@@ -13,7 +13,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ from jobsight.agent.processes.netlink import (
     EventsUnavailable,
     Taskstats,
 )
+from jobsight.agent.samplers.readings import Background
 from jobsight.cli.arguments import CommandParser, add_config_option, add_json_option
 from jobsight.cli.output import write_json
 from jobsight.config import paths
@@ -33,6 +34,10 @@ from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.reports.units import format_bytes
 from jobsight.transport.running_server import TokenError, read_token
+from jobsight.util.urls import without_credentials
+
+if TYPE_CHECKING:
+    from jobsight.agent.samplers.node import Node
 
 #: What a verdict is called, and its ANSI colour.
 _MARKS = {"good": ("yes", "32"), "partly": ("part", "33"), "missing": ("no", "31")}
@@ -93,6 +98,8 @@ def _lines(checks: list[Check], styled: bool, width: int) -> Iterator[str]:
 Verdict = Literal["good", "partly", "missing"]
 
 _SLURM_COMMANDS = ("sacct", "squeue", "sinfo", "scontrol", "sstat")
+#: Seconds after which a driver does not answer.
+_GPU_TIMEOUT = 10.0
 #: Less room than this and a spool or store will soon be full.
 _LITTLE_ROOM = 2**30
 
@@ -145,7 +152,12 @@ def summary(checks: list[Check]) -> list[str]:
         ),
         "I/O: "
         + ("exact to 1 KiB a process, ended ones included" if events else "polled, an estimate"),
-        "GPU: " + ("can be read" if found["GPU"] == "good" else "missing, there is none"),
+        "GPU: "
+        + {
+            "good": "means and counters over the whole time; the busy parts of each GPU",
+            "partly": "a part of the figures; see above",
+            "missing": "missing, there is none",
+        }[found["GPU"]],
     ]
 
 
@@ -326,11 +338,35 @@ def _slurm(settings: Settings) -> Check:
     )
 
 
-def _graphics() -> Check:
-    cards = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
-    if cards:
-        return Check("GPU", "good", f"{len(cards)} NVIDIA", "GPU use can be read by NVML")
-    return Check("GPU", "missing", "none found", "no GPU figures")
+def _graphics(node: Node | None = None) -> Check:
+    """Read each GPU once, and tell what it gives and what not."""
+    from jobsight.agent.samplers.gpu.devices import NodeGpus
+    from jobsight.agent.samplers.node import Node
+
+    node = node or Node()
+    gpus = NodeGpus(node, "/usr/bin/nvidia-smi", 10.0)
+    source = gpus.wait_for_source(_GPU_TIMEOUT)
+    if source is None:
+        if gpus.unavailable.startswith("this node has no"):
+            return Check("GPU", "missing", "none found", "no GPU figures")
+        return Check("GPU", "partly", gpus.unavailable, "GPUs are there but cannot be read")
+    described = Background[list[list[str]]]("gpu", _GPU_TIMEOUT)
+    found = described.run(lambda: [source.describe(gpu) for gpu in source.gpus])
+    if found is None:
+        return Check("GPU", "partly", "the driver does not answer", "GPUs cannot be read")
+    lines = [
+        f"{gpu.key} ({gpu.name}): {', '.join(what)}"
+        for gpu, what in zip(source.gpus, found, strict=True)
+    ]
+    gpus.close()
+    complete = bool(lines) and not any(one.startswith("no ") for what in found for one in what)
+    return Check(
+        "GPU",
+        "good" if complete else "partly",
+        "; ".join(lines) or "the driver lists none",
+        "time, memory and energy of each GPU by job"
+        + ("" if complete else "; what a GPU does not give is marked as missing"),
+    )
 
 
 def _disk(settings: Settings) -> Check:
@@ -369,7 +405,12 @@ def _server(settings: Settings) -> Check:
     try:
         read_token(Path(token_file or paths.token_file(settings.store.location)))
     except TokenError as error:
-        return Check("server", "partly", f"{url}; {error}", "batches wait in the spool")
+        return Check(
+            "server", "partly", f"{without_credentials(url)}; {error}", "batches wait in the spool"
+        )
     return Check(
-        "server", "good", f"{url}; the token can be read", "batches are sent when it answers"
+        "server",
+        "good",
+        f"{without_credentials(url)}; the token can be read",
+        "batches are sent when it answers",
     )

@@ -11,6 +11,7 @@ from jobsight.cli.output import progress_line
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
+from jobsight.util.urls import without_credentials
 
 
 def import_(
@@ -43,23 +44,27 @@ def import_(
         find_databases,
         import_database,
     )
+    from jobsight.scheduler.state import cluster_of_records
     from jobsight.store.store import Store
 
     files = [file for one in path for file in find_databases(one)]
     total = Imported()
     with ExitStack() as stack:
         opened = None if dry_run else stack.enter_context(Store.open(location))
+        own_cluster = (
+            cluster_of_records(opened.database, settings) if opened else settings.own_cluster()
+        )
         for file in files:
             found = import_database(
                 file,
                 opened,
                 cluster=cluster,
-                default_cluster=settings.cluster,
+                default_cluster=own_cluster,
                 zone=their_zone,
                 progress=progress_line(f"rows of {database_name(file)}"),
             )
             total.add(found)
-    verb = "would be imported" if dry_run else f"imported into {location}"
+    verb = "would be imported" if dry_run else f"imported into {without_credentials(location)}"
     hours = total.cpu_time / SECOND / 3600
     print(
         f"{total.jobs:,} jobs in {total.records:,} records ({total.rows:,} rows, "

@@ -26,6 +26,7 @@ from jobsight.reports.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_energy,
     format_share,
     format_time,
 )
@@ -78,11 +79,21 @@ _COLUMNS = {
     "memory_used_peak_bytes": _Column("memory used", format_bytes, True),
     "memory_kernel_peak_bytes": _Column("kernel peak", format_bytes, True),
     "memory_share": _Column("memory share", format_share, True),
+    "requested_gpus": _Column("GPUs", format_count, True),
+    "gpu_count": _Column("GPUs held", format_count, True),
+    "gpu_unused_count": _Column("never used", format_count, True),
+    "gpu_held_seconds": _Column("GPU time", format_duration, True),
+    "gpu_used_seconds": _Column("GPU time used", format_duration, True),
+    "gpu_share": _Column("GPU used", format_share, True),
+    "gpu_measure": _Column("GPU measure", _text),
+    "gpu_memory_peak_bytes": _Column("GPU memory", format_bytes, True),
+    "gpu_energy_joules": _Column("GPU energy", format_energy, True),
 }
 _DEFAULT = (
     "display_id,user,account,name,state,start,elapsed_seconds,node_count,requested_cpus,cpu_share,"
     "memory_share"
 )
+_GPU_TITLE = "GPUs used"
 #: Columns that a narrow terminal truncates, and those that it leaves out, the first one first.
 _CUT = ("name", "user", "account", "partition", "cluster", "state_text")
 _OPTIONAL = ("account", "node_count", "start", "user", "memory_share", "requested_cpus")
@@ -97,6 +108,7 @@ def jobs(
     state: str | None,
     since: str | None,
     search: str | None,
+    unused_gpus: bool,
     limit: int,
     columns: str | None,
     form: Format,
@@ -121,6 +133,7 @@ def jobs(
             state=wanted,
             search=search,
             since=moment,
+            unused_gpus=unused_gpus,
         )
     _WRITERS[form](rows, chosen, columns is not None)
 
@@ -160,8 +173,12 @@ def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> No
         print("no job matches", file=sys.stderr)
         return
     columns = [_COLUMNS[name] for name in names]
+    # One column tells how many of the GPUs were used, and how much; only where there are any.
+    gpus = [] if explicit else [_gpus(row) for row in rows]
+    title = [_GPU_TITLE] if any(gpus) else []
     table = Table(
         *(column.title for column in columns),
+        *title,
         right=[column.title for column in columns if column.right],
         cut=[_COLUMNS[name].title for name in _CUT],
         # Requested columns are left out from the right, the others by their importance.
@@ -169,9 +186,16 @@ def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> No
         max_width={_COLUMNS["name"].title: 32},
     )
     attributes = {outer: name for name, outer in outer_names(type(rows[0])).items()}
-    for row in rows:
-        table.add(*(_COLUMNS[name].shown(getattr(row, attributes[name])) for name in names))
+    for number, row in enumerate(rows):
+        cells = [_COLUMNS[name].shown(getattr(row, attributes[name])) for name in names]
+        table.add(*cells, *([gpus[number] or UNKNOWN] if title else []))
     print_table(table)
+
+
+def _gpus(row: JobRow) -> str:
+    from jobsight.reports.gpu import gpu_cell
+
+    return gpu_cell(row.gpu_count, row.gpu_unused_count, row.gpu_share, row.requested_gpus)
 
 
 def _write_csv(rows: Sequence[JobRow], names: list[str], explicit: bool) -> None:
@@ -204,7 +228,15 @@ def main(arguments: Sequence[str]) -> int:
         help="Only jobs started at or after this time: 7d, 12h, 2026-11-15",
     )
     parser.add_argument(
-        "--search", metavar="TEXT", help="Only jobs with this text in the name, command or id"
+        "--search",
+        metavar="TEXT",
+        help="Only jobs with this text in the name, command, user, account or partition, "
+        "or at the beginning of the id",
+    )
+    parser.add_argument(
+        "--unused-gpus",
+        action="store_true",
+        help="Only jobs that held a GPU which they never used",
     )
     parser.add_argument(
         "--limit",

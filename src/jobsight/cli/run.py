@@ -39,6 +39,7 @@ def run(
     name: str | None,
     cpus: int | None,
     memory: str | None,
+    gpus: int | None,
     account: str | None,
     quiet: bool,
     store: str | None,
@@ -57,7 +58,9 @@ def run(
     location = store or settings.store.location
     asked = parse_size(memory, "--memory") if memory else None
     with open_target(settings, location) as target:
-        directory = paths.private_directory(paths.store_directory(location))
+        directory = paths.private_directory(
+            paths.store_directory(location), "the directory of the store", own=False
+        )
         spools = directory / "spool"
         deliver_left_overs(spools, target)
         request = RunRequest(
@@ -66,6 +69,7 @@ def run(
             name=name,
             cpus=cpus,
             memory=asked,
+            gpus=gpus,
             account=account,
         )
         spool = Spool(spools / f"run-{request.job_id}", settings.agent.spool_limit)
@@ -79,6 +83,8 @@ def run(
             if outcome.leftovers == 1
             else f"{outcome.leftovers} processes outlived the command and were ended with the job"
         )
+    for gpu in outcome.unused_gpus:
+        _say(f"GPU {gpu} was reserved and never used")
     if not quiet and not waiting:
         try:
             _print_report(location, str(outcome.run))
@@ -115,7 +121,7 @@ def _launch(request: RunRequest, settings: Settings, delivery: Delivery) -> Outc
     thread = DeliveryThread(delivery)
     collector = Collector(
         delivery.spool,
-        cluster=settings.cluster,
+        cluster=settings.own_cluster(),
         node=settings.agent.node,
         flush_interval=min(settings.agent.send_interval, _SEND_INTERVAL),
         after_flush=thread.notify,
@@ -161,6 +167,13 @@ def main(arguments: Sequence[str]) -> int:
         metavar="SIZE",
         help="Memory to request, e.g. 512M or 2G; enforced where a cgroup can be created",
     )
+    parser.add_argument(
+        "--gpus",
+        type=bounded_int(1),
+        metavar="N",
+        help="GPUs to reserve; free ones are picked and the job sees only these. Without the "
+        "option, the GPUs that the command uses are measured",
+    )
     parser.add_argument("--account", metavar="NAME", help="Account that the job is charged to")
     parser.add_argument("--quiet", "-q", action="store_true", help="Print no report at the end")
     add_store_options(parser)
@@ -179,7 +192,9 @@ def open_target(settings: Settings, location: str) -> Iterator[Target]:
     from jobsight.store.store import Store
 
     if "://" not in location:
-        paths.private_directory(paths.store_directory(location))
+        paths.private_directory(
+            paths.store_directory(location), "the directory of the store", own=False
+        )
     store = Store.open(location)
     try:
         yield EmbeddedTarget(Receiver(store))

@@ -51,7 +51,9 @@ def scrape(
         raise ConfigError("expected either --once or --every SECONDS")
     location = settings.store.location
     if "://" not in location:
-        paths.private_directory(paths.store_directory(location))
+        paths.private_directory(
+            paths.store_directory(location), "the directory of the store", own=False
+        )
     # One scrape prints its result; the messages of a service go to the log.
     level = log_level or ("warning" if once else settings.log.level)
     configure_logging(level, settings.log.format, brief=once)
@@ -81,9 +83,10 @@ def _regularly(settings: Settings, store: Store, every: float) -> None:
 
 
 def _once(settings: Settings, store: Store, several: bool) -> bool:
+    from jobsight.scheduler.naming import with_cluster_name
     from jobsight.scheduler.scraper import Scraper
 
-    state = Scraper(store, settings).once()
+    state = Scraper(store, with_cluster_name(settings, store.database)).once()
     if several:
         print(f"cluster  {state.cluster}")
     if state.source:

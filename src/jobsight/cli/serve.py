@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 
 from jobsight.cli.arguments import CommandParser, add_log_options, add_store_options, bounded_int
@@ -16,12 +17,14 @@ def serve(
     port: int | None,
     store: str | None,
     token_file: str | None,
+    show_token: bool,
     config: str | None,
     log_level: str | None,
 ) -> None:
     """Serve the pages, the API and the ingest endpoint until stopped.
 
-    All requests require the token, which is printed with the address.
+    All requests require the token. On a terminal, the printed address signs one browser in;
+    otherwise the token's file is printed. The token itself is printed only with --show-token.
     """
     settings = load_settings(config)
     configure_logging(log_level or settings.log.level, settings.log.format)
@@ -36,7 +39,12 @@ def serve(
     from jobsight.server.serve import run_server
 
     # Into a pipe or a log the address must come now, not when the buffer is full.
-    run_server(settings, functools.partial(print, flush=True))
+    run_server(
+        settings,
+        functools.partial(print, flush=True),
+        show_token=show_token,
+        to_terminal=sys.stdout.isatty(),
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,6 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     add_store_options(parser)
     parser.add_argument(
         "--token-file", metavar="FILE", help="Token file (default: next to the store)"
+    )
+    parser.add_argument(
+        "--show-token", action="store_true", help="Print the token instead of its file"
     )
     add_log_options(parser)
     return parser.run(serve, arguments)

@@ -183,6 +183,46 @@ def _verdict(faults: int, sound: bool) -> str:
     return f"{faults:,} faults, {'all repaired' if sound else 'see above'}"
 
 
+def dead_letters(
+    *, retry: list[str], drop: list[str], json: bool, store: str | None, config: str | None
+) -> None:
+    """List work that failed and is set aside, have it tried again, or give it up.
+
+    A run whose daily rollups cannot be computed is set aside, so that the rollups of all other runs
+    go on. It is marked before the work begins: work that ended the process is not tried again at
+    the next start. A dead letter is tried again an hour later, three times in all; after that only
+    by --retry.
+
+    --retry has the work tried again by the next round of the server. --drop gives it up: a run then
+    keeps the share in the daily rollups that it had before, if any, and retention may remove it.
+    Both take the name in the first column (kind:key), or "all", and may be repeated.
+    """
+    location = existing_store(store or load_settings(config).store.location)
+    from jobsight.store import dead_letters as letters
+    from jobsight.store.store import Store
+
+    with Store.open(location) as opened:
+        for names, act in ((retry, letters.retry), (drop, letters.drop)):
+            for name in names:
+                chosen = letters.all_names(opened.database) if name == "all" else [name]
+                for letter in chosen:
+                    act(opened.database, letter)
+        found = letters.list_dead_letters(opened.database)
+    if json:
+        write_json(found)
+        return
+    if not found:
+        print("no dead letters")
+        return
+    table = Table(
+        "name", "run", "first", "last", "tries", "reason", right=("tries",), wrap=("reason",)
+    )
+    for each in found:
+        times = [format_time(moment, None) for moment in (each.first, each.last)]
+        table.add(each.name, each.run or UNKNOWN, *times, str(each.tries), each.reason)
+    print_table(table)
+
+
 def compact(*, vacuum: bool, json: bool, store: str | None, config: str | None) -> None:
     """Join small chunks, delete unused rows, and release free pages.
 
@@ -358,6 +398,16 @@ def _add_check_options(parser: CommandParser) -> None:
     add_store_options(parser)
 
 
+def _add_dead_letters_options(parser: CommandParser) -> None:
+    for option, help in (
+        ("--retry", "Try this work again"),
+        ("--drop", "Give this work up"),
+    ):
+        parser.add_argument(option, action="append", default=[], metavar="NAME", help=help)
+    add_json_option(parser)
+    add_store_options(parser)
+
+
 def _add_compact_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--vacuum",
@@ -380,6 +430,7 @@ def _add_prune_options(parser: CommandParser) -> None:
 COMMANDS = {
     "info": Subcommand(info, _add_info_options),
     "check": Subcommand(check, _add_check_options),
+    "dead-letters": Subcommand(dead_letters, _add_dead_letters_options),
     "compact": Subcommand(compact, _add_compact_options),
     "prune": Subcommand(prune, _add_prune_options),
     "backup": Subcommand(backup, _add_backup_options),

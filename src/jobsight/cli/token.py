@@ -77,9 +77,13 @@ def token(
         if action == Action.LIST:
             _show(tokens.list(cluster), as_json=json)
         elif action == Action.ADD:
-            number, secret = tokens.add(cluster or settings.cluster, label or "", until)
+            if not cluster:
+                from jobsight.scheduler.naming import cluster_of_agents
+
+                cluster = cluster_of_agents(settings, opened.database)
+            number, secret = tokens.add(cluster, label or "", until)
             hand_out(secret, file)
-            print(f"token {number} of cluster {cluster or settings.cluster}", file=sys.stderr)
+            print(f"token {number} of cluster {cluster}", file=sys.stderr)
         elif action == Action.REVOKE:
             print(f"{tokens.revoke(id or 0).refusal(time.time_ns())}", file=sys.stderr)
         else:

@@ -24,8 +24,9 @@ from jobsight.config.convert import (
     unknown_key,
 )
 from jobsight.config.settings import Settings
+from jobsight.config.slurm import slurm_cluster_name
 from jobsight.errors import ConfigError
-from jobsight.text import file_text
+from jobsight.text import file_text, yaml_reason
 
 _PREFIX = "JOBSIGHT_"
 _SUFFIXES = (".toml", ".yaml", ".yml")
@@ -49,7 +50,10 @@ def load_settings(
         merged = copy.deepcopy(tree.get("scheduler", {}))
         _merge(merged, table)
         tree["clusters"][name] = merged
-    return build(Settings, tree)
+    settings = build(Settings, tree)
+    if not settings.cluster:
+        settings.cluster = slurm_cluster_name(environment) or ""
+    return settings
 
 
 def _default_files() -> list[Path]:
@@ -81,7 +85,7 @@ def _read(file: Path) -> Any:
             try:
                 return yaml.safe_load(text) or {}
             except yaml.YAMLError as error:
-                raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+                raise ConfigError(f"{file}: {yaml_reason(error)}") from None
     raise ConfigError(f"{file}: expected a TOML (.toml) or YAML (.yaml) file")
 
 

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from jobsight.errors import JobsightError
+from jobsight.util.durable import make_private_directory
+from jobsight.util.ownership import check_directory
 
 
 def _home(variable: str, default: str) -> Path:
@@ -59,13 +61,15 @@ def server_file(location: str) -> Path:
     return store_directory(location) / "server.json"
 
 
-def private_directory(directory: Path) -> Path:
-    """Create a directory that only its owner can enter; an existing one is not changed."""
+def private_directory(directory: Path, what: str = "the directory", *, own: bool = True) -> Path:
+    """Create a directory that only its owner can enter. An existing one is not changed, and refused
+    if others can replace what is in it; see :func:`jobsight.util.ownership.check_directory`."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
     except OSError as error:
         raise JobsightError(
             f"the directory {directory} cannot be created: {error.strerror}; "
             "choose another with --store or the setting store.location"
         ) from None
+    check_directory(directory, what, own=own)
     return directory

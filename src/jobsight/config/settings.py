@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from jobsight.config import paths
+from jobsight.util.urls import without_credentials
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
@@ -38,6 +39,8 @@ class MetricsSettings(msgspec.Struct, kw_only=True):
 
     #: Address and port of /metrics (ADDRESS:PORT); empty disables it.
     listen: str = "127.0.0.1:9306"
+    #: Allow listening on a non-loopback address without a password.
+    allow_network: bool = False
     #: Also expose the metric names of petricore's jobs_exporter.
     petricore_names: bool = True
     #: Also expose the metric names of nvidia_smi_exporter, where that exporter does not run.
@@ -109,16 +112,31 @@ class IngestSettings(msgspec.Struct, kw_only=True):
 
     #: Requests per second of one agent, averaged over 10 s; more get status 429. 0 is unlimited.
     requests_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 100.0
-    #: Bytes per second of one agent, averaged over 10 s; more get status 429. 0 is unlimited.
+    #: The same for bytes, as sent or as decompressed, whichever is more.
     bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 32 * 2**20
     #: Maximum size of a compressed batch in bytes.
     body_limit: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     #: Seconds within which a complete batch must arrive.
     body_timeout: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 30.0
+    #: Seconds without data after which an incomplete batch is refused.
+    stall_timeout: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 10.0
     #: Memory budget in bytes of all batches that are decoded concurrently.
     memory: Annotated[int, msgspec.Meta(ge=16 * 2**20)] = 512 * 2**20
     #: Seconds that a batch waits for memory and the store before the agent gets status 503.
     queue_timeout: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 8.0
+
+
+class ConnectionSettings(msgspec.Struct, kw_only=True):
+    """Limits on the connections of the server, from agents and browsers."""
+
+    #: Open connections; beyond it the oldest one without an authenticated request is closed.
+    max: Annotated[int, msgspec.Meta(ge=16, le=1_000_000)] = 4096
+    #: The same for one address (IPv6: one /64 network); not for server.trusted_proxies.
+    max_per_address: Annotated[int, msgspec.Meta(ge=4, le=1_000_000)] = 256
+    #: Seconds within which the TLS handshake and the header of a request must arrive.
+    header_timeout: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 15.0
+    #: Seconds after which a client that does not continue to read its response is disconnected.
+    response_timeout: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 60.0
 
 
 class ServerSettings(msgspec.Struct, kw_only=True):
@@ -142,8 +160,11 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     tls_client_ca: str | None = None
     #: Proxies (addresses or CIDR ranges) whose X-Forwarded-For header is trusted.
     trusted_proxies: list[str] = msgspec.field(default_factory=list)
+    #: Nodes (such as "n[1-64]") that service discovery offers besides those of the scheduler.
+    discovery_nodes: list[str] = msgspec.field(default_factory=list)
     #: URL of the server for agents; by default the server that runs on this machine.
     url: str | None = None
+    connections: ConnectionSettings = msgspec.field(default_factory=ConnectionSettings)
     ingest: IngestSettings = msgspec.field(default_factory=IngestSettings)
     remote_write: RemoteWriteSettings = msgspec.field(default_factory=RemoteWriteSettings)
     #: Where pages and reports read time series: the store, or the server of server.promql.
@@ -206,6 +227,20 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     keep_replies_limit: Annotated[int, msgspec.Meta(ge=0)] = 2**30
     #: Directory of recorded replies, for the source "recorded".
     recorded: str | None = None
+
+    def is_used(self) -> bool:
+        """Whether a scheduler is configured, not only found by chance."""
+        return bool(self.interval) or self.source != "auto" or bool(self.places())
+
+    def places(self) -> list[str]:
+        """Where Slurm is queried, if not by the commands of this machine."""
+        places = {
+            "rest": self.rest.url and without_credentials(self.rest.url),
+            "ssh": self.ssh.host and f"{self.ssh.host}:{self.ssh.port}",
+            "onsite": self.onsite_file,
+            "recorded": self.recorded,
+        }
+        return [f"{name} {place}" for name, place in places.items() if place]
 
 
 class MongoSettings(msgspec.Struct, kw_only=True):
@@ -377,7 +412,7 @@ class Settings(msgspec.Struct, kw_only=True):
     """All settings."""
 
     #: Name of the cluster, a part of every run's key.
-    cluster: str = msgspec.field(default_factory=short_host_name)
+    cluster: str = ""
     log: LogSettings = msgspec.field(default_factory=LogSettings)
     store: StoreSettings = msgspec.field(default_factory=StoreSettings)
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
@@ -395,8 +430,16 @@ class Settings(msgspec.Struct, kw_only=True):
         scraped = any(each.scheduler.interval for each in self.each_cluster())
         return scraped or bool(self.sinks.mongodb.url or self.sinks.opensearch.url)
 
+    def own_cluster(self) -> str:
+        """The cluster of this machine; without Slurm the machine is a cluster by itself."""
+        return self.cluster or short_host_name()
+
     def each_cluster(self) -> list[Settings]:
-        """The settings of every scraped cluster, each with its own name."""
+        """The settings of every scraped cluster, each with its own name.
+
+        Without ``clusters`` the name may be empty: Slurm reports it
+        (:mod:`jobsight.scheduler.naming`).
+        """
         if not self.clusters:
             return [self]
         return [

@@ -30,6 +30,7 @@ from jobsight.transport.client import Address, HttpClient, HttpError, tls_contex
 from jobsight.util.batching import batched
 from jobsight.util.durable import write_atomically
 from jobsight.util.logging import parse_level
+from jobsight.util.urls import without_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -319,7 +320,8 @@ def load_registrant(file: Path) -> RegistrantSettings:
     for url in (*endpoints, *by_vo.values()):
         if not url.startswith(("https://", "http://")):
             raise ConfigError(
-                f"{file}: log_all: {url!r} is not an address; expected https://HOST/.."
+                f"{file}: log_all: {without_credentials(url)!r} is not an address; "
+                "expected https://HOST/.."
             )
     connect, read = _timeouts(file, keys.timeout)
     directory = Path(keys.logdir or keys.log_dir)

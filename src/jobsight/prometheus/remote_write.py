@@ -25,6 +25,7 @@ from jobsight.transport.http import Web
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import WireError, decode
 from jobsight.util.log_once import LogOnce
+from jobsight.util.workers import add_to_health, remove_from_health
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +72,16 @@ class RemoteWriter:
         self.spool = Spool(directory, settings.limit, sync=False)
         self._delivery = Delivery(self.spool, self.target)
         self._thread = DeliveryThread(self._delivery)
+        self.name = where
+
+    @property
+    def reason(self) -> str:
+        """Why batches are not delivered; empty if they are."""
+        return self._delivery.reason
 
     def start(self) -> None:
         self._thread.start()
+        add_to_health(self)
         # Send what the previous process left.
         self._thread.notify()
 
@@ -97,6 +105,7 @@ class RemoteWriter:
 
     def close(self) -> None:
         """Send what can be sent now; the rest stays in the spool for the next start."""
+        remove_from_health(self)
         if self._thread.is_alive():
             self._thread.end()
             if not self._delivery.reason:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import field
 
-from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals
+from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, real_signal
+from jobsight.reports.gpu import gpu_rows, gpu_totals, measure_of
 from jobsight.reports.report import (
     CpuUse,
     ExecutableRow,
+    GpuMeasure,
     IoUse,
     JobReport,
     MemoryUse,
@@ -32,7 +34,7 @@ from jobsight.reports.report import (
     executables_note,
     group_note,
     merge_nodes,
-    real_signal,
+    own_namespace_note,
 )
 from jobsight.reports.units import format_duration, format_share
 from jobsight.scheduler.records import JobDetails
@@ -83,6 +85,7 @@ def build_report(
         (node.coverage, (node.totals.cpu_time or 0) if node.totals else 0) for node in nodes
     )
     notes = _notes(info, nodes, coverage, cpu, rows)
+    gpus = gpu_rows(store.gpus(stored.id))
     details = store.details(stored.id, JobDetails)
     facts = None if details is None else scheduler_facts(details)
     if running and as_of is not None and now - as_of > _SILENCE:
@@ -120,6 +123,8 @@ def build_report(
         as_of=as_of,
         steps=step_rows(store.steps(stored.id)),
         scheduler=facts,
+        gpu=gpu_totals(stored.gpus, gpus, info.gpus, coverage.get("gpu")),
+        gpus=gpus,
     )
 
 
@@ -182,11 +187,23 @@ class JobRow(msgspec.Struct, kw_only=True):
     memory_share: float | None
     #: Only nodes have reported the run; the scheduler's start may still change its key.
     provisional: bool
+    requested_gpus: int | None = None
+    #: GPUs that the nodes reported, and those of them that the run never used.
+    gpu_count: int | None = None
+    gpu_unused_count: int | None = None
+    gpu_held: Duration | None = field(default=None, name="gpu_held_seconds")
+    gpu_used: Duration | None = field(default=None, name="gpu_used_seconds")
+    #: Used of the held time for which the use is known, and what it stands for.
+    gpu_share: float | None = None
+    gpu_measure: GpuMeasure | None = None
+    #: Summed over the GPUs.
+    gpu_memory_peak_bytes: int | None = None
+    gpu_energy_joules: float | None = None
 
 
 def job_row(stored: StoredRun, now: int) -> JobRow:
     """The row of one run."""
-    info, on_nodes = stored.info, stored.on_nodes
+    info, on_nodes, gpus = stored.info, stored.on_nodes, stored.gpus
     state, running, start, elapsed, counted = decide_state(
         info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=on_nodes.counted, now=now
     )
@@ -209,7 +226,7 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         start=start,
         end=info.end,
         elapsed=elapsed,
-        node_count=len(stored.nodes),
+        node_count=stored.node_count,
         requested_cpus=info.cpus,
         cpu_time=stored.cpu_time,
         cpu_share=_cpu_share(stored.cpu_time, counted, info.cpus),
@@ -218,6 +235,15 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         memory_kernel_peak_bytes=stored.memory_peak,
         memory_share=_ratio(used if used is not None else stored.memory_peak, memory),
         provisional=stored.provisional,
+        requested_gpus=info.gpus,
+        gpu_count=gpus.gpu_count,
+        gpu_unused_count=gpus.gpu_unused_count,
+        gpu_held=gpus.gpu_held_time,
+        gpu_used=gpus.gpu_used_time,
+        gpu_share=_ratio(gpus.gpu_used_time, gpus.gpu_measured_time),
+        gpu_measure=measure_of(gpus.gpu_measured_time, gpus.gpu_profiled_time),
+        gpu_memory_peak_bytes=gpus.gpu_memory_peak,
+        gpu_energy_joules=None if gpus.gpu_energy is None else gpus.gpu_energy / 1e6,
     )
 
 
@@ -343,6 +369,7 @@ def _notes(
         cpu_note(coverage["cpu"], cpu.source),
         *(group_note(group, part) for group, part in coverage.items() if group in _NUMBERED_GROUPS),
         executables_note(executables, executions, estimated, cpu.time),
+        *own_namespace_note(sum(row.own_namespace for row in named)),
         *(
             group_note(group, part)
             for group, part in coverage.items()
@@ -398,13 +425,19 @@ def executable_rows(
         else:
             _add(row, use)
     # A row without figures was renamed: the agent has learned the path of the executable since.
-    rows = [row for row in joined.values() if row.executions or row.processes or row.cpu_time]
+    rows = [
+        row
+        for row in joined.values()
+        if row.executions or row.processes or row.cpu_time or row.gpu_time
+    ]
     rows.sort(key=lambda row: (-row.cpu_time, -(row.executions or 0), row.path))
     attributed = sum(row.cpu_time for row in rows)
+    gpu_time = total(row.gpu_time for row in rows)
     if cpu_time is not None and cpu_time > attributed:
         rows.append(_remainder_row(cpu_time - attributed))
     for row in rows:
         row.cpu_share = _ratio(row.cpu_time, max(cpu_time or 0, attributed))
+        row.gpu_share = _ratio(row.gpu_time, gpu_time)
     return rows
 
 
@@ -412,6 +445,7 @@ def _executable_row(use: ExecutableUse) -> ExecutableRow:
     return ExecutableRow(
         kind="executable" if use.path_known else "path unknown",
         path=readable_path(use.path),
+        own_namespace=use.own_namespace,
         executions=use.executions,
         processes=use.processes,
         cpu_time=use.cpu_time,
@@ -423,6 +457,8 @@ def _executable_row(use: ExecutableUse) -> ExecutableRow:
         storage_written_bytes=use.written_bytes,
         peak_memory_bytes=use.peak_memory or None,
         failures=use.failures,
+        gpu_time=use.gpu_time or None,
+        gpu_memory_peak_bytes=use.gpu_memory_peak or None,
     )
 
 
@@ -430,6 +466,7 @@ def _remainder_row(cpu_time: int) -> ExecutableRow:
     return ExecutableRow(
         kind="remainder",
         path="not attributed",
+        own_namespace=False,
         executions=None,
         processes=None,
         cpu_time=cpu_time,
@@ -445,6 +482,7 @@ def _remainder_row(cpu_time: int) -> ExecutableRow:
 
 
 def _add(row: ExecutableRow, use: ExecutableUse) -> None:
+    row.own_namespace = row.own_namespace or use.own_namespace
     row.executions = (row.executions or 0) + use.executions
     row.processes = (row.processes or 0) + use.processes
     row.cpu_time += use.cpu_time
@@ -456,6 +494,8 @@ def _add(row: ExecutableRow, use: ExecutableUse) -> None:
     row.failures = (row.failures or 0) + use.failures
     # The peak is that of one process: the maximum over the nodes, not the sum.
     row.peak_memory_bytes = max(row.peak_memory_bytes or 0, use.peak_memory) or None
+    row.gpu_time = ((row.gpu_time or 0) + use.gpu_time) or None
+    row.gpu_memory_peak_bytes = max(row.gpu_memory_peak_bytes or 0, use.gpu_memory_peak) or None
 
 
 #: The batch script precedes the steps that it starts; the external step is last.

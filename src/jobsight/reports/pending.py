@@ -9,38 +9,101 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, build_report, display_id, job_row, scheduler_facts
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
 from jobsight.reports.units import format_time
-from jobsight.store.read.queries import RunNotFound
+from jobsight.store.read.queries import COUNT_LIMIT, Position, RunNotFound
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 
 if TYPE_CHECKING:
     from jobsight.scheduler.records import JobRecord
     from jobsight.store.store import Store
 
+#: Rows that a list can skip by number; a cursor leads further.
+MAX_OFFSET = 10_000
+CURSOR_PATTERN = "^(p[0-9]{1,9}|[0-9]{1,19}-[0-9]{1,18})$"
+_CURSOR = re.compile(r"p(\d{1,9})|(\d{1,19})-(\d{1,18})", re.ASCII)
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
-def list_jobs(
-    store: Store, *, now: int, limit: int, offset: int = 0, **filters: Any
-) -> list[JobRow]:
-    """The rows of a list of jobs: runs, or with the state PENDING the jobs that wait as well."""
+class JobPage(NamedTuple):
+    """Some rows of a list of jobs."""
+
+    rows: list[JobRow]
+    #: Where the next page begins; None at the end of the list.
+    next: Cursor | None
+    #: Jobs on all pages. Not more than ``COUNT_LIMIT`` runs are counted.
+    total: int
+    total_exact: bool
+
+
+class Cursor(NamedTuple):
+    """A place in a list of jobs: after so many that wait, or after a run."""
+
+    pending: int = 0
+    run: Position | None = None
+
+    def __str__(self) -> str:
+        return f"p{self.pending}" if self.run is None else f"{self.run.start}-{self.run.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor of a text, or :class:`ValueError`."""
+        match = _CURSOR.fullmatch(text)
+        if match is None:
+            raise ValueError("expected a cursor as the page before gave it")
+        if match[1]:
+            return cls(int(match[1]))
+        return cls(0, Position(min(int(match[2]), 2**63 - 1), int(match[3])))
+
+
+def list_page(
+    store: Store,
+    *,
+    now: int,
+    limit: int,
+    offset: int = 0,
+    cursor: Cursor | None = None,
+    **filters: Any,
+) -> JobPage:
+    """A page of a list of jobs: runs, or with the state PENDING the jobs that wait as well.
+
+    It begins at the cursor, or after ``offset`` jobs if none is given.
+    """
     waiting = _pending(store, **filters)
-    rows = [_pending_row(record) for record in waiting[offset : offset + limit]]
+    position = None if cursor is None else cursor.run
+    first = offset if cursor is None else cursor.pending if position is None else len(waiting)
+    rows = [_pending_row(record) for record in waiting[first : first + limit]]
+    following: Cursor | None = Cursor(first + limit)
+    if first + limit >= len(waiting):
+        skipped = max(first - len(waiting), 0)
+        wanted = limit - len(rows)
+        # One more than is shown: it tells whether there is a next page.
+        runs, count = store.page_of_runs(
+            limit=wanted + 1, offset=skipped, after=position, **filters
+        )
+        rows += [job_row(run, now) for run in runs[:wanted]]
+        if len(runs) <= wanted:
+            following = None
+        elif wanted:
+            last = runs[wanted - 1]
+            following = Cursor(run=Position(last.start, last.id))
+    else:
+        count = store.count_runs(**filters)
+    exact = count <= COUNT_LIMIT
+    return JobPage(rows, following, len(waiting) + min(count, COUNT_LIMIT), exact)
+
+
+def list_jobs(store: Store, *, now: int, limit: int, **filters: Any) -> list[JobRow]:
+    """The first rows of a list of jobs."""
+    waiting = _pending(store, **filters)
+    rows = [_pending_row(record) for record in waiting[:limit]]
     if len(rows) < limit:
-        others = max(offset - len(waiting), 0)
-        runs = store.runs(limit=limit - len(rows), offset=others, **filters)
-        rows += [job_row(run, now) for run in runs]
+        rows += [job_row(run, now) for run in store.runs(limit=limit - len(rows), **filters)]
     return rows
-
-
-def count_jobs(store: Store, **filters: Any) -> int:
-    """How many jobs :func:`list_jobs` has on all its pages."""
-    return len(_pending(store, **filters)) + store.count_runs(**filters)
 
 
 def find_report(
@@ -76,9 +139,10 @@ def _pending(
     account: str | None = None,
     search: str | None = None,
     since: int | None = None,
+    unused_gpus: bool = False,
 ) -> list[JobRecord]:
     """The waiting jobs that pass the filter, the latest submission first."""
-    if state != "PENDING" or since is not None:
+    if state != "PENDING" or since is not None or unused_gpus:
         return []
     records = [
         record
@@ -160,6 +224,7 @@ def _pending_row(record: JobRecord) -> JobRow:
         memory_kernel_peak_bytes=None,
         memory_share=None,
         provisional=False,
+        requested_gpus=info.gpus,
     )
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import difflib
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import field
 
-from jobsight.model import Coverage, JobInfo
+from jobsight.model import Coverage, JobInfo, real_signal
 from jobsight.reports.units import format_count, format_share
 from jobsight.util.outer import Duration, Time
 
@@ -69,6 +69,8 @@ class ExecutableRow(msgspec.Struct, kw_only=True):
     kind: Literal["executable", "path unknown", "remainder"]
     #: Bytes that are not printable UTF-8 are written as \xNN.
     path: str
+    #: The path is that of a mount namespace other than the node's, such as that of a container.
+    own_namespace: bool
     executions: int | None
     processes: int | None
     cpu_time: Duration = field(name="cpu_seconds")
@@ -82,6 +84,101 @@ class ExecutableRow(msgspec.Struct, kw_only=True):
     #: The peak of the largest single process.
     peak_memory_bytes: int | None
     failures: int | None
+    #: The active time of the run's GPUs, attributed to the processes of the executable.
+    gpu_time: Duration | None = field(default=None, name="gpu_seconds")
+    #: The share of the GPU time of all executables.
+    gpu_share: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+
+
+#: What a share of use stands for: busy multiprocessors, or the time in which any kernel ran.
+GpuMeasure: TypeAlias = Literal["multiprocessors", "utilization", "mixed"]
+
+
+class GpuFaultRow(msgspec.Struct, kw_only=True):
+    """Errors of one kind that a GPU reported while the run held it."""
+
+    kind: str
+    #: The number of an Xid error.
+    code: int | None
+    count: int
+    last: Time
+
+
+class GpuRow(msgspec.Struct, kw_only=True):
+    """One GPU, or one MIG instance, of a run. Shares are means over the time it was held."""
+
+    node: str
+    #: The index that nvidia-smi shows; 0:1 is a MIG instance.
+    gpu: str
+    model: str
+    uuid: str
+    #: Of a MIG instance: its GPU.
+    parent: str | None
+    held: Duration = field(name="held_seconds")
+    #: Whether a process of the run ever used it; null if that is not known.
+    used: bool | None
+    #: Other jobs used it at the same time: the figures of this run are estimates.
+    shared: bool
+    #: How much of it was used, by the measure.
+    used_share: float | None
+    measure: GpuMeasure | None
+    #: The time in which any kernel ran, however small.
+    utilization_share: float | None
+    #: Multiprocessors that were busy.
+    multiprocessor_share: float | None
+    #: Warps, of those that the multiprocessors can hold.
+    occupancy_share: float | None
+    tensor_share: float | None
+    fp64_share: float | None
+    fp32_share: float | None
+    fp16_share: float | None
+    #: Bandwidth of the GPU's memory.
+    bandwidth_share: float | None
+    memory_mean_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_total_bytes: int | None
+    energy_joules: float | None
+    pcie_received_bytes: int | None
+    pcie_sent_bytes: int | None
+    nvlink_received_bytes: int | None
+    nvlink_sent_bytes: int | None
+    #: With reduced clocks, by reason; null if not known.
+    throttled_seconds: dict[str, float] | None
+    #: Null if not known.
+    faults: list[GpuFaultRow] | None
+    #: By group of figures: "activity", "profile", "memory", "energy", "pcie", "nvlink",
+    #: "throttling", "faults".
+    coverage: dict[str, RunCoverage]
+
+
+class GpuTotals(msgspec.Struct, kw_only=True):
+    """The GPUs of a run together."""
+
+    requested_gpus: int | None
+    #: GPUs that the nodes reported; those known to be used, and those never used.
+    count: int
+    used_count: int
+    unused_count: int
+    shared_count: int
+    #: Summed over the GPUs: held, the part of it for which the use is known, and used.
+    held: Duration | None = field(name="held_seconds")
+    measured: Duration | None = field(name="measured_seconds")
+    used: Duration | None = field(name="used_seconds")
+    #: Used of measured time, by the measure.
+    used_share: float | None
+    measure: GpuMeasure | None
+    utilization_share: float | None
+    #: The mean of one GPU, and the highest of any GPU with the memory of that one.
+    memory_mean_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_total_bytes: int | None
+    energy_joules: float | None
+    #: Whether the GPUs are known to be those of the run; null if no node said so.
+    coverage: RunCoverage | None
+    #: What was held and used as a sentence, and what the figures mean.
+    text: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 class NodeRow(msgspec.Struct, kw_only=True):
@@ -184,6 +281,10 @@ class JobReport(msgspec.Struct, kw_only=True):
     steps: list[StepRow] = field(default_factory=list)
     #: None if no scheduler has reported the job.
     scheduler: SchedulerFacts | None = None
+    #: None for a run without GPUs.
+    gpu: GpuTotals | None = None
+    #: By node and index.
+    gpus: list[GpuRow] = field(default_factory=list)
 
     @property
     def pending(self) -> bool:
@@ -231,6 +332,9 @@ GROUPS = {
     "io": "I/O",
     "executables": "Split by executable",
 }
+
+#: Further groups that only runs with GPUs have.
+GPU_GROUPS = {"gpu": "GPUs of the job", "gpu_programs": "GPU time by executable"}
 
 _WORST_FIRST = ("failed", "missing", "estimate", "exact")
 
@@ -334,6 +438,17 @@ def executables_note(
     return _close(f"{text}; {coverage.reason}" if coverage.reason else text)
 
 
+def own_namespace_note(executables: int) -> list[str]:
+    """A sentence about paths that were not seen in the node's own mount namespace."""
+    if not executables:
+        return []
+    are = "executable has a path" if executables == 1 else "executables have paths"
+    return [
+        f"Paths: {format_count(executables)} {are} as seen in the mount namespace of the process, "
+        "such as that of a container; the same path on the node may be another file."
+    ]
+
+
 def group_note(group: str, coverage: Coverage) -> str:
     """A sentence about the coverage of a group."""
     quality = quality_text(coverage.quality)
@@ -341,7 +456,12 @@ def group_note(group: str, coverage: Coverage) -> str:
         quality += f" covering {format_share(coverage.time_share)} of the time"
     if coverage.events_lost:
         quality += f", {format_count(coverage.events_lost)} readings lost"
-    return _sentence(GROUPS.get(group, group.capitalize()), quality, coverage.reason)
+    return _sentence(group_title(group), quality, coverage.reason)
+
+
+def group_title(group: str) -> str:
+    """The name of a group of figures."""
+    return (GROUPS | GPU_GROUPS).get(group, group.capitalize())
 
 
 def quality_text(quality: str) -> str:
@@ -392,9 +512,6 @@ _TONES = {
     "CANCELLED": "warn",
 }
 
-#: The highest signal of Linux.
-MAX_SIGNAL = 64
-
 #: States in which a job still holds its resources.
 ACTIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"})
 
@@ -429,11 +546,6 @@ def describe_state(state: str, exit_code: int | None, exit_signal: int | None) -
         joint = " with" if state.upper() == "FAILED" else ","
         return f"{text}{joint} exit code {exit_code}"
     return text
-
-
-def real_signal(number: int | None) -> int | None:
-    """The number if it is a signal. Slurm writes 0:125 for a job that ran out of memory."""
-    return number if number is not None and 0 < number <= MAX_SIGNAL else None
 
 
 def tone_of(state: str) -> str:

@@ -22,13 +22,22 @@ from rich.table import Table
 from rich.text import Text
 
 from jobsight.reports.build import has_steps, is_out_of_memory, total
-from jobsight.reports.report import ExecutableRow, JobReport, SchedulerFacts, StepRow, tone_of
+from jobsight.reports.gpu import MANY, gpu_groups, gpu_remark, gpu_tone
+from jobsight.reports.report import (
+    ExecutableRow,
+    GpuTotals,
+    JobReport,
+    SchedulerFacts,
+    StepRow,
+    tone_of,
+)
 from jobsight.reports.units import (
     UNKNOWN,
     format_bytes,
     format_cores,
     format_count,
     format_duration,
+    format_energy,
     format_share,
     format_time,
 )
@@ -41,6 +50,9 @@ MIN_WIDTH = 64
 _BAR_WIDTH = 24
 _MAX_ROWS = 12
 _MAX_NODES = 16
+_GPU_BAR = 12
+_MAX_REMARKS = 4
+_GPU_STYLES = {"bad": "red", "warn": "yellow"}
 
 _TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
 _MARKS = {"exact": "=", "estimate": "~", "failed": "!", "missing": "-"}
@@ -75,6 +87,8 @@ def render_report(report: JobReport, console: Console, *, all_rows: bool = False
         parts += [Text(), *_figures(report, width)]
     if report.scheduler is not None:
         parts += _scheduler_lines(report, report.scheduler, width)
+    if report.gpu is not None and not report.pending:
+        parts += [Text(), *_gpus(report, report.gpu, width, blocks, all_rows)]
     if report.executables:
         parts += [Text(), _executables(report, width, all_rows)]
     if has_steps(report.steps):
@@ -266,11 +280,76 @@ def _line(name: str, text: str, width: int) -> Text:
     return Text.assemble((f"{name:<9}", "dim"), "\n".join([first, *(" " * 9 + o for o in others)]))
 
 
+def _gpus(
+    report: JobReport, totals: GpuTotals, width: int, blocks: bool, all_rows: bool
+) -> Iterator[RenderableType]:
+    """The GPUs, one line each; many of them by what they did, those that were never used first."""
+    style = "bold red" if totals.unused_count else "bold"
+    yield Text.assemble(("GPUs", "bold"), "     ", (fit(totals.text, width - 9), style))
+    if report.gpus:
+        yield _gpu_table(report, width, blocks, all_rows)
+        remarks = [
+            f"{row.node} GPU {row.gpu}: {text}" for row in report.gpus if (text := gpu_remark(row))
+        ]
+        shown = remarks if all_rows else remarks[:_MAX_REMARKS]
+        for remark in shown:
+            yield Text(fit(readable_text(remark), width), style="yellow")
+        if len(shown) < len(remarks):
+            yield Text(f"{len(remarks) - len(shown)} more remarks (--all shows them)", style="dim")
+    for note in totals.notes:
+        yield Text("\n".join(textwrap.wrap(readable_text(note), width)), style="dim")
+
+
+def _gpu_table(report: JobReport, width: int, blocks: bool, all_rows: bool) -> Table:
+    rows = report.gpus
+    one_node = len({row.node for row in rows}) == 1
+    if len(rows) <= MANY or all_rows:
+        table = _Table("GPU", "Used", " " * _GPU_BAR, "Utilization", "Memory", "Energy")
+        for row in sorted(rows, key=lambda row: row.used is not False):
+            place = f"GPU {row.gpu}" if one_node else f"{row.node} {row.gpu}"
+            table.add(
+                partial(_node_name, readable_text(f"{place}  {row.model}".rstrip())),
+                "never" if row.used is False else format_share(row.used_share),
+                _gpu_bar(row.used_share, blocks),
+                format_share(row.utilization_share),
+                f"{format_bytes(row.memory_peak_bytes)} of {format_bytes(row.memory_total_bytes)}",
+                format_energy(row.energy_joules),
+                style=_GPU_STYLES.get(gpu_tone(row)),
+            )
+        return table.render(width)
+    table = _Table("GPUs", "Used", " " * _GPU_BAR, "Memory", "Energy")
+    for group in gpu_groups(rows):
+        places = ", ".join(f"{row.node}:{row.gpu}" for row in group.rows[:3])
+        more = ", ..." if len(group.rows) > 3 else ""
+        table.add(
+            partial(
+                _node_name,
+                readable_text(f"{len(group.rows)} {group.title}  {places}{more}"),
+            ),
+            format_share(group.used_share),
+            _gpu_bar(group.used_share, blocks),
+            format_bytes(group.memory_peak_bytes),
+            format_energy(group.energy_joules),
+            style=_GPU_STYLES.get(gpu_tone(group.rows[0])),
+        )
+    return table.render(width)
+
+
+def _gpu_bar(share: float | None, blocks: bool) -> str:
+    if share is None:
+        return " " * _GPU_BAR
+    filled = min(max(round(share * _GPU_BAR), int(share > 0)), _GPU_BAR)
+    full, empty = ("█", "░") if blocks else ("#", ".")
+    return full * filled + empty * (_GPU_BAR - filled)
+
+
 def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
     rows = report.executables
     named = [row for row in rows if row.kind != "remainder"]
     shown = named if all_rows or len(named) <= _MAX_ROWS + 1 else named[:_MAX_ROWS]
-    table = _Table("Executable", "Runs", "CPU time", "Share", "Peak memory")
+    on_gpus = any(row.gpu_time for row in rows)
+    titles = ("GPU time",) if on_gpus else ()
+    table = _Table("Executable", "Runs", "CPU time", "Share", *titles, "Peak memory")
     for row in shown:
         # Mark an estimate in its row as well as in the notes below.
         mark = "~" if row.cpu_estimated * 100 > row.cpu_time else ""
@@ -279,6 +358,7 @@ def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
             format_count(row.executions),
             f"{mark}{format_duration(row.cpu_time)}",
             format_share(row.cpu_share),
+            *([format_duration(row.gpu_time)] if on_gpus else []),
             format_bytes(row.peak_memory_bytes),
         )
     rest = named[len(shown) :]
@@ -288,6 +368,7 @@ def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
             format_count(sum(row.executions or 0 for row in rest)),
             format_duration(sum(row.cpu_time for row in rest)),
             format_share(sum(row.cpu_share or 0 for row in rest)),
+            *([format_duration(total(row.gpu_time for row in rest))] if on_gpus else []),
             UNKNOWN,
         )
     for row in rows:
@@ -297,6 +378,7 @@ def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
                 UNKNOWN,
                 format_duration(row.cpu_time),
                 format_share(row.cpu_share),
+                *([UNKNOWN] if on_gpus else []),
                 UNKNOWN,
                 style="yellow" if (row.cpu_share or 0) > 0.05 else "dim",
             )
@@ -305,6 +387,8 @@ def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
 
 def _executable_name(row: ExecutableRow, space: int) -> Text:
     suffix = " (path unknown)" if row.kind == "path unknown" else ""
+    if row.own_namespace:
+        suffix = " (own namespace)"
     path = Text(fit_path(row.path, space - len(suffix)))
     path.append(suffix, style="dim")
     return path
@@ -429,6 +513,7 @@ class _Table:
 
 
 _CPU_LOW = 0.5
+_GPU_LOW = 0.2
 _MEMORY_NEAR = 0.9
 _MEMORY_FULL = 0.98
 
@@ -447,6 +532,8 @@ class Gauge(NamedTuple):
 def gauges(report: JobReport) -> list[Gauge]:
     """The bars of a report; time only if there is a limit."""
     bars = [_cpu(report), _memory(report)]
+    if report.gpu is not None:
+        bars.append(_gpu(report.gpu))
     if report.time.requested:
         elapsed = format_duration(report.time.elapsed)
         ended = report.state.upper() == "TIMEOUT"
@@ -476,6 +563,19 @@ def _cpu(report: JobReport) -> Gauge:
     if cpu.share < _CPU_LOW:
         return Gauge("CPU", cpu.share, text, "low", "yellow")
     return Gauge("CPU", cpu.share, text, "", "green")
+
+
+def _gpu(totals: GpuTotals) -> Gauge:
+    if totals.used_share is None:
+        return Gauge("GPU", None, totals.text, "", "yellow")
+    measure = {"multiprocessors": "multiprocessors busy", "utilization": "utilization"}
+    noun = "GPU" if totals.count == 1 else "GPUs"
+    text = f"of {format_count(totals.count)} {noun}, {measure.get(totals.measure or '', 'used')}"
+    if totals.unused_count:
+        verdict = f"{totals.unused_count} of {totals.count} never used"
+        return Gauge("GPU", totals.used_share, text, verdict, "red")
+    low = totals.used_share < _GPU_LOW
+    return Gauge("GPU", totals.used_share, text, "low" if low else "", "yellow" if low else "green")
 
 
 def _memory(report: JobReport) -> Gauge:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, tzinfo
+from typing import TypeGuard, TypeVar
 
 from jobsight.model import SECOND
 
-#: An unknown value; never shown as 0.
+#: A value that is unknown or not finite; never shown as 0.
 UNKNOWN = "-"
+_Number = TypeVar("_Number", int, float)
 
 _MINUTE = 60
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
 
+_KILOWATT_HOUR = 3.6e6
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def is_known(value: _Number | None) -> TypeGuard[_Number]:
+    """Whether there is a number to show: neither None nor NaN nor infinity."""
+    return value is not None and math.isfinite(value)
 
 
 def format_bytes(size: float | None) -> str:
     """Format a size in binary units with three significant digits: 1.46 GiB, 300 MiB, 12 B."""
-    if size is None:
+    if not is_known(size):
         return UNKNOWN
     value, unit = float(size), 0
     # 1023.5 KiB would be formatted as "1024 KiB"; with three digits it is 1.00 MiB.
@@ -28,9 +38,20 @@ def format_bytes(size: float | None) -> str:
     return f"{_three_digits(value, integer=unit == 0)} {_BINARY[unit]}"
 
 
+def format_energy(joules: float | None) -> str:
+    """Format an energy: 480 J, 36.0 kJ, 1.39 kWh."""
+    if not is_known(joules):
+        return UNKNOWN
+    if abs(joules) < 999.5:
+        return f"{_three_digits(float(joules), integer=True)} J"
+    if abs(joules) < 0.1 * _KILOWATT_HOUR:
+        return f"{_three_digits(joules / 1000)} kJ"
+    return f"{_three_digits(joules / _KILOWATT_HOUR)} kWh"
+
+
 def format_byte_rate(rate: float | None) -> str:
     """Format bytes per second: 12.0 MiB/s."""
-    return UNKNOWN if rate is None else f"{format_bytes(rate)}/s"
+    return f"{format_bytes(rate)}/s" if is_known(rate) else UNKNOWN
 
 
 def format_duration(duration: int | None) -> str:
@@ -59,7 +80,7 @@ def format_duration(duration: int | None) -> str:
 
 def format_share(share: float | None) -> str:
     """Format a share of 1 in per cent: 97.3 %, 0.04 %, 100 %."""
-    if share is None:
+    if not is_known(share):
         return UNKNOWN
     percent = share * 100
     if 0 < percent < 0.01:
@@ -76,14 +97,14 @@ def format_share(share: float | None) -> str:
 
 def format_count(count: float | None) -> str:
     """Format a count with separated thousands: 12,345."""
-    if count is None:
+    if not is_known(count):
         return UNKNOWN
     return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.2f}"
 
 
 def format_cores(cores: float | None) -> str:
     """Format a mean number of busy CPUs: 3.2, 0.04, < 0.001, 128."""
-    if cores is None:
+    if not is_known(cores):
         return UNKNOWN
     if 0 < cores < 0.001:
         return "< 0.001"

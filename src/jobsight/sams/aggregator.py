@@ -16,6 +16,7 @@ import msgspec
 from jobsight.model import JobInfo
 from jobsight.sams.convert import info_of, part_of
 from jobsight.sams.reader import Entry, Reader
+from jobsight.store.write.bounds import limit_info
 from jobsight.store.write.intake import Intake
 from jobsight.store.write.validation import BatchError
 
@@ -97,7 +98,10 @@ class Aggregator:
 def _info(entry: Entry, cluster: str) -> JobInfo:
     if entry.sacct_info is not None:
         return entry.sacct_info
-    return info_of(entry.record, cluster, entry.interval.end)
+    info, excesses = limit_info(info_of(entry.record, cluster, entry.interval.end))
+    for excess in excesses:
+        logger.warning("job %d: stored without its %s, which %s", info.job_id, *excess)
+    return info
 
 
 def _jobs(infos: Iterable[JobInfo]) -> list[JobInfo]:

@@ -11,11 +11,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobPart, JobTotals, Sighting
+from jobsight.model import (
+    SAMS_SOURCE,
+    SECOND,
+    Coverage,
+    ExecutableUse,
+    JobInfo,
+    JobPart,
+    JobTotals,
+    Sighting,
+)
 from jobsight.sams.record import LATEST, RecordError, SamsRecord
 
-#: The source of a run that only a SAMS record describes; records of the scheduler take precedence.
-SOURCE: Final = "SAMS record"
 _EPOCH: Final = "sams"
 
 #: How far the first process may lie before and after the start given by Slurm. Beyond that the
@@ -104,7 +111,7 @@ def part_of(record: SamsRecord, interval: Interval, cluster: str) -> JobPart:
         epoch=_EPOCH,
         totals=JobTotals(
             time=interval.end,
-            cpu_source=SOURCE,
+            cpu_source=SAMS_SOURCE,
             cpu_time=cpu_user + cpu_system,
             cpu_user=cpu_user,
             cpu_system=cpu_system,
@@ -136,7 +143,7 @@ def info_of(record: SamsRecord, cluster: str, end: int | None) -> JobInfo:
     return JobInfo(
         cluster=cluster,
         job_id=record.job_id,
-        source=SOURCE,
+        source=SAMS_SOURCE,
         name=info.name,
         user=info.user,
         uid=info.uid,

@@ -25,6 +25,7 @@ from jobsight.sams.convert import interval_of
 from jobsight.sams.reader import MAX_PROGRAMS, MAX_RECORDS, Entry
 from jobsight.sams.record import EARLIEST, LATEST, SamsRecord, SlurmInfo
 from jobsight.store.store import Store
+from jobsight.util.urls import without_credentials
 
 _MAGIC: Final = b"SQLite format 3\x00"
 _MYSQL: Final = ("mysql://", "mariadb://")
@@ -159,6 +160,11 @@ class SamsDatabase:
                     "WHERE schemaname = ANY (current_schemas(false))"
                 )
             tables = {str(name) for (name,) in self._select(listing)}
+        except ValueError:
+            raise JobsightError(
+                f"{self.name}: is not the URL of a database; expected postgresql://user@host/name "
+                "or mysql://user@host/name"
+            ) from None
         except self._errors as error:
             raise self._unreadable(error) from None
         for schema in (_SHARDS, _SECOND):
@@ -304,7 +310,13 @@ def _open_sqlite(file: Path) -> sqlite3.Connection:
 def _open_postgresql(url: str) -> Any:
     # Imported only where it is used.
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
 
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # The library's message contains the URL with its password.
+        raise ValueError from None
     connection = psycopg.connect(url)
     connection.read_only = True
     return connection
@@ -345,9 +357,7 @@ def database_name(location: Path | str) -> str:
     """The location of a database without its password."""
     if isinstance(location, Path):
         return str(location)
-    parts = urlsplit(location)
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=host, query="").geturl()
+    return without_credentials(location)
 
 
 def _text(value: object) -> str | None:

@@ -1,6 +1,8 @@
 """The directory trees of the aggregator: incoming records, archived ones, and refused ones.
 
-A file is moved by one rename, so it is always complete and in exactly one of the trees.
+A file is moved by one rename, so it is always complete and in exactly one of the trees. Users may
+write into the incoming tree and exchange what is there at any moment, so files are read and moved
+by the descriptors of their directories, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from jobsight.errors import JobsightError
 from jobsight.model import format_start
 from jobsight.sams.record import RecordError
 from jobsight.sams.settings import LoaderSettings
+from jobsight.util.directories import in_directory, open_below
 from jobsight.util.durable import temporary_name, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -28,7 +31,6 @@ LOCK: Final = ".sams-aggregator.lock"
 REASON: Final = ".reason"
 #: Follows no symbolic link and waits for no writer of a FIFO.
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MAX_OPEN: Final = 64
 
 
@@ -59,13 +61,17 @@ class _Directories:
         """The descriptor of a subdirectory, "" for the root; valid until many others are opened."""
         descriptor = self._descriptors.get(directory)
         if descriptor is None:
-            path = os.path.join(self._root, directory)
             if self._make:
-                os.makedirs(path, exist_ok=True)
+                os.makedirs(self._root, exist_ok=True)
             if len(self._descriptors) >= _MAX_OPEN:
                 os.close(self._descriptors.pop(next(iter(self._descriptors))))
-            descriptor = self._descriptors[directory] = os.open(path, _DIRECTORY_FLAGS)
+            descriptor = open_below(self._root, directory, make=self._make)
+            self._descriptors[directory] = descriptor
         return descriptor
+
+    def path(self, file: RecordFile, name: str | None = None) -> str:
+        """The path of a file by the descriptor of its directory."""
+        return str(in_directory(self.descriptor(file.directory), name or file.name))
 
     def __del__(self) -> None:
         for descriptor in self._descriptors.values():
@@ -83,6 +89,7 @@ class Inbox:
         self._max_size = settings.max_size
         self._sources = _Directories(self._in)
         self._archives = _Directories(self._archive, make=True)
+        self._errors = _Directories(self._error, make=True)
 
     @property
     def lock(self) -> Path:
@@ -98,9 +105,10 @@ class Inbox:
         return files
 
     def _walk(self, directory: str) -> Iterator[RecordFile]:
-        others = {os.path.realpath(self._archive), os.path.realpath(self._error)}
+        others = {_identity(self._archive), _identity(self._error)}
         try:
-            entries = list(os.scandir(os.path.join(self._in, directory)))
+            with os.scandir(self._sources.descriptor(directory)) as iterator:
+                entries = list(iterator)
         except OSError as error:
             path = os.path.join(self._in, directory)
             logger.error("%s: cannot be read: %s", path, error.strerror)
@@ -109,18 +117,25 @@ class Inbox:
             # A name that begins with a dot is incomplete.
             if entry.name.startswith("."):
                 continue
+            path = os.path.join(directory, entry.name)
             if entry.is_file(follow_symlinks=False):
                 yield RecordFile(directory, entry.name)
             elif entry.is_dir(follow_symlinks=False):
-                if os.path.realpath(entry.path) not in others:
-                    yield from self._walk(os.path.join(directory, entry.name))
+                if _identity(os.path.join(self._in, path)) not in others:
+                    yield from self._walk(path)
             else:
-                logger.warning("%s: is not a regular file and is left there", entry.path)
+                logger.warning(
+                    "%s: is not a regular file and is left there", os.path.join(self._in, path)
+                )
 
     def read(self, file: RecordFile) -> bytes | None:
         """The content of a file; None if it no longer exists."""
         try:
             directory = self._sources.descriptor(file.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            # Its directory was removed or exchanged since it was listed.
+            return None
+        try:
             descriptor = os.open(file.name, _READ_FLAGS, dir_fd=directory)
         except FileNotFoundError:
             return None
@@ -153,8 +168,7 @@ class Inbox:
         """Move a stored file; ``changed`` is its content as completed by sacct."""
         if changed is None and self._rename(file):
             return
-        source = os.path.join(self._in, file.directory, file.name)
-        target = self._target(self._archive, file)
+        source, target = self._sources.path(file), self._archives.path(file)
         if os.path.lexists(target):
             target = _free_name(target, source if changed is None else changed, start)
         if changed is None:
@@ -172,21 +186,20 @@ class Inbox:
         try:
             os.rename(file.name, file.name, src_dir_fd=source, dst_dir_fd=archive)
         except OSError:
-            # The caller tries again with complete paths, which an error then contains.
+            # Such as another file system.
             return False
         return True
 
     def refuse(self, file: RecordFile, reason: str) -> None:
         """Move a file that cannot be stored, and write the reason next to it."""
         logger.error("%s: %s", os.path.join(self._in, str(file)), reason)
-        source = os.path.join(self._in, file.directory, file.name)
-        target = self._target(self._error, file)
+        source, target = self._sources.path(file), self._errors.path(file)
         number = 1
         while os.path.lexists(target):
             if _same(target, source):
                 break
             number += 1
-            target = self._target(self._error, file._replace(name=f"{file.name}.{number}"))
+            target = self._errors.path(file, f"{file.name}.{number}")
         # The reason first, so that no refused file is without one.
         sentence = f"{reason}\n".encode("utf-8", "backslashreplace")
         write_atomically(Path(target + REASON), sentence)
@@ -195,10 +208,14 @@ class Inbox:
         except FileNotFoundError:
             os.unlink(target + REASON)
 
-    def _target(self, tree: str, file: RecordFile) -> str:
-        directory = os.path.join(tree, file.directory)
-        os.makedirs(directory, exist_ok=True)
-        return os.path.join(directory, file.name)
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of a directory; None if there is none."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _leading_number(name: str) -> int:
@@ -219,6 +236,8 @@ def _free_name(target: str, source: str | bytes, start: int) -> str:
 def _same(file: str, other: str | bytes) -> bool:
     try:
         if isinstance(other, str):
+            if not stat.S_ISREG(os.stat(other, follow_symlinks=False).st_mode):
+                return False
             other = Path(other).read_bytes()
         return os.path.getsize(file) == len(other) and Path(file).read_bytes() == other
     except OSError:

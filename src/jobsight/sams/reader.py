@@ -157,6 +157,7 @@ class Reader:
         if not incomplete or self._fallback is None:
             return
         # Imported here: the module is large, and most sites never query sacct.
+        from jobsight.store.write.bounds import limit_info
         from jobsight.store.write.validation import check_info
 
         replies = self._fallback().infos([parsed.record for parsed in incomplete])
@@ -165,6 +166,7 @@ class Reader:
             try:
                 if isinstance(reply, RecordError):
                     raise reply
+                reply, _ = limit_info(reply)
                 check_info(reply, self._cluster)
             except JobsightError as error:
                 if known is None:

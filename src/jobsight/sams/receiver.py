@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import logging
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -25,6 +27,8 @@ from jobsight.errors import JobsightError
 from jobsight.model import format_start
 from jobsight.sams.convert import interval_of
 from jobsight.sams.record import MAX_SIZE, RecordError, parse_job_id, parse_record
+from jobsight.server.connections import ConnectionLimits
+from jobsight.util.directories import in_directory, open_below
 from jobsight.util.durable import sync_directory
 
 logger = logging.getLogger(__name__)
@@ -35,11 +39,22 @@ READ_TIMEOUT: Final = 60.0
 #: Bytes of all bodies held concurrently; beyond it clients get 503.
 MEMORY_BUDGET: Final = 256 * 2**20
 
+#: Every connection comes from nginx, which knows the clients.
+LIMITS: Final = ConnectionLimits(
+    connections=1024,
+    connections_per_address=1024,
+    header_timeout=30,
+    body_timeout=300,
+    response_timeout=60,
+)
+
 #: Above the limit of 512 MiB in the nginx configuration that SAMS documents.
 _MAX_DISCARDED: Final = 600 * 2**20
 
-#: Bytes of a file name; a start may be appended, and file systems end at 255.
+#: Bytes of a file name; a start and a digest may be inserted, and file systems end at 255.
 _MAX_NAME: Final = 220
+#: Hexadecimal digits of the digest in a name.
+_DIGEST: Final = 16
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 #: SAMS's documentation puts the job id divided by this where its receiver expects the job id.
 _DOCUMENTED_HASH: Final = 1000
@@ -167,10 +182,16 @@ class IncomingDirectory:
 
     def write(self, name: str, job_id: int, data: bytes) -> str:
         """Write a record durably and atomically; returns its name. An OSError leaves no file."""
-        directory = self._base
-        if self._hash_size:
-            directory = directory / str(job_id // self._hash_size)
-        directory.mkdir(parents=True, exist_ok=True)
+        self._base.mkdir(parents=True, exist_ok=True)
+        below = str(job_id // self._hash_size) if self._hash_size else ""
+        owners = {0, os.geteuid(), self._base.stat().st_uid}
+        descriptor = open_below(str(self._base), below, make=True, owners=owners)
+        try:
+            return self._write(in_directory(descriptor, "."), name, data)
+        finally:
+            os.close(descriptor)
+
+    def _write(self, directory: Path, name: str, data: bytes) -> str:
         # A temporary name per post: two posts of one file must not write to the same file.
         temporary = directory / f".{secrets.token_hex(8)}.new"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -187,10 +208,12 @@ class IncomingDirectory:
 
 
 def _link(temporary: Path, name: str, data: bytes) -> str:
-    """Give the file its name. An existing file stays: a requeued job's has the same name."""
-    number = 0
-    free = name
-    while True:
+    """Give the file its name. An existing file stays: a requeued job's has the same name.
+
+    The names depend on the content, so that a repeated post is recognised, and many posts of one
+    name need no search for a free number.
+    """
+    for free in _names(name, data):
         target = temporary.with_name(free)
         try:
             os.link(temporary, target, follow_symlinks=False)
@@ -198,8 +221,16 @@ def _link(temporary: Path, name: str, data: bytes) -> str:
         except FileExistsError:
             if _has_content(target, data):
                 return free
-        number += 1
-        free = with_start(name, _start(data), number)
+    raise AssertionError("unreachable: the names do not end")
+
+
+def _names(name: str, data: bytes) -> Iterator[str]:
+    yield name
+    start = _start(data)
+    yield with_start(name, start)
+    yield with_start(name, f"{start}.{hashlib.sha256(data).hexdigest()[:_DIGEST]}")
+    while True:
+        yield with_start(name, f"{start}.{secrets.token_hex(_DIGEST // 2)}")
 
 
 def _start(data: bytes) -> str:

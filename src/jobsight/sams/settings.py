@@ -26,8 +26,9 @@ from jobsight.config.load import load_settings
 from jobsight.config.settings import ExportSettings, Settings
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE
-from jobsight.text import file_text
+from jobsight.text import file_text, yaml_reason
 from jobsight.util.logging import parse_level
+from jobsight.util.urls import without_credentials
 
 SECTION: Final = "sams.collector"
 #: The spelling in SAMS's README.
@@ -50,7 +51,7 @@ def read_tree(file: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{file}: {yaml_reason(error)}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: contains no sections; expected {SECTION}")
     _keep_umask_as_written(text, tree)
@@ -224,7 +225,10 @@ class LoaderSettings(msgspec.Struct, kw_only=True):
 class AggregatorSettings(msgspec.Struct, kw_only=True):
     loaders: list[LoaderSettings]
     store: str
+    #: Empty if neither file has it.
     cluster: str
+    #: jobsight's own settings.
+    own: Settings
     log: LogSettings
     warnings: list[str]
     #: Where the data are stored, for readers who expect SAMS's databases.
@@ -270,13 +274,14 @@ def load_aggregator(file: Path | str, own: Settings | None = None) -> Aggregator
         cluster = cluster or database.cluster or database.clustername
         old = database.location(password=False)
         notes.append(
-            f"{name}: records are stored in {location}"
+            f"{name}: records are stored in {without_credentials(location)}"
             + (f"; `jobsight import sams {old}` imports earlier ones" if old else "")
         )
     return AggregatorSettings(
         loaders=loaders,
         store=location,
         cluster=cluster or own.cluster,
+        own=own,
         log=log_of(sections, found),
         warnings=sections.warnings,
         notes=notes,

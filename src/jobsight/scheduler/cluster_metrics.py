@@ -41,6 +41,8 @@ _HELP = {
     "jobsight_cluster_memory_bytes": "Memory of all nodes, allocated and total.",
     "jobsight_scrape_success": "Whether the last scrape of Slurm succeeded.",
     "jobsight_scrape_age_seconds": "Seconds since a scrape of Slurm last succeeded.",
+    "jobsight_dead_letters": "Work that failed and is set aside, by kind.",
+    "jobsight_left_out": "Rows and values of runs beyond their bounds, which were not stored.",
 }
 
 
@@ -89,13 +91,23 @@ def count_cluster(
     return sums.metrics()
 
 
-def count_health(state: ScrapeState, now: int) -> ClusterMetrics:
-    """The success and age of the last scrape."""
+def count_health(
+    state: ScrapeState,
+    now: int,
+    dead_letters: Mapping[str, int] | None = None,
+    left_out: int = 0,
+) -> ClusterMetrics:
+    """The success and age of the last scrape, the number of dead letters by kind, and what was
+    left out of runs that have too much."""
     sums = _Sums(state.cluster)
     if state.attempted is not None:
         sums.add("jobsight_scrape_success", float(state.healthy))
     if state.succeeded is not None:
         sums.add("jobsight_scrape_age_seconds", max(0, now - state.succeeded) / 1e9)
+    for kind, count in (dead_letters or {}).items():
+        sums.add("jobsight_dead_letters", count, kind=kind)
+    if left_out:
+        sums.add("jobsight_left_out", left_out)
     return sums.metrics()
 
 

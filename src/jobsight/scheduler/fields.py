@@ -16,7 +16,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from jobsight.model import SECOND
+from jobsight.model import SECOND, real_signal
 from jobsight.scheduler.hostlist import expand_hosts
 from jobsight.scheduler.records import Problem
 
@@ -378,12 +378,12 @@ def read_exit(value: Any) -> Exit:
     code = amount(value.get("return_code"))
     if code is None and not signal:
         return Exit()
-    return _exit(code or 0, signal)
+    return exit_of(code or 0, signal)
 
 
 def from_wait_status(status: int) -> Exit:
     """The status of wait(2), as the controller keeps it."""
-    return _exit(status >> 8 & 0xFFFFFF, status & 0x7F)
+    return exit_of(status >> 8 & 0xFFFFFF, status & 0x7F)
 
 
 def parse_exit(text: str) -> Exit:
@@ -393,11 +393,13 @@ def parse_exit(text: str) -> Exit:
         if text.strip() == "":
             return Exit()
         raise ValueError(f"{text[:40]!r} is not an exit code")
-    return _exit(int(match[1]), int(match[2]))
+    return exit_of(int(match[1]), int(match[2]))
 
 
-def _exit(code: int, signal: int) -> Exit:
-    return Exit(code or None, signal) if signal else Exit(code, None)
+def exit_of(code: int, signal: int) -> Exit:
+    """The outcome by Slurm's code and signal."""
+    # What a signal ended has no exit code. Slurm's 0:125 is no signal, so its code counts.
+    return Exit(code or None if real_signal(signal) else code, signal or None)
 
 
 def is_plausible(exit: Exit, state: str) -> bool:

@@ -6,6 +6,7 @@ fails and a reply that is not understood raise a :class:`SchedulerError`; neithe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -220,6 +221,16 @@ def join_jobs(replies: Iterable[Jobs]) -> Jobs:
 
     joined = Jobs(records())
     return joined
+
+
+#: A list of one cluster does not become one of several after so many records.
+_MAX_NAMED_RECORDS = 1000
+
+
+def single_cluster(jobs: Iterable[JobRecord]) -> str | None:
+    """The cluster that the first records name, if it is one."""
+    names = {record.info.cluster for record in itertools.islice(jobs, _MAX_NAMED_RECORDS)} - {""}
+    return names.pop() if len(names) == 1 else None
 
 
 class Nodes(msgspec.Struct, kw_only=True):

@@ -27,13 +27,22 @@ from jobsight.model import LAUNCHER_SOURCE, SECOND, JobInfo, RunReference
 from jobsight.scheduler.adapters.policy import ReservationInfo, mark_reserved
 from jobsight.scheduler.cluster_metrics import count_cluster
 from jobsight.scheduler.fields import ENDED
-from jobsight.scheduler.records import JobRecord, Jobs, Problem, SchedulerError, SourceError
+from jobsight.scheduler.naming import with_cluster_name
+from jobsight.scheduler.records import (
+    JobDetails,
+    JobRecord,
+    Jobs,
+    Problem,
+    SchedulerError,
+    SourceError,
+)
 from jobsight.scheduler.sinks.feeder import feeding
 from jobsight.scheduler.sources.base import Choice, Source, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
 from jobsight.store.read.queries import RunNotFound
 from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
+from jobsight.store.write.bounds import limit_details, limit_info
 from jobsight.store.write.scheduler import OpenRun, drop_unrecorded_runs
 from jobsight.store.write.validation import BatchError
 from jobsight.util.backoff import Backoff
@@ -118,7 +127,8 @@ class Scraper:
             reason = str(error)
         else:
             reason = f"internal error: {type(error).__name__}: {error}"[:500]
-            logger.error("cluster %s: %s", self.state.cluster, ascii(reason), exc_info=error)
+            # The caller reports the reason; the log has the traceback.
+            logger.error("cluster %s: internal error", self.state.cluster, exc_info=error)
         return reason.encode("utf-8", "backslashreplace").decode()
 
     def _round(self, state: ScrapeState) -> int:
@@ -139,8 +149,12 @@ class Scraper:
             jobs = source.queue()
             queue = Queue(jobs)
             self._report(jobs.problems)
+            for record in queue.pending.values():
+                self._limit(record)
             self._snapshot.replace("pending", queue.pending.items())
-        self._scrape_policy(source, now)
+        if queue.known:
+            # Without the controller this would fail for the same reason.
+            self._scrape_policy(source, now)
         with _collected(failures):
             nodes = self._scrape_cluster(source, queue)
         with _collected(failures):
@@ -301,6 +315,8 @@ class Scraper:
 
     def _record(self, records: Sequence[JobRecord], *, completing: bool = False) -> None:
         self.state.seen += len(records)
+        for record in records:
+            self._limit(record)
         try:
             self.state.changed += self._write(records, completing)
         except BatchError:
@@ -311,6 +327,13 @@ class Scraper:
                 except BatchError as error:
                     label = f"job {record.info.job_id}"
                     self._report([Problem(label, "record", str(error))])
+
+    def _limit(self, record: JobRecord) -> None:
+        """Leave out of a record what is out of bounds: users choose names and comments."""
+        record.info, excesses = limit_info(record.info)
+        excesses = excesses + limit_details(record, JobDetails.__struct_fields__)
+        label = f"job {record.info.job_id}"
+        self._report([Problem(label, *excess) for excess in excesses])
 
     def _write(self, records: Sequence[JobRecord], completing: bool) -> int:
         return self._store.record_jobs(
@@ -435,7 +458,7 @@ def combine_infos(accounting: JobInfo, controller: JobInfo) -> JobInfo:
 def scraping(settings: Settings, store: Store) -> Iterator[None]:
     """Scrape each cluster in a thread during the block, and feed the sinks."""
     workers = [
-        _worker(Scraper(store, each), each.scheduler.interval)
+        _worker(store, each, each.scheduler.interval)
         for each in settings.each_cluster()
         if each.scheduler.interval
     ]
@@ -452,18 +475,24 @@ def scraping(settings: Settings, store: Store) -> Iterator[None]:
             worker.stop()
 
 
-def _worker(scraper: Scraper, interval: float) -> PeriodicWorker:
+def _worker(store: Store, settings: Settings, interval: float) -> PeriodicWorker:
+    scraper: Scraper | None = None
+
     def work(stopped: threading.Event) -> None:
+        nonlocal scraper
+        if scraper is None:
+            # Here and not before: a server starts and receives batches while Slurm does not answer.
+            scraper = Scraper(store, with_cluster_name(settings, store.database))
         reason = scraper.once().reason
         if reason:
             raise SchedulerError(reason)
 
-    cluster = scraper.state.cluster
+    cluster = settings.cluster
     return PeriodicWorker(
-        f"scrape-{cluster}",
+        f"scrape-{cluster}" if cluster else "scrape",
         work,
         interval,
         logger=logger,
-        failure=f"the scrape of cluster {cluster} failed",
+        failure=f"the scrape of {f'cluster {cluster}' if cluster else 'Slurm'} failed",
         backoff=Backoff(interval, max(interval, _MAX_FAILURE_DELAY)),
     )

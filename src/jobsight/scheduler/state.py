@@ -1,5 +1,7 @@
 """The position and health of the scrape of a cluster, as a checkpoint of the store.
 
+The name that Slurm reported for a cluster without one in the settings is a checkpoint, too.
+
 The position belongs to the data: a store that is restored from a backup has the position of the
 backup, and the next round reads what is missing since then.
 """
@@ -8,11 +10,14 @@ from __future__ import annotations
 
 import msgspec
 
+from jobsight.config.settings import Settings, short_host_name
 from jobsight.store.checkpoints import list_checkpoints, read_checkpoint, set_checkpoint
 from jobsight.store.database import Database
 
 #: Followed by the name of the cluster.
 _PREFIX = "scrape "
+#: Followed by where Slurm is queried: several servers may share a store.
+_NAME_PREFIX = "cluster name of "
 
 
 class ScrapeState(msgspec.Struct, kw_only=True):
@@ -59,3 +64,25 @@ def attempted_clusters(database: Database) -> list[str]:
     """The clusters that were ever queried, also without success."""
     with database.query() as transaction:
         return sorted(list_checkpoints(transaction, _PREFIX))
+
+
+def read_cluster_name(database: Database, settings: Settings) -> str | None:
+    """The name that Slurm last reported where these settings query it."""
+    with database.query() as transaction:
+        checkpoint = read_checkpoint(transaction, _name_key(settings))
+    return checkpoint.text if checkpoint else None
+
+
+def write_cluster_name(database: Database, settings: Settings, name: str) -> None:
+    with database.write() as transaction:
+        set_checkpoint(transaction, _name_key(settings), 0, name)
+
+
+def cluster_of_records(database: Database, settings: Settings) -> str:
+    """The cluster of records that name none: as set, as Slurm reported it, or this machine."""
+    return settings.cluster or read_cluster_name(database, settings) or settings.own_cluster()
+
+
+def _name_key(settings: Settings) -> str:
+    places = settings.scheduler.places() or [f"the commands of {short_host_name()}"]
+    return _NAME_PREFIX + ", ".join(places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from jobsight.config.settings import ServerSettings
 from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server import errors, ingest
 from jobsight.server.api import health, jobs, usage
-from jobsight.server.auth import BATCHES, AccessControl, TokenCache
+from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
+from jobsight.server.conditional import ConditionalReplies
 from jobsight.store.store import Store
 from jobsight.util.outer import outer_schemas
 from jobsight.web import pages
@@ -46,8 +47,10 @@ def create_app(
     allowed_hosts: Iterable[str] = (),
     settings: ServerSettings | None = None,
     tokens: TokenCache | None = None,
+    codes: SignInCodes | None = None,
     remote: RemoteWriter | None = None,
     delay: float = 0.25,
+    clock: Callable[[], int] = time.time_ns,
 ) -> FastAPI:
     """Build the application. Every route but the public ones needs a token.
 
@@ -68,22 +71,25 @@ def create_app(
     copy = remote.put if remote is not None else None
     batches = ingest.BatchRoute(ingest.Ingest(store, tokens, settings or ServerSettings(), copy))
     app.router.routes.insert(0, Route(BATCHES, batches, methods=["POST"]))
-    app.include_router(jobs.create_router(store))
+    app.include_router(jobs.create_router(store, clock=clock))
     app.include_router(health.create_health_router(store, more=remote.text if remote else None))
-    app.include_router(health.create_discovery_router(store))
+    listed = health.listed_nodes(settings.discovery_nodes if settings else ())
+    app.include_router(health.create_discovery_router(store, listed=listed))
     app.include_router(usage.create_router(store))
-    app.include_router(pages.create_router(store))
+    app.include_router(pages.create_router(store, clock=clock))
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> PlainTextResponse:
         return PlainTextResponse("ok\n")
 
+    app.add_middleware(ConditionalReplies, store=store, token=token, clock=clock)
     app.add_middleware(SlowRequests)
     app.add_middleware(
         AccessControl,
         token=token,
         tokens=tokens,
+        codes=codes or SignInCodes(),
         hosts=allowed_hosts,
         sign_in_page=lambda message: pages.render("sign-in.html", message=message),
         delay=delay,

@@ -1,32 +1,33 @@
 """Authentication: the middleware in front of every page, file and API route.
 
-:class:`AccessControl` is the middleware. A browser authenticates with a cookie, a program with
+:class:`AccessControl` is the middleware. A browser signs in with the token in a form or with a
+one-time code in the URL (:class:`SignInCodes`), then authenticates with a cookie, a program with
 ``Authorization: Bearer``. The cookie permits reading only, because a page of another server on the
 same host is same-site with this one, and a form there must not be able to write here. A cluster's
 token permits sending that cluster's batches and nothing else; :class:`TokenCache` looks it up.
-:class:`HttpProtocol` adds the client certificate to a connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
 from http.cookies import CookieError, SimpleCookie
-from typing import cast
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
+from jobsight.server.connections import connection_of
 from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken, Tokens, digest_of
 from jobsight.transport.running_server import cookie_value, same
@@ -42,8 +43,12 @@ TOKEN_IN_SCOPE = "jobsight.token"
 #: Retry-After in seconds when the store is busy or full.
 RETRY_AFTER = 5
 
+#: uri-host [":" port] (RFC 9112, section 3.2), without user names and escapes.
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{0,5}))?")
 _SAFE = frozenset({"GET", "HEAD"})
 _FORM_LIMIT = 4096
+#: Seconds within which the form must arrive.
+_FORM_TIMEOUT = 5.0
 #: Limits on reading a refused body. If a connection is closed with unread bytes, it is reset, and
 #: the client may never receive the reply.
 _DRAIN_BYTES = 32 * 2**20
@@ -67,6 +72,40 @@ _NO_CACHE, _NO_STORE = (b"cache-control", b"no-cache"), (b"cache-control", b"no-
 SignInPage = Callable[[str], str]
 
 
+#: Seconds for which a sign-in code is valid.
+CODE_LIFETIME = 600.0
+#: Codes at a time; the oldest is invalid when another one is created.
+_MAX_CODES = 8
+
+
+class SignInCodes:
+    """One-time codes that sign a browser in, in the memory of this process.
+
+    A URL ends up in the history of the browser and in the log of a proxy, so it contains a code
+    that is invalid afterwards and not the token.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: Digest -> end of validity, so that the lookup reveals nothing of a code by its duration.
+        self._codes: dict[bytes, float] = {}
+        self._mutex = threading.Lock()
+
+    def create(self) -> str:
+        code = secrets.token_urlsafe(24)
+        with self._mutex:
+            while len(self._codes) >= _MAX_CODES:
+                del self._codes[next(iter(self._codes))]
+            self._codes[digest_of(code)] = self._clock() + CODE_LIFETIME
+        return code
+
+    def redeem(self, given: str) -> bool:
+        """Whether the code is valid; it is not valid again."""
+        with self._mutex:
+            end = self._codes.pop(digest_of(given), None)
+        return end is not None and self._clock() < end
+
+
 class AccessControl:
     """Passes on requests that have an accepted Host header and a valid token."""
 
@@ -76,6 +115,7 @@ class AccessControl:
         *,
         token: str,
         tokens: TokenCache,
+        codes: SignInCodes,
         hosts: Iterable[str],
         sign_in_page: SignInPage,
         delay: float = 0.25,
@@ -83,6 +123,7 @@ class AccessControl:
         self._app = app
         self._token = token
         self._tokens = tokens
+        self._codes = codes
         self._session = cookie_value(token)
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK_NAMES, *hosts))
         self._sign_in_page = sign_in_page
@@ -110,7 +151,11 @@ class AccessControl:
             await send(message)
 
         answer = await self._check(scope, receive)
-        if answer is not None and scope["path"] == BATCHES:
+        if answer is None:
+            connection = connection_of(scope)
+            if connection is not None and scope["path"] not in PUBLIC:
+                connection.protect()
+        elif scope["path"] == BATCHES:
             await drain(receive)
         await (answer or self._app)(scope, receive, send_guarded)
 
@@ -126,9 +171,9 @@ class AccessControl:
         if path in PUBLIC:
             return None
         if method in _SAFE and not path.startswith("/api/"):
-            given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+            given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("code")
             if given is not None:
-                return await self._enter(scope, given, _without_token(scope), port_of(host))
+                return await self._redeem(scope, headers, given, port_of(host))
         return await self._check_token(scope, headers, port_of(host))
 
     async def _check_token(self, scope: Scope, headers: Headers, port: str) -> Response | None:
@@ -138,14 +183,17 @@ class AccessControl:
             if same(given.strip(), self._token):
                 return None
             return await self._check_cluster_token(scope, given.strip())
-        cookie = _cookie(headers.get("cookie", ""), cookie_name(port))
-        if cookie is not None and same(cookie, self._session):
+        if self._is_signed_in(headers, port):
             if method in _SAFE:
                 return None
             return self._unauthorized(
                 path, "writing needs Authorization: Bearer TOKEN; a cookie is not sufficient"
             )
         return self._unauthorized(path, "")
+
+    def _is_signed_in(self, headers: Headers, port: str) -> bool:
+        cookie = _cookie(headers.get("cookie", ""), cookie_name(port))
+        return cookie is not None and same(cookie, self._session)
 
     async def _check_cluster_token(self, scope: Scope, given: str) -> Response | None:
         try:
@@ -175,19 +223,36 @@ class AccessControl:
                 405, "the sign-in page accepts GET and POST", {"Allow": "GET, HEAD, POST"}
             )
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _FORM_LIMIT:
-                return _refusal(413, f"the form is larger than {_FORM_LIMIT} bytes")
+        try:
+            async with asyncio.timeout(_FORM_TIMEOUT):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > _FORM_LIMIT:
+                        return _refusal(413, f"the form is larger than {_FORM_LIMIT} bytes")
+        except TimeoutError:
+            sentence = f"the form was not complete after {_FORM_TIMEOUT:g} seconds"
+            return _refusal(408, sentence, {"Connection": "close"})
+        except ClientDisconnect:
+            return _refusal(400, "the connection was closed within the form")
         form = dict(parse_qsl(body.decode("utf-8", "replace")))
-        return await self._enter(request.scope, form.get("token", "").strip(), "/", port)
+        if not same(form.get("token", "").strip(), self._token):
+            return await self._refuse_sign_in("The token is invalid.")
+        return self._enter(request.scope, "/", port)
 
-    async def _enter(self, scope: Scope, given: str, target: str, port: str) -> Response:
-        if not same(given, self._token):
-            await asyncio.sleep(self._delay)
-            page = self._sign_in_page("The token is invalid.")
-            return HTMLResponse(page, 401, {"WWW-Authenticate": "Bearer"})
-        # Redirect, so that the token is neither in the history nor in a copied link.
+    async def _redeem(self, scope: Scope, headers: Headers, given: str, port: str) -> Response:
+        # A browser may request the URL twice, for a preview or after a second click.
+        if self._codes.redeem(given) or self._is_signed_in(headers, port):
+            return self._enter(scope, _without_code(scope), port)
+        return await self._refuse_sign_in(
+            "The code in the address was used before or has expired. Enter the token."
+        )
+
+    async def _refuse_sign_in(self, message: str) -> Response:
+        await asyncio.sleep(self._delay)
+        return HTMLResponse(self._sign_in_page(message), 401, {"WWW-Authenticate": "Bearer"})
+
+    def _enter(self, scope: Scope, target: str, port: str) -> Response:
+        # Redirect, so that a copied link does not contain the code.
         answer = RedirectResponse(target, 303)
         answer.set_cookie(
             cookie_name(port),
@@ -199,30 +264,34 @@ class AccessControl:
         return answer
 
 
-async def drain(receive: Receive) -> None:
-    """Read and discard the rest of a body, within limits, so that the client gets the reply."""
+async def drain(receive: Receive) -> int:
+    """Read and discard the rest of a body, within limits, so that the client gets the reply.
+
+    Returns the bytes read.
+    """
     size = 0
     try:
         async with asyncio.timeout(_DRAIN_TIMEOUT):
             while size < _DRAIN_BYTES:
                 message = await receive()
-                if message["type"] != "http.request" or not message.get("more_body"):
-                    return
                 size += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    break
     except TimeoutError:
-        return
+        pass
+    return size
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port; an IPv6 address keeps its brackets."""
-    if host.startswith("["):
-        return host[: host.find("]") + 1]
-    return host.rpartition(":")[0] or host
+    """The name in a Host header without the port, an IPv6 address with its brackets; empty if the
+    header is invalid."""
+    match = _HOST.fullmatch(host)
+    return match["name"] if match else ""
 
 
 def port_of(host: str) -> str:
-    port = host.removeprefix(host_name(host)).removeprefix(":")
-    return port if port.isdecimal() else "80"
+    match = _HOST.fullmatch(host)
+    return (match["port"] if match else None) or "80"
 
 
 def cookie_name(port: str) -> str:
@@ -238,9 +307,9 @@ def _cookie(header: str, name: str) -> str | None:
     return cookie.value if cookie else None
 
 
-def _without_token(scope: Scope) -> str:
+def _without_code(scope: Scope) -> str:
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    query = urlencode([pair for pair in pairs if pair[0] != "token"])
+    query = urlencode([pair for pair in pairs if pair[0] != "code"])
     # The raw path keeps its escapes. A second leading slash would make it a URL of another host.
     path = "/" + scope.get("raw_path", b"/").decode("latin-1").lstrip("/\\")
     return f"{path}?{query}" if query else path
@@ -305,27 +374,3 @@ class TokenCache:
         except StoreError:
             with self._mutex:
                 self._uses = uses | self._uses
-
-
-#: Key of the request state: whether the client presented a certificate, verified by TLS.
-CERTIFICATE_IN_STATE = "certificate"
-#: Seconds for the header of the first request.
-_HEADER_TIMEOUT = 30.0
-
-
-class HttpProtocol(H11Protocol):
-    """uvicorn's h11 protocol plus the client certificate and a timeout for the first header."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        presented = bool(transport.get_extra_info("peercert"))
-        self.app_state = {**self.app_state, CERTIFICATE_IN_STATE: presented}
-        self._header_timer = self.loop.call_later(_HEADER_TIMEOUT, self._close_idle)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._header_timer.cancel()
-        super().connection_lost(exc)
-
-    def _close_idle(self) -> None:
-        if cast(object, self.cycle) is None:
-            self.transport.close()

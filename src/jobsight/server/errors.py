@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from jobsight.errors import JobsightError, StoreError
 from jobsight.server.auth import HEADERS, RETRY_AFTER
 from jobsight.server.receiver import ForeignCluster
-from jobsight.store.read.queries import RunNotFound
+from jobsight.store.read.queries import RunNotFound, TooLarge
 from jobsight.store.write.validation import BatchError
 from jobsight.web.pages import render
 
@@ -49,6 +49,8 @@ def status_of(error: JobsightError) -> int:
         return 404
     if isinstance(error, BatchError):
         return 422
+    if isinstance(error, TooLarge):
+        return 413
     if isinstance(error, ForeignCluster):
         return 403
     return 503 if isinstance(error, StoreError) else 500

@@ -15,27 +15,38 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from fastapi import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from jobsight.config.settings import ServerSettings
 from jobsight.errors import JobsightError
 from jobsight.server.api.jobs import json_reply, refuse_unknown, replies
-from jobsight.server.auth import CERTIFICATE_IN_STATE, TOKEN_IN_SCOPE, TokenCache, drain
-from jobsight.server.limits import MAX_BATCHES, Busy, MemoryBudget, RateLimiter, estimate_memory
+from jobsight.server.auth import TOKEN_IN_SCOPE, TokenCache, drain
+from jobsight.server.connections import CERTIFICATE_IN_STATE
+from jobsight.server.limits import (
+    MAX_BATCHES,
+    Agent,
+    BodyBudget,
+    Busy,
+    MemoryBudget,
+    RateLimiter,
+    estimate_memory,
+    unpacked_size,
+)
 from jobsight.server.receiver import Receipt, Receiver
 from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken
-from jobsight.transport.wire import WireError
+from jobsight.transport.wire import CONTENT_TYPE, WireError
 from jobsight.util.log_once import LogOnce
 
 logger = logging.getLogger(__name__)
 
-#: Bodies of the maximum size that may be in memory at once, before they are decoded.
-_MAX_BODIES = 8
+#: Bodies of the maximum size that may be in memory at once, before they are decoded, if they come
+#: with one token.
+_MAX_BODIES = 4
 
 #: An encoded batch, and the cluster token that it was sent with.
 _Arrived: TypeAlias = tuple[bytes, ClusterToken | None]
@@ -68,7 +79,7 @@ class BatchRoute:
             "operationId": "batches_api_v1_batches_post",
             "requestBody": {
                 "required": True,
-                "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+                "content": {CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}},
             },
             "responses": {
                 str(status): reply for status, reply in replies(Receipt, *errors).items()
@@ -101,8 +112,8 @@ class Ingest:
         )
         #: By the address of the agent.
         self._refused = LogOnce(logger)
-        #: Bytes of the bodies in memory.
-        self._body_bytes = 0
+        self._left_out = LogOnce(logger)
+        self._bodies = BodyBudget(_MAX_BODIES * self._limits.body_limit)
 
     async def receive(self, request: Request) -> Receipt:
         """Store the batch of a request, or raise with the status and reason of the refusal."""
@@ -117,23 +128,27 @@ class Ingest:
             self._refused.report(address, f"refused a batch from {address}: {reason}")
             raise
         self._refused.resolve(address, f"batches from {address} are accepted again")
+        if receipt.left_out:
+            # One sentence for each agent: users choose the values, and could fill the log.
+            self._left_out.report(
+                address, self._left_out.messages.get(address) or _left_out(receipt, address)
+            )
         return receipt
 
-    async def _receive(
-        self, request: Request, token: ClusterToken | None, agent: tuple[int | None, str]
-    ) -> Receipt:
+    async def _receive(self, request: Request, token: ClusterToken | None, agent: Agent) -> Receipt:
         try:
             self._check_certificate(request)
             self._check_rate(agent)
         except HTTPException:
-            await drain(request.receive)
+            self._rates.charge(agent, await drain(request.receive))
             raise
-        data = await self._read(request)
+        data = await self._read(request, agent)
         try:
-            self._rates.charge(agent, len(data))
+            # Decompressed, a batch costs more than it did on the network.
+            self._rates.charge(agent, max(0, unpacked_size(data) - len(data)))
             return await self._store(data, token)
         finally:
-            self._body_bytes -= len(data)
+            self._bodies.remove(agent, len(data))
 
     def _check_certificate(self, request: Request) -> None:
         if self._needs_certificate and not request.scope.get("state", {}).get(CERTIFICATE_IN_STATE):
@@ -143,7 +158,7 @@ class Ingest:
                 "on a node: agent.tls_certificate and agent.tls_key",
             )
 
-    def _check_rate(self, agent: tuple[int | None, str]) -> None:
+    def _check_rate(self, agent: Agent) -> None:
         seconds = self._rates.admit(agent)
         if seconds:
             raise HTTPException(
@@ -162,56 +177,71 @@ class Ingest:
                 request.client.host if request.client else "an unknown address",
             )
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, request: Request, agent: Agent) -> bytes:
         """Read a body; its bytes count as held until the caller releases them."""
         parts: list[bytes] = []
         complete = False
         try:
-            async with asyncio.timeout(self._limits.body_timeout):
-                size, more = await self._read_parts(request, parts)
+            more = await self._read_parts(request, agent, parts)
             if more:
-                await drain(request.receive)
-            if size > self._limits.body_limit:
-                raise HTTPException(
-                    413,
-                    f"the batch is larger than {self._limits.body_limit} bytes; split it",
-                )
-            if more:
+                self._rates.charge(agent, await drain(request.receive))
                 raise Busy("the server has reached its limit of request bodies; try later")
             complete = True
-        except TimeoutError:
-            raise HTTPException(
-                408, f"the batch was not complete after {self._limits.body_timeout:g} seconds"
-            ) from None
-        except ClientDisconnect:
-            raise HTTPException(400, "the connection was closed within the batch") from None
         finally:
+            size = sum(map(len, parts))
+            # Also for a body that was given up: else it would cost the sender nothing.
+            self._rates.charge(agent, size)
             if not complete:
-                self._body_bytes -= sum(map(len, parts))
+                self._bodies.remove(agent, size)
         return b"".join(parts)
 
-    async def _read_parts(self, request: Request, parts: list[bytes]) -> tuple[int, bool]:
-        """Read up to the end or a limit; the size, and whether there is more to read."""
-        limit = self._limits.body_limit
+    async def _read_parts(self, request: Request, agent: Agent, parts: list[bytes]) -> bool:
+        """Read up to the end, or until the agent's share is used up; then there is more to read."""
+        limits = self._limits
         announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > limit:
-            return int(announced), True
+        if announced.isdecimal() and int(announced) > limits.body_limit:
+            await self._refuse_large(request, agent)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limits.body_timeout
         size, more = 0, True
-        while more and size <= limit and self._body_bytes <= _MAX_BODIES * limit:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            parts.append(message.get("body", b""))
-            more = message.get("more_body", False)
-            size += len(parts[-1])
-            self._body_bytes += len(parts[-1])
-        return size, more
+        try:
+            async with asyncio.timeout(min(limits.stall_timeout, limits.body_timeout)) as timer:
+                while more and self._bodies.admits(agent):
+                    message = await request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise HTTPException(400, "the connection was closed within the batch")
+                    part = message.get("body", b"")
+                    more = message.get("more_body", False)
+                    parts.append(part)
+                    size += len(part)
+                    self._bodies.add(agent, len(part))
+                    if size > limits.body_limit:
+                        break
+                    if more:
+                        timer.reschedule(min(end, loop.time() + limits.stall_timeout))
+        except TimeoutError:
+            if loop.time() < end:
+                reason = f"no data of the batch arrived for {limits.stall_timeout:g} seconds"
+            else:
+                reason = f"the batch was not complete after {limits.body_timeout:g} seconds"
+            raise HTTPException(408, reason, {"Connection": "close"}) from None
+        if size > limits.body_limit:
+            await self._refuse_large(request, agent, more=more)
+        return more
+
+    async def _refuse_large(self, request: Request, agent: Agent, *, more: bool = True) -> NoReturn:
+        if more:
+            self._rates.charge(agent, await drain(request.receive))
+        raise HTTPException(
+            413, f"the batch is larger than {self._limits.body_limit} bytes; split it"
+        )
 
     async def _store(self, data: bytes, token: ClusterToken | None) -> Receipt:
         size = estimate_memory(data)
-        await self._memory.acquire(size)
+        sender = token.id if token else None
+        await self._memory.acquire(size, sender)
         write = self._queue.submit((data, token))
-        write.add_done_callback(partial(self._release, size))
+        write.add_done_callback(partial(self._release, size, sender))
         await asyncio.wait({write}, timeout=self._limits.queue_timeout)
         if not write.done():
             # The thread continues. If it stores the batch, the next attempt is a duplicate.
@@ -234,11 +264,18 @@ class Ingest:
                 outcome.__cause__ = outcome.__context__ = None
         return outcomes
 
-    def _release(self, size: int, write: asyncio.Future[Receipt]) -> None:
-        self._memory.release(size)
+    def _release(self, size: int, sender: int | None, write: asyncio.Future[Receipt]) -> None:
+        self._memory.release(size, sender)
         # Retrieved, so that asyncio does not log an error whose request was already answered.
         if not write.cancelled():
             write.exception()
+
+
+def _left_out(receipt: Receipt, address: str) -> str:
+    return (
+        f"a batch from {address} was stored without {receipt.left_out} values that are out of "
+        f"bounds, first: {receipt.reasons[0]}; further batches are counted but not logged"
+    )
 
 
 _Item = TypeVar("_Item")

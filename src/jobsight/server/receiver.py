@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from jobsight.errors import JobsightError, StoreError
+from jobsight.model import NODE_SOURCES
 from jobsight.transport import wire
 from jobsight.transport.delivery import Answer
 
@@ -28,13 +29,21 @@ MAX_ITEMS: Final = {
     "metrics": 262_144,
     "executables": 131_072,
     "steps": 65_536,
+    "gpus": 65_536,
 }
 
 
-class Receipt(msgspec.Struct, frozen=True):
+#: Sentences about values that were left out in one receipt.
+_MAX_SENTENCES: Final = 8
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     """The acknowledgement of a batch. Both statuses mean: stored, do not send it again."""
 
     status: Literal["stored", "duplicate"]
+    #: How many values were out of bounds and are not stored, and the first of them.
+    left_out: int = 0
+    reasons: tuple[str, ...] = ()
 
 
 _STORED: Final = Receipt("stored")
@@ -76,18 +85,20 @@ class Receiver:
         for index, outcome in zip(batches, written, strict=True):
             if isinstance(outcome, Exception):
                 outcomes[index] = outcome
-            elif outcome:
-                outcomes[index] = self._forward(arrived[index][0])
+            elif outcome.new:
+                outcomes[index] = self._forward(arrived[index][0], outcome.left_out)
         return outcomes
 
-    def _forward(self, data: bytes) -> Receipt | Exception:
+    def _forward(self, data: bytes, left_out: Sequence[str]) -> Receipt | Exception:
         """Pass a copy on; a failure is reported to the sender of this batch only."""
         if self._copy is not None:
             try:
                 self._copy(data)
             except Exception as error:
                 return error
-        return _STORED
+        if not left_out:
+            return _STORED
+        return Receipt("stored", len(left_out), tuple(left_out[:_MAX_SENTENCES]))
 
 
 class EmbeddedTarget:
@@ -98,12 +109,12 @@ class EmbeddedTarget:
 
     def send(self, data: bytes) -> Answer:
         try:
-            self._receiver.accept(data)
+            receipt = self._receiver.accept(data)
         except StoreError as error:
             return Answer(stored=False, reason=str(error))
         except (wire.WireError, JobsightError) as error:
             return Answer(stored=False, refused=True, reason=str(error))
-        return Answer(stored=True)
+        return Answer(stored=True, left_out=receipt.left_out, reason="; ".join(receipt.reasons))
 
 
 def _decode(data: bytes, cluster: str | None) -> Batch:
@@ -113,12 +124,21 @@ def _decode(data: bytes, cluster: str | None) -> Batch:
             f"the token belongs to cluster {cluster!r}, the batch to cluster "
             f"{batch.cluster[:255]!r}: nothing was stored"
         )
+    for info in batch.jobs:
+        if info.source not in NODE_SOURCES:
+            from jobsight.store.write.validation import BatchError
+
+            raise BatchError(
+                f"the record of job {info.job_id} has the source {info.source[:255]!r}; a node "
+                f"reports as {', '.join(sorted(NODE_SOURCES))}"
+            )
     counts = {
         "parts": len(batch.parts),
         "jobs": len(batch.jobs),
         "metrics": sum(len(part.series.columns) for part in batch.parts if part.series),
         "executables": sum(len(part.executables) for part in batch.parts),
         "steps": sum(len(part.steps) for part in batch.parts),
+        "gpus": sum(len(part.gpus) for part in batch.parts),
     }
     for kind, count in counts.items():
         if count > MAX_ITEMS[kind]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from jobsight.archive.reader import attach
 from jobsight.config import paths
@@ -29,11 +29,20 @@ from jobsight.config.settings import ServerSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.prometheus.remote_write import RemoteWriter, best_snappy
 from jobsight.server.app import create_app
-from jobsight.server.auth import HttpProtocol, TokenCache
+from jobsight.server.auth import SignInCodes, TokenCache
+from jobsight.server.connections import (
+    ConnectionLimits,
+    ConnectionTable,
+    Listener,
+    fit_descriptors,
+    limited_log,
+    uvicorn_config,
+)
 from jobsight.server.promql import attach_promql
 from jobsight.store.store import Store
 from jobsight.transport.running_server import RunningServer, announced, load_token
 from jobsight.util.memory import collect_rarely, return_free_memory
+from jobsight.util.ownership import check_file
 
 logger = logging.getLogger(__name__)
 
@@ -53,18 +62,18 @@ class BackgroundServer:
         self._stack = ExitStack()
         self._thread: threading.Thread | None = None
         self._server: uvicorn.Server | None = None
+        self._codes = SignInCodes()
         self.url = ""
         self.token = ""
         self.token_file = token_file(settings)
 
-    @property
-    def address(self) -> str:
-        """The URL that signs a browser in; it contains the token."""
-        return f"{self.url}/?token={self.token}"
+    def sign_in_url(self) -> str:
+        """A new URL that signs one browser in, once and within ten minutes."""
+        return _sign_in_url(self.url, self._codes)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            prepared = stack.enter_context(_prepared(self.settings, self._store))
+            prepared = stack.enter_context(_prepared(self.settings, self._store, self._codes))
             self.url, self.token = prepared.url, prepared.token
             self._server = prepared.server
             self._thread = threading.Thread(
@@ -113,7 +122,7 @@ class _Prepared(NamedTuple):
     """A server with an open socket that is not running yet."""
 
     server: uvicorn.Server
-    listener: socket.socket
+    listener: Listener
     url: str
     token: str
     #: The location of the store, without a password.
@@ -125,16 +134,31 @@ class _Prepared(NamedTuple):
         logger.info("stopped listening on %s", self.url)
 
 
-def run_server(settings: Settings, show: Callable[[str], None] = print) -> None:
-    """Serve until SIGINT or SIGTERM; ``show`` prints the address with the token."""
+def run_server(
+    settings: Settings,
+    show: Callable[[str], None] = print,
+    *,
+    show_token: bool = False,
+    to_terminal: bool = False,
+) -> None:
+    """Serve until SIGINT or SIGTERM; ``show`` prints the address.
+
+    The token is printed only with ``show_token``: what a service prints is in the journal. A
+    sign-in URL is printed only to a terminal, for the same reason.
+    """
     # With one heap per thread, each would keep the memory of its largest batches.
     return_free_memory(heaps=2, large=4 * 2**20)
-    with _prepared(settings, None) as prepared, _quiet_signals():
+    codes = SignInCodes()
+    with _prepared(settings, None, codes) as prepared, _quiet_signals(prepared.server):
         gc.collect()
         collect_rarely(_GC_THRESHOLD)
         show(f"jobsight serves {prepared.store}")
-        show(f"  open   {prepared.url}/?token={prepared.token}")
-        show(f"  token  {token_file(settings)}")
+        if to_terminal:
+            show(f"  open   {_sign_in_url(prepared.url, codes)}")
+            show("         (signs one browser in, within ten minutes; after that use the token)")
+        else:
+            show(f"  open   {prepared.url}/")
+        show(f"  token  {prepared.token if show_token else token_file(settings)}")
         show("  end    Ctrl-C")
         prepared.run()
 
@@ -145,16 +169,23 @@ def token_file(settings: Settings) -> Path:
     return paths.token_file(settings.store.location)
 
 
+def _sign_in_url(url: str, codes: SignInCodes) -> str:
+    return f"{url}/?code={codes.create()}"
+
+
 @contextmanager
-def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
+def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> Iterator[_Prepared]:
     with ExitStack() as stack:
         tls = ServerTls.of(settings.server)
         listener = stack.enter_context(open_listener(settings))
         url = _url(settings.server.host, listener.getsockname()[1], secure=tls is not None)
         location = settings.store.location
         if "://" not in location:
-            paths.private_directory(paths.store_directory(location))
+            paths.private_directory(paths.store_directory(location), "the directory of the store")
+            check_file(Path(location).absolute(), "the store")
         file = token_file(settings)
+        paths.private_directory(file.absolute().parent, "the directory of the token file")
+        check_file(file, "the token file")
         token = load_token(file)
         record = RunningServer(
             url=url,
@@ -176,6 +207,10 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             from jobsight.scheduler.scraper import scraping
 
             stack.enter_context(scraping(settings, store))
+        if not store.database.postgresql:
+            from jobsight.store.maintenance.statistics import statistics_worker
+
+            stack.enter_context(statistics_worker(store))
         if settings.store.retention.daily:
             from jobsight.store.maintenance.retention import retention_worker
 
@@ -192,9 +227,14 @@ def _prepared(settings: Settings, store: Store | None) -> Iterator[_Prepared]:
             allowed_hosts=[settings.server.host, *settings.server.allowed_hosts],
             settings=settings.server,
             tokens=tokens,
+            codes=codes,
             remote=_remote(settings, stack),
         )
-        yield _Prepared(_server(app, settings, tls), listener, url, token, store.database.where)
+        limits = fit_descriptors(connection_limits(settings.server))
+        listener.table = ConnectionTable(limits, settings.server.trusted_proxies)
+        stack.enter_context(limited_log())
+        server = _server(app, settings.server, listener.table, tls)
+        yield _Prepared(server, listener, url, token, store.database.where)
 
 
 def _remote(settings: Settings, stack: ExitStack) -> RemoteWriter | None:
@@ -209,27 +249,36 @@ def _remote(settings: Settings, stack: ExitStack) -> RemoteWriter | None:
     return remote
 
 
-def _server(app: FastAPI, settings: Settings, tls: ServerTls | None) -> uvicorn.Server:
-    proxies = settings.server.trusted_proxies
-    config = uvicorn.Config(
-        app,
-        http=HttpProtocol,
-        # Its loggers use the handler of the command.
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        timeout_graceful_shutdown=3,
-        proxy_headers=bool(proxies),
-        forwarded_allow_ips=proxies,
-        ssl_context_factory=(lambda *_: tls.context) if tls else None,
+def connection_limits(settings: ServerSettings) -> ConnectionLimits:
+    return ConnectionLimits(
+        connections=settings.connections.max,
+        connections_per_address=settings.connections.max_per_address,
+        header_timeout=settings.connections.header_timeout,
+        # The routes have shorter timeouts, and answer with a reason.
+        body_timeout=settings.ingest.body_timeout + 30,
+        response_timeout=settings.connections.response_timeout,
     )
-    server = _Server(config)
+
+
+def _server(
+    app: ASGIApp, settings: ServerSettings, table: ConnectionTable, tls: ServerTls | None
+) -> uvicorn.Server:
+    proxies = settings.trusted_proxies
+    server = _Server(
+        uvicorn_config(
+            app,
+            table,
+            timeout_graceful_shutdown=3,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=proxies,
+            ssl_context_factory=(lambda *_: tls.context) if tls else None,
+        )
+    )
     server.tls = tls
     return server
 
 
-def open_listener(settings: Settings) -> socket.socket:
+def open_listener(settings: Settings) -> Listener:
     """Open the socket. This comes first, so that a port in use has no side effects."""
     host, port = settings.server.host, settings.server.port
     address = _address(host, port)
@@ -243,11 +292,11 @@ def open_listener(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets with an explicit protocol. Without it, a reply, which
     # is written in two parts, waits 40 ms for the acknowledgement of the first.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((str(address), port))
-        listener.listen(128)
+        listener.listen()
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -273,13 +322,14 @@ def _url(host: str, port: int, *, secure: bool) -> str:
 
 
 @contextmanager
-def _quiet_signals() -> Iterator[None]:
+def _quiet_signals(server: uvicorn.Server) -> Iterator[None]:
     # uvicorn stops on these signals and then raises them again for the previous handlers; SIGTERM
-    # would then kill the process before its server file is removed.
-    def ignore(number: int, frame: object) -> None:
-        return None
+    # would then kill the process before its server file is removed. A signal that arrives before
+    # uvicorn has its own handlers must not be lost.
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
 
-    before = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

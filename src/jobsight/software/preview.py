@@ -51,7 +51,7 @@ def preview(
     run_ids = sorted(runs_of_paths(database, (path.id for path in changed)))
     done = 0
     for some in batched(run_ids, _RUNS_BATCH_SIZE):
-        with database.write() as transaction:
+        with database.query() as transaction:
             for run_id in some:
                 _add_run(transaction, run_id, changes)
         done += len(some)
@@ -86,9 +86,7 @@ def _add_run(transaction: Transaction, run_id: int, changes: dict[bytes, Change]
     run = rollups.read_run(transaction, run_id)
     if run is None:
         return
-    nodes = rollups.read_nodes(transaction, rollups.SINGLE_RUN, {"id": run_id}).nodes.get(
-        run_id, {}
-    )
+    nodes = rollups.read_nodes(transaction, [run_id]).nodes.get(run_id, {})
     counted: set[int] = set()
     for share in shares_of_run(run, with_day_boundaries(transaction, run, nodes)):
         change = changes.get(share.digest)
@@ -96,6 +94,6 @@ def _add_run(transaction: Transaction, run_id: int, changes: dict[bytes, Change]
             continue
         change.runs += id(change) not in counted
         counted.add(id(change))
-        change.cpu_time += sum(share.cpu_time)
-        change.core_time += sum(share.core_time)
-        change.gpu_time += sum(share.gpu_time)
+        change.cpu_time += share.cpu_time
+        change.core_time += share.core_time
+        change.gpu_time += share.gpu_time

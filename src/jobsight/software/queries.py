@@ -25,12 +25,14 @@ from jobsight.store.rollups.shares import DAY
 from jobsight.store.rollups.usage import (
     NAMES,
     PERIODS,
+    Period,
     Question,
     UsageKey,
     UsageRow,
-    date_of,
     days_of,
     node_usage,
+    period_name,
+    starts,
     today,
     usage,
 )
@@ -66,6 +68,10 @@ def trends_since(connection: Connection, question: Question) -> list[Trend]:
     return trends(connection, question, before)
 
 
+#: Days of a trend that are read by day; a longer one is read by month.
+_MOST_DAYS = 180
+
+
 def read_trends(
     connection: Connection, question: Question, count: int
 ) -> dict[tuple[object, ...], list[float]]:
@@ -77,11 +83,13 @@ def read_trends(
         return {}
     first = days[0] if question.since is None else question.since
     last = days[1] if question.until is None else question.until - 1
-    indices = {date_of(day).isoformat(): day - first for day in range(first, last + 1)}
+    step: Period = "month" if last - first > _MOST_DAYS else "day"
+    names = [period_name(step, day) for day in starts(step, first, max(first, last))]
+    indices = {name: index for index, name in enumerate(names)}
     fields = key_fields(question)
     result: dict[tuple[object, ...], list[float]] = {}
-    by_day = msgspec.structs.replace(question, by=(*question.by, "day"))
-    for row in usage(connection, by_day):
+    by_step = msgspec.structs.replace(question, by=(*question.by, step))
+    for row in usage(connection, by_step):
         key = tuple(getattr(row, name) for name in fields)
         values = result.setdefault(key, [0.0] * len(indices))
         values[indices[row.period or ""]] += row.core_hours or 0

@@ -8,6 +8,7 @@ refused if even these could take too long.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ except ModuleNotFoundError:
 SLOW_LIMIT: Final = 512
 #: Repeats in one pattern for Python's engine that multiply the time, each by the path's length.
 _MAX_REPEATS: Final = 2
+#: Ways in which the optional parts and the alternatives of such a pattern may be combined.
+_MAX_WAYS: Final = 64
 #: Tokens of a pattern: a repeat across slashes, a repeat within one path component, a repeat inside
 #: a repeat, and a slash.
 _WIDE, _WITHIN, _NESTED, _SLASH = "w", "p", "n", "/"
@@ -121,11 +124,18 @@ def _refuse_slow(text: str) -> None:
         # The engine's own parser, under its name since Python 3.11.
         from re import _parser  # type: ignore[attr-defined]
 
-        repeats = list(_repeats(_parser.parse(text)))
+        parsed = _parser.parse(text)
+        repeats = list(_repeats(parsed))
+        ways = _ways(parsed)
     if _NESTED in repeats:
         raise PatternError(
-            f"{text!r} has a repeat inside a repeat together with look-around or a "
-            "back-reference, which can take exponential time; expected only one of the two"
+            f"{text!r} has a repeat or alternatives inside a repeat together with look-around or "
+            "a back-reference, which can take exponential time; expected only one of the two"
+        )
+    if ways > _MAX_WAYS:
+        raise PatternError(
+            f"{text!r} has too many optional parts or alternatives together with look-around or "
+            f"a back-reference, which can take exponential time; expected {_MAX_WAYS} combinations"
         )
     # Repeats within one path component multiply only with others of the same component.
     within = max(len(component) for component in "".join(repeats).replace(_WIDE, "").split(_SLASH))
@@ -146,7 +156,12 @@ def _repeats(parsed: Any) -> Iterator[str]:
             low, high, body = argument
             inner = "".join(_repeats(body))
             if high - low <= 1 and high <= 64:
-                yield from inner if low else inner.replace(_SLASH, "")
+                # Each of the repetitions backtracks by itself.
+                yield from (inner if low else inner.replace(_SLASH, "")) * min(
+                    high, _MAX_REPEATS + 2
+                )
+            elif _ways(body) > 1:
+                yield _NESTED
             elif not inner.strip(_SLASH):
                 yield _WIDE if _SLASH in inner or _crosses(body) else _WITHIN
             else:
@@ -156,6 +171,24 @@ def _repeats(parsed: Any) -> Iterator[str]:
             tokens = "".join("".join(_repeats(inner)) for inner in _subpatterns(argument))
             # Only a slash that is always matched separates components.
             yield from tokens if name == "SUBPATTERN" else tokens.replace(_SLASH, "")
+
+
+def _ways(parsed: Any) -> int:
+    """In how many ways optional parts and alternatives combine, at most just above the limit."""
+    ways = 1
+    for operation, argument in parsed:
+        name = str(operation)
+        if name.endswith("REPEAT"):
+            low, high, body = argument
+            inner = _ways(body)
+            if high - low <= 1 and high <= 64:
+                inner = min(inner**high, _MAX_WAYS + 1) * (1 + high - low)
+        elif name == "BRANCH":
+            inner = sum(map(_ways, _subpatterns(argument)))
+        else:
+            inner = math.prod(map(_ways, _subpatterns(argument)))
+        ways = min(ways * inner, _MAX_WAYS + 1)
+    return ways
 
 
 def _subpatterns(argument: Any) -> Iterator[Any]:

@@ -21,7 +21,7 @@ import msgspec
 
 from jobsight.errors import ConfigError
 from jobsight.software.regex import SLOW_LIMIT, Pattern, PatternError
-from jobsight.text import file_text
+from jobsight.text import file_text, yaml_reason
 
 SECTION: Final = "sams.software.Regexp"
 TEXTS: Final = ("software", "version", "versionstr")
@@ -93,8 +93,10 @@ def _tree(file: Path) -> dict[str, Any]:
     try:
         # The C loader is ten times as fast, but not always built.
         tree = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise RulesError(f"{file}: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise RulesError(f"{file}: is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise RulesError(f"{file}: {yaml_reason(error)}") from None
     section = tree.get(SECTION, tree) if isinstance(tree, dict) else tree
     if not isinstance(section, dict) or not any(key in section for key in _FILE):
         raise RulesError(

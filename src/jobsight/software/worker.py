@@ -48,16 +48,24 @@ class Worker:
         self._settings = settings
         self._file_states: list[tuple[str, int, int, int] | None] | None = None
         self._rules: RuleSet | None = None
+        #: Why the rules could not be read; empty if they were.
+        self._reason = ""
         self._log = LogOnce(logger)
 
     def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
-        """One round. Rules that cannot be read leave the previous ones in force."""
+        """One round. Rules that cannot be read leave the previous ones in force.
+
+        They raise :class:`JobsightError` at the end of each round until they can be read.
+        """
         changed = self._reload()
         if self._rules is not None:
             if changed:
                 adopt_rules(self._store.database, self._rules)
             self._name(self._rules, stopped)
-        return sum_up_all(self._store.database, stopped=stopped)
+        done = sum_up_all(self._store.database, stopped=stopped)
+        if self._reason:
+            raise JobsightError(self._reason)
+        return done
 
     def _name(self, rules: RuleSet, stopped: Callable[[], bool]) -> None:
         # Two servers with different rules would rename each other's paths for ever: the server
@@ -80,9 +88,9 @@ class Worker:
         try:
             rules = load_rules(self._settings)
         except JobsightError as error:
-            self._log.report("files", f"the rules are not loaded: {error}")
+            self._reason = f"the rules are not loaded: {error}"
             return False
-        self._log.resolve("files")
+        self._reason = ""
         before, self._rules = self._rules, rules
         return before is None or before.digest != rules.digest
 

@@ -32,5 +32,12 @@ def set_checkpoint(
     transaction.execute(_SQL["set_checkpoint"], {"name": name, "value": value, "text": text})
 
 
+def add_to_checkpoint(
+    transaction: Transaction, name: str, amount: int, text: str | None = None
+) -> None:
+    """Add to the value of a checkpoint; the text is that of the first call."""
+    transaction.execute(_SQL["add_to_checkpoint"], {"name": name, "value": amount, "text": text})
+
+
 def remove_checkpoint(transaction: Transaction, name: str) -> None:
     transaction.execute(_SQL["remove_checkpoint"], {"name": name})

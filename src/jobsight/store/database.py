@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sqlite3
 import threading
 import time
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobsight.errors import StoreError
 from jobsight.store.transaction import LOCK_CLASSES, Cursor, Transaction
 from jobsight.util.mounts import file_system, is_network
+from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -44,17 +46,24 @@ class Database:
     def __init__(
         self,
         where: str,
+        identity: object,
         make_engine: Callable[[], Engine],
         connect: Callable[[], sqlite3.Connection] | None = None,
     ) -> None:
-        #: For messages: the path, or the URL without its password.
+        #: For messages: the path, or the URL without its credentials.
         self.where = where
+        #: Equal for two locations of one store; contains credentials.
+        self.identity = identity
         self.postgresql = connect is None
         self._make_engine = make_engine
         self._engine: Engine | None = None
         self._connect = connect
         #: Idle connections of :meth:`query` to SQLite.
         self._readers: deque[sqlite3.Connection] = deque()
+        #: The connection that notices changes of an SQLite file, and a name for its numbers.
+        self._watcher: sqlite3.Connection | None = None
+        self._watch_name = secrets.token_hex(8)
+        self._watching = threading.Lock()
         #: The one connection that writes to SQLite.
         self._writer: sqlite3.Connection | None = None
         self._writing = threading.Lock()
@@ -153,6 +162,46 @@ class Database:
             finally:
                 connection.autocommit = False
 
+    def analyze(self, sample: int) -> None:
+        """Update the statistics of SQLite's query planner from some rows of each index."""
+        with self.alone() as connection:
+            connection.execute(f"PRAGMA analysis_limit = {sample}")
+            try:
+                connection.execute("ANALYZE")
+            finally:
+                connection.execute("PRAGMA analysis_limit = 0")
+        # A connection reads the statistics when it is opened.
+        while self._readers:
+            try:
+                self._readers.pop().close()
+            except IndexError:
+                break
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def revision(self) -> str:
+        """A text that differs after each change of the store by any process. It reads no table.
+
+        It may differ without a change: in PostgreSQL with each transaction of the server, in SQLite
+        with each process that asks.
+        """
+        if self.postgresql:
+            with self.query() as transaction:
+                # Two equal snapshots see the same rows. Numbers of transactions may come again when
+                # a server is restored, which restarts it.
+                row = transaction.execute(
+                    "SELECT CAST(pg_current_snapshot() AS TEXT), "
+                    "extract(epoch FROM pg_postmaster_start_time())"
+                ).fetchone()
+            return f"{row[0]} {row[1]}"
+        assert self._connect is not None
+        with self._explained(), self._watching:
+            if self._watcher is None:
+                self._watcher = self._connect()
+            # Counts the commits of all other connections.
+            row = self._watcher.execute("PRAGMA data_version").fetchone()
+        return f"{self._watch_name} {row[0]}"
+
     def choose_journal(self) -> None:
         """Choose the journal mode of an SQLite file, which the file records."""
         if self.postgresql:
@@ -171,10 +220,21 @@ class Database:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+        with self._watching:
+            if self._watcher is not None:
+                self._watcher.close()
+                self._watcher = None
         while self._readers:
             self._readers.pop().close()
         if self._engine is not None:
             self._engine.dispose()
+
+    @staticmethod
+    def rejected_values(error: StoreError) -> bool:
+        """Whether the values of a statement made it fail, and not the state of the database."""
+        from jobsight.store.engines import rejected_values
+
+        return rejected_values(error.__cause__)
 
     @contextmanager
     def _raw(self) -> Iterator[Any]:
@@ -223,8 +283,8 @@ def open_database(location: str | os.PathLike[str]) -> Database:
         return _open_postgresql(text)
     if "://" in text and not text.startswith("sqlite:"):
         raise StoreError(
-            f"{text.split('://')[0]}:// is not supported; expected the path of a file or "
-            "a URL such as postgresql://user@host/database"
+            f"{without_credentials(text).split('://')[0]}:// is not supported; "
+            "expected the path of a file or a URL such as postgresql://user@host/database"
         )
     if text.startswith("sqlite:"):
         from sqlalchemy import make_url
@@ -237,8 +297,7 @@ def _open_postgresql(text: str) -> Database:
     from jobsight.store.engines import postgresql_engine, postgresql_url
 
     url = postgresql_url(text)
-    shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
-    return Database(shown, lambda: postgresql_engine(url))
+    return Database(without_credentials(text), url, lambda: postgresql_engine(url))
 
 
 def _open_sqlite(path: Path) -> Database:
@@ -263,7 +322,7 @@ def _open_sqlite(path: Path) -> Database:
         return connection
 
     _check_file(path)
-    return Database(str(path), make_engine, connect)
+    return Database(str(path), str(path), make_engine, connect)
 
 
 def _check_file(path: Path) -> None:

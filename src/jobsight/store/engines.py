@@ -86,3 +86,15 @@ def explain(error: Exception, where: str) -> str:
     if isinstance(error, PoolTimeout):
         return f"the store {where} has no free connection; too many requests at once"
     return f"the store {where} failed: {text}"
+
+
+#: SQLSTATE classes of values: out of range, against a constraint, beyond a limit of the program.
+_VALUE_STATES = ("22", "23", "54")
+
+
+def rejected_values(error: BaseException | None) -> bool:
+    """Whether the values of a statement made it fail, and not the state of the database."""
+    error = getattr(error, "orig", None) or error
+    if isinstance(error, psycopg.Error):
+        return (error.sqlstate or "")[:2] in _VALUE_STATES
+    return isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError))

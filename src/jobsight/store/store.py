@@ -6,7 +6,7 @@ SQLAlchemy and numpy are imported by the methods that need them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -23,7 +23,10 @@ from jobsight.store.read.external import (
 )
 from jobsight.store.read.queries import (
     MetricSummary,
+    Position,
+    RunRevision,
     StoredExecutable,
+    StoredGpu,
     StoredNode,
     StoredRun,
     StoredSeries,
@@ -82,11 +85,21 @@ class Store(Intake):
         state: str | None = None,
         search: str | None = None,
         since: int | None = None,
+        unused_gpus: bool = False,
+        after: Position | None = None,
     ) -> list[StoredRun]:
-        """Runs that pass the filter, the latest start first."""
+        """Runs that pass the filter, the latest start first; ``after`` is a position of the list,
+        which costs the same however far it is."""
         filter = queries.run_filter(
-            user=user, account=account, state=state, search=search, since=since
+            user=user,
+            account=account,
+            state=state,
+            search=search,
+            since=since,
+            unused_gpus=unused_gpus,
         )
+        if after is not None:
+            filter = filter.following(after)
         with self.database.query() as transaction:
             return queries.list_runs(transaction, filter, limit, offset)
 
@@ -98,22 +111,47 @@ class Store(Intake):
         state: str | None = None,
         search: str | None = None,
         since: int | None = None,
+        unused_gpus: bool = False,
     ) -> int:
-        """How many runs pass the filter."""
+        """How many runs pass the filter; more than ``queries.COUNT_LIMIT`` are not counted."""
         filter = queries.run_filter(
-            user=user, account=account, state=state, search=search, since=since
+            user=user,
+            account=account,
+            state=state,
+            search=search,
+            since=since,
+            unused_gpus=unused_gpus,
         )
         with self.database.query() as transaction:
             return queries.count_runs(transaction, filter)
+
+    def page_of_runs(
+        self, *, limit: int, offset: int = 0, after: Position | None = None, **filters: Any
+    ) -> tuple[list[StoredRun], int]:
+        """What :meth:`runs` and :meth:`count_runs` return, of one state of the store; what a search
+        finds is queried once."""
+        filter = queries.run_filter(**filters)
+        listed = filter if after is None else filter.following(after)
+        with self.database.query() as transaction:
+            found = queries.search_runs(transaction, filter)
+            runs = queries.list_runs(transaction, listed, limit, offset, found=found)
+            return runs, queries.count_runs(transaction, filter, found=found)
 
     def find(self, reference: RunReference) -> StoredRun:
         """The run that a reference names; a bare id names the latest run of that job."""
         with self.database.query() as transaction:
             return queries.find_run(transaction, reference, self.database.where)
 
+    def revision_of(self, reference: RunReference) -> RunRevision:
+        """The revision of the run that a reference names."""
+        with self.database.query() as transaction:
+            return queries.find_revision(transaction, reference, self.database.where)
+
     def latest(self, user: str) -> StoredRun | None:
         """The user's last run."""
-        return next(iter(self.runs(limit=1, user=user)), None)
+        with self.database.query() as transaction:
+            filter = queries.run_filter(user=user)
+            return next(iter(queries.list_runs(transaction, filter, 1, complete=True)), None)
 
     def nodes(self, run_id: int) -> list[StoredNode]:
         """The run on each of its nodes."""
@@ -135,6 +173,11 @@ class Store(Intake):
         with self.database.query() as transaction:
             found = queries.list_steps(transaction, run_id)
         return found or self._archived(run_id, lambda archive, run: archive.steps(run))
+
+    def gpus(self, run_id: int) -> list[StoredGpu]:
+        """The GPUs that the run held, by node and key."""
+        with self.database.query() as transaction:
+            return queries.list_gpus(transaction, run_id)
 
     def details(self, run_id: int, kind: type[_Record]) -> _Record | None:
         """What the scheduler recorded of the run beyond its columns."""

@@ -24,6 +24,7 @@ import httpx2 as httpx
 
 from jobsight import __version__
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.util.urls import without_credentials
 
 #: Bytes of a complete reply, unless the caller sets another limit.
 MAX_REPLY_SIZE: Final = 64 * 2**20
@@ -57,12 +58,13 @@ class Address(NamedTuple):
         try:
             parts = urlsplit(text)
             if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                # The library is stricter than urlsplit and would raise its own error later.
+                httpx.URL(text)
                 return cls(text.rstrip("/"), None, parts.netloc.rpartition("@")[2])
-        except ValueError:
+        except (ValueError, httpx.InvalidURL):
             pass
-        raise ConfigError(
-            f"{setting}: {text.rpartition('@')[2]!r} is not an address; expected {expected}"
-        )
+        shown = without_credentials(text)
+        raise ConfigError(f"{setting}: {shown!r} is not an address; expected {expected}")
 
 
 class Reply(NamedTuple):

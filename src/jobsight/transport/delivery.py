@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,7 +21,9 @@ from jobsight.errors import JobsightError
 from jobsight.transport.http import Reply, request
 from jobsight.transport.running_server import TokenError, read_running_server, read_token
 from jobsight.transport.spool import Spool
+from jobsight.transport.wire import CONTENT_TYPE
 from jobsight.util.backoff import Backoff, random_fraction
+from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:
     from jobsight.config.settings import Settings
@@ -42,7 +44,10 @@ class Answer(NamedTuple):
     stored: bool
     #: The server will never accept the batch; see ``reason``.
     refused: bool = False
+    #: Why it is not stored, or which values of it are not.
     reason: str = ""
+    #: Values of a stored batch that are out of bounds and not stored.
+    left_out: int = 0
     #: Seconds of the server's Retry-After header; 0 without it.
     wait: float = 0.0
 
@@ -67,6 +72,9 @@ class Delivery:
         self.reason = ""
         #: Why the last refused batch was refused.
         self.refusal = ""
+        #: Values of stored batches that the server left out, and why it did so last.
+        self.left_out = 0
+        self.left_out_reason = ""
         #: The target's last Retry-After in seconds; 0 without one.
         self.wait = 0.0
 
@@ -75,6 +83,7 @@ class Delivery:
         for name, data in self.spool.pending():
             answer = self.target.send(data)
             if answer.stored:
+                self._count_left_out(answer)
                 self.spool.done(name)
             elif answer.refused:
                 if answer.reason != self.refusal:
@@ -88,6 +97,14 @@ class Delivery:
             self._log("all pending batches are delivered")
         self.reason, self.wait = "", 0.0
         return True
+
+    def _count_left_out(self, answer: Answer) -> None:
+        self.left_out += answer.left_out
+        if answer.left_out and answer.reason != self.left_out_reason:
+            self._log(
+                f"the server stored a batch without {answer.left_out} values: {answer.reason}"
+            )
+            self.left_out_reason = answer.reason
 
     def fail(self, reason: str, wait: float = 0.0) -> None:
         """Record why nothing can be delivered now."""
@@ -155,16 +172,23 @@ class DeliveryThread(threading.Thread):
 
 #: Statuses after which the same batch may be accepted later.
 _RETRY_STATUSES: Final = frozenset({401, 403, 404, 408, 425, 429})
+#: Characters of a reply that are logged.
+_MAX_REASON: Final = 300
 #: Statuses after which the token file is read again.
 _TOKEN_STATUSES: Final = (401, 403)
 
 
 class _Receipt(msgspec.Struct):
     status: Literal["stored", "duplicate"]
+    left_out: int = 0
+    reasons: tuple[str, ...] = ()
 
 
 class _Refusal(msgspec.Struct):
     error: str
+
+
+_Reply = TypeVar("_Reply", _Receipt, _Refusal)
 
 
 class HttpTarget:
@@ -180,7 +204,10 @@ class HttpTarget:
         except ValueError:
             valid = False
         if not valid:
-            raise JobsightError(f"{url!r} is not the URL of a server; expected http://HOST:PORT")
+            raise JobsightError(
+                f"{without_credentials(url)!r} is not the URL of a server; "
+                "expected http://HOST:PORT"
+            )
         self._token_file = token_file
         self._token = read_token(token_file)
         self._tls = tls
@@ -199,11 +226,13 @@ class HttpTarget:
         except OSError as error:
             return Answer(stored=False, reason=f"the server does not answer: {error}")
         if reply.status == 200:
-            if _decoded(reply.body, _Receipt) is not None:
-                return Answer(stored=True)
+            receipt = _decoded(reply.body, _Receipt)
+            if receipt is not None:
+                reason = "; ".join(receipt.reasons)[:_MAX_REASON]
+                return Answer(stored=True, left_out=receipt.left_out, reason=reason)
             # A truncated reply or the page of a proxy: only a receipt confirms the batch.
             return Answer(stored=False, reason="the server answered 200 without a receipt")
-        text = reply.body.decode(errors="replace")[:300]
+        text = reply.body.decode(errors="replace")[:_MAX_REASON]
         # The page of a proxy is no verdict on the batch, except that it is too large.
         from_server = reply.status == 413 or _decoded(reply.body, _Refusal) is not None
         final = 400 <= reply.status < 500 and reply.status not in _RETRY_STATUSES and from_server
@@ -227,7 +256,7 @@ class HttpTarget:
         path = self._parts.path.rstrip("/") + "/api/v1/batches"
         headers = {
             "Authorization": f"Bearer {self._token}",
-            "Content-Type": "application/vnd.jobsight.batch",
+            "Content-Type": CONTENT_TYPE,
         }
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "http":
@@ -260,7 +289,7 @@ def server_target(settings: Settings, location: str) -> HttpTarget | None:
     return HttpTarget(record.url, Path(record.token_file), tls=tls)
 
 
-def _decoded(body: bytes, kind: type[_Receipt] | type[_Refusal]) -> object | None:
+def _decoded(body: bytes, kind: type[_Reply]) -> _Reply | None:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError:

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from jobsight import __version__
 from jobsight.errors import ConfigError
+from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:
     from jobsight.config.settings import WebSettings
@@ -125,11 +126,14 @@ class Web:
         except ValueError:
             right = False
         if not right:
-            raise ConfigError(f"{where}.url: {url!r} is not a URL; expected http://HOST:PORT/PATH")
+            raise ConfigError(
+                f"{where}.url: {without_credentials(url)!r} is not a URL; "
+                "expected http://HOST:PORT/PATH"
+            )
         self.host = parts.hostname or ""
         self.path = parts.path.rstrip("/")
         #: Without user and password, for messages and files.
-        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self.path}"
+        self.name = without_credentials(url).rstrip("/")
         self._query = f"?{parts.query}" if parts.query else ""
         self.timeout = settings.timeout
         self._tls: ClientTls | None = None

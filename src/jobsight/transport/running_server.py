@@ -19,6 +19,7 @@ from jobsight.config import paths
 from jobsight.errors import JobsightError
 from jobsight.util.durable import write_atomically
 from jobsight.util.locks import AlreadyRunning, LockFile, is_locked
+from jobsight.util.ownership import check_file, trusted_owners
 
 
 class RunningServer(msgspec.Struct, kw_only=True):
@@ -32,19 +33,34 @@ class RunningServer(msgspec.Struct, kw_only=True):
 
 
 def read_running_server(file: Path) -> RunningServer | None:
-    """The server that is running, or None; the record of a killed server is ignored."""
+    """The server that is running, or None; the record of a killed server is ignored.
+
+    The record decides which token is sent to which address. Its owner must be root or this user.
+    Root also uses the record of a service user, but sends only a token of that user.
+    """
     try:
-        record = msgspec.json.decode(file.read_bytes(), type=RunningServer)
-    except (OSError, msgspec.DecodeError):
+        data = file.read_bytes()
+        owner = file.lstat().st_uid
+    except OSError:
+        return None
+    owners = {owner} if os.geteuid() == 0 else trusted_owners()
+    check_file(file, "the record of the running server", owners)
+    try:
+        record = msgspec.json.decode(data, type=RunningServer)
+    except msgspec.DecodeError:
         return None
     # The kernel releases the lock with its process; the PID may belong to another one by now.
-    return record if is_locked(_lock_file(file)) else None
+    if not is_locked(_lock_file(file)):
+        return None
+    if owner != os.geteuid():
+        check_file(Path(record.token_file), "the token file", {owner})
+    return record
 
 
 @contextmanager
 def announced(file: Path, record: RunningServer) -> Iterator[None]:
     """Write the record while the server runs; a second server of the same store is refused."""
-    paths.private_directory(file.parent)
+    paths.private_directory(file.parent, "the directory of the server's record")
     try:
         lock = LockFile(_lock_file(file), "the server", mode=0o600)
     except AlreadyRunning:
@@ -101,6 +117,13 @@ def read_token(file: Path, *, own: bool = False) -> str:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise TokenError(f"the token file {file} is not a regular file")
+        # Root also uses the token of a service user, in a directory of that user.
+        owners = trusted_owners() | ({file.parent.stat().st_uid} if os.geteuid() == 0 else set())
+        if status.st_uid not in owners:
+            raise TokenError(
+                f"the token file {file} belongs to user {status.st_uid}, who knows the token; "
+                f"expected root or user {os.geteuid()}"
+            )
         if status.st_mode & 0o077:
             advice = (
                 "delete it, and the server creates a new one that only you can read"

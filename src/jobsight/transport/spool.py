@@ -2,15 +2,18 @@
 
 :class:`Spool` is the directory. Each batch is a file that is synced before it counts as written.
 :class:`SpoolWriter` writes batches in a thread, because a disk that is slow to sync must not stop
-the sampling loop. :func:`split_batch` keeps batches below the size that the server accepts: users
-decide how many executables a job has.
+the sampling loop. Users decide how many executables a job has: :class:`SentRows` leaves out those
+whose figures the spool has already, and :func:`split_batch` keeps batches below the size that the
+server accepts.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,10 +21,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.model import Batch, ExecutableUse, JobPart, StepUse
+from jobsight.model import Batch, ExecutableUse, JobPart, Sighting, StepUse
 from jobsight.transport.wire import encode
 from jobsight.util.durable import write_atomically
 from jobsight.util.locks import AlreadyRunning, LockFile
+from jobsight.util.log_once import LogOnce
+from jobsight.util.ownership import check_directory
+
+logger = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".batch"
 #: Refused batches that are kept for inspection.
@@ -56,6 +63,8 @@ class Spool:
         self.problem = ""
         # The sampling loop writes while another thread delivers.
         self._mutex = threading.RLock()
+        if directory.is_dir():
+            check_directory(directory, "the spool")
         try:
             self._lock = LockFile(directory / "lock", "agent", mode=0o600, make_directory=True)
         except AlreadyRunning:
@@ -83,14 +92,21 @@ class Spool:
     def dropped(self) -> int:
         return self._state.dropped
 
-    def count_dropped(self) -> None:
+    def count_dropped(self, problem: str = "") -> None:
         """Count a batch that was dropped before it was written."""
         self._state.dropped += 1
-        self.problem = f"the disk of the spool {self.directory} was too slow; batches were dropped"
+        self.problem = problem or (
+            f"the disk of the spool {self.directory} was too slow; batches were dropped"
+        )
 
     @property
     def refused(self) -> int:
         return self._state.refused
+
+    @property
+    def lost(self) -> int:
+        """Batches that the server will never store."""
+        return self._state.dropped + self._state.refused
 
     @property
     def size(self) -> int:
@@ -231,8 +247,10 @@ class Spool:
             return empty
 
 
-#: Batches that wait for the disk; more are dropped and counted.
+#: Batches that wait for the disk, and the bytes of their records in memory; more are dropped and
+#: counted.
 MAX_QUEUED: Final = 256
+MAX_QUEUED_SIZE: Final = 16 * 2**20
 
 
 class SpoolWriter:
@@ -241,27 +259,110 @@ class SpoolWriter:
     def __init__(self, spool: Spool, written: Callable[[], None] | None = None) -> None:
         self._spool = spool
         self._written = written
-        self._waiting: queue.Queue[Batch | None] = queue.Queue(MAX_QUEUED)
+        self._sent = SentRows()
+        self._waiting: queue.Queue[tuple[Batch, int, bool] | None] = queue.Queue(MAX_QUEUED)
+        self._size_lock = threading.Lock()
+        self._queued_size = 0
+        self._log = LogOnce(logger)
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
         self._thread.start()
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: Batch, *, complete: bool = False) -> None:
+        """Queue a batch; ``complete`` if all of its rows are written, sent before or not."""
+        size = sum(_size(part.executables) + _size(part.steps) for part in batch.parts)
+        with self._size_lock:
+            # A single batch is always accepted.
+            fits = not self._queued_size or self._queued_size + size <= MAX_QUEUED_SIZE
         try:
-            self._waiting.put_nowait(batch)
+            if not fits:
+                raise queue.Full
+            self._waiting.put_nowait((batch, size, complete))
         except queue.Full:
             self._spool.count_dropped()
+            return
+        with self._size_lock:
+            self._queued_size += size
 
     def _run(self) -> None:
-        while (batch := self._waiting.get()) is not None:
-            for piece in split_batch(batch):
-                self._spool.put(piece)
-            if self._written is not None:
-                self._written()
+        while (item := self._waiting.get()) is not None:
+            batch, size, complete = item
+            try:
+                changed = self._sent.changes(batch, self._spool.lost, complete=complete)
+                for piece in split_batch(changed):
+                    if self._spool.put(piece):
+                        self._sent.add(piece)
+                if self._written is not None:
+                    self._written()
+            except Exception as error:
+                # One batch must not end the thread, and with it the measurement of all jobs.
+                problem = f"a batch could not be written: {type(error).__name__}: {error}"
+                self._spool.count_dropped(problem)
+                self._log.report(type(error).__name__, problem, level=logging.ERROR, error=error)
+            finally:
+                with self._size_lock:
+                    self._queued_size -= size
 
     def end(self) -> None:
         """Write the queued batches and stop the thread."""
         self._waiting.put(None)
         self._thread.join()
+
+
+#: Seconds after which all rows of a job are sent again: a server whose store was restored from a
+#: backup does not have those that were sent since.
+COMPLETE_INTERVAL: Final = 600.0
+
+
+class SentRows:
+    """The figures of executables that the spool has accepted, by job.
+
+    They are cumulative, so that a row that has not changed since need not be sent again. After a
+    loss all of them are sent.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._jobs: dict[tuple[Sighting, str], _SentJob] = {}
+        self._lost = 0
+
+    def changes(self, batch: Batch, lost: int, *, complete: bool = False) -> Batch:
+        """The batch without rows that were sent before. ``lost`` counts the batches that were
+        accepted and lost since."""
+        if lost != self._lost:
+            self._lost = lost
+            self._jobs.clear()
+        parts = [self._changes(part, complete=complete) for part in batch.parts]
+        return msgspec.structs.replace(batch, parts=parts)
+
+    def _changes(self, part: JobPart, *, complete: bool) -> JobPart:
+        key = (part.sighting, part.epoch)
+        if part.final:
+            # No other part follows.
+            self._jobs.pop(key, None)
+            return part
+        job = self._jobs.get(key)
+        now = self._clock()
+        if job is None or complete or now >= job.complete_at:
+            self._jobs[key] = _SentJob(now + COMPLETE_INTERVAL)
+            return part
+        changed = [
+            use for use in part.executables if job.rows.get((use.path, use.path_known)) != use
+        ]
+        return msgspec.structs.replace(part, executables=changed)
+
+    def add(self, batch: Batch) -> None:
+        """A batch, or a piece of it, was accepted."""
+        for part in batch.parts:
+            job = self._jobs.get((part.sighting, part.epoch))
+            if job is not None:
+                job.rows.update({(use.path, use.path_known): use for use in part.executables})
+
+
+class _SentJob:
+    def __init__(self, complete_at: float) -> None:
+        #: When all rows are sent again.
+        self.complete_at = complete_at
+        self.rows: dict[tuple[bytes, bool], ExecutableUse] = {}
 
 
 #: Bytes of a header, far below the server's limit: one job with ten thousand executables in paths
@@ -270,6 +371,8 @@ MAX_BATCH: Final = 2 * 2**20
 #: Upper bound of the bytes of a record on the wire, without its path.
 _RECORD: Final = 320
 _PART: Final = 2048
+#: The same for a GPU with its names and the reasons of its coverage.
+_GPU: Final = 4096
 
 _Item = TypeVar("_Item", ExecutableUse, StepUse)
 
@@ -281,7 +384,7 @@ def split_batch(batch: Batch, largest: int = MAX_BATCH) -> Iterator[Batch]:
     parts: list[JobPart] = []
     size = 0
     for piece in pieces:
-        more = _size(piece.executables) + _size(piece.steps) + _PART
+        more = _size(piece.executables) + _size(piece.steps) + _GPU * len(piece.gpus) + _PART
         if parts and size + more > largest:
             yield msgspec.structs.replace(batch, jobs=jobs, parts=parts)
             jobs, parts, size = [], [], 0

@@ -23,6 +23,7 @@ import zstandard
 from jobsight.model import Batch, Column, JobPart, Series
 
 MAGIC = b"JSB2"
+CONTENT_TYPE = "application/vnd.jobsight.batch"
 #: The maximum size of an uncompressed batch; agents write smaller ones.
 MAX_UNPACKED = 64 * 2**20
 #: Decoded records are up to twenty times as large as in the header, so it has its own limit.

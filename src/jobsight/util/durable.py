@@ -17,6 +17,15 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno
 _NO_DIRECTORY_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP})
 
 
+def make_private_directory(directory: Path) -> None:
+    """Create a directory that only its owner may enter; missing parents are created likewise."""
+    for parent in [*reversed(directory.parents), directory]:
+        if not parent.exists():
+            parent.mkdir(mode=0o700, exist_ok=True)
+    if not directory.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
+
+
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
     """Create or replace a file. The umask applies to the mode.
 

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from jobsight.errors import JobsightError
+from jobsight.util.durable import make_private_directory
 
 
 class AlreadyRunning(JobsightError):
@@ -74,7 +75,7 @@ def _acquire(path: Path, owner: str, mode: int, make_directory: bool) -> int:
     while True:
         try:
             if make_directory:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private_directory(path.parent)
             descriptor = _lock(path, owner, mode)
         except (FileExistsError, FileNotFoundError):
             # Another process removed the directory between two of these calls: try again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -31,6 +32,14 @@ class Background:
                 pass
             os.close(self._pipe)
             self._pipe = -1
+
+
+def make_absolute(options: argparse.Namespace) -> None:
+    """Make the paths of a command absolute: the working directory changes in the background."""
+    for name in ("config", "pidfile", "logfile", "test_output"):
+        value = getattr(options, name, None)
+        if value:
+            setattr(options, name, os.path.abspath(value))
 
 
 def go_to_background() -> Background:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from jobsight.errors import JobsightError
 from jobsight.util.backoff import Backoff
@@ -18,12 +19,32 @@ STOP_TIMEOUT = 5.0
 INTERNAL_ERROR = "internal error, see the log"
 
 
-_running: weakref.WeakSet[PeriodicWorker] = weakref.WeakSet()
+class Reporting(Protocol):
+    """Background work with a health."""
+
+    name: str
+
+    @property
+    def reason(self) -> str:
+        """Why it fails; empty if it does not."""
+        ...
+
+
+_running: weakref.WeakSet[Reporting] = weakref.WeakSet()
 
 
 def worker_reasons() -> dict[str, str]:
-    """Why the last call of each running worker of this process failed; empty if it succeeded."""
+    """Why each running worker of this process fails; empty if it does not."""
     return {worker.name: worker.reason for worker in sorted(_running, key=lambda each: each.name)}
+
+
+def add_to_health(worker: Reporting) -> None:
+    """Report a worker that is not a :class:`PeriodicWorker` until it is removed."""
+    _running.add(worker)
+
+
+def remove_from_health(worker: Reporting) -> None:
+    _running.discard(worker)
 
 
 class PeriodicWorker:
@@ -64,7 +85,7 @@ class PeriodicWorker:
 
     def start(self) -> None:
         self._thread.start()
-        _running.add(self)
+        add_to_health(self)
 
     def wake(self) -> None:
         """Work now instead of at the end of the interval; a backoff is not shortened."""
@@ -72,7 +93,7 @@ class PeriodicWorker:
 
     def stop(self) -> None:
         """Stop after the call in progress, and wait for it up to the stop timeout."""
-        _running.discard(self)
+        remove_from_health(self)
         self.stopped.set()
         self._woken.set()
         if self._thread.is_alive():

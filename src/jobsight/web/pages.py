@@ -6,6 +6,7 @@ figures are formatted by ``reports.units``.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -25,11 +26,21 @@ from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
 from jobsight.reports import units
 from jobsight.reports.build import JobRow
-from jobsight.reports.pending import count_jobs, find_report, list_jobs
-from jobsight.reports.report import GROUPS, describe_state, quality_text, tone_of
-from jobsight.store.read.queries import MetricSummary
+from jobsight.reports.gpu import MANY, gpu_remark, gpu_tone
+from jobsight.reports.pending import CURSOR_PATTERN, MAX_OFFSET, Cursor, find_report, list_page
+from jobsight.reports.report import (
+    GpuRow,
+    describe_state,
+    group_title,
+    parse_state,
+    quality_text,
+    tone_of,
+)
+from jobsight.store.read.queries import MetricSummary, TooLarge
 from jobsight.store.store import Store
 from jobsight.text import readable_text
+
+logger = logging.getLogger(__name__)
 
 ROWS_PER_PAGE = 50
 
@@ -44,23 +55,31 @@ class RunsPage(msgspec.Struct, kw_only=True):
 
     rows: list[JobRow]
     total: int
+    total_exact: bool
     offset: int
+    #: Where the next page begins; None on the last one.
+    next: Cursor | None
     search: str
     user: str
     state: str
+    unused_gpus: bool = False
 
     @property
     def states(self) -> tuple[str, ...]:
-        known = not self.state or self.state in STATES
-        return STATES if known else (*STATES, self.state)
+        common = not self.state or self.state in STATES
+        return STATES if common else (*STATES, self.state)
 
     @property
     def filtered(self) -> bool:
-        return bool(self.search or self.user or self.state)
+        return bool(self.search or self.user or self.state or self.unused_gpus)
 
     @property
     def running(self) -> bool:
         return any(row.running for row in self.rows)
+
+    @property
+    def has_gpus(self) -> bool:
+        return self.unused_gpus or any(row.gpu_count or row.requested_gpus for row in self.rows)
 
     @property
     def first(self) -> int:
@@ -72,16 +91,28 @@ class RunsPage(msgspec.Struct, kw_only=True):
 
     @property
     def newer(self) -> str | None:
-        return self._address(max(self.offset - ROWS_PER_PAGE, 0)) if self.offset else None
+        before = max(self.offset - ROWS_PER_PAGE, 0)
+        return self._address(before) if self.offset and before <= MAX_OFFSET else None
 
     @property
     def older(self) -> str | None:
-        return self._address(self.offset + ROWS_PER_PAGE) if self.last < self.total else None
+        return None if self.next is None else self._address(self.last, self.next)
 
-    def _address(self, offset: int) -> str:
+    @property
+    def newest(self) -> str:
+        return self._address(0)
+
+    def _address(self, offset: int, cursor: Cursor | None = None) -> str:
         filters = {"search": self.search, "user": self.user, "state": self.state}
         pairs = {name: value for name, value in filters.items() if value}
-        return "?" + urlencode(pairs | ({"offset": str(offset)} if offset else {}))
+        if self.unused_gpus:
+            pairs["unused_gpus"] = "true"
+        if offset:
+            pairs["offset"] = str(offset)
+        # Far down the list, the offset is only shown.
+        if cursor is not None and offset > MAX_OFFSET:
+            pairs["cursor"] = str(cursor)
+        return "?" + urlencode(pairs)
 
 
 class SeriesSummary(msgspec.Struct):
@@ -111,20 +142,40 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         search: Text = "",
         user: Text = "",
         state: Text = "",
+        unused_gpus: bool = False,
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        cursor: Annotated[str, Query(pattern=CURSOR_PATTERN)] | None = None,
     ) -> HTMLResponse:
+        if cursor is None and offset > MAX_OFFSET:
+            raise HTTPException(422, f"offset: expected at most {MAX_OFFSET} without a cursor")
+        try:
+            state = parse_state(state) if state.strip() else ""
+        except ValueError as error:
+            raise HTTPException(422, f"state: {error}") from None
         filters: dict[str, Any] = {
             "search": search.strip() or None,
             "user": user.strip() or None,
             "state": state or None,
+            "unused_gpus": unused_gpus,
         }
+        found = list_page(
+            store,
+            now=clock(),
+            limit=ROWS_PER_PAGE,
+            offset=offset,
+            cursor=None if cursor is None else Cursor.parse(cursor),
+            **filters,
+        )
         page = RunsPage(
-            rows=list_jobs(store, now=clock(), limit=ROWS_PER_PAGE, offset=offset, **filters),
-            total=count_jobs(store, **filters),
+            rows=found.rows,
+            total=found.total,
+            total_exact=found.total_exact,
+            next=found.next,
             offset=offset,
             search=search,
             user=user,
             state=state,
+            unused_gpus=unused_gpus,
         )
         return _page(request, "runs.html", page=page)
 
@@ -144,7 +195,13 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
 def series_summaries(store: Store, run_id: int) -> list[SeriesSummary]:
     """The time series as numbers over all nodes, in the order of the table of metrics."""
     rows: dict[str, list[MetricSummary]] = {}
-    for row in store.summaries(run_id):
+    try:
+        summaries = store.summaries(run_id)
+    except TooLarge as error:
+        # The page shows everything else; its charts give the reason.
+        logger.warning("the page of a run has no summaries: %s", error)
+        return []
+    for row in summaries:
         rows.setdefault(row.metric, []).append(row)
     return [_summary(metric, rows[name]) for name, metric in METRICS.items() if name in rows]
 
@@ -204,6 +261,8 @@ def path_pieces(path: str) -> tuple[str, str]:
 
 def metric_value(value: float | None, unit: str) -> str:
     """Format a value of a time series in a unit of the table of metrics."""
+    if not units.is_known(value):
+        return units.UNKNOWN
     match unit:
         case "bytes":
             return units.format_bytes(value)
@@ -212,11 +271,11 @@ def metric_value(value: float | None, unit: str) -> str:
         case "cores":
             return units.format_cores(value)
         case "count per second":
-            return units.UNKNOWN if value is None else f"{units.format_count(round(value, 2))}/s"
+            return f"{units.format_count(round(value, 2))}/s"
         case "nanoseconds":
-            return units.format_duration(None if value is None else round(value))
+            return units.format_duration(round(value))
         case _:
-            return units.format_count(None if value is None else round(value, 2))
+            return units.format_count(round(value, 2))
 
 
 def readable_lines(text: str) -> str:
@@ -228,12 +287,13 @@ def readable_name(text: str | None) -> str | None:
     return None if text is None else readable_text(text)
 
 
-def group_title(group: str) -> str:
-    return GROUPS.get(group, group.capitalize())
-
-
 def path_of_run(run: str) -> str:
     return quote(run, safe=":+")
+
+
+def idle_first(rows: list[GpuRow]) -> list[GpuRow]:
+    """The GPUs in their order, those that were never used first."""
+    return sorted(rows, key=lambda row: row.used is not False)
 
 
 @cache
@@ -246,7 +306,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.globals.update(version=jobsight.__version__, root="")
+    jinja.globals.update(version=jobsight.__version__, root="", many_gpus=MANY)
     jinja.filters.update(
         bytes=units.format_bytes,
         duration=units.format_duration,
@@ -259,6 +319,10 @@ def environment() -> Environment:
         state_of=state_of,
         path_pieces=path_pieces,
         metric_value=metric_value,
+        energy=units.format_energy,
+        gpu_tone=gpu_tone,
+        gpu_remark=gpu_remark,
+        idle_first=idle_first,
         path_of_run=path_of_run,
         readable=readable_name,
         readable_lines=readable_lines,

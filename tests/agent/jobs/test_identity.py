@@ -123,3 +123,23 @@ def test_the_reply_for_a_pending_job_is_not_kept() -> None:
     query = JobQuery(lambda: replies.pop(0))
     assert query.jobs() == [pending]
     assert query.jobs()[0].start == 100
+
+
+def test_a_run_that_ends_waits_until_the_job_has_completed() -> None:
+    completing = JobInfo(
+        cluster="c", job_id=7, source="squeue", account="a", cpus=4, state="COMPLETING",
+        tres={"cpu": 4, "node": 2},
+    )  # fmt: skip
+    replies = [completing, completing, complete_info(100)]
+    delays: list[float] = []
+    known = JobInfo(cluster="c", job_id=7, source="cgroup", user="u")
+    done = JobQuery(lambda: replies.pop(0), delays.append).complete(known)
+    assert (done.start, done.name, done.node_count) == (100, "j", 2)
+    assert len(delays) == 2
+
+
+def test_a_run_whose_job_never_completes_is_recorded_without_a_start() -> None:
+    completing = JobInfo(cluster="c", job_id=7, source="squeue", user="u", state="COMPLETING")
+    delays: list[float] = []
+    assert JobQuery(lambda: completing, delays.append).complete(completing).start is None
+    assert 0 < sum(delays) < 30

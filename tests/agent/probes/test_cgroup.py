@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from jobsight.agent.job import FollowedJob
-from jobsight.agent.probes.cgroup import CgroupProbe
+from jobsight.agent.probes.cgroup import MANY_PROCESSES, CgroupProbe
 from jobsight.agent.probes.cgroup_files import (
     NO_PEAKS,
     CgroupGone,
@@ -17,11 +17,13 @@ from jobsight.agent.probes.cgroup_files import (
     MemoryPeaks,
     MemoryReading,
 )
-from jobsight.agent.processes.executables import ExecutableName
+from jobsight.agent.processes.executables import ExecutableName, ExecutableNames
 from jobsight.agent.processes.process import JobUsage
 from jobsight.agent.processes.procfs import NO_IO, TICK, IoCounters
+from jobsight.agent.processes.tracker import ProcessTracker
 from jobsight.model import SECOND, Coverage, JobPart, Sighting
 from tests.agent.lives import Alive, Kernel, record
+from tests.waiting import wait_until
 
 
 class Counter:
@@ -454,3 +456,39 @@ def test_a_counter_completed_by_records_is_not_below_them_and_no_longer_exact(
     assert report.totals.cpu_time == round(1.5 * SECOND)
     assert report.coverage["cpu"].quality == "estimate"
     assert "exit records" in report.coverage["cpu"].reason
+
+
+def test_only_processes_that_have_run_are_read_again_and_their_io_is_complete(
+    counter: Counter,
+) -> None:
+    """One process of many does a little I/O between two rounds, then sleeps for good."""
+    probe = CgroupProbe(counter, ProcessTracker(ExecutableNames()), events=True)
+    cats = [
+        subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(MANY_PROCESSES + 1)
+    ]
+    try:
+        counter.pids = [cat.pid for cat in cats]
+
+        def asleep() -> bool:
+            probe.sample()
+            return not any(process.has_run for process in probe.usage.members.values())
+
+        wait_until(asleep)
+        assert len(probe.usage.members) == len(cats)
+        before = probe.sample()["io.written_characters"]
+        one = cats[7]
+        assert one.stdin is not None
+        assert one.stdout is not None
+        one.stdin.write(b"x" * 1000)
+        one.stdin.flush()
+        assert one.stdout.read(1000)
+        probe.sample()
+        # The I/O of many processes is read in every other round.
+        assert probe.sample()["io.written_characters"] == before + 1000
+        wait_until(asleep)
+        assert probe.sample()["io.written_characters"] == before + 1000
+    finally:
+        for cat in cats:
+            cat.kill()
+            cat.communicate()

@@ -163,8 +163,10 @@ def test_a_process_that_is_not_there_leaves_no_descriptor(tmp_path: Path) -> Non
     (tmp_path / "7").mkdir()
     # It ended between the opening and the reading: the file is empty.
     (tmp_path / "7" / "stat").write_text("")
+    live = OpenProcess(os.fsencode(tmp_path), 7)
     with pytest.raises(ProcessGone):
-        OpenProcess(os.fsencode(tmp_path), 7)
+        _ = live.start_ticks
+    live.close()
     assert descriptors() == before
 
 

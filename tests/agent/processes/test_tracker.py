@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from jobsight.agent.processes.netlink import ExitRecord, ProcessEvent
-from jobsight.agent.processes.process import JobUsage, Process, Segment
+from jobsight.agent.processes.process import ROW_SIZE, JobUsage, Process, Segment
 from jobsight.agent.processes.procfs import IoCounters
 from jobsight.agent.processes.tracker import LEADER_EXIT_DELAY
 from tests.agent.lives import MILLISECOND, Alive, Kernel, figures, record
@@ -43,7 +43,7 @@ def test_fork_exec_exit(kernel: Kernel) -> None:
 
 def test_a_whole_life_in_one_drain_is_named_by_its_record(kernel: Kernel) -> None:
     usage = kernel.job()
-    kernel.names._learn(INODE, TRUE)
+    kernel.names.learn(INODE, TRUE, None)
     kernel.tell(kernel.fork(100, 7), kernel.execute(7), kernel.exit(7), record(7, executable=INODE))
     assert figures(usage)[TRUE] == (1, 1, 0)
 
@@ -76,7 +76,7 @@ def test_what_was_sent_without_a_name_is_taken_back(kernel: Kernel) -> None:
     life = (kernel.fork(100, 7), kernel.execute(7), kernel.exit(7), record(7, 5, executable=INODE))
     kernel.tell(*life)
     assert figures(usage)[b"command"] == (1, 1, 5)
-    kernel.names._learn(INODE, TRUE)
+    kernel.names.learn(INODE, TRUE, None)
     kernel.tell()
     assert figures(usage) == {SHELL: (0, 1, 0), TRUE: (1, 1, 5), b"command": (0, 0, 0)}
 
@@ -84,7 +84,7 @@ def test_what_was_sent_without_a_name_is_taken_back(kernel: Kernel) -> None:
 def test_a_record_may_come_before_its_exec_event(kernel: Kernel) -> None:
     usage = kernel.job()
     kernel.tell(kernel.fork(100, 7), record(7, 5, executable=INODE))
-    kernel.names._learn(INODE, TRUE)
+    kernel.names.learn(INODE, TRUE, None)
     kernel.tell(kernel.execute(7))
     kernel.tell(kernel.exit(7))
     assert figures(usage)[TRUE] == (1, 1, 5)
@@ -231,7 +231,7 @@ def test_a_link_read_too_late_is_not_the_replaced_program_s_name(kernel: Kernel)
 
 def test_a_link_read_after_the_end_belongs_to_somebody_else(kernel: Kernel) -> None:
     usage = kernel.job()
-    kernel.names._learn(INODE, TRUE)
+    kernel.names.learn(INODE, TRUE, None)
     kernel.names.links[7] = OTHER
     kernel.tell(kernel.fork(100, 7), kernel.execute(7))
     kernel.tell(kernel.exit(7), record(7, 5, executable=INODE))
@@ -254,8 +254,8 @@ def test_the_newest_link_is_read_first_and_that_of_an_ended_process_never(kernel
 def test_a_number_given_twice_within_one_drain(kernel: Kernel) -> None:
     usage = kernel.job()
     one, two = (65024, 1), (65024, 2)
-    kernel.names._learn(one, TRUE)
-    kernel.names._learn(two, OTHER)
+    kernel.names.learn(one, TRUE, None)
+    kernel.names.learn(two, OTHER, None)
     kernel.tell(
         *(kernel.fork(100, 7), kernel.execute(7), kernel.exit(7), record(7, 5, executable=one)),
         *(kernel.fork(100, 7), kernel.execute(7), kernel.exit(7), record(7, 6, executable=two)),
@@ -374,7 +374,9 @@ def test_records_whose_exit_was_lost_are_bounded(
 
 
 def test_programs_without_end_share_a_row(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobsight.agent.processes.process.MAX_EXECUTABLES", 10)
+    size = ROW_SIZE + len(b"/made/00")
+    monkeypatch.setattr("jobsight.agent.processes.process.GUARANTEED_ROWS_SIZE", 0)
+    monkeypatch.setattr("jobsight.agent.processes.process.MAX_JOB_ROWS_SIZE", 10 * size)
     usage = kernel.job()
     for number in range(50):
         kernel.names.links[7] = b"/made/%d" % number
@@ -389,10 +391,15 @@ def test_more_processes_than_are_followed_are_stated(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobsight.agent.processes.tracker.MAX_PROCESSES", 10)
+    monkeypatch.setattr("jobsight.agent.processes.tracker.GUARANTEED_PROCESSES", 3)
     usage = kernel.job()
     kernel.tell(*(kernel.fork(100, 1000 + number) for number in range(50)))
     assert len(kernel.tracker.processes) == 10
     assert usage.records_lost == 41
+    # Another job has what is guaranteed to each.
+    other = kernel.job(200)
+    kernel.tell(*(kernel.fork(200, 2000 + number) for number in range(5)))
+    assert (len(other.members), other.records_lost) == (3, 3)
 
 
 # Any number of valid lives, told in any order that the kernel could tell them.
@@ -505,7 +512,7 @@ def test_a_child_of_slurmstepd_is_named_by_what_it_executes(adopted: str) -> Non
     kernel.pass_time(3600_000)
     kernel.names.links[200] = b"/bin/sh"
     if adopted == "polled":
-        kernel.tracker.detect_exec(process)
+        kernel.tracker.detect_exec(process, kernel.names.by_link(process.tgid))
         kernel.tracker.finish_lost(200)
     else:
         kernel.tell(kernel.execute(200))

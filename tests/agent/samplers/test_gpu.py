@@ -3,6 +3,7 @@
 import json
 import logging
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from jobsight.agent.samplers.gpu.devices import NodeGpus
-from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, Nvml
+from jobsight.agent.samplers.gpu.nvml import Nvml
 from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary, main, plain, record
 from jobsight.agent.samplers.gpu.sampler import _ALIASES, _PRINTED, GpuSampler
+from jobsight.agent.samplers.gpu.source import Gpu, GpuProcess, GpuReading
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import MISSING
 from tests.agent.samplers.jobs import Job, write
@@ -39,7 +41,7 @@ class Library:
         self.processes: dict[str, list[int]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvml"):
+        if not hasattr(type(self), f"do_{name[4:]}"):
             raise AttributeError(name)
 
         def call(*arguments: Any) -> Any:
@@ -243,7 +245,9 @@ def test_a_gpu_that_is_lost_in_the_middle(job: Job, library: Library) -> None:
     job.clock.go(1)
     row = gpu.columns(job.view)
     assert row["gpu.0.utilization"] == row["gpu.0.power"] == row["gpu.0.memory_used"] == MISSING
-    assert "GPU 0: nvmlDeviceGetPowerUsage" in job.node.errors.causes
+    assert "GPU 0: nvmlDeviceGetMemoryInfo" in job.node.errors.causes
+    (use,) = gpu.gpu_uses(job.view, final=False)
+    assert {one.reason for one in use.coverage.values()} == {"the GPU has fallen off the bus"}
     assert gpu.final(job.view)["0"]["utilization_gpu_average"] == 0.0
 
 
@@ -260,7 +264,7 @@ def test_a_node_without_a_gpu_says_so_once(job: Job, caplog: pytest.LogCaptureFi
     assert gpu.coverage(job.view) == {}
     job.view.gpus = ("0",)
     missing = gpu.coverage(job.view)["gpu"]
-    assert (missing.quality, missing.reason) == ("missing", "this node has no NVIDIA driver")
+    assert (missing.quality, missing.reason) == ("missing", "this node has no GPU driver")
     # After some minutes it looks again: the driver may have been loaded since.
     job.clock.go(400)
     gpu.columns(job.view)
@@ -299,8 +303,7 @@ def test_nvidia_smi_takes_over(job: Job, tmp_path: Path, monkeypatch: pytest.Mon
     found = gpu.document(job.view)
     assert found is not None
     assert found["1"]["utilization_memory"] == "1"
-    job.process(77)
-    assert gpu._gpus.of_processes(source, job.view.usage.members) == {"1"}
+    assert source.processes(()) == [GpuProcess(77, "1")]
     assert "is used instead" in job.node.errors.causes["NVML"]
     command.unlink()
     job.clock.go(60)
@@ -338,6 +341,7 @@ def test_every_metric_of_nvidia_smi_can_be_given(
     (key,) = {held.gpu.key for held in _held(gpu, job)}
     uuid = _held(gpu, job)[0].gpu.uuid
     command.write_text(command.read_text().replace("uuid-of-0", uuid))
+    job.clock.go(60)
     document = gpu.document(job.view)
     assert document is not None
     found = document[key]
@@ -356,9 +360,7 @@ def test_every_metric_of_nvidia_smi_can_be_given(
 
 
 def _held(gpu: GpuSampler, job: Job) -> list[Any]:
-    source = gpu._gpus.source
-    assert source is not None
-    gpu._assign(job.view, source)
+    gpu.columns(job.view)
     return list(gpu._job_gpus.values())
 
 
@@ -383,7 +385,7 @@ def test_a_recording_is_replayed_word_by_word(library: Library, tmp_path: Path) 
     assert [gpu.key for gpu in replayed.gpus] == [gpu.key for gpu in direct.gpus]
     for one, other in zip(replayed.gpus, direct.gpus, strict=True):
         assert replayed.read(one) == direct.read(other)
-    assert replayed.processes() == {}
+    assert replayed.processes(()) == []
     assert errors.causes == {}
     replayed.read(Gpu("9", 9, "", ""))
 
@@ -449,3 +451,20 @@ def test_structures_of_c_become_plain() -> None:
         _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
     assert plain([Pair(1, 2), b"x", None]) == [{"gpu": 1, "memory": 2}, "x", None]
+
+
+def test_a_node_without_a_gpu_loads_nothing_for_one(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from jobsight.agent.samplers.gpu.sampler import GpuSampler\n"
+        "from jobsight.agent.samplers.node import Node\n"
+        "root = Path(sys.argv[1])\n"
+        "sampler = GpuSampler(node=Node(proc=root, sys=root, dev=root))\n"
+        "assert sampler._gpus.source is None\n"
+        "names = [name.rpartition('.')[2] for name in sys.modules]\n"
+        "print(sorted({'pynvml', 'nvml', 'drm', 'meter', 'choose', 'ctypes'} & set(names)))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=True, text=True
+    )
+    assert ended.stdout.strip() in ("[]", "['ctypes']")

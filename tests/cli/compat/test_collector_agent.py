@@ -178,8 +178,10 @@ sams.output.Prometheus:
         text = wait_until(lambda: series.exists() and series.read_text())
         assert 'cpu{account="p1",user="alice"}' in text
         # A program that ran since the last part of the agent is in the record of a HUP.
+        (tmp_path / "done").touch()
         go.touch()
-        wait_until((tmp_path / "done").exists)
+        # The shell creates the file before it executes the program, which then writes.
+        wait_until(lambda: (tmp_path / "done").read_bytes())
         collector.send_signal(signal.SIGHUP)
         assert collector.wait(90) == 0
         (file,) = (tmp_path / "data").glob(f"{job.job_id}.*.json")

@@ -134,7 +134,7 @@ sams.software.Regexp: {rules: []}
         ("sams.collector: []", r"sams\.collector: expected keys and values, got `list`"),
         ("sams.collectr: {}", "no section sams.collector; did you mean sams.collectr"),
         ("- a", "contains no sections; expected sams.collector"),
-        ("a: [", "sams.yaml: while parsing"),
+        ("a: [", "sams.yaml: line 1, column 5: "),
         ("sams.collector: {samplers: x}", r"sams\.collector\.samplers: expected `array`"),
         ("sams.collector: {samplers: [1]}", r"sams\.collector\.samplers: expected `str`"),
         ("sams.collector: {umask: '9'}", "'9' is not a umask; expected an octal number"),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.model import SECOND
-from jobsight.scheduler.adapters.squeue import NodeJobs, jobs_of_node
+from jobsight.model import SECOND, JobInfo
+from jobsight.scheduler.adapters.squeue import NodeJobs, job_by_id, jobs_of_node
 from jobsight.scheduler.records import SourceError
 from jobsight.scheduler.sources.commands import run_command
 
@@ -50,6 +50,19 @@ class Squeue:
 
 def ask(squeue: Squeue) -> NodeJobs:
     return jobs_of_node("cn1", 5, cluster="c", run=squeue)
+
+
+def test_a_job_that_completes_has_all_its_nodes_or_none() -> None:
+    """Slurm lists the nodes that are not free yet: cn1 has been freed already."""
+
+    def completing(nodes: str) -> JobInfo:
+        row = ROW | {"State": "COMPLETING", "NodeList": nodes}
+        return job_by_id(7, cluster="c", run=Squeue(row))
+
+    job = completing("cn2")
+    assert (job.nodes, job.node_count, job.cpus) == (None, 2, 4)
+    job = completing("cn[1-2]")
+    assert (job.nodes, job.node_count) == (("cn1", "cn2"), 2)
 
 
 def test_a_row_becomes_a_record() -> None:

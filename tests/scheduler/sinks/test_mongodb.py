@@ -18,10 +18,11 @@ from pymongo import MongoClient
 
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.scheduler.sinks.base import SinkError
+from jobsight.scheduler.sinks.base import Figures, SinkError, SinkJob
 from jobsight.scheduler.sinks.feeder import Feeder, feed, read_reasons
-from jobsight.scheduler.sinks.mongodb import MongoSink
+from jobsight.scheduler.sinks.mongodb import MongoSink, job_document
 from jobsight.store.store import Store
+from jobsight.util.workers import INTERNAL_ERROR
 from tests.scheduler.sinks import servers
 from tests.scheduler.sinks.site import START, book, keep, node, record
 from tests.store.sample import batch, part, sighting, totals
@@ -52,6 +53,17 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def sink_for(address: str, database: Any, **more: Any) -> MongoSink:
     return MongoSink(address, database.name, **more)
+
+
+# Fault 2: Slurm's 0:125 of a job that ran out of memory was SIGNALED:125.
+@pytest.mark.parametrize(
+    ("code", "number", "expected"),
+    [(0, None, "SUCCESS:0"), (3, None, "ERROR:3"), (None, 9, "SIGNALED:9"), (2, 9, "SIGNALED:2"),
+     (None, 125, None), (1, 125, "ERROR:1"), (None, None, None)],
+)  # fmt: skip
+def test_the_exit_of_a_job(code: int | None, number: int | None, expected: str | None) -> None:
+    job = SinkJob(record(7, exit_code=code, exit_signal=number), Figures())
+    assert job_document(job)["slurm"]["exit_code"] == expected
 
 
 def test_documents_are_clockworks_and_ours(address: str, database: Any, store: Store) -> None:
@@ -166,6 +178,22 @@ def test_a_server_that_is_away_is_one_line_and_nothing_is_lost(
     sink.close()
 
 
+# Fault 10: only errors of the service were a reason in the health of all servers.
+def test_a_bug_in_a_sink_is_in_the_health(
+    address: str, database: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book(store, [record(7)])
+    sink = sink_for(address, database)
+    feeder = Feeder(store, sink, 3600)
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "jobs", lambda jobs: 1 // 0)
+        assert not feeder.feed_once()
+        assert read_reasons(store) == {sink.name: INTERNAL_ERROR}
+    assert feeder.feed_once()
+    assert read_reasons(store) == {sink.name: ""}
+    feeder.stop()
+
+
 def test_a_wrong_password_is_one_line(tmp_path: Path, store: Store) -> None:
     port = servers.free_port()
     with (
@@ -190,7 +218,7 @@ def test_a_wrong_password_is_one_line(tmp_path: Path, store: Store) -> None:
 _FEEDER = """
 import os, signal, sys
 from jobsight.scheduler.sinks.feeder import feed
-from jobsight.scheduler.sinks.mongodb import MongoSink
+from jobsight.scheduler.sinks.mongodb import MongoSink, job_document
 from jobsight.store.store import Store
 location, url, database, *dying = sys.argv[1:]
 class Feeder(MongoSink):
@@ -253,3 +281,35 @@ def test_jobs_have_the_address_of_their_user(address: str, database: Any, store:
     found = {job["slurm"]["username"]: job["cw"] for job in database.jobs.find()}
     assert found["user0"]["mila_email_username"] == "anna@example.org"
     assert found["nobody"]["mila_email_username"] is None
+
+
+#: The queries of Clockwork's web application (/jobs/search), as recorded at the database.
+_CLOCKWORK_CLUSTERS = {"slurm.cluster_name": {"$in": ["c1", "beluga"]}}
+
+
+def clockwork_filter(email: str, *more: dict[str, Any]) -> dict[str, Any]:
+    return {"$and": [{"cw.mila_email_username": email}, _CLOCKWORK_CLUSTERS, *more]}
+
+
+# Fault 18: Clockwork's web application showed ordinary users no jobs.
+def test_the_queries_of_clockwork_find_the_jobs_of_an_ordinary_user(
+    store: Store, address: str, database: Any
+) -> None:
+    for email, name in (("anna@example.org", "user5"), ("bert@example.org", "user6")):
+        database["users"].insert_one({"mila_email_username": email, "mila_cluster_username": name})
+    book(store, [record(12), record(13), record(19, START + 9, state="FAILED", exit_code=3)])
+    sink = sink_for(address, database)
+    assert feed(store, sink) == 3
+    sink.close()
+    jobs = database["jobs"]
+    order = {"slurm.submit_time": -1, "slurm.job_id": 1}
+    listed = list(jobs.find(clockwork_filter("anna@example.org")).sort(order).limit(25))
+    assert [job["slurm"]["job_id"] for job in listed] == ["12", "19"]
+    failed = {"slurm.job_state": {"$in": ["FAILED"]}}
+    (job,) = jobs.find(clockwork_filter("anna@example.org", failed))
+    assert (job["slurm"]["exit_code"], job["slurm"]["start_time"]) == ("ERROR:3", START + 9)
+    count = [
+        {"$match": clockwork_filter("bert@example.org")},
+        {"$group": {"_id": 1, "n": {"$sum": 1}}},
+    ]
+    assert list(jobs.aggregate(count)) == [{"_id": 1, "n": 1}]

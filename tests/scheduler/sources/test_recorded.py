@@ -97,7 +97,8 @@ def check_accounting(job: dict[str, Any], record: Any, where: str) -> None:
     assert info.het_job_id == (job["het"]["job_id"] or None), where
     assert record.working_directory == (job["working_directory"] or None), where
     assert record.group == (job["group"] or None), where
-    assert record.reason == job["state"]["reason"], where
+    reason = job["state"]["reason"]
+    assert record.reason == (None if reason == "None" else reason or None), where
     assert len(record.steps) == len(job["steps"]), where
     allocated = {entry["type"]: entry["count"] for entry in job["tres"]["allocated"]}
     if "cpu" in allocated:

@@ -202,7 +202,7 @@ def test_unexpected_faults_tell_nothing(store: Store, monkeypatch: pytest.Monkey
     def fail(*arguments: Any, **named: Any) -> Any:
         raise RuntimeError("the inner works")
 
-    monkeypatch.setattr(store, "runs", fail, raising=False)
+    monkeypatch.setattr(store, "page_of_runs", fail, raising=False)
     app = create_app(store, TOKEN)
     client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
     answer = client.get("/api/v1/jobs", headers={"Authorization": f"Bearer {TOKEN}"})

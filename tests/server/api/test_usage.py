@@ -30,7 +30,10 @@ def test_use_by_software(client: TestClient, filled: Store) -> None:
     rows = client.get("/api/v1/usage?by=software,version").json()["rows"]
     assert [row["kind"] for row in rows] == ["undetermined", "not attributed"]
     assert sum(row["core_hours"] for row in rows) == 40 / 3600
-    listed = client.get("/api/v1/software").json()["software"]
+    reply = client.get("/api/v1/software").json()
+    assert reply["total"] == 0
+    assert client.get("/api/v1/software?limit=0").status_code == 422
+    listed = reply["software"]
     assert {row["kind"]: row["core_hours"] for row in listed} == {
         row["kind"]: row["core_hours"] for row in rows
     }

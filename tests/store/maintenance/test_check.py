@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import msgspec
@@ -12,15 +13,17 @@ import pytest
 
 from jobsight.config.settings import RetentionSettings
 from jobsight.errors import StoreError
-from jobsight.model import SECOND
+from jobsight.model import SECOND, Series
 from jobsight.store.maintenance.compact import compact
 from jobsight.store.maintenance.inventory import take_inventory
 from jobsight.store.maintenance.retention import prune
+from jobsight.store.schema.search import searched_text
 from jobsight.store.series import codec
 from jobsight.store.store import Store
 from tests.store.contents import assert_sound, check, rows
-from tests.store.many import NOW, ROWS, count, fill, summed
+from tests.store.many import DAY, NOW, ROWS, count, fill, summed
 from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
+from tests.store.sums import sum_up_everything, sums
 from tests.store.test_faults import writer
 
 
@@ -73,6 +76,70 @@ def test_what_can_be_worked_out_again(filled: Store) -> None:
         for table in ("chunks", "run_nodes", "contributions"):
             assert after[table] == before[table]
         assert [run.cpu_time for run in filled.runs()] == [1002, 1001, 1000, 10]
+
+
+#: Of one of two months, each with a run of two owners.
+WRONG_MONTHS = [
+    ("UPDATE usage_by_month SET runs = runs + 1 WHERE month = 671", "usage_by_month 2025-12", 2),
+    ("UPDATE software_by_month SET days = 1 WHERE month = 672", "software_by_month 2026-01", 2),
+    ("DELETE FROM usage_by_month WHERE \"user\" = 'anna'", "usage_by_month 2025-12", 1),
+    (
+        "UPDATE software_by_month SET account = 'other' WHERE \"user\" = 'anna'",
+        "software_by_month 2025-12",
+        2,
+    ),
+    ("UPDATE usage_by_month SET month = 1200 WHERE month = 671", "usage_by_month 2070-01", 2),
+]
+
+
+def test_months_that_are_not_the_sums_of_their_days(store: Store) -> None:
+    new_year = 20454 * 86400 * SECOND
+    for job, user in enumerate(("anna", "bert"), 1):
+        times = {"start": new_year - 2 * DAY, "end": new_year + 2 * DAY}
+        record = info(job, **times, user=user, account="astro", cpus=4, state="COMPLETED")
+        assert store.write(batch(record, part(sighting(job), totals=totals(5, 900))))
+    sum_up_everything(store)
+    before = sums(store)
+    assert_sound(store)
+    for sql, where, number in WRONG_MONTHS:
+        _change(store, sql)
+        found = check(store)
+        assert (where, f"{number} rows are not the sums of {where.split('_')[0]}_by_day") in [
+            (fault.where, fault.text) for fault in found.faults
+        ], sql
+        assert check(store, repair=True).sound
+        assert_sound(store)
+        assert sums(store) == before
+
+
+def test_runs_that_the_search_does_not_find(filled: Store) -> None:
+    found = [run.info.job_id for run in filled.runs(search="ann")]
+    assert len(found) == 3
+    postgresql = filled.database.postgresql
+    for sql, number in (
+        (
+            "DELETE FROM run_search"
+            if postgresql
+            else "INSERT INTO run_search (run_search) VALUES ('delete-all')",
+            4,
+        ),
+        # As without the trigger.
+        (
+            "UPDATE run_search SET text = 'other' WHERE run_id = 2"
+            if postgresql
+            else "INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', 2, "
+            "(SELECT " + searched_text("", False) + " FROM runs WHERE id = 2))",
+            1,
+        ),
+    ):
+        _change(filled, sql)
+        assert [run.info.job_id for run in filled.runs(search="ann")] != found
+        assert [(fault.where, fault.text) for fault in check(filled).faults] == [
+            ("run_search", f"{number} runs are not found by their text")
+        ]
+        assert check(filled, repair=True).sound
+        assert_sound(filled)
+        assert [run.info.job_id for run in filled.runs(search="ann")] == found
 
 
 def test_what_cannot_be_worked_out_is_named(filled: Store) -> None:
@@ -196,7 +263,7 @@ def test_compact_gives_the_room_of_what_went_back(store: Store) -> None:
     assert done.size_after == done.size_before or store.database.postgresql
     if not store.database.postgresql:
         done = compact(store.database)
-        assert done.size_after < done.size_before / 3
+        assert done.size_after < done.size_before / 2
         assert Path(f"{store.database.where}-wal").stat().st_size == 0
 
 
@@ -206,7 +273,8 @@ def test_what_nothing_uses_and_what_came_late_is_noted(store: Store) -> None:
     prune(store.database, RetentionSettings(executables=10, downsampled=10), NOW)
     _change(store, "INSERT INTO paths (digest, path) VALUES (:data, :data)", data=b"x" * 16)
     start = find(store, "1").start
-    late = part(sighting(1, birth=start), executables=[use(b"/late", 1)], series=series([1]))
+    sample = Series(array("q", [start + 1]), {"cpu.time": array("q", [1])})
+    late = part(sighting(1, birth=start), executables=[use(b"/late", 1)], series=sample)
     assert store.write(batch(late))
     assert [note.split(" ", 1)[1] for note in check(store).notes] == [
         "paths are used by nothing; compact removes them",
@@ -231,8 +299,9 @@ def test_what_a_store_holds(store: Store) -> None:
     assert (found.runs, found.open_runs, found.nodes, found.chunks) == (302, 1, 301, 301)
     assert found.downsampled_chunks >= 1
     assert {name: held.rows for name, held in found.classes.items()} == {
-        "series": 301, "executables": 301 * 3 + 301 + 7, "runs": 603,
-        "daily rollups": 0, "scheduler": 0, "agents": 3, "other": 0,
+        "series": 301, "executables": 301 * 3 + 301 + 7, "runs": 904,
+        "rollups": 0, "scheduler": 0, "agents": 3, "exports": 0,
+        "dead letters": 0,
     }  # fmt: skip
     sizes = [held.bytes for held in found.classes.values()]
     assert all(size is not None and size > 0 for size in sizes)

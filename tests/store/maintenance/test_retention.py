@@ -106,7 +106,8 @@ def test_sums_by_day_stay_and_what_is_not_summed_waits(store: Store) -> None:
     assert find(store, "1").id == 1
     with store.database.write() as transaction:
         transaction.execute(
-            "INSERT INTO usage_by_day VALUES (20000, 'c1', 'anna', '', '', 1, 9, 5, 6, 7, 8)"
+            "INSERT INTO usage_by_day"
+            " VALUES (20000, 'c1', 'anna', '', '', 1, 9, 5, 6, 7, 0, 0, 0, 0, 8)"
         )
         for name, run_id in (("one", 1), ("one", 999), ("other", 1)):
             key = {"name": name, "run_id": run_id}

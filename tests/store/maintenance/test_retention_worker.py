@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from jobsight.config.settings import RetentionSettings, Settings
+from jobsight.errors import StoreError
+from jobsight.server.api.health import read_health
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.maintenance import retention
-from jobsight.store.maintenance.retention import DAY, claim, retention_worker
+from jobsight.store.maintenance.retention import (
+    _SQL,
+    DAY,
+    Pruned,
+    claim,
+    last_failure,
+    retention_worker,
+)
 from jobsight.store.store import Store
+from jobsight.util.workers import INTERNAL_ERROR
 from tests.store.many import count, fill, summed
 from tests.waiting import wait_until
 
@@ -53,6 +63,40 @@ def test_a_store_that_fails_does_not_end_it(
     ):
         assert all(tried.acquire(timeout=60) for _ in range(3))
     wait_until(lambda: "jobsight-prune" not in {thread.name for thread in threading.enumerate()})
+
+
+# Fault 10: the next check, an hour later, found nothing due and cleared the reason.
+def test_a_failure_stays_in_the_health_until_the_next_try(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [StoreError("no space left"), ValueError("a bug")]
+
+    def fail(*_: object, **__: object) -> dict[str, Pruned]:
+        if faults:
+            raise faults.pop(0)
+        return {}
+
+    def health() -> str:
+        return {each.worker: each.reason for each in read_health(store).workers}["prune"]
+
+    def due() -> None:
+        with store.database.write() as transaction:
+            transaction.execute(_SQL["claim_retention"], {"now": 0, "before": time.time_ns()})
+
+    monkeypatch.setattr(retention, "prune", fail)
+    worker = retention_worker(store, RetentionSettings(), first_delay=3600)
+    with worker:
+        for expected in ("no space left", INTERNAL_ERROR):
+            assert not worker.run_once()
+            assert health() == expected
+            # Not due again; another server says so, too.
+            assert not worker.run_once()
+            assert health() == expected
+            assert last_failure(store.database) == expected
+            due()
+        assert worker.run_once()
+        assert worker.run_once()
+        assert health() == ""
 
 
 @pytest.mark.parametrize("daily", [True, False])

@@ -17,7 +17,18 @@ from jobsight.store.schema import statements
 from jobsight.store.schema.tables import software_by_day, usage_by_day
 from jobsight.store.store import Store
 from tests.store import postgresql
-from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
+from tests.store.sample import (
+    START,
+    batch,
+    find,
+    info,
+    part,
+    series,
+    sighting,
+    totals,
+    use,
+    write_unbounded,
+)
 from tests.store.sums import from_scratch, rows, sum_up_everything, sums
 
 FIRST_DAY = START // DAY
@@ -30,7 +41,7 @@ WHO = {"user": "anna", "account": "astro", "partition": "batch"}
 def usage(store: Store) -> list[tuple[int, ...]]:
     """Day after the start, runs, CPU, core and GPU seconds, memory in MiB seconds."""
     return sorted(
-        (row[0] - FIRST_DAY, row[5], *(value / 1e6 for value in row[7:10]), row[10])
+        (row[0] - FIRST_DAY, row[5], *(value / 1e6 for value in row[7:10]), row[14])
         for row in rows(store, usage_by_day)
     )
 
@@ -142,9 +153,10 @@ def test_processes_beyond_the_counter_are_scaled_to_it(store: Store) -> None:
 def test_wrong_numbers_do_not_run_over(store: Store) -> None:
     record = info(**WHO, cpus=2**62, gpus=-5, memory=2**63 - 1, end=START + MINUTE)
     uses = [use(b"/a", 2**63 - 1), use(b"/b", -7), use(b"/c", 2**63 - 1)]
-    store.write(batch(record, part(executables=uses, totals=totals(60, 2**63 - 1))))
+    write_unbounded(store, batch(record, part(executables=uses, totals=totals(60, 2**63 - 1))))
     # A start of a clock that had stopped: not 200 years of days.
-    store.write(batch(info(8, start=700_000_000 * SECOND, cpus=1, end=6 * 10**18)))
+    stopped = info(8, start=700_000_000 * SECOND, cpus=1, end=6 * 10**18)
+    write_unbounded(store, batch(stopped))
     sum_up_everything(store)
     assert len(rows(store, usage_by_day)) == 3662
     assert sums(store) == from_scratch(store)
@@ -156,8 +168,8 @@ def test_wrong_numbers_of_several_runs_do_not_run_over(store: Store) -> None:
     for job in (1, 2, 3):
         record = info(job, **WHO, cpus=most, gpus=most, memory=most, end=START + 60 * MINUTE)
         uses = [msgspec.structs.replace(use(b"/opt/a", most), executions=most)]
-        told = part(sighting(job), totals=totals(3600, most), executables=uses)
-        store.write(batch(record, told, sequence=job))
+        report = part(sighting(job), totals=totals(3600, most), executables=uses)
+        write_unbounded(store, batch(record, report, sequence=job))
     sum_up_everything(store)
     assert sums(store) == from_scratch(store)
     with store.database.read() as connection:
@@ -289,7 +301,9 @@ def test_what_an_export_reads_is_the_run_s_whole(store: Store) -> None:
     with store.database.write() as transaction:
         data = transaction.execute("SELECT data FROM contributions").fetchone()[0]
     share = decode_contribution(bytes(data)).software()[0]
-    assert msgspec.structs.astuple(share) == (0, 1, 1, 10**6, 4 * 86400 * 10**6, 0, 1, 1, 1)
+    no_gpus = (0, 0, 0, 0, 0)
+    figures = (0, 1, 1, 10**6, 4 * 86400 * 10**6, *no_gpus, 1, 1, 1)
+    assert msgspec.structs.astuple(share) == figures
 
 
 def test_a_run_waits_until_its_paths_have_names(store: Store) -> None:

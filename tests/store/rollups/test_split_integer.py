@@ -29,7 +29,7 @@ def test_the_largest_remainder_gets_what_is_left() -> None:
 
 @given(st.lists(AMOUNTS, min_size=1, max_size=8), WEIGHTS)
 def test_neither_days_nor_programs_gain_or_lose(amounts: list[int], weights: list[int]) -> None:
-    table = split_evenly(amounts, weights)
+    table = list(split_evenly(amounts, weights))
     assert [sum(row) for row in table] == amounts
     columns = [sum(column) for column in zip(*table, strict=True)]
     assert columns == split_integer(sum(amounts), weights)

@@ -9,7 +9,7 @@ import pytest
 from jobsight.errors import StoreError
 from jobsight.store.database import Transaction
 from jobsight.store.store import Store
-from jobsight.store.write.batch import commit_all
+from jobsight.store.write.batch import Written, commit_all
 from tests.store.sample import batch, find, part, seconds, series, sighting
 
 
@@ -56,7 +56,7 @@ def test_writers_in_several_threads_get_their_own_answers(store: Store) -> None:
     answers = in_threads(20, send)
     for number in range(0, 20, 2):
         assert sorted(answers[number : number + 2]) == [False, True]  # type: ignore[type-var]
-    assert len(find(store).nodes) == 10
+    assert find(store).node_count == 10
     assert store.info().rows == 10
 
 
@@ -74,9 +74,9 @@ def test_batches_that_come_together_share_a_commit(
 
         monkeypatch.setattr(store.database, "write", counted)
         sent = [batch(part(series=series([number])), sequence=number) for number in range(1, 33)]
-        assert store.write_all(sent) == [True] * 32
+        assert store.write_all(sent) == [Written(True)] * 32
         assert commits == 1
-        assert store.write_all(sent) == [False] * 32
+        assert store.write_all(sent) == [Written(False)] * 32
         assert store.write_all([]) == []
 
 

@@ -20,8 +20,8 @@ from jobsight.agent.processes.procfs import PAGE
 from jobsight.agent.samplers.base import JobSampler
 from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.files import SCRATCH, Files
-from jobsight.agent.samplers.gpu.nvml import GpuReading
 from jobsight.agent.samplers.gpu.sampler import GpuSampler
+from jobsight.agent.samplers.gpu.source import GpuReading
 from jobsight.agent.samplers.processes import Threads
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.model import SECOND

@@ -34,10 +34,21 @@ _REQUEST_TIMEOUT: Final = 5.0
 _RESPONSE_TIMEOUT: Final = 30.0
 _MAX_REQUEST: Final = 16384
 _MAX_CLIENTS: Final = 16
+#: Seconds after which a client that reads its response may be disconnected for a new one.
+_READING: Final = 1.0
+#: Texts rendered per second; further scrapes get the last one.
+_MAX_RENDERINGS: Final = 4
+#: Responses per second, so that a flood does not use a core of the node; some may come at once.
+_MAX_RESPONSES: Final = 100
+_BURST: Final = 20
 #: Seconds between two attempts to bind an address that is in use.
 _BIND_INTERVAL: Final = 15.0
 #: Smaller responses fit one packet and are not compressed.
 _COMPRESS_ABOVE: Final = 1400
+
+
+class TooManyPasswords(Exception):
+    """A wrong password came from this address less than a second ago."""
 
 
 class Request(NamedTuple):
@@ -46,17 +57,46 @@ class Request(NamedTuple):
     headers: dict[str, str]
 
 
+class _Client:
+    """A connection that is being served."""
+
+    def __init__(self, stream: socket.socket, address: str) -> None:
+        self.stream = stream
+        self.address = address
+        #: When the response began to be sent; None until the request is complete.
+        self.responding: float | None = None
+        #: Rendering or waiting for its turn: not to be disconnected.
+        self.busy = False
+
+    def may_be_dropped(self, now: float) -> bool:
+        if self.responding is None:
+            return not self.busy
+        return now - self.responding > _READING
+
+    def disconnect(self) -> None:
+        # Not SSLSocket.shutdown, which changes what the client's thread is using.
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self.stream, socket.SHUT_RDWR)
+
+
 class Endpoint:
     """Serves scrapes until it is closed. A slow or silent client does not affect others."""
 
     def __init__(self, exporter: Exporter, settings: MetricsSettings) -> None:
         self._exporter = exporter
         self._address = parse_address(settings.listen)
+        _check_network(self._address[0], settings)
         self._tls = _server_context(settings)
         self._password = _password(settings)
         self._listener: socket.socket | None = None
         self._stopped = threading.Event()
-        self._slots = threading.BoundedSemaphore(_MAX_CLIENTS)
+        #: The oldest first.
+        self._clients: dict[_Client, None] = {}
+        self._changed = threading.Condition()
+        self._texts: dict[bool, bytes] = {}
+        self._rendered: dict[bool, list[float]] = {False: [], True: []}
+        self._rendering = threading.Lock()
+        self._next_response = 0.0
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def open(self) -> None:
@@ -105,46 +145,71 @@ class Endpoint:
     def _accept(self) -> None:
         assert self._listener is not None
         try:
-            client, _ = self._listener.accept()
+            client, address = self._listener.accept()
         except OSError:
             # For example out of descriptors; wait instead of spinning.
             self._stopped.wait(1.0)
             return
-        if not self._slots.acquire(blocking=False):
+        served = _Client(client, address[0])
+        if not self._admit(served):
             client.close()
             return
-        threading.Thread(target=self._serve, args=[client], name="scrape", daemon=True).start()
+        threading.Thread(target=self._serve, args=[served], name="scrape", daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _admit(self, client: _Client) -> bool:
+        """Wait for capacity. A silent client is disconnected for the new one, the oldest first."""
+        with self._changed:
+            while len(self._clients) >= _MAX_CLIENTS and not self._stopped.is_set():
+                now = time.monotonic()
+                oldest = next((one for one in self._clients if one.may_be_dropped(now)), None)
+                if oldest is not None:
+                    oldest.disconnect()
+                    del self._clients[oldest]
+                else:
+                    # All of them will have their response within moments.
+                    self._changed.wait(0.1)
+            self._clients[client] = None
+        return not self._stopped.is_set()
+
+    def _serve(self, client: _Client) -> None:
         try:
-            with client:
-                self._exchange(client)
+            self._exchange(client)
         except (OSError, ValueError):
             # The client has disconnected, does not speak HTTP, or does not read.
             pass
         except Exception:
             logger.exception("a scrape failed")
         finally:
-            self._slots.release()
+            client.stream.close()
+            with self._changed:
+                self._clients.pop(client, None)
+                self._changed.notify()
 
-    def _exchange(self, client: socket.socket) -> None:
-        client.settimeout(_REQUEST_TIMEOUT)
-        stream = client
+    def _exchange(self, client: _Client) -> None:
+        client.stream.settimeout(_REQUEST_TIMEOUT)
         if self._tls is not None:
-            stream = self._tls.wrap_socket(client, server_side=True)
-        try:
-            request = parse_request(_read_head(stream))
-            response = self._respond(request)
-            stream.settimeout(_RESPONSE_TIMEOUT)
-            stream.sendall(response)
-        finally:
-            if stream is not client:
-                stream.close()
+            stream = self._tls.wrap_socket(
+                client.stream, server_side=True, do_handshake_on_connect=False
+            )
+            client.stream = stream
+            stream.do_handshake()
+        request = parse_request(_read_head(client.stream))
+        client.busy = True
+        response = self._respond(request, client.address)
+        client.responding = time.monotonic()
+        client.stream.settimeout(_RESPONSE_TIMEOUT)
+        client.stream.sendall(response)
 
-    def _respond(self, request: Request) -> bytes:
+    def _respond(self, request: Request, address: str) -> bytes:
+        self._wait_for_turn()
         if request.method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", b"", {"Allow": "GET, HEAD"})
-        if not self._may_read(request):
+        try:
+            allowed = self._may_read(request, address)
+        except TooManyPasswords:
+            sentence = b"one wrong password a second is checked; try later\n"
+            return _response("429 Too Many Requests", sentence, {"Retry-After": "1"})
+        if not allowed:
             challenge = {"WWW-Authenticate": 'Basic realm="jobsight", charset="UTF-8"'}
             return _response("401 Unauthorized", b"user and password are required\n", challenge)
         if request.path == "/":
@@ -152,7 +217,7 @@ class Endpoint:
         if request.path != "/metrics":
             return _response("404 Not Found", b"the metrics are at /metrics\n", {})
         openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
-        body = self._exporter.text(openmetrics=openmetrics)
+        body = self._text(openmetrics)
         self._exporter.scrapes += 1
         headers = {"Content-Type": OPENMETRICS if openmetrics else PLAIN}
         if "gzip" in request.headers.get("accept-encoding", "") and len(body) > _COMPRESS_ABOVE:
@@ -161,7 +226,25 @@ class Endpoint:
             headers["Content-Encoding"] = "gzip"
         return _response("200 OK", body, headers, head=request.method == "HEAD")
 
-    def _may_read(self, request: Request) -> bool:
+    def _wait_for_turn(self) -> None:
+        with self._changed:
+            now = time.monotonic()
+            turn = max(self._next_response, now - _BURST / _MAX_RESPONSES)
+            self._next_response = turn + 1 / _MAX_RESPONSES
+        if turn > now:
+            self._stopped.wait(turn - now)
+
+    def _text(self, openmetrics: bool) -> bytes:
+        with self._rendering:
+            now = time.monotonic()
+            recent = [moment for moment in self._rendered[openmetrics] if now - moment < 1]
+            if len(recent) < _MAX_RENDERINGS:
+                self._texts[openmetrics] = self._exporter.text(openmetrics=openmetrics)
+                recent.append(now)
+            self._rendered[openmetrics] = recent
+            return self._texts[openmetrics]
+
+    def _may_read(self, request: Request, address: str) -> bool:
         if self._password is None:
             return True
         kind, _, given = request.headers.get("authorization", "").partition(" ")
@@ -171,7 +254,7 @@ class Endpoint:
             user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return False
-        return self._password.matches(user, password)
+        return self._password.matches(user, password, address)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -183,6 +266,18 @@ def parse_address(text: str) -> tuple[str, int]:
             f"{text!r} is not an address to listen on; expected 127.0.0.1:9306 or [::]:9306"
         )
     return host, int(port)
+
+
+def _check_network(host: str, settings: MetricsSettings) -> None:
+    """Refuse an endpoint that everybody on the network could read."""
+    if settings.allow_network or settings.password_hash is not None:
+        return
+    if host not in ("localhost", "::1") and not host.startswith("127."):
+        raise ConfigError(
+            f"agent.metrics.listen: {host} is not a loopback address and no password is set: set "
+            "agent.metrics.user and agent.metrics.password_hash, or set "
+            "agent.metrics.allow_network to true"
+        )
 
 
 def parse_request(head: bytes) -> Request:
@@ -227,7 +322,7 @@ def _listener(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(64)
+        listener.listen(512)
     except OSError:
         listener.close()
         raise

@@ -13,8 +13,8 @@ from jobsight.agent.job import JobView, Row, Sampler
 from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.files import Files
 from jobsight.agent.samplers.gpu.devices import parse_gpu_list
-from jobsight.agent.samplers.gpu.nvml import GpuReading
 from jobsight.agent.samplers.gpu.sampler import GpuSampler
+from jobsight.agent.samplers.gpu.source import GpuReading
 from jobsight.agent.samplers.processes import Threads
 from jobsight.model import MISSING, SECOND
 from jobsight.prometheus import names

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from jobsight.agent.probes.cgroup_files import cgroups_below
 from jobsight.agent.probes.slurm_cgroup import V1_CONTROLLERS
 
 #: v1: "slurm", or "slurm_<node>" if several slurmd run on one machine.
@@ -213,9 +214,8 @@ class CgroupWatcher:
 
 def _processes(job: Path, below: str) -> Iterator[str]:
     """The PIDs in that part ("user" or "slurm") of every step. A cgroup may vanish any time."""
-    for path, _, names in os.walk(job):
-        parts = Path(path).relative_to(job).parts
-        if parts[1:2] == (below,) and "cgroup.procs" in names:
+    for path in cgroups_below(job):
+        if Path(path).relative_to(job).parts[1:2] == (below,):
             try:
                 yield from Path(path, "cgroup.procs").read_text().split()
             except OSError:

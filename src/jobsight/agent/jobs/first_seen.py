@@ -19,7 +19,8 @@ import msgspec
 
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.processes.procfs import TICK, OpenProcess, ProcessGone
-from jobsight.util.durable import write_atomically
+from jobsight.agent.processes.reader import ProcessReader
+from jobsight.util.durable import make_private_directory, write_atomically
 from jobsight.util.log_once import LogOnce
 
 logger = logging.getLogger(__name__)
@@ -47,10 +48,17 @@ class _Content(msgspec.Struct):
 class FirstSeen:
     """Creation times by the key of a cgroup, in a file that does not survive a reboot."""
 
-    def __init__(self, directory: Path | None, proc: bytes = b"/proc", boot_id: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path | None,
+        proc: bytes = b"/proc",
+        boot_id: str = "",
+        reader: ProcessReader | None = None,
+    ) -> None:
         self._boot_id = boot_id
         self._file = directory / _FILE if directory is not None else None
         self._proc = proc
+        self._reader = reader or ProcessReader()
         self._jobs: dict[str, _Job] = {}
         self._log = LogOnce(logger)
         #: When an earlier agent was last running, in Unix time: the file's modification time.
@@ -80,7 +88,8 @@ class FirstSeen:
             changed = cgroup.directory.stat().st_ctime_ns
         except OSError:
             changed = time.time_ns()
-        birth = min([changed, *self._start_times(pids)])
+        starts = self._reader.read(cgroup.key, self._start_time, pids)
+        birth = min([changed, *filter(None, starts)])
         self._jobs[cgroup.key] = _Job(birth, dict(cgroup.inodes))
         self._save()
         return birth
@@ -100,17 +109,12 @@ class FirstSeen:
             with contextlib.suppress(OSError):
                 os.utime(self._file)
 
-    def _start_times(self, pids: list[int]) -> list[int]:
+    def _start_time(self, pid: int) -> int | None:
         boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        times = []
-        for pid in pids:
-            try:
-                process = OpenProcess(self._proc, pid)
-            except ProcessGone:
-                continue
-            times.append(boot + process.start_ticks * TICK)
-            process.close()
-        return times
+        try:
+            return boot + OpenProcess(self._proc, pid).start_ticks * TICK
+        except ProcessGone:
+            return None
 
     def keep_only(self, keys: Collection[str]) -> None:
         """Remove jobs that ended while no agent was running."""
@@ -129,7 +133,7 @@ class FirstSeen:
         if self._file is None:
             return
         try:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(self._file.parent)
             data = msgspec.json.encode(_Content(self._boot_id, self._jobs))
             # Not synced: the file is of no use after a power failure.
             write_atomically(self._file, data, sync=False)

@@ -113,7 +113,13 @@ def _number(environment: Mapping[str, str], *names: str) -> int | None:
 
 def _nodes(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     # slurmd sets the short name in the prolog, slurmctld the long one.
-    text = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
+    return expand_nodes(
+        environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
+    )
+
+
+def expand_nodes(text: str) -> tuple[str, ...] | None:
+    """The nodes of a list such as ``n[1-3]``; None if there are none or it is not a list."""
     # Imported only where it is used, to keep the agent small.
     from jobsight.scheduler.hostlist import expand_hosts
 
@@ -139,19 +145,22 @@ def _cpus(environment: Mapping[str, str]) -> int | None:
 
 def is_complete(info: JobInfo) -> bool:
     """Whether a record of SAMS can be written: its core hours and record id need these fields."""
-    values = (info.user, info.account, info.cpus, info.nodes, info.start, info.name)
+    values = (info.user, info.account, info.cpus, info.node_count, info.start, info.name)
     return None not in values
 
 
-#: Seconds between queries for a job that is still pending.
-_PENDING_DELAYS: Final = (0.5, 0.5, 1, 2, 4, 8)
+#: Seconds between queries for a job that is still pending, or still completing.
+_DELAYS: Final = (0.5, 0.5, 1, 2, 4, 8)
 
 
 class JobQuery:
     """Queries Slurm for one job: once for each of its runs, however many parts need the reply."""
 
-    def __init__(self, query: Callable[[], JobInfo]) -> None:
+    def __init__(
+        self, query: Callable[[], JobInfo], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._query = query
+        self._sleep = sleep
         self._lock = threading.Lock()
         self._info: JobInfo | None = None
 
@@ -173,20 +182,27 @@ class JobQuery:
     def complete(self, info: JobInfo) -> JobInfo:
         """The identity of a run that ends; the next run of the job is queried again."""
         try:
-            reply = self.jobs()[0] if not is_complete(info) else None
+            for delay in (*_DELAYS, None):
+                if is_complete(info):
+                    break
+                reply = self.jobs()[0]
+                info = merge_job_info(info, reply, "overwrite")
+                if reply.state != "COMPLETING" or delay is None:
+                    break
+                # Until its nodes are free, Slurm's queue has no certain start and not all nodes.
+                self._sleep(delay)
         except JobsightError as error:
             logger.warning("job %d: its record is incomplete: %s", info.job_id, error)
-            reply = None
         with self._lock:
             self._info = None
-        return info if reply is None else merge_job_info(info, reply, "overwrite")
+        return info
 
     def _prefetch(self) -> None:
         try:
-            for delay in _PENDING_DELAYS:
+            for delay in _DELAYS:
                 if is_complete(self.jobs()[0]):
                     return
-                time.sleep(delay)
+                self._sleep(delay)
         except JobsightError as error:
             logger.info("Slurm cannot be queried for the job yet: %s", error)
 

@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from jobsight.agent.collector import Collector, boot_id
-from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob
+from jobsight.agent.job import DEFAULT_INTERVALS, FollowedJob, JobView
 from jobsight.agent.launch.cgroup import (
     KILL_TIMEOUT,
     OwnCgroup,
@@ -34,6 +34,11 @@ from jobsight.agent.probes.process_tree import REASON, ProcessTreeProbe
 from jobsight.agent.processes.procfs import OpenProcess, ProcessGone
 from jobsight.errors import CommandError
 from jobsight.model import LAUNCHER_SOURCE, JobInfo, Run, Sighting
+
+if TYPE_CHECKING:
+    from jobsight.agent.samplers.gpu.choose import Reservation
+    from jobsight.agent.samplers.node import Node
+    from jobsight.agent.sampling import JobSamplers
 
 #: Passed on to the command. Signals of the terminal reach the command directly.
 _FORWARDED: Final = (
@@ -64,6 +69,8 @@ class RunRequest(msgspec.Struct, kw_only=True, frozen=True):
     name: str | None = None
     cpus: int | None = None
     memory: int | None = None
+    #: Free GPUs to reserve; None: those that the processes of the command use.
+    gpus: int | None = None
     account: str | None = None
 
 
@@ -76,6 +83,8 @@ class Outcome(msgspec.Struct, frozen=True):
     exit_signal: int | None
     #: Processes that outlived the command and were ended.
     leftovers: int
+    #: GPUs that were reserved and that no process of the command used.
+    unused_gpus: tuple[str, ...] = ()
 
     @property
     def status(self) -> int:
@@ -88,9 +97,12 @@ class Outcome(msgspec.Struct, frozen=True):
 class Launcher:
     """Runs one job, from its first process to its final batch in the spool."""
 
-    def __init__(self, request: RunRequest, collector: Collector) -> None:
+    def __init__(self, request: RunRequest, collector: Collector, node: Node | None = None) -> None:
         self.request = request
         self.collector = collector
+        self._node = node
+        self._reservation: Reservation | None = None
+        self._samplers: JobSamplers | None = None
         self._own: OwnCgroup | None = None
         self._tree: ProcessTreeProbe | None = None
         self._pid = 0
@@ -114,6 +126,7 @@ class Launcher:
                 f"expected {available} or fewer",
                 2,
             )
+        self._reserve_gpus()
         set_subreaper(True)
         remove_stale_cgroups()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
@@ -127,6 +140,8 @@ class Launcher:
         try:
             return self._run({signal.Signals(number) for number in before})
         finally:
+            if self._reservation is not None:
+                self._reservation.release()
             if self._own is not None:
                 self._own.remove()
             while signal.sigtimedwait(_BLOCKED, 0) is not None:
@@ -138,6 +153,36 @@ class Launcher:
                 signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             set_subreaper(False)
+
+    def _reserve_gpus(self) -> None:
+        if self.request.gpus is None:
+            return
+        from jobsight.agent.samplers.gpu.choose import reserve
+        from jobsight.agent.samplers.node import this_node
+
+        self._node = self._node or this_node()
+        self._reservation = reserve(self.request.gpus, self._node)
+
+    def _sample_gpus(self, job: FollowedJob, probe: CgroupProbe | ProcessTreeProbe) -> None:
+        """Measure the GPUs that were reserved, or those that the command uses."""
+        if self._reservation is None:
+            from jobsight.agent.samplers.gpu.choose import has_driver
+
+            if self._node is None and not has_driver():
+                return
+        from jobsight.agent.samplers.gpu.sampler import GpuSampler
+        from jobsight.agent.sampling import JobSamplers, SamplerPlan
+
+        view = JobView(
+            sighting=job.sighting,
+            info=self._info(job.sighting.birth),
+            probe=probe,
+            usage=probe.usage,
+            gpus=self._reservation.names if self._reservation is not None else None,
+        )
+        plan = SamplerPlan("gpu", lambda _: GpuSampler(node=self._node), float("inf"))
+        self._samplers = JobSamplers(view, [plan])
+        self._samplers.attach(job)
 
     def _unexpected_signal(self, number: int, _frame: object) -> None:
         """A thread of a library, which does not block the signal, received it. Without a handler
@@ -152,7 +197,11 @@ class Launcher:
         run = Run(self.collector.cluster, self.request.job_id, start)
         command = ChildProcess(
             self.request.arguments,
-            environment={**os.environ, "JOBSIGHT_JOB": str(run)},
+            environment={
+                **os.environ,
+                **(self._reservation.environment() if self._reservation is not None else {}),
+                "JOBSIGHT_JOB": str(run),
+            },
             before=self._prepare_child,
             signal_mask=mask,
         )
@@ -176,7 +225,14 @@ class Launcher:
         thread.join()
         outcome = self._outcome(run, leftovers)
         self._finish(job, outcome)
-        return outcome
+        return msgspec.structs.replace(outcome, unused_gpus=self._unused_gpus())
+
+    def _unused_gpus(self) -> tuple[str, ...]:
+        if self._samplers is None or self._reservation is None:
+            return ()
+        unused = [use.key for use in self._samplers.gpu_uses(False) if use.used is False]
+        self._samplers.close()
+        return tuple(unused)
 
     def _prepare_child(self) -> None:
         """In the child, right before the exec: restrict the CPUs and enter the cgroup."""
@@ -225,6 +281,7 @@ class Launcher:
             birth=start,
         )
         job = FollowedJob(sighting, probe, self.collector.epoch, intervals)
+        self._sample_gpus(job, probe)
         self.collector.follow(job)
         return job
 
@@ -247,6 +304,7 @@ class Launcher:
             nodes=(self.collector.node,),
             cpus=self.request.cpus,
             memory=self.request.memory,
+            gpus=self.request.gpus,
             submit=start,
             start=start,
             state="RUNNING",

@@ -19,6 +19,7 @@ from jobsight.agent.outputs.record import Record, encode_record, safe_part, with
 from jobsight.agent.outputs.spool import RecordKey, RecordSpool, record_key
 from jobsight.config import paths
 from jobsight.errors import ConfigError
+from jobsight.util.directories import in_directory, open_below
 from jobsight.util.durable import (
     make_directories,
     place_new,
@@ -85,19 +86,25 @@ class FileOutput:
             "node": safe_part(key.node),
             "start": key.start,
         }
-        path = self._directory(key.job_id) / (self.options.file_pattern % names)
-        with writing_as(self.options.write_as_uid):
-            make_directories(path.parent)
-            temporary = temporary_name(path, safe_part(key.node))
-            write_temporary(temporary, body, mode=0o666)
-            written = _place_unique(temporary, path, key)
-            sync_directory(written.parent)
-        return written
-
-    def _directory(self, job_id: int) -> Path:
-        base = Path(self.options.base_path)
         size = self.options.jobid_hash_size
-        return base / str(job_id // size) if size else base
+        below = str(key.job_id // size) if size else ""
+        path = Path(self.options.base_path, below, self.options.file_pattern % names)
+        with writing_as(self.options.write_as_uid):
+            base = Path(self.options.base_path)
+            make_directories(base)
+            owners = {0, current_fsuid(), base.stat().st_uid}
+            directory = open_below(
+                str(base), str(path.parent.relative_to(base)), make=True, owners=owners
+            )
+            try:
+                held = in_directory(directory, path.name)
+                temporary = temporary_name(held, safe_part(key.node))
+                write_temporary(temporary, body, mode=0o666)
+                name = _place_unique(temporary, held, key).name
+                sync_directory(in_directory(directory, "."))
+            finally:
+                os.close(directory)
+        return path.with_name(name)
 
     def close(self) -> None:
         pass
@@ -116,7 +123,7 @@ def _place_unique(temporary: Path, first: Path, key: RecordKey) -> Path:
         if place_new(temporary, path):
             return path
     temporary.unlink(missing_ok=True)
-    raise FileExistsError(f"{first.parent} holds {_MAX_RECORDS} records of this run already")
+    raise FileExistsError(f"the directory holds {_MAX_RECORDS} records of this run already")
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.config import paths
 from jobsight.errors import ConfigError
 from jobsight.transport.http import request
+from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:
     from jobsight.transport.tls import ClientTls
@@ -64,7 +65,8 @@ class HttpOptions(msgspec.Struct, kw_only=True):
         check_template("uri", self.uri, known)
         if not _is_http_url(self.uri % known):
             raise ConfigError(
-                f"uri: {self.uri!r} is not a URL; expected https://HOST/%(jobid)s/%(node)s.json"
+                f"uri: {without_credentials(self.uri)!r} is not a URL; "
+                "expected https://HOST/%(jobid)s/%(node)s.json"
             )
         if (self.username is None) != (self.password is None):
             raise ConfigError("username and password are required together")

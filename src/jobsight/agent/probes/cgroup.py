@@ -13,6 +13,7 @@ the processes by their own clocks and exit records.
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -28,6 +29,7 @@ from jobsight.agent.probes.cgroup_files import (
     MemoryReading,
 )
 from jobsight.agent.probes.slurm_cgroup import EXTERN, SlurmCounters
+from jobsight.agent.processes.executables import ExecutableName
 from jobsight.agent.processes.process import JobUsage, Process
 from jobsight.agent.processes.procfs import (
     NO_IO,
@@ -35,6 +37,7 @@ from jobsight.agent.processes.procfs import (
     IoCounters,
     OpenProcess,
     ProcessGone,
+    ProcessStat,
     parent_of,
 )
 from jobsight.agent.processes.tracker import ProcessTracker
@@ -44,10 +47,17 @@ from jobsight.model import MISSING, Coverage, ExecutableUse, JobTotals, StepUse
 EXIT_EVENT_TIMEOUT: Final = 1_000_000_000
 #: With events, the cgroup is listed only in every n-th round, for processes that were moved in.
 ROUNDS_PER_LISTING: Final = 20
-#: From this number on, the I/O of each process is read in every other round, and their clocks in
-#: every n-th: an exit record completes an old reading as well as a recent one.
+#: It is also listed when the counter has grown by this share and time more than the known processes
+#: have used.
+UNKNOWN_SHARE: Final = 0.25
+UNKNOWN_TIME: Final = 100_000_000
+#: The attribution is not exact if less than this share of the CPU time is attributed, and this much
+#: is not. Exit records of programs that do nothing contain some 85 %.
+MIN_ATTRIBUTED_SHARE: Final = 0.7
+MIN_UNATTRIBUTED: Final = 1_000_000_000
+#: From this number on, the I/O of each process and the clocks of those with several threads are
+#: read in every other round: an exit record completes an old reading as well as a recent one.
 MANY_PROCESSES: Final = 64
-ROUNDS_PER_CLOCK_READING: Final = 4
 #: Processes may exceed the counter by this share, because exit records are rounded. The CPU time
 #: stays exact if no larger share of it comes from exit records.
 CPU_TOLERANCE: Final = 0.001
@@ -89,6 +99,8 @@ class CgroupProbe:
         self._losses = tracker.losses
         self._cpu: CpuReading | None = None
         self._reference = (0, 0)
+        #: The same pair when the cgroup was last listed.
+        self._listed_account = (0, 0)
         self._counter_gone = self._closed = False
         #: Processes so far, and those alive, when CPU time and memory peaks were last read.
         self._cpu_read_with = self._peaks_read_with = (0, 0)
@@ -115,16 +127,32 @@ class CgroupProbe:
         # Processes that ended before the counter was read must be in the account before it is
         # paired with the counter, or what arrives later is counted twice.
         self.tracker.catch_up()
-        if not self.events or self._members_missing or self._round % ROUNDS_PER_LISTING == 1:
+        due = not self.events or self._members_missing or self._round % ROUNDS_PER_LISTING == 1
+        if due:
             self._adopt_untracked()
-        if len(self.usage.members) < MANY_PROCESSES or (
-            self._round % ROUNDS_PER_CLOCK_READING == 1
-        ):
-            cpu = None if self._counter_gone or not self.events else self._cpu
-            if cpu is not None and self.usage.read_clocks(self._proc):
-                self._reference = (cpu.time, self.usage.process_cpu())
+        # Without the counter there is nothing that the clocks belong to.
+        if self.events and not self._counter_gone:
+            few = len(self.usage.members) < MANY_PROCESSES
+            complete = self.usage.read_clocks(self._proc, multithreaded=few or self._round % 2 == 1)
+            if complete and self._cpu is not None:
+                account = (self._cpu.time, self.usage.process_cpu())
+                if due:
+                    self._listed_account = account
+                if not self._find_moved_in(account):
+                    self._reference = account
         self._poll_processes(row)
         return row
+
+    def _find_moved_in(self, account: tuple[int, int]) -> bool:
+        """List the cgroup if others than the known processes have used CPU time since it was last
+        listed. Returns whether there are: their clocks are later than the counter."""
+        used, known = map(operator.sub, account, self._listed_account)
+        if used - known <= max(UNKNOWN_TIME, used * UNKNOWN_SHARE):
+            return False
+        before = self.usage.processes
+        self._adopt_untracked()
+        self._listed_account = (account[0], self.usage.process_cpu())
+        return self.usage.processes != before
 
     def add_gap(self, since: int, until: int) -> None:
         """Processes that started and ended in this interval were not observed."""
@@ -227,41 +255,78 @@ class CgroupProbe:
 
     def _poll_processes(self, row: Row) -> None:
         odd_round = self._round % 2 == 1
-        threads = 0
         members = list(self.usage.members.values())
         turn = self._round % 2 if len(members) >= MANY_PROCESSES else 2
+        due: list[tuple[Process, bool]] = []
+        threads = 0
         for index, process in enumerate(members):
             # The kernel sums over the threads at each read, so multithreaded processes are read
             # in every other round.
-            if process.threads < 2 or odd_round:
-                try:
-                    self._poll(process, with_io=index % 2 != turn or process.threads > 1)
-                except ProcessGone:
-                    if not self.events:
-                        self.tracker.finish_lost(process.tgid)
-                        continue
-            threads += process.threads
+            has_run = process.has_run or self._counter_gone
+            if has_run and (process.threads < 2 or odd_round):
+                due.append((process, index % 2 != turn or process.threads > 1))
+            else:
+                threads += process.threads
+        threads += self._poll(due)
         row["tasks.processes"], row["tasks.threads"] = len(self.usage.members), threads
         self._io = self.usage.process_io()
         for name, value in zip(IO_METRICS, self._io, strict=True):
             row[name] = MISSING if self._io_unreadable else value
 
-    def _poll(self, process: Process, *, with_io: bool = True) -> None:
-        """Read one live process."""
-        live = process.live or process.open_live(self._proc)
-        user, system, threads, resident = live.read_stat()
-        if user + system > process.polled_cpu:
-            process.polled_cpu = user + system
-        process.polled_user = user
-        process.threads = threads
-        if resident > process.polled_peak:
-            process.polled_peak = resident
-        if with_io or process.polled_io is NO_IO:
-            io = live.own_io(threads, process.exited_io, had_children=process.had_children)
-            self._io_unreadable |= io is None
-            process.polled_io = io or process.polled_io
-        if not self.events:
-            self.tracker.detect_exec(process)
+    def _poll(self, due: list[tuple[Process, bool]]) -> int:
+        """Read live processes; each comes with whether its I/O is read, too. Returns the number of
+        their threads."""
+        requests: list[_PollRequest] = []
+        gone: list[Process] = []
+        for process, with_io in due:
+            try:
+                live = process.live or process.open_live(self._proc)
+            except ProcessGone:
+                gone.append(process)
+                continue
+            with_io = with_io or process.polled_io is NO_IO
+            requests.append((process, live, process.exited_io, with_io))
+        function = _read_process if self.events else self._read_with_name
+        readings = self.tracker.reader.read(self.usage, function, requests)
+        threads = 0
+        for (process, _, _, with_io), reading in zip(requests, readings, strict=True):
+            if reading is None:
+                # It is closed by the last reader, who may be held back.
+                process.live = None
+            elif reading is _GONE:
+                gone.append(process)
+                continue
+            else:
+                (user, system, process.threads, resident), io, name = reading
+                cpu = user + system
+                if cpu > process.polled_cpu:
+                    process.polled_cpu = cpu
+                process.polled_user = user
+                if resident > process.polled_peak:
+                    process.polled_peak = resident
+                if with_io:
+                    self._io_unreadable |= io is None
+                    process.polled_io = io or process.polled_io
+                    # Without events a PID may be reused, so its clock says nothing.
+                    process.has_run = not self.events
+                if not self.events:
+                    self.tracker.detect_exec(process, name)
+            threads += process.threads
+        # A reader that is held back does not go on with the others.
+        requests.clear()
+        for process in gone:
+            if self.events:
+                threads += process.threads
+            else:
+                self.tracker.finish_lost(process.tgid)
+        return threads
+
+    def _read_with_name(self, request: _PollRequest) -> _Poll:
+        """Without events only the link shows that a process has called exec."""
+        reading = _read_process(request)
+        if reading is _GONE:
+            return reading
+        return reading[0], reading[1], self.tracker.names.by_link(request[1].pid)
 
     def _adopt_untracked(self) -> None:
         """Track processes without a fork event: they existed before the agent, or were moved in.
@@ -309,18 +374,25 @@ class CgroupProbe:
             return
         try:
             live = OpenProcess(self._proc, pid)
-            if live.has_ended():
+            found = self.tracker.reader.read_one(usage.children, _read_start, live)
+            if found is None:
+                # The kernel holds back its readers. It is found again in a later round.
+                return
+            has_ended, start_ticks = found
+            if start_ticks is None:
+                raise ProcessGone
+            if has_ended:
                 # It is still listed, but has been recorded by its exit event.
                 live.close()
                 return
-            new = live.start_ticks >= self._epoch_ticks - 1
+            new = start_ticks >= self._epoch_ticks - 1
             forked = self.tracker.untracked.fork_of(pid) is not None
             process = self.tracker.adopt(live, usage, step=step, new=new, daemon_since=daemon_since)
             if not new:
                 # What it has used so far belongs to an earlier agent epoch.
-                self._poll(process)
+                self._poll([(process, True)])
                 if self.events:
-                    process.read_clock(self._proc)
+                    process.set_clock(live.cpu_clock())
                 process.base_cpu, process.base_io = process.polled_cpu, process.polled_io
             elif self.events and not forked and process.adopted and usage is self.usage:
                 # Its fork was not observed, so earlier children of it were not either.
@@ -423,6 +495,16 @@ class CgroupProbe:
             time_share = min(1.0, max(0.0, 1 - missed / elapsed))
         if lost and self.events:
             reasons.append(f"{lost} events or exit records were lost")
+        if self.tracker.reader.is_held_back(self.usage):
+            reasons.append(
+                "the kernel holds back readings of its processes, because an exec waits for a file "
+                "system"
+            )
+        if self.usage.folded:
+            reasons.append(
+                f"{self.usage.folded} executions had no row of their own, because the job ran too "
+                "many executables or their paths are too long"
+            )
         attribution = Coverage(quality="exact")
         if reasons:
             attribution = Coverage(
@@ -514,6 +596,33 @@ class CgroupProbe:
         self.cgroup.close()
 
 
+#: A process, its open files, the I/O of its exited threads, and whether to read its I/O.
+_PollRequest = tuple[Process, OpenProcess, IoCounters, bool]
+#: One reading of a process: its I/O is None if it may not be read, and it has no name with process
+#: events.
+_Poll = tuple[ProcessStat, IoCounters | None, ExecutableName | None]
+_GONE: Final[_Poll] = (ProcessStat(0, 0, 0, 0), None, None)
+
+
+def _read_process(request: _PollRequest) -> _Poll:
+    process, live, exited_io, with_io = request
+    try:
+        stat = live.read_stat()
+        if not with_io:
+            return stat, None, None
+        return stat, live.own_io(stat[2], exited_io, had_children=process.had_children), None
+    except ProcessGone:
+        return _GONE
+
+
+def _read_start(live: OpenProcess) -> tuple[bool, int | None]:
+    """Whether a process has ended, and its start; no start if it is gone."""
+    try:
+        return live.has_ended(), live.start_ticks
+    except ProcessGone:
+        return True, None
+
+
 def start_time(live: OpenProcess) -> int:
     """When a process was started, in Unix time."""
     boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -531,6 +640,14 @@ def executables_coverage(
     of the processes had to be reduced to the counter by more than rounding."""
     attributed = sum(row.cpu_time for row in executables)
     share = min(1.0, attributed / counter) if counter else None
+    if (
+        counter
+        and attribution.quality == "exact"
+        and attributed < counter * MIN_ATTRIBUTED_SHARE
+        and attributed < counter - MIN_UNATTRIBUTED
+    ):
+        reason = f"only {attributed / counter:.1%} of the CPU time is that of observed processes"
+        attribution = msgspec.structs.replace(attribution, quality="estimate", reason=reason)
     if not counter or excess <= counter * CPU_TOLERANCE:
         return msgspec.structs.replace(attribution, cpu_share=share)
     reason = (
@@ -593,7 +710,9 @@ class SlurmProbe(CgroupProbe):
         listed_before: int = 0,
     ) -> None:
         if step == EXTERN and usage is self.usage:
-            parent = parent_of(self._proc, pid)
+            parent = self.tracker.reader.read_one(
+                usage, lambda pid: parent_of(self._proc, pid), pid
+            )
             if parent is None or pid in self.tracker.processes:
                 return
             if parent in self._extern_daemons:

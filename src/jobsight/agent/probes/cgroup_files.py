@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -237,12 +238,33 @@ CgroupReader = CgroupV1 | CgroupV2
 
 def processes_below(directory: Path) -> list[int]:
     """The PIDs of a cgroup and its descendants."""
-    return [
-        pid
-        for path, _, names in os.walk(directory)
-        if "cgroup.procs" in names
-        for pid in processes_in(path)
-    ]
+    return [pid for path in cgroups_below(directory) for pid in processes_in(path)]
+
+
+#: More levels and cgroups than a step has. A user to whom a cgroup was delegated can make more; the
+#: processes in them are found by their fork events alone.
+MAX_LEVELS: Final = 16
+MAX_CGROUPS: Final = 1024
+
+
+def cgroups_below(directory: Path) -> Iterator[str]:
+    """A cgroup and its descendants, up to a limit. A cgroup may be removed any time."""
+    pending = [(str(directory), 0)]
+    for _ in range(MAX_CGROUPS):
+        if not pending:
+            return
+        path, level = pending.pop()
+        try:
+            with os.scandir(path) as entries:
+                if level < MAX_LEVELS:
+                    pending += [
+                        (entry.path, level + 1)
+                        for entry in entries
+                        if entry.is_dir(follow_symlinks=False)
+                    ]
+        except OSError:
+            continue
+        yield path
 
 
 def processes_in(directory: Path | str | None) -> list[int]:

@@ -57,7 +57,7 @@ class ProcessTreeProbe:
                 process.polled_cpu = stat.cpu_user + stat.cpu_system
                 process.polled_user = stat.cpu_user
                 process.polled_peak = max(process.polled_peak, stat.resident)
-                self.tracker.detect_exec(process)
+                self.tracker.detect_exec(process, self.tracker.names.by_link(pid))
                 children_user, children_system = live.children_cpu()
                 user += stat.cpu_user + children_user
                 system += stat.cpu_system + children_system

@@ -30,6 +30,7 @@ from jobsight.agent.probes.cgroup_files import (
     processes_below,
     processes_in,
 )
+from jobsight.agent.processes.procfs import real_uid
 from jobsight.model import StepUse
 
 V1_CONTROLLERS: Final = ("cpuacct", "memory", "cpuset", "freezer", "devices")
@@ -355,14 +356,16 @@ def _directories(directory: Path | None, prefix: str) -> list[Path]:
 def _step_in_title(pid: int) -> str | None:
     """The step of a slurmstepd, by its process title."""
     try:
-        title = _TITLE.match(Path(f"/proc/{pid}/cmdline").read_bytes())
+        title = _TITLE.match(Path(f"/proc/{pid}/cmdline").read_bytes()) if _is_daemon(pid) else None
     except OSError:
         return None
-    return title[1].decode("utf-8", "replace").lower() if title and _is_daemon(pid) else None
+    return title[1].decode("utf-8", "replace").lower() if title else None
 
 
 def _is_daemon(pid: int) -> bool:
+    """Whether a process is slurmstepd: any user may name a process so."""
     try:
-        return Path(f"/proc/{pid}/comm").read_bytes().strip() == DAEMON
+        name = Path(f"/proc/{pid}/comm").read_bytes().strip()
     except OSError:
         return False
+    return name == DAEMON and real_uid(b"/proc", pid) == 0

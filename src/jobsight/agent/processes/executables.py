@@ -4,6 +4,12 @@ A program of a few milliseconds ends before its link can be read. Its exit recor
 and inode of the executable: one successful reading of any other execution of the same file names
 it.
 
+Users decide where files are and what is mounted in their namespaces. Nothing here therefore opens,
+lists or stats a path that a link shows: a file system that does not answer must not stop the
+agent. Device and inode come from the kernel's own records (:class:`TaskstatsQuery`). What one job
+shows about a file names the programs of other jobs only under the conditions of
+:meth:`ExecutableNames.path_of`.
+
 :func:`script_of` determines which script, module or archive an interpreter runs. Of the command
 line only this one argument is used, and only if an administrator has enabled it: other arguments
 may be confidential, and program text (``-c``, ``-e``) is never read.
@@ -12,14 +18,18 @@ may be confidential, and program text (``-c``, ``-e``) is never read.
 from __future__ import annotations
 
 import os
+import queue
 import re
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from jobsight.agent.processes.netlink import TaskstatsQuery
 from jobsight.model import SCRIPT_SEPARATOR
 
-#: Searched for a command that was never seen alive, in addition to directories already seen.
+#: Their programs are known by device and inode before any process has run them.
 STANDARD_DIRECTORIES: Final = (
     b"/usr/bin",
     b"/bin",
@@ -31,15 +41,25 @@ STANDARD_DIRECTORIES: Final = (
 _DELETED: Final = b" (deleted)"
 #: The kernel truncates a command name to this length.
 _COMMAND_LENGTH: Final = 15
-#: A search costs one stat(2) per directory, so only the latest directories are kept.
-_MAX_DIRECTORIES: Final = 64
+#: Bytes of the paths that jobs share, and what an entry takes in addition to its path.
+SHARED_LIMIT: Final = 4 * 2**20
+_ENTRY_SIZE: Final = 400
+#: Programs in the standard directories; a node has some thousands.
+_MAX_STANDARD_PROGRAMS: Final = 20_000
+#: A program that is not found makes the standard directories be read again after this.
+_STANDARD_MAX_AGE: Final = 600.0
+#: Device and inode of a file, in the encoding of exit records.
+FileId = tuple[int, int]
 
 
 class ExecutableName(NamedTuple):
     path: bytes
     known: bool
     #: Device and inode, if only the command name is known: the path may be resolved later.
-    executable: tuple[int, int] | None = None
+    executable: FileId | None = None
+    #: The path is that of a mount namespace other than the node's. In a namespace of their own,
+    #: users decide which file a path leads to.
+    own_namespace: bool = False
 
 
 #: An executable that called exec before its link could be read.
@@ -56,120 +76,276 @@ def executable_path(path: bytes) -> bytes:
     return path.partition(SCRIPT_SEPARATOR)[0]
 
 
+def without_script(name: ExecutableName) -> ExecutableName:
+    """The name of the executable alone."""
+    path = executable_path(name.path)
+    return name if path == name.path else name._replace(path=path)
+
+
 def kernel_device(device: int) -> int:
     """A device number in the encoding of exit records."""
     major, minor = os.major(device), os.minor(device)
     return (minor & 0xFF) | (major << 8) | ((minor & ~0xFF) << 12)
 
 
-class ExecutableNames:
-    """Paths of executables by device and inode, learned from every link that was read."""
+class _SharedPath(NamedTuple):
+    path: bytes
+    #: The only user whose processes have shown this path; None for several.
+    uid: int | None
 
-    def __init__(self, proc: bytes = b"/proc", limit: int = 50_000) -> None:
+
+class ExecutableNames:
+    """Names of executables, and the paths by device and inode that all jobs share."""
+
+    def __init__(
+        self,
+        proc: bytes = b"/proc",
+        *,
+        shared_limit: int = SHARED_LIMIT,
+        standard: StandardPrograms | None = None,
+    ) -> None:
         self.proc = proc
         #: Append the script to the path of an interpreter.
         self.include_scripts = False
-        self._limit = limit
-        self._by_inode: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._known_paths: dict[bytes, tuple[int, int]] = {}
-        self._directories: OrderedDict[bytes, None] = OrderedDict()
+        #: Tells device and inode of a live process's executable; None without process events.
+        self.taskstats: TaskstatsQuery | None = None
+        self.standard = standard if standard is not None else StandardPrograms()
+        self._shared: OrderedDict[FileId, _SharedPath] = OrderedDict()
+        self._shared_limit = shared_limit
+        self._shared_size = 0
+        self._learned = 0
+        self._command_lines = CommandLines(proc)
+        #: The mount namespaces of this process and of PID 1. A service of systemd has one of its
+        #: own, with the same programs.
+        self._node_namespaces = _mount_namespaces(proc)
 
     def by_link(self, pid: int) -> ExecutableName | None:
         """Read the link of a live process; None if it is gone or is a kernel thread."""
         link = b"%s/%d/exe" % (self.proc, pid)
         try:
             path = os.readlink(link)
-            if path.endswith(_DELETED) and not os.path.lexists(path):
-                path = path[: -len(_DELETED)]
-            if path not in self._known_paths:
-                self._learn(_file_id(os.stat(link)), path)
+            # Read after the link: a user's process can leave the namespace of the node, but it
+            # cannot return to it.
+            namespace = os.readlink(b"%s/%d/ns/mnt" % (self.proc, pid))
+            if path.endswith(_DELETED):
+                path = self._without_deleted(pid, path)
             if self.include_scripts and is_interpreter(path):
                 path = self._with_script(pid, path, link)
         except OSError:
             return None
-        return ExecutableName(path, known=True)
+        return ExecutableName(path, True, None, namespace not in self._node_namespaces)
+
+    def _without_deleted(self, pid: int, path: bytes) -> bytes:
+        """The path of a file that was removed, which the kernel marks. A file may also have a name
+        that ends like the mark; its command name shows that if it is short."""
+        stripped = path[: -len(_DELETED)]
+        with open(b"%s/%d/comm" % (self.proc, pid), "rb", 0) as file:
+            command = file.read(64)[:-1]
+        marked, plain = (
+            text[text.rfind(b"/") + 1 :][:_COMMAND_LENGTH] for text in (path, stripped)
+        )
+        return path if command == marked != plain else stripped
 
     def _with_script(self, pid: int, path: bytes, link: bytes) -> bytes:
         before = os.readlink(link)
-        with open(b"%s/%d/cmdline" % (self.proc, pid), "rb", 0) as file:
-            arguments = file.read(MAX_COMMAND_LINE).split(b"\0")[1:-1]
-        script = script_of(path, arguments)
+        script = script_of(path, self._command_lines.read(pid))
         # After an exec between the two readings the arguments are those of another program.
         if script is None or os.readlink(link) != before:
             return path
         return path + SCRIPT_SEPARATOR + script
 
-    def _learn(self, inode: tuple[int, int], path: bytes) -> None:
-        self._by_inode[inode] = path
-        self._known_paths[path] = inode
-        directory = os.path.dirname(path)
-        if directory not in STANDARD_DIRECTORIES:
-            self._directories[directory] = None
-            self._directories.move_to_end(directory)
-            if len(self._directories) > _MAX_DIRECTORIES:
-                self._directories.popitem(last=False)
-        if len(self._by_inode) > self._limit:
-            _, forgotten = self._by_inode.popitem(last=False)
-            self._known_paths.pop(forgotten, None)
+    def by_command(self, pid: int) -> ExecutableName | None:
+        """The command name of a live process whose link the kernel holds back."""
+        try:
+            with open(b"%s/%d/comm" % (self.proc, pid), "rb", 0) as file:
+                return ExecutableName(file.read(64)[:-1], known=False)
+        except OSError:
+            return None
+
+    def query(self, pid: int, name: ExecutableName) -> tuple[FileId, int] | None:
+        """Device and inode of the executable of a live process, and its user, if the process still
+        has the name that was read before."""
+        record = self.taskstats.query(pid) if self.taskstats is not None else None
+        if record is None or record.executable is None or self.by_link(pid) != name:
+            return None
+        return record.executable, record.uid
+
+    def learn(self, executable: FileId, path: bytes, uid: int | None) -> None:
+        """Share the path of a file, as it is in the mount namespace of the node; ``uid`` is the
+        user of the process that showed it, None if it is known to all."""
+        known = self._shared.get(executable)
+        if known is not None and known.path == path:
+            if known.uid is None or known.uid == uid:
+                return
+            uid = None
+        self._forget(executable)
+        self._shared[executable] = _SharedPath(path, uid)
+        self._shared_size += len(path) + _ENTRY_SIZE
+        self._learned += 1
+        while self._shared_size > self._shared_limit:
+            self._forget(next(iter(self._shared)))
+
+    def _forget(self, executable: FileId) -> None:
+        shared = self._shared.pop(executable, None)
+        if shared is not None:
+            self._shared_size -= len(shared.path) + _ENTRY_SIZE
 
     def learn_path(self, path: bytes) -> None:
-        """Learn the path of a file that is about to be executed."""
+        """Learn the path of a file that this process is about to execute."""
         try:
-            self._learn(_file_id(os.stat(path)), os.path.realpath(path))
+            self.learn(_file_id(os.stat(path)), os.path.realpath(path), None)
         except OSError:
             return
 
-    def learn(self, executable: tuple[int, int] | None, name: ExecutableName) -> None:
-        """Learn the inode in the exit record of a process whose link was read: on some file
-        systems (overlay, btrfs) it differs from that of stat(2)."""
-        if executable is not None and name.known and executable not in self._by_inode:
-            self._learn(executable, executable_path(name.path))
+    def path_of(self, executable: FileId, uid: int) -> bytes | None:
+        """The path of a file in the mount namespace of the node, for a process of a user.
 
-    def path_of(self, executable: tuple[int, int]) -> bytes | None:
-        """The path of a file by device and inode; None if it is not known."""
-        return self._by_inode.get(executable)
+        A program in a standard directory has the path there. Any other path is used for the
+        processes of the user who has shown it, and for those of others once two users have: a hard
+        link, or a file that was removed and whose inode another file has now, does not name the
+        programs of somebody else.
+        """
+        path = self.standard.path_of(executable)
+        if path is None:
+            shared = self._shared.get(executable)
+            if shared is not None and shared.uid in (None, uid):
+                path = shared.path
+        return path
 
-    def by_record(self, executable: tuple[int, int] | None, command: bytes) -> ExecutableName:
-        """Name an ended process by its exit record."""
-        if executable is not None:
-            path = self._by_inode.get(executable)
-            if path is None:
-                path = self._search(executable, command)
-            if path is not None:
-                return ExecutableName(path, known=True)
-        return ExecutableName(command, known=False, executable=executable)
-
-    def _search(self, executable: tuple[int, int], command: bytes) -> bytes | None:
-        """Find the file by its command name; device and inode must match those of the record."""
-        if not command or b"/" in command:
-            return None
-        for candidate in self._candidates(command):
-            try:
-                matches = _file_id(os.stat(candidate)) == executable
-            except OSError:
-                continue
-            if matches:
-                path = os.path.realpath(candidate)
-                self._learn(executable, path)
-                return path
-        return None
-
-    def _candidates(self, command: bytes) -> list[bytes]:
-        directories = [*reversed(self._directories), *STANDARD_DIRECTORIES]
-        if len(command) < _COMMAND_LENGTH:
-            return [os.path.join(directory, command) for directory in directories]
-        paths: list[bytes] = []
-        for directory in directories:
-            try:
-                names = os.listdir(directory)
-            except OSError:
-                continue
-            paths += [os.path.join(directory, name) for name in names if name.startswith(command)]
-        return paths
+    @property
+    def version(self) -> int:
+        """Changes whenever :meth:`path_of` may give another answer."""
+        return self._learned + self.standard.version
 
 
-def _file_id(stat: os.stat_result) -> tuple[int, int]:
+def _mount_namespaces(proc: bytes) -> frozenset[bytes]:
+    namespaces = set()
+    for pid in (b"self", b"1"):
+        try:
+            namespaces.add(os.readlink(b"%s/%s/ns/mnt" % (proc, pid)))
+        except OSError:
+            # Without root, that of PID 1 may not be read.
+            continue
+    return frozenset(namespaces)
+
+
+def _file_id(stat: os.stat_result) -> FileId:
     return kernel_device(stat.st_dev), stat.st_ino
+
+
+class StandardPrograms:
+    """The programs in the standard directories, by device and inode.
+
+    A thread reads the directories when a program is first looked up, because a part of them may be
+    on a file server.
+    """
+
+    def __init__(self, directories: Sequence[bytes] = STANDARD_DIRECTORIES) -> None:
+        self._directories = directories
+        self._paths: dict[FileId, bytes] = {}
+        #: When the directories were last read, on the monotonic clock in seconds.
+        self._read_at: float | None = None
+        self._thread: threading.Thread | None = None
+        #: How often the directories have been read.
+        self.version = 0
+
+    def path_of(self, executable: FileId) -> bytes | None:
+        """The path of a program; None if there is none, or the directories were not read yet."""
+        path = self._paths.get(executable)
+        if path is None:
+            self.refresh()
+        return path
+
+    def refresh(self) -> None:
+        """Start to read the directories, unless they have been read lately."""
+        now = time.monotonic()
+        if not self._directories or (
+            self._read_at is not None and now - self._read_at <= _STANDARD_MAX_AGE
+        ):
+            return
+        self._read_at = now
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._read, name="standard programs", daemon=True
+            )
+            self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a reading that is under way is complete, up to ``seconds`` after its start."""
+        if self._thread is not None and self._thread.is_alive() and self._read_at is not None:
+            self._thread.join(max(0.0, self._read_at + seconds - time.monotonic()))
+
+    def _read(self) -> None:
+        paths: dict[FileId, bytes] = {}
+        links: list[bytes] = []
+        # /bin is a link to /usr/bin on most systems.
+        for directory in dict.fromkeys(map(os.path.realpath, self._directories)):
+            try:
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        if entry.is_symlink():
+                            links.append(entry.path)
+                        elif len(paths) < _MAX_STANDARD_PROGRAMS:
+                            paths.setdefault(_file_id(entry.stat()), entry.path)
+            except OSError:
+                continue
+        for link in links:
+            try:
+                executable = _file_id(os.stat(link))
+            except OSError:
+                continue
+            if executable not in paths and len(paths) < _MAX_STANDARD_PROGRAMS:
+                paths[executable] = os.path.realpath(link)
+        self._paths = paths
+        self.version += 1
+
+
+class CommandLines:
+    """Reads the command lines of processes in a thread.
+
+    A process can put a file system that does not answer under its own arguments. The thread waits
+    then, and command lines are left out until it has its answer.
+    """
+
+    #: Seconds to wait for a command line.
+    _TIMEOUT: Final = 0.2
+
+    def __init__(self, proc: bytes) -> None:
+        self._proc = proc
+        self._requests: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[tuple[int, list[bytes]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        #: Requests that were not answered yet.
+        self._pending = 0
+
+    def read(self, pid: int) -> list[bytes]:
+        """The arguments of a process without argv[0]; none if they cannot be read in time."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="command lines", daemon=True)
+            self._thread.start()
+        while self._pending and not self._replies.empty():
+            self._replies.get()
+            self._pending -= 1
+        if self._pending:
+            return []
+        self._pending += 1
+        self._requests.put(pid)
+        try:
+            _, arguments = self._replies.get(timeout=self._TIMEOUT)
+        except queue.Empty:
+            return []
+        self._pending -= 1
+        return arguments
+
+    def _run(self) -> None:
+        while True:
+            pid = self._requests.get()
+            try:
+                with open(b"%s/%d/cmdline" % (self._proc, pid), "rb", 0) as file:
+                    arguments = file.read(MAX_COMMAND_LINE).split(b"\0")[1:-1]
+            except OSError:
+                arguments = []
+            self._replies.put((pid, arguments))
 
 
 #: Bytes of a command line that are read; a longer script name is ignored.

@@ -193,38 +193,41 @@ class Connector(_Source):
         super().close()
 
 
-class Taskstats(_Source):
-    """Exit records: the resource usage of each thread that ended."""
+class _TaskstatsSocket(_Source):
+    """A socket of the generic netlink family that taskstats has."""
 
     _ATTRIBUTE: Final = struct.Struct("=HH")
-    #: From the start of the record: version, exit code, flag ... up to the executable's inode.
-    _CPU: Final = struct.Struct("=Q32s")
-    _IDENTITY: Final = struct.Struct("=II I")
-    _TIMES: Final = struct.Struct("=QQQ")
-    _IO: Final = struct.Struct("=QQQQQQ8xQ")
-    _GROUP: Final = struct.Struct("=I4xQQQ")
 
-    def __init__(self, processors: Path = Path("/sys/devices/system/cpu/possible")) -> None:
+    def __init__(self) -> None:
         try:
             self.connection = _open(NETLINK_GENERIC, 0)
             try:
                 self.family = self._find_family()
-                mask = processors.read_bytes().strip() + b"\0"
-                self._command(self.family, 1, 3, mask, acknowledge=True)
-                self._expect_acknowledgement()
+                self._start()
             except OSError:
                 self.connection.close()
                 raise
         except OSError as error:
             raise EventsUnavailable(error.errno, f"taskstats: {error.strerror or error}") from None
 
+    def _start(self) -> None:
+        pass
+
     def _command(
-        self, family: int, command: int, attribute: int, value: bytes, *, acknowledge: bool = False
+        self,
+        family: int,
+        command: int,
+        attribute: int,
+        value: bytes,
+        *,
+        sequence: int = 1,
+        acknowledge: bool = False,
     ) -> None:
         body = struct.pack("=BBH", command, 1, 0)
         body += self._ATTRIBUTE.pack(4 + len(value), attribute) + value + b"\0" * (-len(value) % 4)
         flags = 5 if acknowledge else 1
-        self.connection.send(struct.pack("=IHHII", 16 + len(body), family, flags, 1, 0) + body)
+        header = struct.pack("=IHHII", 16 + len(body), family, flags, sequence, 0)
+        self.connection.send(header + body)
 
     def _find_family(self) -> int:
         self._command(NETLINK_GENERIC, 3, 2, b"TASKSTATS\0")
@@ -253,20 +256,57 @@ class Taskstats(_Source):
         finally:
             self.connection.setblocking(False)
 
+    def _parse(self, message: bytes) -> ExitRecord | None:
+        if struct.unpack_from("=H", message, 4)[0] != self.family or len(message) < 36:
+            return None
+        # Nested attributes: the aggregate of a thread contains its id and then the record.
+        _, kind = self._ATTRIBUTE.unpack_from(message, 20)
+        length, _ = self._ATTRIBUTE.unpack_from(message, 32)
+        return parse_record(message[36 : 32 + length]) if kind == 4 else None
+
+
+class Taskstats(_TaskstatsSocket):
+    """Exit records: the resource usage of each thread that ended."""
+
+    #: From the start of the record: version, exit code, flag ... up to the executable's inode.
+    _CPU: Final = struct.Struct("=Q32s")
+    _IDENTITY: Final = struct.Struct("=II I")
+    _TIMES: Final = struct.Struct("=QQQ")
+    _IO: Final = struct.Struct("=QQQQQQ8xQ")
+    _GROUP: Final = struct.Struct("=I4xQQQ")
+
+    def __init__(self, processors: Path = Path("/sys/devices/system/cpu/possible")) -> None:
+        self._processors = processors
+        super().__init__()
+
+    def _start(self) -> None:
+        mask = self._processors.read_bytes().strip() + b"\0"
+        self._command(self.family, 1, 3, mask, acknowledge=True)
+        self._expect_acknowledgement()
+
     def drain(self) -> list[ExitRecord]:
         """All records since the last call."""
-        records: list[ExitRecord] = []
+        return [record for record in map(self._parse, self._messages()) if record is not None]
+
+
+class TaskstatsQuery(_TaskstatsSocket):
+    """Queries the record of a live thread. The kernel fills it from its own memory: in contrast to
+    stat(2), device and inode of the executable do not depend on a file system that answers."""
+
+    _sequence = 0
+
+    def query(self, tid: int) -> ExitRecord | None:
+        """The record so far of a thread; None if the thread is gone."""
+        self._sequence = (self._sequence + 1) & 0xFFFFFFFF
+        try:
+            self._command(self.family, 1, 1, struct.pack("=I", tid), sequence=self._sequence)
+        except OSError:
+            return None
+        # The reply was queued before send() returned.
         for message in self._messages():
-            if struct.unpack_from("=H", message, 4)[0] != self.family or len(message) < 36:
-                continue
-            # Nested attributes: the aggregate of a thread contains its id and then the record.
-            _, kind = self._ATTRIBUTE.unpack_from(message, 20)
-            length, _ = self._ATTRIBUTE.unpack_from(message, 32)
-            if kind == 4:
-                record = parse_record(message[36 : 32 + length])
-                if record is not None:
-                    records.append(record)
-        return records
+            if struct.unpack_from("=I", message, 8)[0] == self._sequence:
+                return self._parse(message)
+        return None
 
 
 def parse_record(data: bytes) -> ExitRecord | None:

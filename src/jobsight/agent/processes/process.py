@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from jobsight.agent.probes.cgroup_files import CpuReading
-from jobsight.agent.processes.executables import REPLACED, ExecutableName
+from jobsight.agent.processes.executables import REPLACED, ExecutableName, FileId
 from jobsight.agent.processes.netlink import ExitRecord
 from jobsight.agent.processes.procfs import (
     NO_IO,
@@ -30,21 +30,45 @@ from jobsight.agent.processes.procfs import (
 )
 from jobsight.model import ExecutableUse
 
-#: Executables of one job with a row of their own; further ones share OTHER_PROGRAMS.
-MAX_EXECUTABLES: Final = 10_000
+#: Executables without a row of their own share this one.
 OTHER_PROGRAMS: Final = ExecutableName(b"other programs", known=False)
+#: Memory of a row without its path: the row itself, its key, and the copy that was sent last.
+ROW_SIZE: Final = 1024
+#: Memory of the rows of one job: some 8,000 executables with paths of usual length.
+MAX_JOB_ROWS_SIZE: Final = 8 * 2**20
+#: Every job has this much, whatever the others use: some 100 executables.
+GUARANTEED_ROWS_SIZE: Final = 128 * 2**10
+#: Files of one job whose path is kept by device and inode.
+MAX_FILES: Final = 4096
+#: Executables of one process that are distinguished: a process can call exec without end.
+MAX_SEGMENTS: Final = 64
 
 #: Path of an executable, and whether it is known: the key of a row that is sent.
 RowKey = tuple[bytes, bool]
+
+
+class RowMemory:
+    """Limits the memory of the rows of all jobs: users decide how many programs they run, and how
+    long the paths are."""
+
+    limit = 24 * 2**20
+    used = 0
 
 
 class JobUsage:
     """The account of one job: live processes, and what has ended by executable."""
 
     def __init__(self, children: JobUsage | None = None) -> None:
-        #: The account of child processes. Those of slurmstepd belong to the user's job.
-        self.children = children or self
+        self._children = children
         self.executables: dict[ExecutableName, ExecutableUse] = {}
+        #: Each key of ``executables``, by an equal name: processes share the key, not the path.
+        self._keys: dict[ExecutableName, ExecutableName] = {}
+        self._rows_size = 0
+        #: The executables that the job has shown, by device and inode.
+        self.files: dict[FileId, ExecutableName] = {}
+        #: Programs that are part of OTHER_PROGRAMS or of the next executable of their process,
+        #: because a table was full.
+        self.folded = 0
         #: The live processes by PID.
         self.members: dict[int, Process] = {}
         self.processes = 0
@@ -69,6 +93,14 @@ class JobUsage:
         self.excess_cpu = 0
         #: Keys of all rows sent so far.
         self._sent: set[RowKey] = set()
+
+    def __del__(self) -> None:
+        RowMemory.used -= self._rows_size
+
+    @property
+    def children(self) -> JobUsage:
+        """The account of child processes. Those of slurmstepd belong to the user's job."""
+        return self if self._children is None else self._children
 
     def join(self, process: Process) -> None:
         """Add a live process."""
@@ -97,15 +129,28 @@ class JobUsage:
                 sums = [value - base for value, base in zip(sums, process.base_io, strict=True)]
         return IoCounters(*sums)
 
-    def read_clocks(self, proc: bytes) -> bool:
+    def read_clocks(self, proc: bytes, *, multithreaded: bool = True) -> bool:
         """Read the CPU time of every live process to the nanosecond, the resolution of the
-        cgroup's counter. Returns whether every process could be read."""
-        try:
-            for process in self.members.values():
-                process.read_clock(proc)
-        except ProcessGone:
-            return False
-        return True
+        cgroup's counter; without ``multithreaded`` only of those with one thread. Returns whether
+        every process was read."""
+        complete = True
+        for process in self.members.values():
+            if process.threads > 1 and not multithreaded:
+                complete = False
+                continue
+            try:
+                clock = (process.live or process.open_live(proc)).cpu_clock()
+            except ProcessGone:
+                process.has_run = True
+                complete = False
+                continue
+            if clock != process.clock:
+                # As set_clock() does: a sampling round does this for every process of the node.
+                process.clock = clock
+                process.has_run = True
+                if clock > process.polled_cpu:
+                    process.polled_cpu = clock
+        return complete
 
     def cpu_from_records(self) -> CpuReading:
         """The sum of the rows, for a job whose counter could not be read."""
@@ -116,22 +161,52 @@ class JobUsage:
             sum(row.cpu_system for row in rows),
         )
 
+    def key_for(self, name: ExecutableName) -> ExecutableName:
+        """The key of the row of an executable, which is created. OTHER_PROGRAMS if the rows take
+        too much memory."""
+        key = self._keys.get(name)
+        if key is None:
+            size = ROW_SIZE + len(name.path)
+            if not self._may_grow(size) and name != OTHER_PROGRAMS:
+                self.folded += 1
+                return self.key_for(OTHER_PROGRAMS)
+            self._rows_size += size
+            RowMemory.used += size
+            self.executables[name] = ExecutableUse(path=name.path, path_known=name.known)
+            self._keys[name] = key = name
+        return key
+
+    def _may_grow(self, size: int) -> bool:
+        if self._rows_size + size <= GUARANTEED_ROWS_SIZE:
+            return True
+        return (
+            self._rows_size + size <= MAX_JOB_ROWS_SIZE and RowMemory.used + size <= RowMemory.limit
+        )
+
+    def has_row(self, name: ExecutableName) -> bool:
+        """Whether the job has run this executable before."""
+        return name in self._keys
+
     def row_for(self, name: ExecutableName) -> ExecutableUse:
-        row = self.executables.get(name)
-        if row is None and len(self.executables) >= MAX_EXECUTABLES:
-            # A job that creates programs without end must not exhaust the node's memory.
-            name = OTHER_PROGRAMS
-            row = self.executables.get(name)
-        if row is None:
-            row = ExecutableUse(path=name.path, path_known=name.known)
-            self.executables[name] = row
-        return row
+        return self.executables[self.key_for(name)]
+
+    def learn(self, executable: FileId, name: ExecutableName) -> None:
+        """Keep what the job has shown about a file, for processes whose link is not read."""
+        key = self._keys.get(name)
+        if key is not None:
+            self.files.pop(executable, None)
+            self.files[executable] = key
+            if len(self.files) > MAX_FILES:
+                del self.files[next(iter(self.files))]
 
     def rename(self, old: ExecutableName, new: ExecutableName) -> None:
         """Move a row to the path that was resolved later."""
         row = self.executables.pop(old, None)
         if row is None:
             return
+        size = ROW_SIZE + len(self._keys.pop(old).path)
+        self._rows_size -= size
+        RowMemory.used -= size
         _add(self.row_for(new), row)
         if (old.path, old.known) in self._sent:
             # An empty row replaces the one that was sent under the old name.
@@ -184,9 +259,11 @@ class JobUsage:
         for name, use in self.executables.items():
             row = rows.get(name[:2])
             if row is None:
-                rows[name[:2]] = msgspec.structs.replace(use)
+                row = rows[name[:2]] = msgspec.structs.replace(use)
             else:
                 _add(row, use)
+            if name.own_namespace and _is_used(use):
+                row.own_namespace = True
         live_cpu: Counter[RowKey] = Counter()
         for process in self.members.values():
             row = rows.get(process.name[:2]) if process.name is not None else None
@@ -220,7 +297,16 @@ class JobUsage:
 class Segment:
     """One executable in one process: from an exec, or its fork, to the next exec or its end."""
 
-    __slots__ = ("counted", "cpu_before", "executed", "io_before", "name", "named_at", "start")
+    __slots__ = (
+        "counted",
+        "cpu_before",
+        "executed",
+        "io_before",
+        "losses",
+        "name",
+        "named_at",
+        "start",
+    )
 
     def __init__(self, name: ExecutableName | None, start: int, *, executed: bool) -> None:
         self.name = name
@@ -231,6 +317,8 @@ class Segment:
         self.counted = False
         #: When the name was read, on the monotonic clock.
         self.named_at = 0
+        #: How often events had been lost when the exec event arrived; None without such an event.
+        self.losses: int | None = None
         #: CPU time and I/O of the process when the segment began; None if unknown.
         self.cpu_before: int | None = None
         self.io_before: IoCounters | None = None
@@ -244,6 +332,7 @@ class Process:
         "awaits_exec",
         "base_cpu",
         "base_io",
+        "clock",
         "exited_cpu",
         "exited_io",
         "exited_peak",
@@ -251,6 +340,7 @@ class Process:
         "exited_user",
         "failed",
         "had_children",
+        "has_run",
         "leader_exit",
         "live",
         "missing_since",
@@ -280,6 +370,11 @@ class Process:
         self.polled_cpu = self.polled_user = self.polled_peak = 0
         self.polled_io: IoCounters = NO_IO
         self.threads = 1
+        #: Its CPU time in nanoseconds when its clock was last read.
+        self.clock = -1
+        #: Whether it has run since it was last polled. A process that has not run has the same
+        #: CPU time, memory and I/O as before.
+        self.has_run = True
         # What it had used before this agent started, which belongs to an earlier agent epoch.
         self.base_cpu = 0
         self.base_io: IoCounters = NO_IO
@@ -307,9 +402,12 @@ class Process:
             self.live = OpenProcess(proc, self.tgid)
         return self.live
 
-    def read_clock(self, proc: bytes) -> None:
-        """Read its CPU time in nanoseconds; /proc/PID/stat has whole ticks."""
-        self.polled_cpu = max(self.polled_cpu, self.open_live(proc).cpu_clock())
+    def set_clock(self, clock: int) -> None:
+        """Its CPU time in nanoseconds; /proc/PID/stat has whole ticks."""
+        self.clock = clock
+        self.has_run = True
+        if clock > self.polled_cpu:
+            self.polled_cpu = clock
 
     def add_thread(self, record: ExitRecord) -> None:
         """Add the exit record of one of its threads."""
@@ -404,6 +502,7 @@ def count(usage: JobUsage, segment: Segment, sign: int = 1) -> None:
     if segment.name is None or segment.counted is (sign > 0):
         return
     segment.counted = sign > 0
+    segment.name = usage.key_for(segment.name)
     usage.count(
         segment.name, time.time_ns(), executions=sign if segment.executed else 0, processes=sign
     )
@@ -463,6 +562,8 @@ def _add(row: ExecutableUse, other: ExecutableUse) -> None:
     row.written_bytes += other.written_bytes
     row.failures += other.failures
     row.peak_memory = max(row.peak_memory, other.peak_memory)
+    row.gpu_time += other.gpu_time
+    row.gpu_memory_peak = max(row.gpu_memory_peak, other.gpu_memory_peak)
     row.first_seen = min(row.first_seen or other.first_seen, other.first_seen)
     row.last_seen = max(row.last_seen, other.last_seen)
 
@@ -474,4 +575,4 @@ def _set_seen(row: ExecutableUse, now: int) -> None:
 
 
 def _is_used(row: ExecutableUse) -> bool:
-    return bool(row.executions or row.processes or row.cpu_time or row.failures)
+    return bool(row.executions or row.processes or row.cpu_time or row.failures or row.gpu_time)

@@ -101,10 +101,10 @@ class OpenProcess:
         "_io_includes_children",
         "_parsed_io",
         "_parsed_stat",
+        "_start_ticks",
         "_stat",
         "_stat_data",
         "pid",
-        "start_ticks",
     )
 
     def __init__(self, proc: bytes, pid: int) -> None:
@@ -116,6 +116,7 @@ class OpenProcess:
         self._stat_data = self._io_data = b""
         self._parsed_stat = ProcessStat(0, 0, 0, 0)
         self._parsed_io = NO_IO
+        self._start_ticks: int | None = None
         self._stat = -1
         if Descriptors.opened >= Descriptors.limit:
             raise ProcessGone
@@ -129,11 +130,13 @@ class OpenProcess:
             raise
         # The I/O counters will need a second one.
         Descriptors.opened += 2
-        try:
-            self.start_ticks = int(self._stat_fields()[19])
-        except ProcessGone:
-            self.close()
-            raise
+
+    @property
+    def start_ticks(self) -> int:
+        """When the process was started, in ticks since boot."""
+        if self._start_ticks is None:
+            self._start_ticks = int(self._stat_fields()[19])
+        return self._start_ticks
 
     def _stat_fields(self) -> list[bytes]:
         """The fields after the command name, which may itself contain blanks and parentheses."""
@@ -171,7 +174,8 @@ class OpenProcess:
         return stat
 
     def cpu_clock(self) -> int:
-        """CPU time in nanoseconds of all threads, exited and live.
+        """CPU time in nanoseconds of all threads, exited and live. Costs a tenth of a reading in
+        /proc.
 
         The clock is identified by the PID. Use it only in the PID namespace of /proc, and only
         while exit events are received before the kernel reuses a PID.
@@ -259,6 +263,11 @@ class OpenProcess:
                 os.close(descriptor)
         self._stat = self._io = -1
 
+    def __del__(self) -> None:
+        # A read that the kernel holds back may still use the descriptors when its process is
+        # forgotten.
+        self.close()
+
 
 def parent_of(proc: bytes, pid: int) -> int | None:
     """The PID of the parent of a process; None if the process is gone."""
@@ -269,6 +278,16 @@ def parent_of(proc: bytes, pid: int) -> int | None:
         return None
     fields = data[data.rindex(b")") + 2 :].split(b" ", 2) if data else []
     return int(fields[1]) if len(fields) > 1 else None
+
+
+def real_uid(proc: bytes, pid: int) -> int | None:
+    """The real user of a process; None if it is gone. The owner of its directory in /proc is root
+    for any process that must not be dumped."""
+    try:
+        with open(b"%s/%d/status" % (proc, pid), "rb", 0) as file:
+            return int(file.read(1024).partition(b"\nUid:")[2].split(None, 1)[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def read_sched_stat(directory: bytes) -> SchedStat | None:

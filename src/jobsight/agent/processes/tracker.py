@@ -19,12 +19,27 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from jobsight.agent.processes.executables import ExecutableName, ExecutableNames, same_file
+from jobsight.agent.processes.executables import (
+    REPLACED,
+    ExecutableName,
+    ExecutableNames,
+    FileId,
+    same_file,
+    without_script,
+)
 from jobsight.agent.processes.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
-from jobsight.agent.processes.process import JobUsage, Process, Segment, count
-from jobsight.agent.processes.procfs import NO_IO, IoCounters, OpenProcess, subtract_io
+from jobsight.agent.processes.process import (
+    MAX_SEGMENTS,
+    OTHER_PROGRAMS,
+    JobUsage,
+    Process,
+    Segment,
+    count,
+)
+from jobsight.agent.processes.procfs import NO_IO, IoCounters, OpenProcess, real_uid, subtract_io
+from jobsight.agent.processes.reader import ProcessReader
 
 #: Work between a fork and an exec that took less than this is attributed to the new executable;
 #: after more, the time before the exec gets a segment of its own.
@@ -32,19 +47,28 @@ MIN_SEGMENT: Final = 10_000_000
 #: Older kernels do not mark the record of the last thread. A process is recorded this long after
 #: the exit of its first thread: the other threads end at the same time or soon after.
 LEADER_EXIT_DELAY: Final = 100_000_000
-#: More live processes than any node has; those of a fork bomb beyond it are not tracked.
-MAX_PROCESSES: Final = 100_000
+#: More live processes than the jobs of a node have, of some 2 KiB each; those of a fork bomb beyond
+#: it are not tracked. Every job may have some, whatever the others have.
+MAX_PROCESSES: Final = 16_384
+GUARANTEED_PROCESSES: Final = 256
 #: The end of a smaller process does not make the memory peak of its job worth another reading.
 LARGE_PROCESS: Final = 16 * 2**20
 #: The kernel sends a fork or exec event up to this long after its effect is visible in /proc.
 CLOCK_TOLERANCE: Final = 5_000_000
 #: How long a process may run before the agent finds it in the cgroups of a job.
 HISTORY_AGE: Final = 2_000_000_000
-MAX_HISTORY_EVENTS: Final = 20_000
-MAX_PENDING_RECORDS: Final = 200_000
+#: An event and its exit record take some 1 KiB.
+MAX_HISTORY_EVENTS: Final = 10_000
+MAX_PENDING_RECORDS: Final = 40_000
 MAX_UNRESOLVED: Final = 1_000
+#: Executables of live processes whose device and inode wait for the events that confirm them.
+MAX_CANDIDATES: Final = 1_000
+#: Seconds to wait for the programs in the standard directories when a job ends.
+STANDARD_PROGRAMS_TIMEOUT: Final = 0.5
 #: The file name of Slurm's daemon; Debian appends "-wlm".
 DAEMON_FILE: Final = b"slurmstepd"
+#: A node has one; several versions run next to each other during an upgrade.
+MAX_DAEMON_PATHS: Final = 16
 
 
 def _nothing() -> None:
@@ -56,6 +80,10 @@ class ProcessTracker:
 
     def __init__(self, names: ExecutableNames) -> None:
         self.names = names
+        #: Where slurmstepd is, as its processes of root have shown.
+        self.daemon_paths: set[bytes] = set()
+        #: Reads whatever the kernel may hold back, for each job by its account.
+        self.reader = ProcessReader()
         #: The live processes of all jobs by PID.
         self.processes: dict[int, Process] = {}
         self.untracked = UntrackedProcesses()
@@ -72,10 +100,15 @@ class ProcessTracker:
         self._exiting: dict[int, Process] = {}
         #: For exec events of the current drain: the executable, and when it was read.
         self._links: dict[ProcessEvent, tuple[ExecutableName | None, int]] = {}
+        #: Executables that are new to their job, until the end of the current drain.
+        self._new_executables: list[_NewExecutable] = []
+        self._candidates: list[_Candidate] = []
 
     def apply(self, events: Iterable[ProcessEvent], records: Iterable[ExitRecord]) -> None:
-        """Apply what both sockets delivered. The records must be drained after the events."""
+        """Apply what both sockets delivered. The records must be drained after the events, and
+        ``losses`` must include what was lost before them."""
         events = list(events)
+        candidates, self._candidates = self._candidates, []
         self._read_links(events)
         for record in records:
             self._pending_records.add(record)
@@ -88,26 +121,56 @@ class ProcessTracker:
                 self._exit(event, self._pending_records.pop(event.pid))
         if self._exiting:
             self._finish_delayed(time.monotonic_ns() - LEADER_EXIT_DELAY)
+        for candidate in candidates:
+            self._confirm(candidate)
+        self._query_new()
         self._unresolved.resolve()
+
+    def settle(self) -> None:
+        """Name what can still be named, before the last figures of a job are sent."""
+        if self._unresolved:
+            self.names.standard.wait(STANDARD_PROGRAMS_TIMEOUT)
+            self._unresolved.resolve()
 
     def _read_links(self, events: list[ProcessEvent]) -> None:
         """Read the links of processes that may still be alive, the newest first: a program of a
         millisecond has ended by the time all earlier events are applied."""
         self._links.clear()
-        children: set[int] = set()
-        alive: dict[int, ProcessEvent] = {}
+        #: The job of each child whose fork event is not applied yet.
+        children: dict[int, JobUsage] = {}
+        alive: dict[int, tuple[ProcessEvent, JobUsage]] = {}
         for event in events:
+            if event.what == EXIT:
+                if event.pid == event.tgid:
+                    alive.pop(event.tgid, None)
+                continue
+            process = self.processes.get(event.tgid)
+            job = process.usage.children if process is not None else children.get(event.tgid)
+            if job is None:
+                continue
             if event.what == EXEC:
-                if event.tgid in children or event.tgid in self.processes:
-                    alive[event.tgid] = event
-            elif event.what == FORK:
-                if event.tgid in children or event.tgid in self.processes:
-                    children.add(event.value)
-            elif event.pid == event.tgid:
-                alive.pop(event.tgid, None)
-        for event in reversed(alive.values()):
-            name = self.names.by_link(event.tgid)
-            self._links[event] = (name, time.monotonic_ns())
+                alive[event.tgid] = event, job
+            else:
+                children[event.value] = job
+        by_job: dict[JobUsage, list[ProcessEvent]] = {}
+        for event, job in reversed(alive.values()):
+            by_job.setdefault(job, []).append(event)
+        for job, executed in by_job.items():
+            links = self.reader.read(job, self._read_link, executed)
+            for event, link in zip(executed, links, strict=True):
+                # One that is held back is named by its exit record.
+                self._links[event] = link or (
+                    self.names.by_command(event.tgid),
+                    time.monotonic_ns(),
+                )
+
+    def _read_link(self, event: ProcessEvent) -> tuple[ExecutableName | None, int]:
+        return self.names.by_link(event.tgid), time.monotonic_ns()
+
+    def _name(self, usage: JobUsage, pid: int) -> ExecutableName | None:
+        """The name of one process by its link."""
+        found = self.reader.read_one(usage.children, lambda pid: (self.names.by_link(pid),), pid)
+        return found[0] if found is not None else self.names.by_command(pid)
 
     def _fork(self, event: ProcessEvent) -> None:
         child = event.value
@@ -123,7 +186,7 @@ class ProcessTracker:
             self.untracked.add(event)
             return
         usage = parent.usage.children
-        if len(self.processes) >= MAX_PROCESSES:
+        if len(self.processes) >= MAX_PROCESSES and len(usage.members) >= GUARANTEED_PROCESSES:
             # Its CPU time is in the job's counter, and the loss is part of the coverage.
             usage.records_lost += 1
             return
@@ -156,11 +219,21 @@ class ProcessTracker:
         name, named_at = self._links.pop(event, (None, time.monotonic_ns()))
         segment = Segment(name, event.time, executed=True)
         segment.named_at = named_at
+        segment.losses = self.losses
+        if name is not None and name.known and not process.usage.has_row(name):
+            self._new_executables.append(_NewExecutable(process, segment, name))
         if process.awaits_exec:
             process.awaits_exec = False
             process.measure_exec(segment, self.names.proc)
             process.base_cpu = segment.cpu_before or 0
             segment.cpu_before, segment.io_before = 0, NO_IO
+            process.segments[-1] = segment
+        elif len(process.segments) >= MAX_SEGMENTS:
+            # What the previous executable used is attributed to this one.
+            process.usage.folded += 1
+            previous.name = previous.name or REPLACED
+            count(process.usage, previous)
+            segment.cpu_before, segment.io_before = previous.cpu_before, previous.io_before
             process.segments[-1] = segment
         elif event.time - previous.start >= MIN_SEGMENT or previous.executed:
             process.measure_exec(segment, self.names.proc)
@@ -179,7 +252,56 @@ class ProcessTracker:
             return True
         name, _ = self._links.get(event, (None, 0))
         close = first.executed and event.time < first.named_at + CLOCK_TOLERANCE
-        return close and len(process.segments) == 1 and name in (None, first.name)
+        same = name in (None, first.name) or first.name is OTHER_PROGRAMS
+        return close and len(process.segments) == 1 and same
+
+    def _query_new(self) -> None:
+        """Determine device and inode of the executables that are new to their job, while their
+        processes are alive: others of the same file may end before their link is read."""
+        if not self._new_executables:
+            return
+        by_job: dict[JobUsage, list[_NewExecutable]] = {}
+        for new in self._new_executables:
+            by_job.setdefault(new.process.usage.children, []).append(new)
+        self._new_executables = []
+        for job, executables in by_job.items():
+            wanted = executables[: max(0, MAX_CANDIDATES - len(self._candidates))]
+            found = self.reader.read(job, self._query, wanted)
+            for (process, segment, _), file in zip(wanted, found, strict=True):
+                if file is not None:
+                    self._candidates.append(_Candidate(process, segment, *file))
+
+    def _query(self, new: _NewExecutable) -> tuple[FileId, int] | None:
+        return self.names.query(new.process.tgid, new.name)
+
+    def _confirm(self, candidate: _Candidate) -> None:
+        """Learn what was determined before the last drain, unless the process has called exec
+        since: the inode may then be that of another executable than the name."""
+        process, segment, executable, uid = candidate
+        if process.segments[-1] is segment:
+            self._learn(process.usage, segment, executable, uid)
+
+    def _learn(
+        self, usage: JobUsage, segment: Segment, executable: FileId | None, uid: int
+    ) -> None:
+        """Learn the path of a file from a process whose link was read.
+
+        Other jobs learn it only if every exec of the process is known: a name that was read before
+        an exec does not belong to the file that is executed now.
+        """
+        name = segment.name
+        if name is None or not name.known or executable is None:
+            return
+        if not name.own_namespace:
+            if segment.losses == self.losses:
+                self.names.learn(executable, without_script(name).path, uid)
+        elif self.names.path_of(executable, uid) == without_script(name).path:
+            # The path leads to the same file on the node.
+            count(usage, segment, -1)
+            segment.name = name._replace(own_namespace=False)
+            count(usage, segment)
+        usage.learn(executable, without_script(segment.name or name))
+        self._unresolved.resolve_in(usage, executable)
 
     def _exit(self, event: ProcessEvent, record: ExitRecord | None) -> None:
         process = self.processes.get(event.tgid)
@@ -236,18 +358,33 @@ class ProcessTracker:
         if last.name is not None:
             if not last.executed:
                 return
-            if last.named_at < ended:
-                self.names.learn(record.executable, last.name)
+            is_command = not last.name.known and last.name != OTHER_PROGRAMS
+            if last.named_at < ended and not is_command:
+                self._learn(process.usage, last, record.executable, record.uid)
                 return
-        name = self.names.by_record(record.executable, record.command)
+        name = self._name_of(process.usage, record)
         if last.name is None:
             last.name = name
-        elif name.known and name != last.name:
-            # The PID belonged to another process by the time the link was read.
+        elif (name.known or not last.name.known) and name != last.name:
+            # The PID belonged to another process by the time the link was read, or the kernel held
+            # back its link.
             count(process.usage, last, -1)
             last.name = name
         if not name.known and name.executable is not None:
-            self._unresolved.add(process.usage, name, name.executable)
+            self._unresolved.add(process.usage, name, name.executable, record.uid)
+
+    def _name_of(self, usage: JobUsage, record: ExitRecord) -> ExecutableName:
+        """Name an ended process by what its job has shown about the file, then by what is known of
+        it on the node, then by its command."""
+        executable = record.executable
+        if executable is not None:
+            name = usage.files.get(executable)
+            if name is not None:
+                return name
+            path = self.names.path_of(executable, record.uid)
+            if path is not None:
+                return ExecutableName(path, known=True)
+        return ExecutableName(record.command, known=False, executable=executable)
 
     def finish_lost(self, tgid: int) -> None:
         """Record a process without exit record by its last polled values."""
@@ -306,25 +443,49 @@ class ProcessTracker:
         """
         process = self._adopt_from_fork(live.pid, usage, step) if daemon_since is None else None
         if process is None:
-            name = self.names.by_link(live.pid)
-            # The parent of a job's first process may be this one, and run the same interpreter.
+            found = time.monotonic_ns()
+            name = self._name(usage, live.pid)
             executed = (
-                new
-                and daemon_since is None
-                and (live.parent() == os.getpid() or name != self.names.by_link(live.parent()))
+                new and daemon_since is None and not self._runs_program_of_parent(live, usage, name)
             )
-            awaits_exec = usage.children is usage and is_daemon(name)
+            is_daemon = self._is_daemon(live.pid, name)
+            awaits_exec = usage.children is usage and is_daemon
             if awaits_exec:
                 name, executed = None, False
-            segment = Segment(name, daemon_since or time.monotonic_ns(), executed=executed)
+            segment = Segment(name, daemon_since or found, executed=executed)
             segment.named_at = time.monotonic_ns()
             process = self._track(Process(live.pid, usage, segment, step))
             process.adopted, process.awaits_exec = not awaits_exec, awaits_exec
             usage.executions += executed
+            if name is not None and name.known and not usage.has_row(name):
+                self._new_executables.append(_NewExecutable(process, segment, name))
+                self._query_new()
             count(usage, segment)
         process.live = live
         self._replay(self.untracked.pop(live.pid))
         return process
+
+    def _runs_program_of_parent(
+        self, live: OpenProcess, usage: JobUsage, name: ExecutableName | None
+    ) -> bool:
+        parent = self.reader.read_one(usage.children, lambda live: live.parent(), live)
+        # The parent of a job's first process may be this one, and run the same interpreter.
+        if parent is None or parent == os.getpid():
+            return False
+        return name == self._name(usage, parent)
+
+    def _is_daemon(self, pid: int, name: ExecutableName | None) -> bool:
+        """Whether a process is slurmstepd, or a child of it that has not executed its program. The
+        child may have become the user already, who may call any program so: it has the path of a
+        daemon that runs as root."""
+        if name is None or not os.path.basename(name.path).startswith(DAEMON_FILE):
+            return False
+        if not name.own_namespace and name.path in self.daemon_paths:
+            return True
+        is_root = real_uid(self.names.proc, pid) == 0
+        if is_root and name.known and len(self.daemon_paths) < MAX_DAEMON_PATHS:
+            self.daemon_paths.add(name.path)
+        return is_root
 
     def adopt_exited(
         self, pid: int, usage: JobUsage, step: str, daemon_since: int | None = None
@@ -349,8 +510,8 @@ class ProcessTracker:
         awaits_exec = parent is not None and parent.usage.children is not parent.usage
         name = None
         if not awaits_exec and usage.children is usage:
-            name = parent.name if parent is not None else self.names.by_link(fork.tgid)
-            if is_daemon(name):
+            name = parent.name if parent is not None else self._name(usage, fork.tgid)
+            if self._is_daemon(fork.tgid, name):
                 # Its parent is a slurmstepd that is not tracked.
                 name, awaits_exec = None, True
         segment = Segment(name, fork.time, executed=False)
@@ -372,12 +533,11 @@ class ProcessTracker:
             else:
                 self._exit(event, record)
 
-    def detect_exec(self, process: Process) -> None:
+    def detect_exec(self, process: Process, name: ExecutableName | None) -> None:
         """Without events, only a changed link shows that a process called exec."""
-        name = self.names.by_link(process.tgid)
-        if name is None or same_file(name, process.name):
+        if name is None or same_file(name, process.name) or process.name is OTHER_PROGRAMS:
             return
-        if process.awaits_exec and is_daemon(name):
+        if process.awaits_exec and self._is_daemon(process.tgid, name):
             return
         segment = Segment(name, time.monotonic_ns(), executed=True)
         segment.cpu_before = process.polled_cpu - process.base_cpu
@@ -386,14 +546,31 @@ class ProcessTracker:
             process.awaits_exec = False
             segment.cpu_before, segment.io_before = 0, NO_IO
             process.segments[-1] = segment
+        elif len(process.segments) >= MAX_SEGMENTS:
+            process.usage.folded += 1
+            segment.cpu_before = process.segments[-1].cpu_before
+            segment.io_before = process.segments[-1].io_before
+            process.segments[-1] = segment
         else:
             process.segments.append(segment)
         count(process.usage, segment)
 
 
-def is_daemon(name: ExecutableName | None) -> bool:
-    """Whether a name is that of slurmstepd: a child of it that has not executed its program."""
-    return name is not None and os.path.basename(name.path).startswith(DAEMON_FILE)
+class _NewExecutable(NamedTuple):
+    """An executable that its job has not run before, and the name that was read."""
+
+    process: Process
+    segment: Segment
+    name: ExecutableName
+
+
+class _Candidate(NamedTuple):
+    """Device and inode of the executable of a live process, and its user."""
+
+    process: Process
+    segment: Segment
+    executable: FileId
+    uid: int
 
 
 class PendingExitRecords:
@@ -435,25 +612,59 @@ class UnresolvedExecutables:
 
     def __init__(self, names: ExecutableNames) -> None:
         self._names = names
-        self._rows: dict[tuple[int, int], list[tuple[weakref.ref[JobUsage], ExecutableName]]] = {}
+        self._rows: dict[FileId, list[_UnresolvedRow]] = {}
+        self._count = 0
+        self._version = names.version
 
-    def add(self, usage: JobUsage, name: ExecutableName, executable: tuple[int, int]) -> None:
-        if name in usage.executables:
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, usage: JobUsage, name: ExecutableName, executable: FileId, uid: int) -> None:
+        if usage.has_row(name):
             return
-        self._rows.setdefault(executable, []).append((weakref.ref(usage), name))
-        if len(self._rows) > MAX_UNRESOLVED:
-            del self._rows[next(iter(self._rows))]
+        self._rows.setdefault(executable, []).append(_UnresolvedRow(weakref.ref(usage), name, uid))
+        self._count += 1
+        if self._count > MAX_UNRESOLVED:
+            self._count -= len(self._rows.pop(next(iter(self._rows))))
 
     def resolve(self) -> None:
         """Rename the rows whose path is known by now."""
+        version = self._names.version
+        if version == self._version or not self._rows:
+            return
+        self._version = version
         for executable in list(self._rows):
-            path = self._names.path_of(executable)
-            if path is None:
+            self._resolve(executable, None)
+
+    def resolve_in(self, usage: JobUsage, executable: FileId) -> None:
+        """Rename the rows of one job whose path the job has shown."""
+        if executable in self._rows:
+            self._resolve(executable, usage)
+
+    def _resolve(self, executable: FileId, shown_by: JobUsage | None) -> None:
+        rows = self._rows.pop(executable)
+        left: list[_UnresolvedRow] = []
+        for row in rows:
+            usage = row.usage()
+            if usage is None:
                 continue
-            for reference, name in self._rows.pop(executable):
-                usage = reference()
-                if usage is not None:
-                    usage.rename(name, ExecutableName(path, known=True))
+            name = usage.files.get(executable) if usage is shown_by else None
+            if name is None:
+                path = self._names.path_of(executable, row.uid)
+                name = ExecutableName(path, known=True) if path is not None else None
+            if name is None:
+                left.append(row)
+            else:
+                usage.rename(row.name, name)
+        self._count -= len(rows) - len(left)
+        if left:
+            self._rows[executable] = left
+
+
+class _UnresolvedRow(NamedTuple):
+    usage: weakref.ref[JobUsage]
+    name: ExecutableName
+    uid: int
 
 
 #: Serial number, event, and the exit record that belongs to an exit event.

@@ -11,7 +11,6 @@ import os
 from typing import Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
-from jobsight.agent.processes.process import Process
 from jobsight.agent.samplers.base import JobSampler, SamplerOptions, positive_integer
 from jobsight.agent.samplers.readings import CurrentCgroup
 from jobsight.model import MISSING, SECOND, Coverage
@@ -25,6 +24,8 @@ _PROCESSOR: Final = 36
 #: The effective list comes first: on v2 ``cpuset.cpus`` is often empty.
 _CPUSET_FILES: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
 _MAX_CORE: Final = 65536
+#: Thread id, CPU time in ticks, and the core on which it last ran.
+_ThreadReading = tuple[int, int, int]
 
 
 class CoreTimes(JobSampler):
@@ -159,45 +160,63 @@ class CoreTimes(JobSampler):
         pids = list(members)
         # With too many processes, the next reading starts where this one stopped.
         start = self._start % len(pids) if pids else 0
+        due: list[tuple[int, int]] = []
         for index, pid in enumerate(pids[start:] + pids[:start]):
             process = members[pid]
-            used = process.polled_cpu - self._processes.get(pid, process.base_cpu)
-            if used <= 0:
+            if process.polled_cpu <= self._processes.get(pid, process.base_cpu):
                 continue
             if reads >= self._max_reads:
                 self._start = start + index
                 break
+            due.append((pid, process.threads))
+            reads += 1 if process.threads < 2 else 1 + min(process.threads, self._max_reads)
+        readings = self.node.processes.read(view.usage, self._read_threads, due)
+        for (pid, _), threads in zip(due, readings, strict=True):
+            if threads is None:
+                continue
+            process = members[pid]
+            used = process.polled_cpu - self._processes.get(pid, process.base_cpu)
             self._processes[pid] = process.polled_cpu
-            reads += self._add_process(process, used, by_core)
+            self._add_process(pid, used, threads, by_core)
         self._processes = {pid: cpu for pid, cpu in self._processes.items() if pid in members}
         self._threads = {key: cpu for key, cpu in self._threads.items() if key[0] in members}
         return by_core
 
-    def _add_process(self, process: Process, used: int, by_core: dict[int, int]) -> int:
-        """Split the CPU time of a process over the cores of its threads; returns files read."""
-        directory = f"{self.node.proc}/{process.tgid}"
+    def _read_threads(self, process: tuple[int, int]) -> list[_ThreadReading]:
+        """The threads of a process; the only one has no id. None of them if it has exited."""
+        pid, threads = process
+        directory = f"{self.node.proc}/{pid}"
+        readings: list[_ThreadReading] = []
         try:
-            if process.threads < 2:
-                _, core = parse_stat(_read(f"{directory}/stat"))
-                by_core[core] = by_core.get(core, 0) + used
-                return 1
-            threads = os.listdir(f"{directory}/task")[: self._max_reads]
+            if threads < 2:
+                return [(0, *parse_stat(_read(f"{directory}/stat")))]
+            names = os.listdir(f"{directory}/task")[: self._max_reads]
         except (OSError, ValueError, IndexError):
-            # The process has exited; its time is split in proportion to the others.
-            return 1
-        ticks_by_core: dict[int, int] = {}
-        for thread in threads:
+            return []
+        for name in names:
             try:
-                ticks, core = parse_stat(_read(f"{directory}/task/{thread}/stat"))
+                readings.append((int(name), *parse_stat(_read(f"{directory}/task/{name}/stat"))))
             except (OSError, ValueError, IndexError):
                 continue
-            key = (process.tgid, int(thread))
+        return readings
+
+    def _add_process(
+        self, pid: int, used: int, threads: list[_ThreadReading], by_core: dict[int, int]
+    ) -> None:
+        """Split the CPU time of a process over the cores of its threads. That of one that has
+        exited is split in proportion to the others."""
+        if len(threads) == 1 and threads[0][0] == 0:
+            core = threads[0][2]
+            by_core[core] = by_core.get(core, 0) + used
+            return
+        ticks_by_core: dict[int, int] = {}
+        for thread, ticks, core in threads:
+            key = (pid, thread)
             ticks_by_core[core] = ticks_by_core.get(core, 0) + ticks - self._threads.get(key, 0)
             self._threads[key] = ticks
         total = sum(ticks_by_core.values())
         for core, ticks in ticks_by_core.items():
             by_core[core] = by_core.get(core, 0) + (used * ticks // total if total > 0 else 0)
-        return 1 + len(threads)
 
     def coverage(self, view: JobView) -> dict[str, Coverage]:
         for cause, text in self.errors.causes.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final, Unpack
+from typing import Final, NamedTuple, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
 from jobsight.agent.samplers.base import JobSampler, SamplerOptions, positive_integer, text_list
@@ -14,6 +14,22 @@ from jobsight.util.mounts import below, parse_mountinfo, type_of
 
 _MOUNTS_FRESHNESS: Final = 60 * SECOND
 SCRATCH: Final = ("/scratch", "/localscratch")
+
+
+class _Limit:
+    """The links that may still be read in a round."""
+
+    def __init__(self, remaining: int) -> None:
+        self.remaining = remaining
+
+
+class _Links(NamedTuple):
+    """The working directory and the open paths of a process, without pipes and sockets."""
+
+    paths: list[bytes]
+    #: Links that were read for them; 0 beyond the limit.
+    links: int
+    errors: list[PermissionError]
 
 
 class Files(JobSampler):
@@ -130,18 +146,22 @@ class Files(JobSampler):
         prefixes = [os.fsencode(fill_pattern(prefix, view)) for prefix in self._prefixes]
         paths: set[bytes] = set()
         working_directories: set[bytes] = set()
-        remaining = self._max_links
         start = self._start % len(pids) if pids else 0
         readable = not pids
-        for pid in pids[start:] + pids[:start]:
-            if remaining <= 0:
+        limit = _Limit(self._max_links)
+        order = (pids[start:] + pids[:start])[: self._max_links]
+        # In one go, because each costs little; what is beyond the limit reads nothing.
+        for found in self.node.processes.read(
+            view.usage, lambda pid: self._links(pid, limit), order
+        ):
+            if found is None or found.links == 0:
                 break
             self._start += 1
-            links, read = self._links(pid, remaining)
-            remaining -= max(1, read)
-            readable = readable or bool(links)
-            working_directories.update(links[:1])
-            paths.update(links[1:])
+            for error in found.errors:
+                self.errors.add("open files", error)
+            readable = readable or bool(found.paths)
+            working_directories.update(found.paths[:1])
+            paths.update(found.paths[1:])
         if not readable:
             return
         scratch = {
@@ -153,18 +173,18 @@ class Files(JobSampler):
         self._scratch_now = len(scratch & paths)
         self.scratch_used = bool(self.scratch_used) or bool(scratch)
 
-    def _links(self, pid: int, limit: int) -> tuple[list[bytes], int]:
-        """The working directory and the open paths of a process, without pipes and sockets, and
-        the number of links that were read for them."""
+    def _links(self, pid: int, limit: _Limit) -> _Links:
+        """The links of a process, at most as many as remain of the limit."""
+        if limit.remaining <= 0:
+            return _Links([], 0, [])
         directory = os.fsencode(f"{self.node.proc}/{pid}")
         links: list[bytes] = []
         try:
             links.append(os.readlink(directory + b"/cwd"))
-            names = os.listdir(directory + b"/fd")[:limit]
+            names = os.listdir(directory + b"/fd")[: limit.remaining]
         except OSError as error:
-            if isinstance(error, PermissionError):
-                self.errors.add("open files", error)
-            return links, len(links)
+            limit.remaining -= 1
+            return _Links(links, 1, [error] if isinstance(error, PermissionError) else [])
         for name in names:
             try:
                 path = os.readlink(directory + b"/fd/" + name)
@@ -172,7 +192,8 @@ class Files(JobSampler):
                 continue
             if path.startswith(b"/") and not path.startswith((b"/dev/", b"/proc/", b"/memfd:")):
                 links.append(path)
-        return links, len(names) + 1
+        limit.remaining -= len(names) + 1
+        return _Links(links, len(names) + 1, [])
 
     def _on_scratch_type(self, path: bytes) -> bool:
         if not self._types:

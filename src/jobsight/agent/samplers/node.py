@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from jobsight.agent.processes.reader import ProcessReader
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import SECOND
 
@@ -51,6 +52,8 @@ class Node:
         self.wall = wall
         self.freshness = round(freshness * SECOND)
         self.files = OpenFiles()
+        #: Reads whatever of a process the kernel may hold back, for each job by its account.
+        self.processes = ProcessReader()
         #: Failures of the machine as opposed to one job.
         self.errors = Errors()
         self._readings: dict[Hashable, Reading[Any]] = {}
@@ -84,6 +87,7 @@ class Node:
         self._shared.clear()
         self._readings.clear()
         self.files.close()
+        self.processes.close()
 
 
 @cache

@@ -100,25 +100,20 @@ class Threads(JobSampler):
         return {f"tasks.{name}": states[name] if states else MISSING for name in _STATE_COLUMNS}
 
     def _count_states(self, view: JobView) -> None:
-        counts = dict.fromkeys([*STATES.values(), "other"], 0)
-        remaining = self._max_threads
+        files: list[str] = []
         for process in list(view.usage.members.values()):
             directory = f"{self.node.proc}/{process.tgid}/task"
             try:
-                threads = os.listdir(directory)
+                files += [f"{directory}/{thread}/stat" for thread in os.listdir(directory)]
             except OSError:
                 continue
-            for thread in threads:
-                if remaining <= 0:
-                    self._truncated = True
-                    break
-                remaining -= 1
-                try:
-                    with open(f"{directory}/{thread}/stat", "rb", 0) as file:
-                        data = file.read(512)
-                    letter = data[data.rindex(b")") + 2 :][:1]
-                except (OSError, ValueError):
-                    continue
+            if len(files) > self._max_threads:
+                self._truncated = True
+                del files[self._max_threads :]
+                break
+        counts = dict.fromkeys([*STATES.values(), "other"], 0)
+        for letter in self.node.processes.read(view.usage, _state, files):
+            if letter:
                 counts[STATES.get(letter, "other")] += 1
         self._states = counts
 
@@ -142,6 +137,16 @@ class Threads(JobSampler):
             return {}
         reason = f"states of the first {self._max_threads} threads"
         return {"threads": Coverage(quality="estimate", reason=reason)}
+
+
+def _state(file: str) -> bytes:
+    """The letter of the state of a thread; empty if the thread is gone."""
+    try:
+        with open(file, "rb", 0) as opened:
+            data = opened.read(512)
+        return data[data.rindex(b")") + 2 :][:1]
+    except (OSError, ValueError):
+        return b""
 
 
 class _CpuTime(NamedTuple):

@@ -56,7 +56,7 @@ class SlurmInfo(JobSampler):
             "account": info.account,
             "username": info.user,
             "uid": info.uid,
-            "nodes": len(info.nodes) if info.nodes is not None else None,
+            "nodes": info.node_count,
             "cpus": info.cpus,
             "partition": info.partition,
             "jobname": info.name,

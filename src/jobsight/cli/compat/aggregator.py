@@ -41,6 +41,7 @@ def aggregate(settings: AggregatorSettings) -> int:
     """Store the waiting records of each loader."""
     from jobsight.sams.aggregator import Aggregator
     from jobsight.sams.reader import Fallback, Reader
+    from jobsight.scheduler.state import cluster_of_records
     from jobsight.store.write.intake import Intake
 
     for sentence in settings.notes:
@@ -49,14 +50,15 @@ def aggregate(settings: AggregatorSettings) -> int:
     collect_rarely(_NEW_OBJECTS)
 
     def reader(loader: LoaderSettings, inbox: Inbox) -> Reader:
-        fallback = (lambda: Fallback.by_sacct(loader, settings.cluster)) if loader.sacct else None
-        return Reader(inbox, settings.cluster, fallback=fallback, zone=loader.zone)
+        fallback = (lambda: Fallback.by_sacct(loader, cluster)) if loader.sacct else None
+        return Reader(inbox, cluster, fallback=fallback, zone=loader.zone)
 
     with ExitStack() as stack:
         for lock in dict.fromkeys(inbox.lock for inbox in inboxes):
             stack.callback(LockFile(lock, f"an aggregator of {lock.parent}").close)
         store = stack.enter_context(Intake.open(settings.store))
-        aggregator = Aggregator(store, settings.cluster)
+        cluster = settings.cluster or cluster_of_records(store.database, settings.own)
+        aggregator = Aggregator(store, cluster)
         for loader, inbox in zip(settings.loaders, inboxes, strict=True):
             done = aggregator.run(reader(loader, inbox), progress_line("records"))
             logger.info("%s: %d records stored, %d refused", loader.name, done.stored, done.refused)

@@ -29,7 +29,12 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import JobInfo, Sighting
 from jobsight.util.locks import LockFile
 from jobsight.util.logging import configure_logging, parse_level
-from jobsight.util.service import Background, go_to_background, stopping_on_signals
+from jobsight.util.service import (
+    Background,
+    go_to_background,
+    make_absolute,
+    stopping_on_signals,
+)
 
 if TYPE_CHECKING:
     from jobsight.agent.job import Probe
@@ -101,14 +106,6 @@ def collect(options: argparse.Namespace) -> int:
         raise
 
 
-def make_absolute(options: argparse.Namespace) -> None:
-    """Make paths absolute: the working directory changes in the background."""
-    for name in ("config", "pidfile", "logfile", "test_output"):
-        value = getattr(options, name, None)
-        if value:
-            setattr(options, name, os.path.abspath(value))
-
-
 def _collect(options: argparse.Namespace, job_id: int, background: Background | None) -> int:
     # Imported after the fork: the libraries of samplers must not be shared with the parent.
     from jobsight.sams.node.settings import load_sams_settings
@@ -142,7 +139,7 @@ def follow(
     workers = [OutputWorker(plan) for plan in settings.outputs]
     outputs = [worker.job for worker in workers]
     own = load_settings()
-    cluster, directory = short_host_name(), run_directory()
+    cluster, directory = own.own_cluster(), run_directory()
     engine: Agent | JobCollector
     if job_id is None:
         engine = Agent(
@@ -188,7 +185,7 @@ def _job_query(settings: Settings, directory: str | None, job_id: int) -> JobQue
     if shutil.which("squeue", path=(environment or os.environ).get("PATH")) is None:
         return None
     run = partial(run_command, environment=environment)
-    return JobQuery(lambda: job_by_id(job_id, cluster=short_host_name(), run=run))
+    return JobQuery(lambda: job_by_id(job_id, cluster=settings.own_cluster(), run=run))
 
 
 def run_directory() -> Path:
@@ -251,7 +248,7 @@ def parse_job_id(text: str) -> int:
 
 def view_of(job_id: int, node: str) -> JobView:
     """The view of a job that does not exist."""
-    cluster = short_host_name()
+    cluster = load_settings().own_cluster()
     return JobView(
         sighting=Sighting(cluster, job_id, node, "", time.time_ns()),
         info=JobInfo(cluster=cluster, job_id=job_id, source="test"),

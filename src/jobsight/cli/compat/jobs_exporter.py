@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     trim = return_free_memory()
     exporter = ExporterService(settings.agent, wait_for_address=False)
     agent = Agent(
-        cluster=settings.cluster,
+        cluster=settings.own_cluster(),
         node=settings.agent.node,
         spool=None,
         samplers=exporter.plans(sampler_plans(settings.agent.samplers)),

@@ -9,11 +9,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jobsight.cli.compat.common import common_parser, default_config, run_command
 from jobsight.errors import JobsightError
 from jobsight.sams.settings import ReceiverSettings, load_receiver
+
+if TYPE_CHECKING:
+    from jobsight.server.connections import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,13 @@ def serve(settings: ReceiverSettings) -> int:
     try:
         import uvicorn
 
-        from jobsight.sams.receiver import IncomingDirectory, PostReceiver
+        from jobsight.sams.receiver import LIMITS, IncomingDirectory, PostReceiver
+        from jobsight.server.connections import (
+            ConnectionTable,
+            fit_descriptors,
+            limited_log,
+            uvicorn_config,
+        )
     except ModuleNotFoundError as error:
         raise JobsightError(
             f"{PROGRAM} needs the package {error.name}: install jobsight[server]"
@@ -62,32 +71,29 @@ def serve(settings: ReceiverSettings) -> int:
     application = PostReceiver(
         IncomingDirectory(settings.base_path, settings.jobid_hash_size), max_size=settings.max_size
     )
+    table = ConnectionTable(fit_descriptors(LIMITS))
     listener = _listener(settings.bind, settings.port)
+    listener.table = table
     host, port = listener.getsockname()[:2]
     print(f"{PROGRAM}: listens on {host} port {port}", flush=True)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            application,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            timeout_keep_alive=75,
-        )
-    )
-    server.run(sockets=[listener])
+    keep_alive = int(LIMITS.header_timeout)
+    server = uvicorn.Server(uvicorn_config(application, table, timeout_keep_alive=keep_alive))
+    with limited_log():
+        server.run(sockets=[listener])
     return 0
 
 
-def _listener(bind: str, port: int) -> socket.socket:
+def _listener(bind: str, port: int) -> Listener:
+    from jobsight.server.connections import Listener
+
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = Listener(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(1024)
+        listener.listen()
     except OSError as error:
         raise JobsightError(f"{bind} port {port} cannot be bound: {error.strerror}") from None
     return listener

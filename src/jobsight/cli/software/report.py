@@ -29,7 +29,7 @@ from jobsight.cli.output import (
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.terminal import bar, spark_line
-from jobsight.reports.units import UNKNOWN, format_count, format_share
+from jobsight.reports.units import UNKNOWN, format_count, format_energy, format_share
 from jobsight.text import readable_text
 
 if TYPE_CHECKING:
@@ -64,9 +64,11 @@ def report(
 ) -> None:
     """Report usage by software, version, user, account, partition, node and time.
 
-    Core and GPU hours are shares of the allocation, by CPU time. Undetermined are the paths that no
-    rule matches; not attributed is CPU time of no known executable. By node, complete runs are
-    counted by their start, without core and GPU hours. CSV, JSON and Parquet contain all rows.
+    Core and GPU hours are shares of the allocation, by CPU time, those of GPUs by GPU time if it is
+    known. GPU hours used are those of the multiprocessors, or the utilization where only that is
+    known. Undetermined are the paths that no rule matches; not attributed is CPU time of no known
+    executable. By node, complete runs are counted by their start, without core hours. CSV, JSON and
+    Parquet contain all rows.
     """
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.software import queries
@@ -171,21 +173,26 @@ def _usage(
     trends = read_trends(connection, question, _TREND)
     total = sum(_size(row) for row in rows)
     gpus = any(row.gpu_hours for row in rows)
-    figures = ([] if by_node else ["core hours"]) + ["CPU hours"] + ["GPU hours"] * gpus
+    on_gpus = ["GPU hours", "GPU hours used", "GPU energy"]
+    figures = ([] if by_node else ["core hours"]) + ["CPU hours"] + on_gpus * gpus
     counts = ["jobs", "users", "executions"]
     table = Table(
         *keys, *figures, "share", "", *counts, *(["trend"] if trends else []),
         right=[*figures, "share", *counts], cut=keys,
-        optional=["trend", "", "executions", "users", "GPU hours"],
+        optional=["trend", "", "executions", "users", "GPU energy", *on_gpus[:2]],
     )  # fmt: skip
     for row in rows[:limit]:
         share = _size(row) / total if total else None
         values = ([] if by_node else [row.core_hours]) + [row.cpu_hours]
-        values += [row.gpu_hours] * gpus
+        cells = [hours(value) for value in values]
+        if gpus:
+            used = row.gpu_used_hours if row.gpu_measured_hours else None
+            cells += [hours(row.gpu_hours), hours(used)]
+            cells.append(format_energy(row.gpu_energy_joules or None))
         trend = trends.get(tuple(getattr(row, name) for name in key_fields(question)))
         table.add(
             *_names(row, keys),
-            *map(hours, values),
+            *cells,
             format_share(None if share is None else round(share, 4)),
             bar(share or 0.0, _BAR),
             *map(format_count, (row.jobs, row.users, row.executions)),

@@ -27,6 +27,7 @@ from jobsight.agent.jobs.identity import JobQuery, info_from_cgroup
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.executables import ExecutableNames
 from jobsight.agent.processes.process import JobUsage, Process, Segment
+from jobsight.agent.processes.reader import ProcessReader
 from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.errors import JobsightError
 from jobsight.model import (
@@ -176,7 +177,7 @@ class AttachedCollector:
         if self._final.is_set():
             return
         now = time.time_ns()
-        request = Request("follow", self._job_id)
+        request = Request("follow", self._job_id, node=self._subscription.reply.node)
         reply = send_request(self._run_directory, request)
         if reply is not None and reply.ok:
             self._wait_for_part(lambda part: part.totals is not None and part.totals.time >= now)
@@ -190,7 +191,7 @@ class AttachedCollector:
             view.info = merge_job_info(view.info, self._infos.get(), "overwrite")
 
     def _job(self, part: JobPart) -> SampledJob:
-        cgroup = self._cgroup()
+        cgroup = self._cgroup(part.sighting.node)
         reply = self._subscription.reply
         info = reply.info or info_from_cgroup(part.sighting.cluster, self._job_id, cgroup)
         if self._info is not None:
@@ -206,11 +207,11 @@ class AttachedCollector:
         followed = FollowedJob(part.sighting, self._probe, part.epoch)
         return SampledJob(cgroup, followed, view, self._probe, self._samplers, self._outputs)
 
-    def _cgroup(self) -> JobCgroup:
+    def _cgroup(self, node: str) -> JobCgroup:
         watcher = CgroupWatcher()
         try:
             for cgroup in watcher.jobs():
-                if cgroup.job_id == self._job_id:
+                if cgroup.job_id == self._job_id and cgroup.node in (None, node):
                     return cgroup
         finally:
             watcher.close()
@@ -224,6 +225,7 @@ class _Members:
     def __init__(self, view: JobView, samplers: Sequence[str]) -> None:
         self._view = view
         self._names = ExecutableNames()
+        self._reader = ProcessReader()
         self._needed = not set(samplers) <= _WITHOUT_PROCESSES
         self._next_update = 0.0
 
@@ -241,8 +243,10 @@ class _Members:
         usage = self._view.usage
         for pid in usage.members.keys() - present:
             del usage.members[pid]
-        for pid in present - usage.members.keys():
-            segment = Segment(self._names.by_link(pid), time.monotonic_ns(), executed=False)
+        new = list(present - usage.members.keys())
+        names = self._reader.read(usage, self._names.by_link, new)
+        for pid, name in zip(new, names, strict=True):
+            segment = Segment(name, time.monotonic_ns(), executed=False)
             usage.members[pid] = Process(pid, usage, segment)
         for process in usage.members.values():
             with suppress(OSError):
@@ -309,7 +313,7 @@ class JobCollector:
             if stopping and attached:
                 return
             try:
-                subscription = Subscription(self._run_directory, self._job_id)
+                subscription = Subscription(self._run_directory, self._job_id, self._node)
             except JobsightError:
                 if stopping:
                     return

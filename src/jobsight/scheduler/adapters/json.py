@@ -79,7 +79,7 @@ def adapt_jobs(document: Any, cluster: str = "", source: str = "json") -> Jobs:
     A ``cluster`` that is not empty replaces the name in the reply.
     """
     entries = _Entries("jobs", "job", "job_id")
-    read = _job_reader(cluster, source, _cluster_of(document))
+    read = _job_reader(cluster, source, cluster_of(document))
     jobs = Jobs(list(entries.read(_Document(document, "jobs"), read)), entries.problems)
     jobs.release = release_of(document)
     return jobs
@@ -90,7 +90,7 @@ def adapt_nodes(document: Any, cluster: str = "") -> Nodes:
 
     def read(reader: RecordReader) -> NodeInfo:
         _require_name(reader)
-        return read_node(reader, "json", cluster or _cluster_of(document))
+        return read_node(reader, "json", cluster or cluster_of(document))
 
     entries = _Entries("nodes", "node", "name")
     records = list(entries.read(_Document(document, "nodes"), read))
@@ -102,7 +102,7 @@ def adapt_partitions(document: Any, cluster: str = "") -> Partitions:
 
     def read(reader: RecordReader) -> PartitionInfo:
         _require_name(reader)
-        return read_partition(reader, "json", cluster or _cluster_of(document))
+        return read_partition(reader, "json", cluster or cluster_of(document))
 
     entries = _Entries("partitions", "partition", "name")
     records = list(entries.read(_Document(document, "partitions"), read))
@@ -112,17 +112,19 @@ def adapt_partitions(document: Any, cluster: str = "") -> Partitions:
 def release_of(document: Any) -> str | None:
     """The Slurm release that a reply names, such as "22.05.8"."""
     for name in ("slurm", "Slurm"):
-        release = _text_at(document, "meta", name, "release")
+        release = text_at(document, "meta", name, "release")
         if release:
             return release
     return None
 
 
-def _cluster_of(document: Any) -> str:
-    return _text_at(document, "meta", "slurm", "cluster")
+def cluster_of(document: Any) -> str:
+    """The cluster that a reply names, from 23.02 on; else empty."""
+    return text_at(document, "meta", "slurm", "cluster")
 
 
-def _text_at(document: Any, *path: str) -> str:
+def text_at(document: Any, *path: str) -> str:
+    """The text at a path of member names; else empty."""
     for name in path:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document if isinstance(document, str) else ""

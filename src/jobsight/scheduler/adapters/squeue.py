@@ -97,17 +97,20 @@ def _rows(
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def jobs_from_rows(rows: Iterable[Mapping[str, str]], cluster: str) -> Jobs:
-    """The jobs of squeue's rows; a row without a job id or a state is an :class:`AdaptError`."""
+def jobs_from_rows(rows: Iterable[Mapping[str, str]], cluster: str, source: str = "squeue") -> Jobs:
+    """The jobs of squeue's rows; a row without a job id or a state is an :class:`AdaptError`.
+
+    A scraper names its own source: "squeue" is the query of a node.
+    """
     problems: list[Problem] = []
-    return Jobs((_job(row, cluster, problems) for row in rows), problems)
+    return Jobs((_job(row, cluster, source, problems) for row in rows), problems)
 
 
-def _job(row: Mapping[str, str], cluster: str, problems: list[Problem]) -> JobRecord:
+def _job(row: Mapping[str, str], cluster: str, source: str, problems: list[Problem]) -> JobRecord:
     known = {name: value for name, value in row.items() if value not in _NOT_SET or name == "Name"}
     reader = RecordReader(known, f"job {row['JobID']}")
     try:
-        job = read_job(reader, "squeue", cluster, "squeue")
+        job = read_job(reader, "squeue", cluster, source)
     except ValueError as error:
         raise AdaptError(f"squeue gave a row that names no job: {error}") from None
     problems += reader.problems

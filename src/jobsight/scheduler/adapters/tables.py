@@ -32,6 +32,7 @@ from jobsight.scheduler.fields import (
     amount,
     count_gpus,
     cpu_time,
+    exit_of,
     explain,
     flags,
     from_wait_status,
@@ -193,8 +194,8 @@ def _squeue_tasks(text: str) -> str | None:
     return tasks
 
 
-def _reason(text: str) -> str | None:
-    return None if text == "None" else text_or_none(text)
+def _reason(value: Any) -> str | None:
+    return None if value == "None" else text_or_none(value)
 
 
 def _het_job(text: str) -> int | None:
@@ -457,8 +458,9 @@ JOB = Table(
           pyslurm_db="sys_cpu"),
 
     # State and outcome.
-    Field("reason", text_or_none, queue="state_reason", accounting="state.reason",
-          sacct="Reason", squeue=(_reason, "Reason"), pyslurm="state_reason"),
+    # A description takes the place of the reason, as in the column of squeue.
+    Field("reason", _reason, queue="state_description state_reason", accounting="state.reason",
+          sacct="Reason", squeue="Reason", pyslurm="state_reason"),
     Field("dependency", text_or_none, queue="dependency", pyslurm=(text_only, "dependency")),
     Field("flags", words, queue="flags", accounting="flags", sacct="Flags"),
     Field("cancelled_by", text_or_none, accounting="kill_request_user",
@@ -537,6 +539,8 @@ def read_job(reader: RecordReader, format: str, cluster: str, source: str) -> Jo
         values.pop("array_task_id", None)
     if "het_job_id" not in values:
         values.pop("het_offset", None)
+    if format in _CONTROLLER and state.state == "COMPLETING":
+        _correct_nodes(values)
     _compute_resources(values)
     if "job_id" not in values:
         raise ValueError("it has no job id")
@@ -579,6 +583,15 @@ def _has_run(reader: RecordReader, format: str, start: int | None, values: dict[
         return False
     reader.report("nodes", None, "a job has run without a node list")
     return True
+
+
+def _correct_nodes(values: dict[str, Any]) -> None:
+    """Of a job that is completing, the controller lists and counts the nodes that are not free yet.
+    The allocated resources still hold the number of all."""
+    count = (values.get("tres") or {}).get("node")
+    if count is None or count != len(values.get("nodes") or ()):
+        values.pop("nodes", None)
+    values["node_count"] = count
 
 
 def _says_no_nodes(value: Any) -> bool:
@@ -629,9 +642,9 @@ def _read_exit(reader: RecordReader, format: str, state: JobState, values: dict[
         # ones, so it counts only if this job must have had one.
         if exit.code or state.state == "COMPLETED" or not signal:
             return Exit(exit.code or 0, None)
-        return Exit(None, signal) if state.state in ("FAILED", "OUT_OF_MEMORY") else Exit()
+        return exit_of(0, signal) if state.state in ("FAILED", "OUT_OF_MEMORY") else Exit()
     if format == "pyslurm_db" and exit is None:
-        return Exit(None, signal) if signal else Exit(code, None)
+        return exit_of(0, signal) if signal else Exit(code, None)
     if format == "squeue" and exit is None:
         return from_wait_status(0)
     return exit or Exit()

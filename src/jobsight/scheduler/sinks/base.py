@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.model import format_start
 from jobsight.scheduler.records import JobRecord, NodeInfo
+from jobsight.store.write.gpus import GpuSums
+from jobsight.util.outer import to_seconds
 
 
 class SinkError(JobsightError):
@@ -22,6 +24,25 @@ class Figures(msgspec.Struct, kw_only=True):
     cpu_time: int | None = None
     memory_used_peak: int | None = None
     memory_peak: int | None = None
+    gpus: GpuSums = GpuSums()
+
+    def gpu_fields(self) -> dict[str, Any]:
+        """The figures of GPUs by their outer names."""
+        gpus = self.gpus
+        return {
+            "gpus_held": gpus.gpu_count,
+            "gpus_never_used": gpus.gpu_unused_count,
+            "gpu_held_seconds": _seconds(gpus.gpu_held_time),
+            "gpu_measured_seconds": _seconds(gpus.gpu_measured_time),
+            "gpu_profiled_seconds": _seconds(gpus.gpu_profiled_time),
+            "gpu_used_seconds": _seconds(gpus.gpu_used_time),
+            "gpu_memory_peak_bytes": gpus.gpu_memory_peak,
+            "gpu_energy_joules": None if gpus.gpu_energy is None else gpus.gpu_energy / 1e6,
+        }
+
+
+def _seconds(duration: int | None) -> float | None:
+    return None if duration is None else to_seconds(duration)
 
 
 class SinkJob(msgspec.Struct):

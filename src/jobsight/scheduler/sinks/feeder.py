@@ -24,7 +24,7 @@ from jobsight.store.snapshot import read_snapshot, snapshot_clusters, unpack
 from jobsight.store.store import Store
 from jobsight.store.write.scheduler import ReportedRun, changed_runs, running_runs
 from jobsight.util.backoff import Backoff
-from jobsight.util.workers import PeriodicWorker
+from jobsight.util.workers import INTERNAL_ERROR, PeriodicWorker
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,7 @@ def _sink_job(run: ReportedRun) -> SinkJob:
         cpu_time=run.cpu_time,
         memory_used_peak=run.memory_used_peak,
         memory_peak=run.memory_peak,
+        gpus=run.gpus,
     )
     return SinkJob(JobRecord(info=run.info, **msgspec.structs.asdict(details)), figures)
 
@@ -140,8 +141,8 @@ class Feeder:
     def _feed(self, stopped: threading.Event) -> None:
         try:
             self.written += feed(self._store, self._sink)
-        except JobsightError as error:
-            self._store_reason(str(error))
+        except Exception as error:
+            self._store_reason(str(error) if isinstance(error, JobsightError) else INTERNAL_ERROR)
             raise
         self._store_reason("")
 

@@ -21,13 +21,14 @@ from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from jobsight.errors import ConfigError
-from jobsight.model import SECOND
+from jobsight.model import SECOND, JobInfo, real_signal
 from jobsight.scheduler.fields import MIB, gpus_of
 from jobsight.scheduler.hostlist import compress_hosts
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
 from jobsight.util.batching import batched
 from jobsight.util.outer import format_rfc3339, to_seconds
+from jobsight.util.urls import without_credentials
 
 _JOBS_INDICES = (
     ("job_id_cluster_name_and_start", ("slurm.job_id", "slurm.cluster_name", "slurm.start_time")),
@@ -64,9 +65,11 @@ class MongoSink:
                 socketTimeoutMS=milliseconds,
                 appname="jobsight",
             )
-        except (PyMongoError, ValueError) as error:
+        except (PyMongoError, ValueError):
+            # The library's message may contain a part of the URL, such as the password.
             raise ConfigError(
-                f"sinks.mongodb.url: {error}; expected mongodb://user:password@host:27017"
+                f"sinks.mongodb.url: {without_credentials(url)!r} is not a URL of MongoDB; "
+                "expected mongodb://user:password@host:27017 with a percent-encoded password"
             ) from None
         self._clock = clock
         self._jobs = self._client[database]["jobs"]
@@ -176,7 +179,6 @@ _NAMES = {"cpu": "num_cpus", "node": "num_nodes", "billing": "billing"}
 def job_document(job: SinkJob) -> dict[str, Any]:
     """A run or a pending job."""
     record, info = job.record, job.record.info
-    code = info.exit_code if info.exit_code is not None else info.exit_signal
     return {
         "slurm": {
             "job_id": str(info.job_id),
@@ -191,7 +193,7 @@ def job_document(job: SinkJob) -> dict[str, Any]:
             "nodes": compress_hosts(info.nodes) if info.nodes else "None assigned",
             "working_directory": record.working_directory,
             "job_state": info.state,
-            "exit_code": None if code is None else f"{_outcome(job)}:{code}",
+            "exit_code": _exit(info),
             "time_limit": None if info.time_limit is None else info.time_limit // (60 * SECOND),
             "submit_time": _seconds(info.submit),
             "start_time": _seconds(info.start),
@@ -215,6 +217,7 @@ def job_document(job: SinkJob) -> dict[str, Any]:
             "cpu_seconds": _cpu_seconds(job.figures.cpu_time),
             "memory_used_peak_bytes": job.figures.memory_used_peak,
             "memory_kernel_peak_bytes": job.figures.memory_peak,
+            **job.figures.gpu_fields(),
         },
     }
 
@@ -254,9 +257,13 @@ def node_document(node: NodeInfo) -> dict[str, Any]:
     }
 
 
-def _outcome(job: SinkJob) -> str:
-    info = job.record.info
-    return "SIGNALED" if info.exit_signal else "ERROR" if info.exit_code else "SUCCESS"
+def _exit(info: JobInfo) -> str | None:
+    number = real_signal(info.exit_signal)
+    if number is not None:
+        return f"SIGNALED:{number if info.exit_code is None else info.exit_code}"
+    if info.exit_code is None:
+        return None
+    return f"{'ERROR' if info.exit_code else 'SUCCESS'}:{info.exit_code}"
 
 
 def _tres(tres: Mapping[str, int]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from jobsight.errors import ConfigError
-from jobsight.model import SECOND
+from jobsight.model import SECOND, real_signal
 from jobsight.scheduler.fields import gpus_of
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
@@ -226,6 +226,9 @@ _JOB_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("submit", "start", "end", "eligible"), _TIME),
     **dict.fromkeys(("time_limit_seconds", "elapsed_seconds", "pending_seconds"), _REAL),
     **dict.fromkeys(("cpu_seconds", "slurm_cpu_seconds", "core_seconds", "cpu_share"), _REAL),
+    **dict.fromkeys(("gpus_held", "gpus_never_used", "gpu_memory_peak_bytes"), _COUNT),
+    **dict.fromkeys(("gpu_held_seconds", "gpu_measured_seconds", "gpu_profiled_seconds"), _REAL),
+    **dict.fromkeys(("gpu_used_seconds", "gpu_energy_joules"), _REAL),
     "grafana_helpers": _COLOUR,
 }
 _NODE_FIELDS: dict[str, Any] = {
@@ -296,7 +299,7 @@ def job_source(job: SinkJob) -> dict[str, Any]:
         "flags": list(record.flags),
         "reason": record.reason,
         "exit_code": info.exit_code,
-        "exit_signal": info.exit_signal,
+        "exit_signal": real_signal(info.exit_signal),
         "nodes": list(info.nodes or ()),
         "node_count": record.node_count,
         "cpus": info.cpus,
@@ -317,6 +320,7 @@ def job_source(job: SinkJob) -> dict[str, Any]:
         "cpu_share": share,
         "memory_used_peak_bytes": figures.memory_used_peak,
         "memory_kernel_peak_bytes": figures.memory_peak,
+        **figures.gpu_fields(),
         "grafana_helpers": {"job_state_color": _colour(info.state)},
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -35,6 +35,10 @@ class Source(Protocol):
         """The cheapest query; returns what answered."""
         ...
 
+    def cluster_name(self) -> str | None:
+        """ClusterName as Slurm reports it; None if the reply has no name, or several."""
+        ...
+
     def queue(self) -> Jobs:
         """The controller's jobs: pending, running, or ended a few minutes ago."""
         ...

@@ -17,7 +17,7 @@ from jobsight.scheduler.adapters.policy import Policy
 from jobsight.scheduler.records import Jobs, NodeInfo, Nodes, PartitionInfo, Partitions, SourceError
 from jobsight.scheduler.sources.commands import StreamRunner, stream_command, window_options
 from jobsight.scheduler.sources.replies import Replies
-from jobsight.scheduler.sources.text import query_policy
+from jobsight.scheduler.sources.text import query_cluster_name, query_policy
 
 #: The first release with correct exit codes of failed jobs.
 _FIRST_CORRECT_RELEASE = (23, 2)
@@ -54,6 +54,9 @@ class JsonSource:
         document = self._query("squeue", "--json", "--user=root")
         adapt_jobs(document)
         return release_of(document) or ""
+
+    def cluster_name(self) -> str | None:
+        return query_cluster_name(self._run, self._timeout)
 
     def queue(self) -> Jobs:
         return self._jobs("squeue", "--json")

@@ -14,7 +14,14 @@ from jobsight.scheduler.adapters import squeue
 from jobsight.scheduler.adapters.policy import Policy
 from jobsight.scheduler.adapters.sacct import REQUIRED, jobs_from_rows
 from jobsight.scheduler.adapters.sinfo import nodes_from_rows, partitions_from_rows
-from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, SourceError
+from jobsight.scheduler.records import (
+    AdaptError,
+    Jobs,
+    Nodes,
+    Partitions,
+    SourceError,
+    single_cluster,
+)
 from jobsight.scheduler.sources.commands import iterate_records
 from jobsight.scheduler.sources.onsite_script import FORMAT, NODES, PARTITIONS, SQUEUE
 
@@ -53,11 +60,15 @@ class OnsiteSource:
             raise SourceError("; ".join(reply.reason for reply in self._replies.values()))
         return f"the on-site scraper answers with {', '.join(answered)}"
 
+    def cluster_name(self) -> str | None:
+        """That of the accounting's records; the document has no other name."""
+        return single_cluster(jobs_from_rows(self._rows("sacct", REQUIRED), "", "sacct"))
+
     def queue(self) -> Jobs:
         # The first query of a round fetches the replies to all others.
         self._refresh()
         rows = self._rows("squeue", SQUEUE)
-        return squeue.jobs_from_rows(rows, self._cluster)
+        return squeue.jobs_from_rows(rows, self._cluster, self.name)
 
     def accounting(self, since: int, until: int) -> Jobs:
         return self._accounting(lambda info: info.end is None or info.end >= since)

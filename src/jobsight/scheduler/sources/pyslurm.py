@@ -69,6 +69,10 @@ class PySlurmSource:
         jobs = self.queue().records
         return f"PySlurm {version} answers, {len(jobs)} jobs"
 
+    def cluster_name(self) -> str | None:
+        records = self._query("name").records
+        return records[0] if records and isinstance(records[0], str) else None
+
     def queue(self) -> Jobs:
         reply = self._query("queue")
         jobs = adapt_queue(reply.records, self._cluster)

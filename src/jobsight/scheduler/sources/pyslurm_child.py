@@ -91,6 +91,14 @@ def queue(pyslurm: Any) -> Answer:
     return name, [with_user(document) for document in documents(found)], []
 
 
+def cluster_name(pyslurm: Any) -> Answer:
+    name, maker = first_of(pyslurm, "config", "slurmctld.Config")
+    found = maker().get() if name == "config" else maker.load()
+    # The whole configuration has passwords; only the name leaves this process.
+    value = found.get("cluster_name") if isinstance(found, dict) else found.cluster_name
+    return name, [value], []
+
+
 def listed(pyslurm: Any, *names: str) -> Answer:
     name, maker = first_of(pyslurm, *names)
     found = maker().get() if name[0].islower() else maker.load()
@@ -143,6 +151,8 @@ def answer(question: str, numbers: List[int]) -> Dict[str, Any]:
     version = str(getattr(pyslurm, "__version__", "of an unnamed version"))
     if question == "probe":
         shape, records, lost = "none", [], []  # type: Answer
+    elif question == "name":
+        shape, records, lost = cluster_name(pyslurm)
     elif question == "queue":
         shape, records, lost = queue(pyslurm)
     elif question == "accounting":

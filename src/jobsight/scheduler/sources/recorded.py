@@ -23,6 +23,7 @@ from jobsight.scheduler.records import (
     Partitions,
     SourceError,
     join_jobs,
+    single_cluster,
 )
 from jobsight.scheduler.sources.commands import iterate_records
 from jobsight.scheduler.sources.json import partitions_of
@@ -47,6 +48,12 @@ class RecordedSource:
                 f"*.json, *{JSON} or *{ROWS}"
             )
         return f"{count} recorded replies in {self._directory}"
+
+    def cluster_name(self) -> str | None:
+        """That of the recorded jobs."""
+        self.probe()
+        unnamed = RecordedSource("", self._directory)
+        return single_cluster(unnamed.accounting(0, 2**62)) or single_cluster(unnamed.queue())
 
     def queue(self) -> Jobs:
         # The first query of a round: a directory without replies is an error, not an idle cluster.

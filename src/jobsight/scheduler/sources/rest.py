@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -19,9 +19,11 @@ from jobsight.scheduler.adapters.json import (
     adapt_jobs,
     adapt_nodes,
     adapt_partitions,
+    cluster_of,
     decode_json,
     release_of,
     stream_jobs,
+    text_at,
 )
 from jobsight.scheduler.adapters.policy import (
     Policy,
@@ -29,7 +31,15 @@ from jobsight.scheduler.adapters.policy import (
     read_qos,
     read_reservations,
 )
-from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, SourceError, join_jobs
+from jobsight.scheduler.records import (
+    AdaptError,
+    Jobs,
+    Nodes,
+    Partitions,
+    SourceError,
+    join_jobs,
+    single_cluster,
+)
 from jobsight.scheduler.sources.json import check_release
 from jobsight.scheduler.sources.replies import Replies
 from jobsight.transport.client import Address, HttpClient, HttpError, StreamedReply
@@ -90,6 +100,19 @@ class RestSource:
     def check_exit_codes(self) -> None:
         """Raise if this release has exit code 0 for every failed job (21.08 and 22.05)."""
         check_release(release_of(self._query("slurm", "ping")) or "", "slurmrestd")
+
+    def cluster_name(self) -> str | None:
+        """As every reply has it; before 23.02 the only cluster of the accounting, or that of the
+        controller's jobs."""
+        name = cluster_of(self._query("slurm", "ping"))
+        if name:
+            return name
+        with suppress(AdaptError, SourceError):
+            document = self._query("slurmdb", "clusters")
+            clusters = document.get("clusters") if isinstance(document, dict) else None
+            if isinstance(clusters, list) and len(clusters) == 1:
+                return text_at(clusters[0], "name") or None
+        return single_cluster(adapt_jobs(self._query("slurm", "jobs")))
 
     def queue(self) -> Jobs:
         return self._jobs("slurm", ["jobs"])

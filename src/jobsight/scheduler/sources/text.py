@@ -1,10 +1,12 @@
 """Source ``text``: columns of sacct, squeue and sinfo, which every release has.
 
-:func:`query_policy` reads reservations, QOS and associations from the administrative commands.
+:func:`query_policy` reads reservations, QOS and associations from the administrative commands,
+:func:`query_cluster_name` the name of the cluster.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from jobsight.scheduler.adapters import squeue
@@ -73,9 +75,12 @@ class TextSource:
         self._output(["squeue", "--noheader", "--user=root", "--format=%i"], self._timeout)
         return f"sacct and squeue answer, {version.strip()}, {columns} columns"
 
+    def cluster_name(self) -> str | None:
+        return query_cluster_name(self._run, self._timeout)
+
     def queue(self) -> Jobs:
         rows = squeue.queue_rows(["--states=all"], self._timeout, self._output)
-        return squeue.jobs_from_rows(rows, self._cluster)
+        return squeue.jobs_from_rows(rows, self._cluster, self.name)
 
     def accounting(self, since: int, until: int) -> Jobs:
         return self._accounting("--allusers", *window_options(since, until))
@@ -140,6 +145,16 @@ class TextSource:
                 raise AdaptError("sinfo gave text without any of the requested columns")
             empty = dict.fromkeys(columns, "")
             return [empty | dict(zip(wanted, row, strict=True)) for row in rows]
+
+
+_CLUSTER_NAME = re.compile(r"^ClusterName[ \t]*=[ \t]*(\S+)[ \t]*$", re.MULTILINE)
+
+
+def query_cluster_name(run: StreamRunner, timeout: float) -> str | None:
+    """The controller's own answer: slurm.conf may be on another machine."""
+    output = b"".join(run(["scontrol", "show", "config"], timeout)).decode("utf-8", "replace")
+    match = _CLUSTER_NAME.search(output)
+    return match[1] if match and match[1] != "(null)" else None
 
 
 _QOS = ("Name", "Priority", "UsageFactor", "Flags", "MaxWall", "MaxTRESPU")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -11,14 +12,20 @@ from fastapi import APIRouter, Depends, Query
 from sqlalchemy import select
 from starlette.responses import Response
 
+from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.scheduler.cluster_metrics import ClusterMetrics, count_health, exposition
+from jobsight.scheduler.hostlist import expand_hosts
+from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.feeder import read_reasons
 from jobsight.scheduler.state import ScrapeState, attempted_clusters, read_state
 from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
+from jobsight.store.checkpoints import Checkpoint
+from jobsight.store.dead_letters import DeadLetterCount, count_dead_letters
 from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
+from jobsight.store.write.excess import read_excess
 from jobsight.util.outer import Time
 from jobsight.util.workers import worker_reasons
 
@@ -26,16 +33,22 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ClusterHealth(msgspec.Struct):
-    """The state of the scraping of one cluster."""
+    """The state of the scraping of one cluster, and its work that was set aside."""
 
     cluster: str
     healthy: bool
-    #: Why the last scrape failed; the stored data is unchanged.
+    #: Why the last scrape failed, which leaves the stored data unchanged, and dead letters.
     reason: str
     #: The source in use, and why it was chosen.
     source: str
     attempted: Time | None
     succeeded: Time | None
+    #: Work that failed and is set aside; see `jobsight store dead-letters`.
+    dead_letters: int = 0
+    #: Rows and values of runs that have too many and were not stored, and the first of them. The
+    #: cluster is healthy nevertheless: a user can cause it, and nothing else is affected.
+    left_out: int = 0
+    left_out_reason: str = ""
 
 
 class SinkHealth(msgspec.Struct):
@@ -81,9 +94,12 @@ def create_health_router(
     def metrics() -> Response:
         """Cluster metrics for Prometheus, from the last scrape of Slurm."""
         parts: list[ClusterMetrics] = []
-        for cluster in _clusters(store):
+        set_aside, excess = count_dead_letters(store.database), read_excess(store.database)
+        for cluster in _clusters(store, set_aside, excess):
+            kinds = {each.kind: each.letters for each in set_aside if each.cluster == cluster}
             parts += read_snapshot(store.database, cluster, "cluster_metrics", ClusterMetrics)
-            parts.append(count_health(_state(store, cluster), clock()))
+            left_out = excess[cluster].value if cluster in excess else 0
+            parts.append(count_health(_state(store, cluster), clock(), kinds, left_out))
         text = exposition(parts) + (more() if more is not None else "")
         return Response(text, media_type=_METRICS)
 
@@ -92,7 +108,11 @@ def create_health_router(
 
 def read_health(store: Store) -> Health:
     """Read the state from the store, which also checks that the store is available."""
-    clusters = [_cluster(_state(store, name)) for name in _clusters(store)]
+    set_aside, excess = count_dead_letters(store.database), read_excess(store.database)
+    clusters = []
+    for name in _clusters(store, set_aside, excess):
+        count = sum(each.letters for each in set_aside if each.cluster == name)
+        clusters.append(_cluster(_state(store, name), count, excess.get(name)))
     sinks = [SinkHealth(name, not reason, reason) for name, reason in read_reasons(store).items()]
     workers = [WorkerHealth(name, not why, why) for name, why in worker_reasons().items()]
     parts: list[ClusterHealth | SinkHealth | WorkerHealth] = [*clusters, *sinks, *workers]
@@ -100,23 +120,36 @@ def read_health(store: Store) -> Health:
     return Health(healthy, store.database.where, clusters, sinks, workers)
 
 
-def _clusters(store: Store) -> list[str]:
-    """All clusters with a snapshot, and those whose scrape has never succeeded."""
-    return sorted({*snapshot_clusters(store.database), *attempted_clusters(store.database)})
+def _clusters(
+    store: Store, set_aside: Sequence[DeadLetterCount], excess: Collection[str]
+) -> list[str]:
+    """All clusters with a snapshot, those whose scrape has never succeeded, those with dead letters
+    and those with runs that have too much."""
+    scraped = {*snapshot_clusters(store.database), *attempted_clusters(store.database)}
+    return sorted(scraped | {each.cluster for each in set_aside} | {*excess})
 
 
 def _state(store: Store, cluster: str) -> ScrapeState:
     return read_state(store.database, cluster)
 
 
-def _cluster(state: ScrapeState) -> ClusterHealth:
+def _cluster(state: ScrapeState, dead_letters: int, excess: Checkpoint | None) -> ClusterHealth:
+    # A cluster that nobody scrapes is listed for its dead letters, or for what was left out.
+    scraped_well = state.healthy or state.attempted is None
+    reasons = [state.reason] if state.reason else []
+    if dead_letters:
+        letters = "letter" if dead_letters == 1 else "letters"
+        reasons.append(f"{dead_letters:,} dead {letters}; see `jobsight store dead-letters`")
     return ClusterHealth(
         cluster=state.cluster,
-        healthy=state.healthy,
-        reason=state.reason,
+        healthy=scraped_well and not dead_letters,
+        reason="; ".join(reasons),
         source=state.source,
         attempted=state.attempted,
         succeeded=state.succeeded,
+        dead_letters=dead_letters,
+        left_out=excess.value if excess else 0,
+        left_out_reason=(excess.text or "") if excess else "",
     )
 
 
@@ -131,7 +164,31 @@ class TargetGroup(msgspec.Struct):
     labels: dict[str, str]
 
 
-def create_discovery_router(store: Store, clock: Callable[[], int] = time.time_ns) -> APIRouter:
+#: A host name (RFC 1123) whose last label is not a number, as it is in an IPv4 address.
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}\Z)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*"
+    r"(?![0-9]+\Z)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def listed_nodes(expressions: Iterable[str]) -> frozenset[str]:
+    """The names in the host list expressions of ``server.discovery_nodes``."""
+    names: set[str] = set()
+    for expression in expressions:
+        try:
+            names.update(expand_hosts(expression))
+        except ValueError as error:
+            raise ConfigError(f"server.discovery_nodes: {error}") from None
+    return frozenset(names)
+
+
+def create_discovery_router(
+    store: Store,
+    clock: Callable[[], int] = time.time_ns,
+    listed: frozenset[str] = frozenset(),
+) -> APIRouter:
+    """Service discovery; ``listed`` are nodes that it offers besides those of the scheduler."""
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
 
     @router.get("/discovery", tags=["agents"], responses=_replies())
@@ -145,14 +202,26 @@ def create_discovery_router(store: Store, clock: Callable[[], int] = time.time_n
     ) -> Response:
         """List the agents for Prometheus's `http_sd_configs`."""
         since = clock() - round(days * 86400) * SECOND
-        groups = target_groups(store, cluster=cluster, port=port, since=since)
+        groups = target_groups(store, cluster=cluster, port=port, since=since, listed=listed)
         return Response(msgspec.json.encode(groups), media_type="application/json")
 
     return router
 
 
-def target_groups(store: Store, *, cluster: str | None, port: int, since: int) -> list[TargetGroup]:
-    """The agents that have sent a batch since then, by cluster and node."""
+def target_groups(
+    store: Store,
+    *,
+    cluster: str | None,
+    port: int,
+    since: int,
+    listed: frozenset[str] = frozenset(),
+) -> list[TargetGroup]:
+    """The agents that have sent a batch since then, by cluster and node.
+
+    A node chooses the name in its batches, and Prometheus sends its password there. So only nodes
+    that the scheduler or the list knows are offered. Where neither knows any, the name must have a
+    single label: it is resolved within the site's own domain.
+    """
     query = select(agents.c.cluster, agents.c.node, agents.c.version).where(
         agents.c.received >= since
     )
@@ -160,9 +229,10 @@ def target_groups(store: Store, *, cluster: str | None, port: int, since: int) -
         query = query.where(agents.c.cluster == cluster)
     with store.database.read() as connection:
         rows = list(connection.execute(query.order_by(agents.c.cluster, agents.c.node)))
+    known = {name: _scheduler_nodes(store, name) | listed for name in {row[0] for row in rows}}
     return [
         TargetGroup(
-            [f"[{node}]:{port}" if ":" in node else f"{node}:{port}"],
+            [f"{node}:{port}"],
             {
                 "__meta_jobsight_cluster": of,
                 "__meta_jobsight_node": node,
@@ -170,7 +240,12 @@ def target_groups(store: Store, *, cluster: str | None, port: int, since: int) -
             },
         )
         for of, node, version in rows
+        if _HOST_NAME.fullmatch(node) and (node in known[of] if known[of] else "." not in node)
     ]
+
+
+def _scheduler_nodes(store: Store, cluster: str) -> frozenset[str]:
+    return frozenset(node.name for node in read_snapshot(store.database, cluster, "node", NodeInfo))
 
 
 def _replies() -> dict[int | str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from jobsight.metrics import METRICS
 from jobsight.model import RunReference
 from jobsight.reports.build import JobRow
-from jobsight.reports.pending import count_jobs, find_report, list_jobs
+from jobsight.reports.pending import CURSOR_PATTERN, MAX_OFFSET, Cursor, find_report, list_page
 from jobsight.reports.report import STATES, JobReport, parse_state
 from jobsight.server.api import series as time_series
 from jobsight.server.auth import RETRY_AFTER
@@ -37,10 +37,14 @@ _MAX_SECONDS = 9_223_372_036
 class JobList(msgspec.Struct):
     """A page of the list of runs, the latest first."""
 
-    #: Runs that match the filter, on all pages.
+    #: Runs that match the filter, on all pages; at most 2,000 are counted.
     total: int
+    #: False if there are more than ``total``.
+    total_exact: bool
     limit: int
     offset: int
+    #: The cursor of the next page; null on the last one.
+    next: str | None
     jobs: list[JobRow]
 
 
@@ -128,15 +132,27 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
 
     # Not async: FastAPI runs them in threads, so that the store does not block the event loop.
-    @router.get("/jobs", tags=["jobs"], responses=replies(JobList, 422, 503))
+    @router.get("/jobs", tags=["jobs"], responses=replies(JobList, 304, 422, 503))
     def jobs(
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-        offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        offset: Annotated[
+            int, Query(ge=0, le=MAX_OFFSET, description="Rows to skip; further on, use the cursor")
+        ] = 0,
+        cursor: Annotated[
+            str | None,
+            Query(
+                pattern=CURSOR_PATTERN,
+                description="`next` of the page before; takes precedence over the offset",
+            ),
+        ] = None,
         user: Text = None,
         account: Text = None,
         state: StateParameter = None,
         search: Text = None,
         since: TimeParameter = None,
+        unused_gpus: Annotated[
+            bool, Query(description="Only runs that held a GPU which they never used")
+        ] = False,
     ) -> Response:
         """List the runs, the latest first."""
         filters: dict[str, Any] = {
@@ -145,11 +161,16 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             "state": state,
             "search": search,
             "since": since,
+            "unused_gpus": unused_gpus,
         }
-        rows = list_jobs(store, now=clock(), limit=limit, offset=offset, **filters)
-        return json_reply(JobList(count_jobs(store, **filters), limit, offset, rows))
+        position = None if cursor is None else Cursor.parse(cursor)
+        page = list_page(store, now=clock(), limit=limit, offset=offset, cursor=position, **filters)
+        following = None if page.next is None else str(page.next)
+        return json_reply(
+            JobList(page.total, page.total_exact, limit, offset, following, page.rows)
+        )
 
-    @router.get("/jobs/{run}", tags=["jobs"], responses=replies(JobReport, 400, 404, 422, 503))
+    @router.get("/jobs/{run}", tags=["jobs"], responses=replies(JobReport, 304, 400, 404, 422, 503))
     def job(run: RunText) -> Response:
         """Report what one run requested and used, with the coverage of each figure."""
         return json_reply(find_report(store, parse_reference(run), clock=clock))
@@ -157,7 +178,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
     @router.get(
         "/jobs/{run}/series",
         tags=["jobs"],
-        responses=replies(time_series.SeriesReply, 400, 404, 422, 503),
+        responses=replies(time_series.SeriesReply, 304, 400, 404, 413, 422, 503),
     )
     def series_of_run(
         run: RunText,
@@ -230,11 +251,12 @@ def json_reply(reply: msgspec.Struct) -> Response:
 
 
 _MEANINGS = {
+    304: "Not changed since the reply with the ETag that If-None-Match names",
     400: "Invalid run reference, batch or Host header",
     403: "The token or the certificate does not permit this",
     404: "No such run",
     408: "The batch was not complete in time",
-    413: "The batch is too large",
+    413: "The batch, or what a query would read, is too large",
     422: "Invalid parameter, or invalid content of a batch",
     429: "The agent exceeds its rate limit; see Retry-After",
     503: f"The store is not available; try again after {RETRY_AFTER} seconds",
@@ -251,5 +273,8 @@ def replies(success: type[msgspec.Struct], *errors: int) -> dict[int | str, dict
     replies: dict[int | str, dict[str, Any]] = {200: described("Success", success)}
     replies[401] = described("The token is missing or invalid", ErrorReply)
     for status in errors:
-        replies[status] = described(_MEANINGS[status], ErrorReply)
+        if status == 304:
+            replies[status] = {"description": _MEANINGS[status]}
+        else:
+            replies[status] = described(_MEANINGS[status], ErrorReply)
     return replies

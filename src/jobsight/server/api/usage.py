@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from jobsight.model import SECOND
 from jobsight.server.api.jobs import Text, TimeParameter, check_parameters, json_reply, replies
-from jobsight.store.rollups.catalogue import SoftwareRow, list_software
+from jobsight.store.rollups.catalogue import SoftwareRow, count_software, list_software
 from jobsight.store.rollups.usage import (
     NAMES,
     OWNERS,
@@ -43,6 +43,8 @@ class UsageReply(msgspec.Struct, kw_only=True):
 
 class SoftwareList(msgspec.Struct):
     software: list[SoftwareRow]
+    #: Names in the store, of which the list has those with the most core hours.
+    total: int
 
 
 REPLIES = (UsageReply, SoftwareList)
@@ -52,7 +54,7 @@ def create_router(store: Store) -> APIRouter:
     """The routes under /api/v1."""
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
 
-    @router.get("/usage", tags=["software"], responses=replies(UsageReply, 422, 503))
+    @router.get("/usage", tags=["software"], responses=replies(UsageReply, 304, 422, 503))
     def use(
         by: Annotated[
             str,
@@ -100,11 +102,14 @@ def create_router(store: Store) -> APIRouter:
             )
         return json_reply(reply)
 
-    @router.get("/software", tags=["software"], responses=replies(SoftwareList, 422, 503))
-    def software() -> Response:
+    @router.get("/software", tags=["software"], responses=replies(SoftwareList, 304, 422, 503))
+    def software(
+        limit: Annotated[int, Query(ge=1, le=10_000, description="Most names in the list")] = 1000,
+    ) -> Response:
         """List the software names with their total usage."""
         with store.database.read() as connection:
-            return json_reply(SoftwareList(list_software(connection)))
+            listed = list_software(connection, limit=limit)
+            return json_reply(SoftwareList(listed, count_software(connection)))
 
     return router
 

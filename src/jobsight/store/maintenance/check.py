@@ -19,12 +19,27 @@ from sqlalchemy import Connection, func, select, text
 from jobsight.errors import StoreError
 from jobsight.model import Run
 from jobsight.store.database import Database
+from jobsight.store.dead_letters import count_dead_letters
 from jobsight.store.maintenance.dump import Progress, no_progress
-from jobsight.store.schema.tables import batches, chunks, metadata, paths, run_nodes, runs
+from jobsight.store.read.search import count_unfindable
+from jobsight.store.rollups.rollups import MONTHS, month_differences, month_rebuild
+from jobsight.store.rollups.shares import first_day, month_of
+from jobsight.store.schema.search import rebuild_statements
+from jobsight.store.schema.statements import GPU_NAMES, RunSums
+from jobsight.store.schema.tables import (
+    batches,
+    chunks,
+    gpus,
+    metadata,
+    paths,
+    run_nodes,
+    runs,
+)
 from jobsight.store.series import codec
 from jobsight.store.series.blocks import ARRIVED, SeriesBlock, Summary, join, summarise
 from jobsight.store.series.codec import ChunkError, decompress
 from jobsight.store.sql.load import load_statements
+from jobsight.store.write.gpus import sum_rows
 from jobsight.store.write.runs import HIGHEST, RunWriter, of_node, total
 
 logger = logging.getLogger(__name__)
@@ -91,6 +106,9 @@ class Checker:
             self._check_paths,
             self._check_batches,
             self._check_shares,
+            self._check_months,
+            self._check_search,
+            self._check_dead_letters,
             self._add_notes,
         ):
             try:
@@ -207,7 +225,7 @@ class Checker:
         self._fault(where, fault, self._repair and job is not None)
 
     def _check_runs(self) -> None:
-        names = ("cpu_time", "memory_used_peak", "memory_peak", "first_seen", "last_seen")
+        names = RunSums._fields
         columns = [runs.c[name] for name in ("id", "cluster", "job_id", "start", *names)]
         last = 0
         for rows in self._pages(runs, columns, BATCH_SIZE, "runs"):
@@ -216,8 +234,10 @@ class Checker:
                 among = runs.c.id.between(last, rows[-1][0])
                 stored = {row[0]: row for row in connection.execute(select(*columns).where(among))}
                 seen = figures(connection, last, rows[-1][0])
+                held = gpu_rows(connection, last, rows[-1][0])
             for id, cluster, job_id, start, *values in stored.values():
                 expected, others = sums(seen.get(id, []), cluster, job_id)
+                expected += sum_rows(held.get(id, []))
                 where = f"run {Run(cluster, job_id, start)}"
                 for node in others:
                     self._fault(where, f"its node {node} is that of another job")
@@ -243,7 +263,8 @@ class Checker:
             paths, [paths.c.id, paths.c.path, paths.c.digest], BATCH_SIZE, "paths"
         ):
             for id, path, digest in rows:
-                if hashlib.blake2b(path, digest_size=16).digest() != digest:
+                # In a damaged file a column may hold a value of any type.
+                if not isinstance(path, bytes) or _digest(path) != digest:
                     self._fault(f"path {id}", "its digest is not that of its bytes")
             self.result.paths += len(rows)
 
@@ -263,6 +284,67 @@ class Checker:
                 with self._database.write() as transaction:
                     transaction.execute(_SQL["delete_orphaned_contributions"])
             self._fault("contributions", f"{orphans} rows belong to no run", self._repair)
+
+    def _check_months(self) -> None:
+        """The rollups by month are the sums of those by day."""
+        for by_day, by_month in MONTHS.items():
+            with self._database.read() as connection:
+                days = connection.scalars(text(f"SELECT DISTINCT day FROM {by_day}"))
+                months = {month_of(day) for day in days}
+                stored = connection.scalars(text(f"SELECT DISTINCT month FROM {by_month}"))
+                ordered = sorted(months | {*stored})
+            for done, month in enumerate(ordered, 1):
+                values = {
+                    "month": month,
+                    "first": first_day(month),
+                    "following": first_day(month + 1),
+                }
+                with self._database.read() as connection:
+                    query = text(month_differences(by_day))
+                    wrong = connection.scalar(query, values) or 0
+                if wrong:
+                    if self._repair:
+                        self._rebuild_month(by_day, values)
+                    self._fault(
+                        f"{by_month} {month // 12 + 1970}-{month % 12 + 1:02d}",
+                        f"{wrong:,} rows are not the sums of {by_day}",
+                        self._repair,
+                    )
+                self._progress(by_month, done, len(ordered))
+
+    def _rebuild_month(self, by_day: str, values: dict[str, int]) -> None:
+        with self._database.write() as transaction:
+            transaction.lock("sums", ["sums"])
+            for statement in month_rebuild(by_day):
+                transaction.execute(statement, values)
+
+    def _check_search(self) -> None:
+        """Each run is found by its own text; what the index has beyond that is compared with the
+        runs by each search."""
+        missing = 0
+        for rows in self._pages(runs, [runs.c.id], BATCH_SIZE, "search"):
+            with self._database.query() as transaction:
+                missing += count_unfindable(transaction, rows[0][0], rows[-1][0])
+        if missing and self._repair:
+            with self._database.write() as transaction:
+                for statement in rebuild_statements(self._database.postgresql):
+                    transaction.execute(statement)
+        if missing:
+            self._fault("run_search", f"{missing:,} runs are not found by their text", self._repair)
+
+    def _check_dead_letters(self) -> None:
+        with self._database.read() as connection:
+            orphans = connection.scalar(text(_SQL["count_orphaned_dead_letters"]))
+        if orphans:
+            if self._repair:
+                with self._database.write() as transaction:
+                    transaction.execute(_SQL["delete_orphaned_dead_letters"])
+            self._fault("dead_letters", f"{orphans} rows belong to no run", self._repair)
+        for cluster, kind, count in count_dead_letters(self._database):
+            self.result.notes.append(
+                f"{count:,} dead letters of cluster {cluster}, {kind}; "
+                "see jobsight store dead-letters"
+            )
 
     def _add_notes(self) -> None:
         with self._database.read() as connection:
@@ -290,6 +372,10 @@ class Checker:
             self._progress(what, min(done, total_rows), total_rows)
 
 
+def _digest(path: bytes) -> bytes:
+    return hashlib.blake2b(path, digest_size=16).digest()
+
+
 def name_of_node(connection: Connection, id: int) -> str:
     """A readable name of a row of ``run_nodes``."""
     query = (
@@ -304,7 +390,7 @@ def name_of_node(connection: Connection, id: int) -> str:
 def figures(connection: Connection, first: int, last: int) -> dict[int, list[Any]]:
     """The jobs and figures of the nodes of each run."""
     names = ("run_id", "cluster", "job_id", "node", "cpu_time", "memory_used_peak", "memory_peak")
-    columns = [run_nodes.c[name] for name in (*names, "first_sample", "last_sample")]
+    columns = [run_nodes.c[name] for name in (*names, "final", "first_sample", "last_sample")]
     nodes: dict[int, list[Any]] = {}
     query = select(*columns).where(run_nodes.c.run_id.between(first, last))
     for run_id, *values in connection.execute(query):
@@ -312,12 +398,27 @@ def figures(connection: Connection, first: int, last: int) -> dict[int, list[Any
     return nodes
 
 
+def gpu_rows(connection: Connection, first: int, last: int) -> dict[int, list[Any]]:
+    """The rows of the GPUs of each run, beginning with the node."""
+    query = (
+        select(run_nodes.c.run_id, run_nodes.c.node, *(gpus.c[name] for name in GPU_NAMES))
+        .join(run_nodes, run_nodes.c.id == gpus.c.run_node_id)
+        .where(run_nodes.c.run_id.between(first, last))
+    )
+    rows: dict[int, list[Any]] = {}
+    for run_id, *values in connection.execute(query):
+        rows.setdefault(run_id, []).append(values)
+    return rows
+
+
 def sums(nodes: list[Any], cluster: str, job_id: int) -> tuple[list[int | None], list[str]]:
     """The figures of a run computed from its nodes, and the nodes that belong to another job."""
     by_node: dict[str, list[Any]] = {}
     samples: list[tuple[int, int]] = []
     others = []
-    for its_cluster, its_job, node, *figures, first, last in nodes:
+    open_nodes: int | None = None
+    for its_cluster, its_job, node, *figures, final, first, last in nodes:
+        open_nodes = (open_nodes or 0) + (not final)
         by_node.setdefault(node, []).append(figures)
         if first is not None:
             samples.append((first, last))
@@ -326,7 +427,9 @@ def sums(nodes: list[Any], cluster: str, job_id: int) -> tuple[list[int | None],
     figures = [of_node(rows) for rows in by_node.values()]
     sums = [total([row[index] for row in figures]) for index in range(3)]
     first = min((first for first, _ in samples), default=None)
-    return [*sums, first, max((last for _, last in samples), default=None)], others
+    last = max((last for _, last in samples), default=None)
+    counts = (open_nodes, len(nodes) or None, len(by_node) or None)
+    return [*sums, *counts, first, last], others
 
 
 class ChunkRow(NamedTuple):

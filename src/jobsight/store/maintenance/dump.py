@@ -25,12 +25,12 @@ from typing import Any, BinaryIO, TypeAlias
 import msgspec
 import psycopg
 import zstandard
-from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy import Column, Connection, Table, func, inspect, select, text
 
 import jobsight
 from jobsight.errors import StoreError
 from jobsight.store.database import Database, open_database
-from jobsight.store.schema import tables, versions
+from jobsight.store.schema import search, tables, versions
 from jobsight.store.schema.statements import VERSION, quoted
 from jobsight.store.schema.tables import metadata
 from jobsight.store.store import Store
@@ -138,8 +138,8 @@ def restore(
 def copy_store(source: str, target: str, progress: Progress = no_progress) -> Opening:
     """Copy all rows of a store to an empty one, in one transaction."""
     with Store.open(source) as store, closing(open_database(target)) as database:
-        if database.where == store.database.where:
-            raise StoreError(f"{source} and {target} are the same store")
+        if database.identity == store.database.identity:
+            raise StoreError(f"{store.database.where} and {database.where} are the same store")
         with database.read() as connection:
             # Before the rows are read, which may take long.
             refuse_content(connection, database.where)
@@ -179,10 +179,18 @@ def read(connection: Connection) -> tuple[Opening, Iterator[Block]]:
         jobsight=jobsight.__version__,
         engine=connection.dialect.name,
         created=time.time_ns(),
-        columns={str(table.name): [*map(str, table.columns.keys())] for table in TABLES},
+        columns={
+            str(table.name): [str(column.name) for column in stored_columns(table)]
+            for table in TABLES
+        },
         counts=counts,
     )
     return opening, _blocks(connection)
+
+
+def stored_columns(table: Table) -> list[Column[Any]]:
+    """The columns without those that the database computes from others."""
+    return [column for column in table.columns if column.computed is None]
 
 
 def _blocks(connection: Connection) -> Iterator[Block]:
@@ -190,7 +198,7 @@ def _blocks(connection: Connection) -> Iterator[Block]:
         # SQLAlchemy has a text type of its own for some names.
         name = str(table.name)
         options = {"yield_per": FETCHED.get(name, ROWS)}
-        query = select(table).order_by(*table.primary_key)
+        query = select(*stored_columns(table)).order_by(*table.primary_key)
         rows: list[list[Any]] = []
         size = 0
         for row in connection.execute(query, execution_options=options):
@@ -236,10 +244,11 @@ def _make_tables(connection: Connection, version: str) -> None:
         and versions.stored_version(connection) == version == VERSION
     ):
         # A site may have views and grants on the tables, which dropping would remove.
-        names = ", ".join(table.name for table in TABLES)
+        names = ", ".join((*(table.name for table in TABLES), search.TABLE))
         connection.execute(text(f"TRUNCATE {names}"))
         return
     metadata.drop_all(connection)
+    connection.execute(text(f"DROP TABLE IF EXISTS {search.TABLE}"))
     connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
     versions.upgrade(connection, version)
 

@@ -17,7 +17,7 @@ from jobsight.store.schema.tables import (
     batches,
     chunks,
     executables,
-    metadata,
+    gpus,
     paths,
     run_nodes,
     runs,
@@ -32,16 +32,19 @@ from jobsight.store.series import codec
 CLASSES: dict[str, tuple[Table, ...]] = {
     "series": (chunks,),
     "executables": (executables, steps, paths, software),
-    "runs": (runs, run_nodes, tables.run_details),
-    "daily rollups": (tables.contributions, tables.usage_by_day, tables.software_by_day),
+    "runs": (runs, run_nodes, gpus, tables.run_details),
+    "rollups": (
+        tables.contributions,
+        tables.usage_by_day,
+        tables.software_by_day,
+        tables.usage_by_month,
+        tables.software_by_month,
+    ),
     "scheduler": (tables.cluster_records, tables.checkpoints),
     "agents": (agents, spools, batches, tokens),
+    "exports": (tables.exported,),
+    "dead letters": (tables.dead_letters,),
 }
-CLASSES["other"] = tuple(
-    table
-    for table in metadata.tables.values()
-    if not any(table in tables for tables in CLASSES.values())
-)
 #: Chunks that are decoded to estimate the bytes of a value.
 SAMPLED_CHUNKS = 100
 
@@ -141,6 +144,7 @@ def summarize_store(database: Database) -> StoreInfo:
             rows=int(rows or 0),
             executables=count(executables),
             steps=count(steps),
+            gpus=count(gpus),
             paths=count(paths),
             agents=count(agents),
             series_size=int(series_size or 0),

@@ -8,6 +8,7 @@ never touched.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -17,7 +18,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from jobsight.config.settings import RetentionSettings
+from jobsight.errors import JobsightError, StoreError
 from jobsight.model import SECOND
+from jobsight.store.checkpoints import read_checkpoint
 from jobsight.store.database import Database, Transaction
 from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.series.blocks import Downsampled, downsample_chunks
@@ -25,7 +28,7 @@ from jobsight.store.series.codec import ChunkError
 from jobsight.store.sql.load import load_statements
 from jobsight.store.store import Store
 from jobsight.util.batching import batched
-from jobsight.util.workers import PeriodicWorker
+from jobsight.util.workers import INTERNAL_ERROR, PeriodicWorker
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +55,13 @@ PATHS_BATCH_SIZE = 500
 MAX_PAUSE = 1.0
 
 _SQL: Final = load_statements("maintenance")
-_DELETE_RUN: Final = ("delete_run_nodes", "delete_contribution", "delete_run_details", "delete_run")
+_DELETE_RUN: Final = (
+    "delete_run_nodes",
+    "delete_contribution",
+    "delete_run_details",
+    "delete_dead_letters",
+    "delete_run",
+)
 
 
 class Pruned(msgspec.Struct):
@@ -88,9 +97,20 @@ def _prune_if_due(
     database: Database, settings: RetentionSettings, stopped: threading.Event
 ) -> None:
     if not claim(database, time.time_ns()):
+        # A failure is in the health of all servers until the next try, not until the next check.
+        reason = last_failure(database)
+        if reason:
+            raise JobsightError(reason)
         return
     logger.info("retention started")
-    pruned = prune(database, settings, pause=stopped.wait)
+    try:
+        pruned = prune(database, settings, pause=stopped.wait)
+    except Exception as error:
+        reason = str(error) if isinstance(error, JobsightError) else INTERNAL_ERROR
+        with contextlib.suppress(StoreError):
+            _set_failure(database, reason)
+        raise
+    _set_failure(database, None)
     counts = [f"{name}: {part.runs} runs" for name, part in pruned.items() if part.runs]
     logger.info("retention finished: %s", ", ".join(counts) or "nothing due")
 
@@ -101,6 +121,18 @@ def claim(database: Database, now: int) -> bool:
         transaction.execute(_SQL["insert_retention_checkpoint"])
         values = {"now": now, "before": now - DAY}
         return transaction.execute(_SQL["claim_retention"], values).rowcount == 1
+
+
+def last_failure(database: Database) -> str:
+    """Why retention failed when it was last due; empty if it did not."""
+    with database.query() as transaction:
+        checkpoint = read_checkpoint(transaction, "retention")
+    return checkpoint.text or "" if checkpoint is not None else ""
+
+
+def _set_failure(database: Database, reason: str | None) -> None:
+    with database.write() as transaction:
+        transaction.execute(_SQL["set_retention_failure"], {"reason": reason})
 
 
 def prune(
@@ -132,12 +164,21 @@ def preview(
                 result.bytes = _number(transaction, f"SELECT sum(length(chunks.data)) {series}")
                 result.rows += _number(transaction, f"SELECT count(*) {series}")
             if data_class.name in ("executables", "runs"):
-                for table in ("executables", "steps"):
+                kept = () if data_class.name == "executables" else ("gpus",)
+                for table in ("executables", "steps", *kept):
                     joined = f"JOIN {table} ON {table}.run_node_id = run_nodes.id"
                     result.rows += _number(
                         transaction, f"SELECT count(*) FROM runs JOIN {of_nodes} {joined}"
                     )
     return results
+
+
+def _remove_gpus(transaction: Transaction, nodes: list[int]) -> int:
+    """GPUs are few, and lists show their sums: they are kept as long as their run."""
+    keys = _keys(nodes)
+    count = sum(count for (count,) in transaction.look_up(_SQL["count_gpus"], keys))
+    transaction.execute_rows(_SQL["delete_gpus"], keys)
+    return int(count)
 
 
 def remove_paths(database: Database, ids: Iterable[int]) -> int:
@@ -219,6 +260,7 @@ class Pruner:
                 result.rows += self._remove_executables(transaction, nodes)
             finished = [run.id for run in unit.finished if run.id in due]
             if name == "runs":
+                result.rows += _remove_gpus(transaction, nodes)
                 self._remove_runs(transaction, finished)
             else:
                 rows = [(data_class.bit, id) for id in finished]

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, func, select
 
 from jobsight.store.database import Database
 from jobsight.store.read.external import ArchivedRun
 from jobsight.store.schema.tables import (
     chunks,
     executables,
+    gpus,
     paths,
     run_details,
     run_nodes,
@@ -142,11 +143,23 @@ def executable_rows(connection: Connection, ids: Sequence[int]) -> Iterator[RowM
 
 def step_rows(connection: Connection, ids: Sequence[int]) -> Iterator[RowMapping]:
     """``steps`` of some runs, by node and first appearance."""
+    return _rows_of_nodes(connection, steps, ids, "first_seen", "step")
+
+
+def gpu_rows(connection: Connection, ids: Sequence[int]) -> Iterator[RowMapping]:
+    """``gpus`` of some runs, by node, key and epoch."""
+    return _rows_of_nodes(connection, gpus, ids, "key", "epoch")
+
+
+def _rows_of_nodes(
+    connection: Connection, table: Table, ids: Sequence[int], *order: str
+) -> Iterator[RowMapping]:
+    """The rows of a table for the nodes of some runs, by node and these columns."""
     query = (
-        select(steps)
-        .join(run_nodes, run_nodes.c.id == steps.c.run_node_id)
+        select(table)
+        .join(run_nodes, run_nodes.c.id == table.c.run_node_id)
         .where(run_nodes.c.run_id.in_(ids))
-        .order_by(steps.c.run_node_id, steps.c.first_seen, steps.c.step)
+        .order_by(table.c.run_node_id, *(table.c[name] for name in order))
     )
     yield from connection.execute(query).mappings()
 

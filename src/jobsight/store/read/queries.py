@@ -7,7 +7,6 @@ time on imports. Read ``list_runs`` and ``find_run`` first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from jobsight.model import (
     SECOND,
     Coverage,
     ExecutableUse,
+    GpuUse,
     JobInfo,
     JobTotals,
     Run,
@@ -26,34 +26,69 @@ from jobsight.model import (
     StepUse,
     format_start,
 )
-from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES, quoted
+from jobsight.store.read.budget import ReadBudget, Reservation
+from jobsight.store.read.search import Search, parse_search
+from jobsight.store.schema.statements import (
+    GPUS_OF_RUN,
+    INFO_NAMES,
+    PEAK_FIGURES,
+    SUMMED_FIGURES,
+    RunSums,
+    quoted,
+)
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
+from jobsight.store.write.gpus import GpuSums, merge_epochs, rows_by_gpu
 from jobsight.store.write.runs import HIGHEST, info_from_columns, total
 
 if TYPE_CHECKING:
+    from jobsight.store.series.blocks import SeriesBlock
     from jobsight.store.series.packing import Integers, Values
 
 _SQL: Final = load_statements("read")
 #: Before and after every time that can be stored.
 _EVER: Final = (-(2**63), 2**63 - 1)
 
+#: Values that the queries of a process have decoded at one time: 256 MiB.
+MAX_READ_VALUES: Final = 2**25
+#: Values that a query reserves to summarise chunks, group by group.
+_SUMMARISED_VALUES: Final = 2**22
+#: Shared by all stores of the process.
+read_budget: Final = ReadBudget()
+#: Values of chunks that are joined to be summarised, and bytes of encoded chunks in memory.
+_MAX_JOINED_VALUES: Final = 2**21
+_MAX_READ_SIZE: Final = 8 * 2**20
+
 _decode_totals = msgspec.msgpack.Decoder(JobTotals).decode
 _decode_coverage = msgspec.msgpack.Decoder(dict[str, Coverage]).decode
 
 
-#: An array task or a component of a heterogeneous job as Slurm shows it: 62_3, 88+1.
-_SHOWN_ID: Final = re.compile(r"(\d{1,18})([_+])(\d{1,9})", re.ASCII)
-_ID_COLUMNS: Final = {"_": ("array_job_id", "array_task_id"), "+": ("het_job_id", "het_offset")}
-#: Runs without a state of the scheduler by the state that ``decide_state`` of the reports shows.
-_ENDED_ON_NODES: Final = (
-    "(EXISTS (SELECT 1 FROM run_nodes WHERE run_id = runs.id)"
-    " AND NOT EXISTS (SELECT 1 FROM run_nodes WHERE run_id = runs.id AND NOT final))"
+#: Sightings whose totals a list reads for all its runs. Runs beyond show their last sample in place
+#: of the time of their figures, and no memory limit unless the scheduler knows it.
+_MAX_SUMMARIZED: Final = 20_000
+#: The columns of ``runs`` that a list shows. Of the nodes it reads how many there are.
+_LISTED: Final = ", ".join(
+    (
+        *("id", "cluster", "job_id", "start", "provisional"),
+        *(quoted(name) for name in INFO_NAMES if name not in ("nodes", "tres")),
+        *RunSums._fields,
+        "substr(nodes, 1, 5) AS start_of_nodes",
+    )
 )
-_UNRECORDED: Final = {
-    "RUNNING": f'(state IS NULL AND "end" IS NULL AND NOT {_ENDED_ON_NODES})',
-    "UNKNOWN": f'(state IS NULL AND ("end" IS NOT NULL OR {_ENDED_ON_NODES}))',
-}
+
+#: Runs that are counted; a list of more is not counted to its end.
+COUNT_LIMIT: Final = 2000
+#: Runs that a search may find for all of them to be read and sorted.
+_FEW: Final = 2000
+#: The newest runs in which a text that is found more often is searched first.
+_WINDOW: Final = 10_000
+
+
+class Position(NamedTuple):
+    """A place in a list: that of the run with this start and id."""
+
+    start: int
+    id: int
 
 
 class RunFilter(NamedTuple):
@@ -61,9 +96,19 @@ class RunFilter(NamedTuple):
 
     conditions: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = {}
+    search: Search | None = None
 
     def where(self) -> str:
+        """The conditions without the search."""
         return " AND ".join(self.conditions) or "true"
+
+    def following(self, position: Position) -> RunFilter:
+        """The same filter for the runs after a position of the list."""
+        condition = "(start, id) < (:before_start, :before_id)"
+        place = {"before_start": position.start, "before_id": position.id}
+        return self._replace(
+            conditions=(*self.conditions, condition), parameters={**self.parameters, **place}
+        )
 
 
 def run_filter(
@@ -73,64 +118,168 @@ def run_filter(
     state: str | None = None,
     search: str | None = None,
     since: int | None = None,
+    unused_gpus: bool = False,
 ) -> RunFilter:
-    """The filter of a list of runs; ``since`` keeps the runs started at that time or later.
+    """The filter of a list of runs; ``since`` keeps the runs started at that time or later, and
+    ``unused_gpus`` those that held a GPU which they never used.
 
     ``state`` is the state that is shown, which runs without a record of the scheduler have as well.
     """
-    given = {"user": user, "account": account, "state": state}
+    given = {"user": user, "account": account, "shown_state": state}
     parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    conditions = [f"{quoted(name)} = :{name}" for name in parameters if name != "state"]
-    if state is not None:
-        unrecorded = _UNRECORDED.get(state)
-        conditions.append(f"(state = :state OR {unrecorded})" if unrecorded else "state = :state")
+    conditions = [f"{quoted(name)} = :{name}" for name in parameters]
     if since is not None:
         conditions.append("start >= :since")
         parameters["since"] = since
-    if search:
-        escaped = "".join(f"/{char}" if char in "%_/" else char for char in search)
-        parameters |= {"anywhere": f"%{escaped}%", "prefix": f"{escaped}%"}
-        texts = ("name", "user", "account", "partition", "command")
-        matches = [f"lower({quoted(name)}) LIKE lower(:anywhere) ESCAPE '/'" for name in texts]
-        matches.append("CAST(job_id AS VARCHAR) LIKE :prefix ESCAPE '/'")
-        shown = _SHOWN_ID.fullmatch(search.strip())
-        if shown:
-            parameters |= {"shown_job": int(shown[1]), "shown_part": int(shown[3])}
-            job, part = _ID_COLUMNS[shown[2]]
-            matches.append(f"({job} = :shown_job AND {part} = :shown_part)")
-        conditions.append(f"({' OR '.join(matches)})")
-    return RunFilter(tuple(conditions), parameters)
+    if unused_gpus:
+        conditions.append("gpu_unused_count > 0")
+    return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
+
+
+class Found(NamedTuple):
+    """The ids of the runs that a search finds by its index; None if they are very many."""
+
+    ids: list[int] | None
 
 
 def list_runs(
-    transaction: Transaction, filter: RunFilter, limit: int, offset: int = 0
+    transaction: Transaction,
+    filter: RunFilter,
+    limit: int,
+    offset: int = 0,
+    *,
+    complete: bool = False,
+    found: Found | None = None,
 ) -> list[StoredRun]:
-    """Runs that pass the filter, the latest start first."""
-    rows = transaction.mappings(
-        f"SELECT * FROM runs WHERE {filter.where()} "
-        "ORDER BY start DESC, id DESC LIMIT :limit OFFSET :offset",
-        {**filter.parameters, "limit": limit, "offset": offset},
-    )
-    names: dict[int, list[str]] = {row["id"]: [] for row in rows}
+    """Runs that pass the filter, the latest start first.
+
+    Names of nodes and resources are read only with ``complete``: a job may have 256 KiB of them.
+    ``found`` is what the search has found, if it was queried before.
+    """
+    rows = _select(transaction, filter, "*" if complete else _LISTED, limit, offset, found)
+    return [_stored_run(row, summary) for row, summary in _with_summaries(transaction, rows)]
+
+
+def _with_summaries(
+    transaction: Transaction, rows: Sequence[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], NodesSummary]]:
+    """Rows of ``runs``, each with the summary of its nodes if the row needs one."""
     # The scheduler's end and memory take precedence, so most runs need nothing from their nodes.
-    incomplete = {row["id"] for row in rows if row["end"] is None or row["memory"] is None}
+    incomplete = []
+    left = _MAX_SUMMARIZED
+    for row in rows:
+        left -= row["sightings"] or 0
+        if left >= 0 and (row["end"] is None or row["memory"] is None):
+            incomplete.append((row["id"],))
     reports: dict[int, list[tuple[bool, JobTotals | None]]] = {}
-    nodes = transaction.look_up(_SQL["nodes_of_runs"], [(run_id,) for run_id in names])
-    for run_id, node, final, totals in nodes:
-        names[run_id].append(node)
-        if run_id in incomplete:
-            decoded = None if totals is None else _decode_totals(totals)
-            reports.setdefault(run_id, []).append((bool(final), decoded))
-    return [
-        _stored_run(row, names[row["id"]], summarize_nodes(reports.get(row["id"], ())))
-        for row in rows
-    ]
+    for run_id, final, totals in transaction.look_up(_SQL["nodes_of_runs"], incomplete):
+        decoded = None if totals is None else _decode_totals(totals)
+        reports.setdefault(run_id, []).append((bool(final), decoded))
+    for row in rows:
+        if row["id"] in reports:
+            yield row, summarize_nodes(reports[row["id"]])
+        else:
+            yield row, NodesSummary(ended=row["open_nodes"] == 0, counted=row["last_seen"])
 
 
-def _stored_run(row: Mapping[str, Any], nodes: Sequence[str], on_nodes: NodesSummary) -> StoredRun:
+def _select(
+    transaction: Transaction,
+    filter: RunFilter,
+    columns: str,
+    limit: int,
+    offset: int = 0,
+    found: Found | None = None,
+) -> list[dict[str, Any]]:
+    """Columns of the runs that pass the filter, the latest start first."""
+
+    def select(source: _Source) -> list[dict[str, Any]]:
+        return transaction.mappings(
+            f"SELECT {columns} FROM {source.sql} "
+            "ORDER BY start DESC, id DESC LIMIT :limit OFFSET :offset",
+            {**source.parameters, "limit": limit, "offset": offset},
+        )
+
+    source = _few_runs(transaction, filter, found)
+    if source is not None:
+        return select(source)
+    # Many runs contain the text: some of the newest are likely to.
+    window = max(_WINDOW, limit + offset)
+    rows = select(_newest_runs(transaction, filter, window))
+    if len(rows) < limit and _is_more_than(transaction, filter, window):
+        rows = select(_found_runs(transaction, filter))
+    return rows
+
+
+class _Source(NamedTuple):
+    """What follows FROM in a query of runs, up to its conditions, with the parameters."""
+
+    sql: str
+    parameters: Mapping[str, Any]
+
+
+def search_runs(transaction: Transaction, filter: RunFilter) -> Found | None:
+    """What the search of a filter finds, whatever its other conditions are; None without one."""
+    search, postgresql = filter.search, transaction.postgresql
+    if search is None:
+        return None
+    rows = transaction.execute(
+        f"SELECT id FROM ({search.candidates(postgresql)}) AS found LIMIT :few",
+        {**search.parameters, "terms": search.terms(postgresql), "few": _FEW + 1},
+    ).fetchall()
+    return Found(None if len(rows) > _FEW else [id for (id,) in rows])
+
+
+def _few_runs(transaction: Transaction, filter: RunFilter, found: Found | None) -> _Source | None:
+    """The runs that pass the filter; None if very many contain the text of the search."""
+    search, postgresql = filter.search, transaction.postgresql
+    found = found or search_runs(transaction, filter)
+    if search is None or found is None:
+        return _Source(f"runs WHERE {filter.where()}", filter.parameters)
+    ids: Any = found.ids
+    if ids is None:
+        return None
+    among = "= ANY(:ids)"
+    if not postgresql:
+        among, ids = "IN (SELECT value FROM json_each(:ids))", str(ids)
+    return _Source(
+        f"runs WHERE id {among} AND {filter.where()} AND {search.condition(postgresql)}",
+        {**filter.parameters, **search.parameters, "ids": ids},
+    )
+
+
+def _newest_runs(transaction: Transaction, filter: RunFilter, window: int) -> _Source:
+    """Those of the newest runs of the other conditions that contain the text."""
+    assert filter.search is not None
+    newest = f"SELECT * FROM runs WHERE {filter.where()} ORDER BY start DESC, id DESC LIMIT :window"
+    return _Source(
+        f"({newest}) AS runs WHERE {filter.search.condition(transaction.postgresql)}",
+        {**filter.parameters, **filter.search.parameters, "window": window},
+    )
+
+
+def _found_runs(transaction: Transaction, filter: RunFilter) -> _Source:
+    """All runs that pass the filter, through the index of the search."""
+    search, postgresql = filter.search, transaction.postgresql
+    assert search is not None
+    found = f"(SELECT id AS found_id FROM ({search.candidates(postgresql)}) AS found) AS found"
+    # CROSS JOIN fixes the order of the joins in SQLite.
+    return _Source(
+        f"{found} CROSS JOIN runs "
+        f"WHERE id = found_id AND {filter.where()} AND {search.condition(postgresql)}",
+        {**filter.parameters, **search.parameters, "terms": search.terms(postgresql)},
+    )
+
+
+def _is_more_than(transaction: Transaction, filter: RunFilter, count: int) -> bool:
+    """Whether more runs than that pass the filter, whatever their text is."""
+    return count_runs(transaction, filter._replace(search=None), count + 1) > count
+
+
+def _stored_run(row: Mapping[str, Any], on_nodes: NodesSummary) -> StoredRun:
     start = None if row["provisional"] else row["start"]
-    columns = {name: row[name] for name in INFO_NAMES}
+    columns = {name: row.get(name) for name in INFO_NAMES}
     info = info_from_columns(row["cluster"], row["job_id"], start, columns)
+    named_nodes = _count_items(row["nodes"] if "nodes" in row else row["start_of_nodes"])
     return StoredRun(
         id=row["id"],
         info=info,
@@ -138,18 +287,46 @@ def _stored_run(row: Mapping[str, Any], nodes: Sequence[str], on_nodes: NodesSum
         cpu_time=row["cpu_time"],
         memory_used_peak=row["memory_used_peak"],
         memory_peak=row["memory_peak"],
-        nodes=list(dict.fromkeys([*(info.nodes or ()), *nodes])),
+        node_count=max(named_nodes, row["reporting_nodes"] or 0),
         first_seen=row["first_seen"],
         last_seen=row["last_seen"],
         start=row["start"],
+        gpus=GpuSums(*(row[name] for name in GpuSums._fields)),
         on_nodes=on_nodes,
     )
 
 
-def count_runs(transaction: Transaction, filter: RunFilter) -> int:
-    """How many runs pass the filter."""
-    query = f"SELECT count(*) FROM runs WHERE {filter.where()}"
-    return int(transaction.execute(query, filter.parameters).fetchone()[0])
+def _count_items(array: bytes | None) -> int:
+    """The length of a msgpack array, which its first bytes hold."""
+    if array is None:
+        return 0
+    kind = array[0]
+    size = {0xDC: 2, 0xDD: 4}.get(kind)
+    return kind & 0x0F if size is None else int.from_bytes(array[1 : 1 + size], "big")
+
+
+def count_runs(
+    transaction: Transaction,
+    filter: RunFilter,
+    limit: int = COUNT_LIMIT + 1,
+    found: Found | None = None,
+) -> int:
+    """How many runs pass the filter; not more than the limit are counted."""
+
+    def count(source: _Source) -> int:
+        query = f"SELECT count(*) FROM (SELECT 1 FROM {source.sql} LIMIT :limit) AS counted"
+        return int(transaction.execute(query, {**source.parameters, "limit": limit}).fetchone()[0])
+
+    source = _few_runs(transaction, filter, found)
+    if source is not None:
+        return count(source)
+    if transaction.postgresql and not filter.conditions and limit <= _FEW + 1:
+        # What the index has found was compared with the text already.
+        return limit
+    number = count(_newest_runs(transaction, filter, _WINDOW))
+    if number < limit and _is_more_than(transaction, filter, _WINDOW):
+        number = count(_found_runs(transaction, filter))
+    return number
 
 
 def find_run(transaction: Transaction, reference: RunReference, where: str) -> StoredRun:
@@ -168,7 +345,8 @@ def find_run(transaction: Transaction, reference: RunReference, where: str) -> S
     if reference.het_offset is not None:
         parameters["offset_in_job"] = reference.het_offset
     for meaning in _meanings(reference):
-        runs = list_runs(transaction, RunFilter((meaning, *conditions), parameters), 1)
+        filter = RunFilter((meaning, *conditions), parameters)
+        runs = list_runs(transaction, filter, 1, complete=True)
         if runs:
             return runs[0]
     raise RunNotFound(_written(reference), where)
@@ -209,6 +387,22 @@ def summarize_nodes(nodes: Sequence[tuple[bool, JobTotals | None]]) -> NodesSumm
     )
 
 
+class RunRevision(NamedTuple):
+    """A run, and a text that differs after each change of what its report shows."""
+
+    run_id: int
+    text: str
+    #: Whether the end is known: nothing in the report depends on the time of the request.
+    ended: bool
+
+
+def find_revision(transaction: Transaction, reference: RunReference, where: str) -> RunRevision:
+    """The revision of the run that a reference names, or :class:`RunNotFound`."""
+    run = find_run(transaction, reference, where)
+    row = transaction.execute(_SQL["revision_of_run"], {"run_id": run.id}).fetchone()
+    return RunRevision(run.id, " ".join(map(str, row)), run.info.end is not None)
+
+
 def list_nodes(transaction: Transaction, run_id: int) -> list[StoredNode]:
     """The sightings of a run, by node and creation time."""
     return [
@@ -244,9 +438,13 @@ def sum_executables(rows: Iterable[Mapping[Any, Any]]) -> list[StoredExecutable]
     for row in rows:
         path, known = bytes(row["path"]), bool(row["path_known"])
         figures = {
-            name: row[name] for name in (*SUMMED_FIGURES, "peak_memory", "first_seen", "last_seen")
+            # An archive of an older release lacks figures of GPUs.
+            name: row[name] or 0
+            for name in (*SUMMED_FIGURES, *PEAK_FIGURES, "first_seen", "last_seen")
         }
-        use = ExecutableUse(path=path, path_known=known, **figures)
+        use = ExecutableUse(
+            path=path, path_known=known, own_namespace=bool(row["own_namespace"]), **figures
+        )
         key = (row["node"], path, known)
         uses[key] = _add(uses[key], use) if key in uses else use
     order = sorted(uses, key=lambda key: (key[0], -uses[key].cpu_time, key[1]))
@@ -257,14 +455,29 @@ def _add(use: ExecutableUse, other: ExecutableUse) -> ExecutableUse:
     sums = {
         name: min(getattr(use, name) + getattr(other, name), HIGHEST) for name in SUMMED_FIGURES
     }
+    peaks = {name: max(getattr(use, name), getattr(other, name)) for name in PEAK_FIGURES}
     return msgspec.structs.replace(
         use,
         **sums,
-        peak_memory=max(use.peak_memory, other.peak_memory),
+        **peaks,
+        own_namespace=use.own_namespace or other.own_namespace,
         # Zero is a time that the agent did not know.
         first_seen=min(use.first_seen or other.first_seen, other.first_seen or use.first_seen),
         last_seen=max(use.last_seen, other.last_seen),
     )
+
+
+def list_gpus(transaction: Transaction, run_id: int) -> list[StoredGpu]:
+    """The GPUs of a run by node and key, each summed over the agent epochs."""
+    rows = transaction.execute(GPUS_OF_RUN, {"id": run_id}).fetchall()
+    gpus = [StoredGpu(node, merge_epochs(uses)) for (node, _), uses in rows_by_gpu(rows).items()]
+    return sorted(gpus, key=lambda gpu: (gpu.node, _natural(gpu.use.key)))
+
+
+def _natural(key: str) -> list[tuple[int, int | str]]:
+    """A key of GPUs, ordered by its numbers: 10 comes after 9."""
+    parts = key.split(":")
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts]
 
 
 def list_steps(transaction: Transaction, run_id: int) -> list[StoredStep]:
@@ -307,6 +520,21 @@ def list_series(
     until: int | None,
 ) -> list[StoredSeries]:
     """The time series of a run, one entry per node."""
+
+    def read(reservation: Reservation) -> list[StoredSeries]:
+        return _read_series(transaction, run_id, metrics, since, until, reservation)
+
+    return read_budget.read(read, MAX_READ_VALUES)
+
+
+def _read_series(
+    transaction: Transaction,
+    run_id: int,
+    metrics: Sequence[str] | None,
+    since: int | None,
+    until: int | None,
+    reservation: Reservation,
+) -> list[StoredSeries]:
     from jobsight.store.series import codec
     from jobsight.store.series.blocks import SeriesBlock, between, join
 
@@ -316,40 +544,87 @@ def list_series(
         "since": _EVER[0] if since is None else since,
         "until": _EVER[1] if until is None else until,
     }
-    blocks: dict[str, list[SeriesBlock]] = {}
-    for node, data in transaction.execute(_SQL["chunks_of_run"], parameters).fetchall():
-        blocks.setdefault(node, []).append(SeriesBlock(*codec.decode(data, wanted)))
-    return [
-        StoredSeries(node, *between(join(of_node), since, until))
-        for node, of_node in blocks.items()
-    ]
+    chunks: dict[str, list[tuple[int, int]]] = {}
+    for node, *chunk in transaction.execute(_SQL["chunks_of_run"], parameters).fetchall():
+        chunks.setdefault(node, []).append(tuple(chunk))
+    result = []
+    for node, of_node in chunks.items():
+        blocks: list[SeriesBlock] = []
+        for data in _read_chunks(transaction, of_node):
+            block = SeriesBlock(*codec.decode(data, wanted))
+            if not reservation.add(_count_values(block)):
+                raise TooLarge("name fewer metrics or a shorter interval")
+            blocks.append(block)
+        series = StoredSeries(node, *between(join(blocks), since, until))
+        # A part of the rows is a view of all of them.
+        reservation.keep(series, sum(map(_count_values, blocks)))
+        result.append(series)
+    return result
+
+
+def _count_values(series: SeriesBlock | StoredSeries) -> int:
+    return len(series.times) * (1 + len(series.columns))
+
+
+def _read_chunks(transaction: Transaction, chunks: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """The data of chunks by their ids and sizes, with few of them in memory."""
+    waiting: list[tuple[int]] = []
+    size = 0
+    for index, (chunk_id, bytes_of_chunk) in enumerate(chunks):
+        waiting.append((chunk_id,))
+        size += bytes_of_chunk
+        if size >= _MAX_READ_SIZE or index == len(chunks) - 1:
+            for (data,) in transaction.look_up(_SQL["chunk_data"], waiting):
+                yield data
+            waiting, size = [], 0
 
 
 def list_summaries(transaction: Transaction, run_id: int) -> list[MetricSummary]:
     """Minimum, mean, maximum and last value of every metric by node."""
     from jobsight.store.series import codec
-    from jobsight.store.series.blocks import SeriesBlock, Summary, combine, join, summarise
+    from jobsight.store.series.blocks import Summary, combine, join_in_groups, summarise
 
     decode = msgspec.msgpack.Decoder(dict[str, Summary]).decode
     summaries: dict[tuple[str, str], list[Summary]] = {}
-    without_summary: dict[str, list[int]] = {}
+    without_summary: dict[str, list[tuple[int, int]]] = {}
     chunks = transaction.execute(_SQL["summaries_of_run"], {"run_id": run_id}).fetchall()
-    for node, chunk_id, packed in chunks:
+    for node, chunk_id, size, packed in chunks:
         if packed is None:
-            without_summary.setdefault(node, []).append(chunk_id)
+            without_summary.setdefault(node, []).append((chunk_id, size))
             continue
         for metric, summary in decode(codec.decompress(packed)).items():
             summaries.setdefault((node, metric), []).append(summary)
+
+    def read_arrived(reservation: Reservation) -> dict[tuple[str, str], list[Summary]]:
+        found: dict[tuple[str, str], list[Summary]] = {}
+        reservation.add(min(_SUMMARISED_VALUES, MAX_READ_VALUES))
+        for node, arrived in without_summary.items():
+            values = 0
+            for block in join_in_groups(_read_chunks(transaction, arrived), _MAX_JOINED_VALUES):
+                values += _count_values(block)
+                if values > MAX_READ_VALUES:
+                    raise TooLarge("they are summarised when the run has ended")
+                for metric, summary in summarise(block).items():
+                    found.setdefault((node, metric), []).append(summary)
+        return found
+
     # Parts that have just arrived are few: they are summarised here, not with every batch.
-    for node, ids in without_summary.items():
-        data = transaction.look_up(_SQL["chunk_data"], [(chunk_id,) for chunk_id in ids])
-        block = join([SeriesBlock(*codec.decode(chunk)) for (chunk,) in data])
-        for metric, summary in summarise(block).items():
-            summaries.setdefault((node, metric), []).append(summary)
+    if without_summary:
+        for key, some in read_budget.read(read_arrived, MAX_READ_VALUES).items():
+            summaries.setdefault(key, []).extend(some)
     return [
         MetricSummary(node, metric, *combine(summaries[node, metric]))
         for node, metric in sorted(summaries)
     ]
+
+
+class TooLarge(StoreError):
+    """A query would decode more values than fit into the memory of a server."""
+
+    def __init__(self, advice: str) -> None:
+        super().__init__(
+            f"the time series of the run have more than {MAX_READ_VALUES:,} values; {advice}"
+        )
 
 
 class RunNotFound(StoreError):
@@ -383,12 +658,13 @@ class StoredRun(msgspec.Struct, kw_only=True):
     cpu_time: int | None
     memory_used_peak: int | None
     memory_peak: int | None
-    #: As the scheduler gave them, then those that reported without being named.
-    nodes: list[str]
+    #: Nodes that the scheduler named, or that reported if those are more.
+    node_count: int
     first_seen: int | None
     last_seen: int | None
     #: The key's start; ``info.start`` is None until the scheduler has given one.
     start: int
+    gpus: GpuSums = GpuSums()
     #: Read only where ``info`` lacks the end or the memory.
     on_nodes: NodesSummary = NodesSummary()
 
@@ -424,6 +700,13 @@ class StoredExecutable(msgspec.Struct):
     use: ExecutableUse
 
 
+class StoredGpu(msgspec.Struct):
+    """A GPU of a run on one node, summed over the agent epochs."""
+
+    node: str
+    use: GpuUse
+
+
 class StoredStep(msgspec.Struct):
     """A step of a run on one node."""
 
@@ -431,7 +714,7 @@ class StoredStep(msgspec.Struct):
     use: StepUse
 
 
-class StoredSeries(msgspec.Struct):
+class StoredSeries(msgspec.Struct, weakref=True):
     """The time series of a run on one node, by time."""
 
     node: str
@@ -462,6 +745,7 @@ class StoreInfo(msgspec.Struct, kw_only=True):
     rows: int
     executables: int
     steps: int
+    gpus: int
     paths: int
     agents: int
     #: Bytes of the compressed series, and of the whole database.

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Float, case, cast, distinct, func, or_, select
 
-from jobsight.store.rollups.shares import UNDETERMINED
-from jobsight.store.rollups.usage import HOUR, KINDS, date_of
+from jobsight.store.rollups.shares import OTHER, UNDETERMINED
+from jobsight.store.rollups.usage import (
+    HOUR,
+    KINDS,
+    date_of,
+    day_of_code,
+    last_code,
+    total,
+    use_memory,
+)
 from jobsight.store.schema.tables import (
     executables,
     paths,
     run_nodes,
     runs,
     software,
-    software_by_day,
+    software_by_month,
 )
 from jobsight.text import readable_path
 
 #: Nanoseconds.
 _HOUR: Final = 3600e9
+_UNNAMED: Final = paths.c.software_id.is_(None)
 
 
 class SoftwareRow(msgspec.Struct, kw_only=True):
@@ -62,16 +71,32 @@ class PathRow(msgspec.Struct, kw_only=True):
     software_id: int | None
 
 
-def list_software(connection: Connection, name: str | None = None) -> list[SoftwareRow]:
-    """All names, with the kinds of usage without a name; or the versions of one name."""
+def count_software(connection: Connection) -> int:
+    """The number of names. Users decide how many there are, by the paths of their programs."""
+    return connection.execute(select(func.count()).select_from(software)).scalar_one()
+
+
+def list_software(
+    connection: Connection, name: str | None = None, limit: int | None = None
+) -> list[SoftwareRow]:
+    """All names, with the kinds of usage without a name; or the versions of one name. With a limit
+    those with the most core hours."""
+    usage = _usage_by_id(connection)
     by_name = select(paths.c.software_id, func.count()).group_by(paths.c.software_id)
-    counts: dict[int | None, int] = {row[0]: row[1] for row in connection.execute(by_name)}
-    counts[UNDETERMINED] = counts.get(UNDETERMINED, 0) + counts.pop(None, 0)
     query = select(software).order_by(
         software.c.name, software.c.version, software.c.local_version, software.c.id
     )
     if name is not None:
         query = query.where(software.c.name == name)
+    if limit is not None:
+        largest = sorted(usage, key=lambda id: usage[id][3], reverse=True)
+        ids = [id for id in largest if id not in KINDS][:limit]
+        unused = select(software.c.id).where(software.c.id.not_in(ids)).order_by(software.c.id)
+        ids += connection.execute(unused.limit(limit - len(ids))).scalars()
+        query = query.where(software.c.id.in_(ids))
+        by_name = by_name.where(or_(paths.c.software_id.in_([*ids, *KINDS]), _UNNAMED))
+    counts: dict[int | None, int] = {row[0]: row[1] for row in connection.execute(by_name)}
+    counts[UNDETERMINED] = counts.get(UNDETERMINED, 0) + counts.pop(None, 0)
     rows = [
         SoftwareRow(
             id=row.id,
@@ -84,8 +109,11 @@ def list_software(connection: Connection, name: str | None = None) -> list[Softw
         for row in connection.execute(query)
     ]
     if name is None:
-        rows += [SoftwareRow(id=id, kind=kind) for id, kind in KINDS.items()]
-    usage = _usage_by_id(connection)
+        rows += [
+            SoftwareRow(id=id, kind=kind)
+            for id, kind in KINDS.items()
+            if id != OTHER or id in usage
+        ]
     for row in rows:
         row.paths = counts.get(row.id, 0)
         if row.id in usage:
@@ -95,17 +123,34 @@ def list_software(connection: Connection, name: str | None = None) -> list[Softw
     return rows
 
 
-def _usage_by_id(connection: Connection) -> dict[int, Any]:
-    columns = software_by_day.c
+def _usage_by_id(connection: Connection) -> dict[int, tuple[int, int, float, float, int]]:
+    """Runs, users, CPU time, core time and the last day of each row of software."""
+    use_memory(connection)
+    columns = software_by_month.c
+    by_user = (
+        select(
+            columns.software_id,
+            columns.user,
+            func.sum(columns.runs).label("runs"),
+            total(columns.cpu_time).label("cpu_time"),
+            total(columns.core_time).label("core_time"),
+            func.max(last_code(software_by_month)).label("last"),
+        )
+        .group_by(columns.software_id, columns.user)
+        .subquery("by_user")
+    )
     query = select(
-        columns.software_id,
-        func.sum(columns.runs),
-        func.count(distinct(columns.user)),
-        func.sum(columns.cpu_time),
-        func.sum(columns.core_time),
-        func.max(columns.day),
-    ).group_by(columns.software_id)
-    return {row[0]: row[1:] for row in connection.execute(query)}
+        by_user.c.software_id,
+        func.sum(by_user.c.runs),
+        func.count(),
+        func.sum(by_user.c.cpu_time),
+        func.sum(by_user.c.core_time),
+        func.max(by_user.c.last),
+    ).group_by(by_user.c.software_id)
+    return {
+        id: (int(jobs), users, cpu, core, day_of_code(last))
+        for id, jobs, users, cpu, core, last in connection.execute(query)
+    }
 
 
 def find_path(connection: Connection, path: bytes) -> PathRow | None:

@@ -4,14 +4,19 @@
 open run counts up to its last sample, so the same records always give the same figures. Integers
 are split into integers with exactly the same sum. :func:`with_day_boundaries` reads the CPU
 counter at midnight from the time series.
+
+Users and nodes choose how many paths and days a run has, so both are bounded: the largest paths by
+CPU time are kept, and the others are one row of :data:`OTHER`. The sums stay exact.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +24,7 @@ import numpy as np
 from jobsight.model import SECOND
 from jobsight.store.database import Transaction
 from jobsight.store.series import codec
-from jobsight.store.series.blocks import SeriesBlock, join, present
+from jobsight.store.series.blocks import SeriesBlock, present
 from jobsight.store.series.codec import ChunkError
 from jobsight.store.sql.load import load_statements
 
@@ -30,11 +35,29 @@ DAY = 86400 * SECOND
 UNDETERMINED = 0
 #: CPU time that no executable accounts for.
 NOT_ATTRIBUTED = -1
+#: The software of the paths of a run beyond its largest.
+OTHER = -2
+
+#: Paths of a run that are kept, and the product of paths and days.
+MAX_PATHS: Final = 2000
+MAX_SHARES: Final = 120_000
+#: The CPU time of a longer run is spread evenly over its days, without its time series.
+MAX_DAYS: Final = 60
+#: Rows of time series that are read for one run, and bytes of chunks in memory at once.
+MAX_SERIES_ROWS: Final = 5_000_000
+_MAX_CHUNK_BYTES: Final = 2**22
+#: Bytes of a name in the key of a rollup: all of them fit a row of an index of PostgreSQL.
+MAX_OWNER: Final = 255
 
 #: A longer run has a wrong start; only its last ten years count.
 _MAX_LENGTH = 3660 * DAY
-#: Limits above any real value, so that a wrong one cannot overflow 63 bits in a sum.
-_MAX_CPUS, _MAX_GPUS, _MAX_MEMORY, _MAX_EXECUTIONS = 2**24, 2**20, 2**60, 2**40
+#: Limits above any real value, so that wrong ones of some runs do not overflow 63 bits in a sum.
+#: The sums of honest runs fit: all CPUs of the largest machine (2**24) for a day are a sixth of 63
+#: bits of microseconds. A run that makes a sum overflow is refused by the table, and becomes a dead
+#: letter.
+_MAX_CPUS, _MAX_GPUS, _MAX_MEMORY, _MAX_EXECUTIONS = 2**22, 2**18, 2**55, 2**40
+#: Executions of a run over all its paths and nodes: a million such runs fit.
+_MAX_EXECUTIONS_OF_RUN: Final = 2**43
 _MEBIBYTE = 2**20
 _CPU_TIME: Final = "cpu.time"
 _SQL: Final = load_statements("rollups")
@@ -49,6 +72,11 @@ class SoftwareShare(msgspec.Struct, array_like=True):
     cpu_time: int = 0
     core_time: int = 0
     gpu_time: int = 0
+    gpu_measured_time: int = 0
+    gpu_profiled_time: int = 0
+    gpu_used_time: int = 0
+    #: Millijoules.
+    gpu_energy: int = 0
     #: The run is counted in exactly one of its rows with the same name, with the same name and
     #: version, and so on.
     name_runs: int = 0
@@ -57,7 +85,8 @@ class SoftwareShare(msgspec.Struct, array_like=True):
 
 
 class DayShare(msgspec.Struct, array_like=True):
-    """A run on one day, the sum of its software. Memory is in MiB seconds."""
+    """A run on one day, the sum of its software. Memory is in MiB seconds, GPU time is held GPU
+    time, and the figures of GPUs are as in ``runs``."""
 
     day: int
     runs: int
@@ -65,8 +94,13 @@ class DayShare(msgspec.Struct, array_like=True):
     cpu_time: int
     core_time: int
     gpu_time: int
+    gpu_measured_time: int
+    gpu_profiled_time: int
+    gpu_used_time: int
+    #: Millijoules.
+    gpu_energy: int
     memory_time: int
-    software: list[SoftwareShare]
+    software: list[SoftwareShare] = msgspec.field(default_factory=list)
 
 
 class Contribution(msgspec.Struct, array_like=True):
@@ -78,6 +112,14 @@ class Contribution(msgspec.Struct, array_like=True):
     partition: str
     days: list[DayShare]
 
+    def owner(self) -> tuple[str, str, str, str]:
+        """The key of its rollups, without the day."""
+        return self.cluster, self.user, self.account, self.partition
+
+    def with_days(self, days: Iterable[DayShare]) -> Contribution:
+        """A contribution of the same owner."""
+        return Contribution(*self.owner(), list(days))
+
     def software(self) -> dict[int, SoftwareShare]:
         """The software of the run, summed over all days."""
         sums: dict[int, SoftwareShare] = {}
@@ -85,6 +127,21 @@ class Contribution(msgspec.Struct, array_like=True):
             for share in day.software:
                 _add(sums.setdefault(share.software_id, SoftwareShare(share.software_id)), share)
         return sums
+
+
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+
+
+def month_of(day: int) -> int:
+    """The month of a day since 1970, counted from January 1970."""
+    when = date.fromordinal(_EPOCH + day)
+    return (when.year - 1970) * 12 + when.month - 1
+
+
+def first_day(month: int) -> int:
+    """The first day of a month, as :func:`month_of` counts them."""
+    year, index = divmod(month, 12)
+    return date(1970 + year, index + 1, 1).toordinal() - _EPOCH
 
 
 class RunFacts(NamedTuple):
@@ -104,6 +161,14 @@ class RunFacts(NamedTuple):
     last_seen: int | None
     #: What retention removed, as bits; see :mod:`jobsight.store.maintenance.retention`.
     pruned: int = 0
+    #: Counts the changes of the run.
+    changes: int = 0
+    gpu_held_time: int | None = None
+    gpu_measured_time: int | None = None
+    gpu_profiled_time: int | None = None
+    gpu_used_time: int | None = None
+    #: Microjoules.
+    gpu_energy: int | None = None
 
     def interval(self) -> tuple[int, int]:
         """Start and end of the counted time. A run without an end counts up to its last sample."""
@@ -136,6 +201,8 @@ class Use(NamedTuple):
     software_id: int
     cpu_time: int
     executions: int
+    #: GPU nanoseconds.
+    gpu_time: int = 0
 
 
 class NodeFacts(NamedTuple):
@@ -154,97 +221,244 @@ class NodeFacts(NamedTuple):
         return sum(max(use.cpu_time, 0) for use in self.uses)
 
 
-class PathShare(NamedTuple):
-    """The share of one path in a run, by day in microseconds; without a digest, the remainder."""
+class PathUse(NamedTuple):
+    """The usage of one path in a run, over all nodes; without a digest, a remainder."""
 
     digest: bytes
     software_id: int
-    executions: list[int]
-    cpu_time: list[int]
-    core_time: list[int]
-    gpu_time: list[int]
+    #: CPU nanoseconds.
+    cpu_time: int
+    executions: int
+    #: GPU nanoseconds.
+    gpu_time: int = 0
+
+
+class PathUses(NamedTuple):
+    """The usage of all paths of a run, and the CPU time that none of them accounts for."""
+
+    paths: Sequence[PathUse]
+    unaccounted: int
+
+
+class PathTotal(NamedTuple):
+    """The share of one path in a run, in microseconds."""
+
+    digest: bytes
+    cpu_time: int
+    core_time: int
+    gpu_time: int
 
 
 def contribution(
-    run: RunFacts, nodes: Sequence[NodeFacts], names: Mapping[int, RowName]
+    run: RunFacts,
+    nodes: Sequence[NodeFacts],
+    names: Mapping[int, RowName],
+    uses: PathUses | None = None,
 ) -> Contribution | None:
     """The contribution of a run; None for a job that has not started. ``names`` has the names of
-    the rows of software by id."""
+    the rows of software by id. ``uses`` are those of the nodes, if they were summed before."""
     if run.provisional and not nodes:
         return None
     usage = _usage_by_day(run, nodes)
-    for path in path_shares(usage, nodes):
-        for index, day in enumerate(usage):
-            share = SoftwareShare(
-                path.software_id,
-                # Like the run itself, on the day of the start.
-                int(index == 0),
-                path.executions[index],
-                path.cpu_time[index],
-                path.core_time[index],
-                path.gpu_time[index],
-            )
-            _gather(day.software, share)
-    _count_once(usage[0].software, names)
-    for day in usage:
-        day.software = [share for share in day.software if any(msgspec.structs.astuple(share)[1:])]
-        day.software.sort(key=lambda share: share.software_id)
+    paths = _bounded(uses or _uses_by_path(nodes), len(usage))
+    for day, shares in zip(usage, _shares_by_day(run, usage, paths), strict=True):
+        software: dict[int, SoftwareShare] = {}
+        figures = [*shares.figures.items()]
+        for index, path in enumerate(paths):
+            share = software.get(path.software_id)
+            if share is None:
+                # Like the run itself, counted on the day of the start.
+                share = SoftwareShare(path.software_id, int(day is usage[0]))
+                software[path.software_id] = share
+            share.executions += shares.executions[index]
+            for name, amounts in figures:
+                if amounts[index]:
+                    setattr(share, name, getattr(share, name) + amounts[index])
+        if day is usage[0]:
+            _count_once([*software.values()], names)
+        day.software = [software[id] for id in sorted(software) if _is_used(software[id])]
         day.executions = sum(share.executions for share in day.software)
-    owners = (run.user or "", run.account or "", run.partition or "")
-    return Contribution(run.cluster, *owners, [day for day in usage if _counts(day)])
+    return Contribution(
+        _owner(run.cluster),
+        _owner(run.user),
+        _owner(run.account),
+        _owner(run.partition),
+        [day for day in usage if _counts(day)],
+    )
 
 
-def shares_of_run(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[PathShare]:
+def shares_of_run(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[PathTotal]:
     """The shares of the paths of a run, which a new name would move."""
     if run.provisional and not nodes:
         return []
-    return path_shares(_usage_by_day(run, nodes), nodes)
+    usage = _usage_by_day(run, nodes)
+    paths = _bounded(_uses_by_path(nodes), len(usage))
+    totals = [
+        split_integer(sum(getattr(day, name) for day in usage), _weights(paths, name))
+        for name in ("cpu_time", "core_time", "gpu_time")
+    ]
+    return [PathTotal(path.digest, *figures) for path, *figures in zip(paths, *totals, strict=True)]
 
 
-def path_shares(usage: Sequence[DayShare], nodes: Sequence[NodeFacts]) -> list[PathShare]:
+def largest_paths(uses: Iterable[PathUse], count: int) -> list[PathUse]:
+    """The paths with the most CPU and GPU time; of equal ones those that do not depend on row
+    ids."""
+    return heapq.nlargest(
+        count, uses, key=lambda path: (path.cpu_time + path.gpu_time, path.executions, path.digest)
+    )
+
+
+def _bounded(uses: PathUses, days: int) -> list[PathUse]:
+    """The paths between which a run is split, in the order of their digests: the largest, one for
+    all others, and one for the CPU time that no path accounts for."""
+    paths = [path for path in uses.paths if path.digest]
+    rest = [path for path in uses.paths if not path.digest]
+    limit = max(1, min(MAX_PATHS, MAX_SHARES // days))
+    if len(paths) > limit:
+        kept = largest_paths(paths, limit)
+        keys = {(path.digest, path.software_id) for path in kept}
+        rest += [path for path in paths if (path.digest, path.software_id) not in keys]
+        paths = kept
+    paths.sort()
+    if rest:
+        cpu_time = sum(path.cpu_time for path in rest)
+        executions = sum(path.executions for path in rest)
+        gpu_time = sum(path.gpu_time for path in rest)
+        paths.insert(0, PathUse(b"", OTHER, cpu_time, executions, gpu_time))
+    counts = [path.executions for path in paths]
+    if sum(counts) > _MAX_EXECUTIONS_OF_RUN:
+        limited = split_integer(_MAX_EXECUTIONS_OF_RUN, counts)
+        paths = [
+            path._replace(executions=count) for path, count in zip(paths, limited, strict=True)
+        ]
+    if uses.unaccounted or not any(path.cpu_time for path in paths):
+        paths.insert(0, PathUse(b"", NOT_ATTRIBUTED, uses.unaccounted, 0))
+    return paths
+
+
+#: The figures that are divided between the paths of a run: by CPU time, and by GPU time.
+_GPU_FIGURES: Final = (
+    *("gpu_time", "gpu_measured_time", "gpu_profiled_time", "gpu_used_time", "gpu_energy"),
+)
+_DIVIDED: Final = ("cpu_time", "core_time", *_GPU_FIGURES)
+
+
+class _DayShares(NamedTuple):
+    """The shares of the paths on one day: executions, and the figures that are not zero."""
+
+    executions: Sequence[int]
+    figures: Mapping[str, Sequence[int]]
+
+
+def _weights(paths: Sequence[PathUse], figure: str) -> list[int]:
+    """By what a figure is divided: those of GPUs by GPU time, if there is any."""
+    if figure in _GPU_FIGURES and any(path.gpu_time for path in paths):
+        return [path.gpu_time for path in paths]
+    return [path.cpu_time for path in paths]
+
+
+def _shares_by_day(
+    run: RunFacts, usage: Sequence[DayShare], paths: Sequence[PathUse]
+) -> Iterator[_DayShares]:
     """Split a run over its paths, not over their names: a new name then moves complete shares, to
     the microsecond."""
-    used, unaccounted = _cpu_by_path(nodes)
-    paths = sorted(used, key=lambda key: key[0])
-    weights = [used[key][0] for key in paths]
-    if unaccounted or not sum(weights):
-        paths.insert(0, (b"", NOT_ATTRIBUTED))
-        weights.insert(0, unaccounted)
-    cpu = split_evenly([day.cpu_time for day in usage], weights)
-    core = split_evenly([day.core_time for day in usage], weights)
-    gpu = split_evenly([day.gpu_time for day in usage], weights)
+    amounts = {name: [getattr(day, name) for day in usage] for name in _DIVIDED}
+    amounts = {name: figures for name, figures in amounts.items() if any(figures)}
+    if len(usage) > MAX_DAYS:
+        yield from _spread_evenly(run, usage, paths, amounts)
+        return
     # The days of executions are not known: they are split like the CPU time.
-    days = [day.cpu_time for day in usage]
-    result = []
-    for index, (digest, software_id) in enumerate(paths):
-        executions = used[digest, software_id][1] if digest else 0
-        columns = ([row[index] for row in table] for table in (cpu, core, gpu))
-        result.append(PathShare(digest, software_id, split_integer(executions, days), *columns))
-    return result
+    cpu = [day.cpu_time for day in usage]
+    executions = [split_integer(path.executions, cpu) for path in paths]
+    tables = [split_evenly(figures, _weights(paths, name)) for name, figures in amounts.items()]
+    for index in range(len(usage)):
+        shares = {name: next(table) for name, table in zip(amounts, tables, strict=True)}
+        yield _DayShares([counts[index] for counts in executions], shares)
+
+
+def _spread_evenly(
+    run: RunFacts,
+    usage: Sequence[DayShare],
+    paths: Sequence[PathUse],
+    amounts: Mapping[str, Sequence[int]],
+) -> Iterator[_DayShares]:
+    """Spread the total of each path over the days in proportion to time, a day at a time.
+
+    The figures of a day become the sums of its paths. Both add up to the totals of the run.
+    """
+    totals = {
+        name: split_integer(sum(figures), _weights(paths, name))
+        for name, figures in amounts.items()
+    }
+    totals["executions"] = [path.executions for path in paths]
+    start, end = run.interval()
+    before = {name: [0] * len(paths) for name in totals}
+    for day, bound in zip(usage, [*run.midnights(), end], strict=True):
+        reached = {
+            name: [total * (bound - start) // (end - start) for total in row]
+            for name, row in totals.items()
+        }
+        shares = {
+            name: [now - then for now, then in zip(reached[name], before[name], strict=True)]
+            for name in totals
+        }
+        executions = shares.pop("executions")
+        for name, row in shares.items():
+            setattr(day, name, sum(row))
+        yield _DayShares(executions, shares)
+        before = reached
 
 
 def _usage_by_day(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[DayShare]:
     start, end = run.interval()
     bounds = [start, *run.midnights(), end]
-    counted = [0, *_cpu_at_midnights(run, nodes), sum(node.counted() for node in nodes)]
-    cpus, gpus = _within(run.cpus, _MAX_CPUS), _within(run.gpus, _MAX_GPUS)
+    total = min(sum(node.counted() for node in nodes), _MAX_CPUS * max(end - start, DAY))
+    midnights = [min(value, total) for value in _cpu_at_midnights(run, nodes, total)]
+    counted = [0, *midnights, total]
+    cpus = _within(run.cpus, _MAX_CPUS)
     memory = _within(run.memory, _MAX_MEMORY)
     # Rounded at the bounds and not by day, so that the days add up to the total.
     cpu = _differences([value // 1000 for value in counted])
     core = _differences([cpus * (bound - start) // 1000 for bound in bounds])
-    gpu = _differences([gpus * (bound - start) // 1000 for bound in bounds])
     held = [memory * (bound - start) // (_MEBIBYTE * SECOND) for bound in bounds]
+    figures = [cpu, core, *_gpus_by_day(run, bounds), _differences(held)]
     return [
-        DayShare(start // DAY + index, int(index == 0), 0, *figures, [])
-        for index, figures in enumerate(zip(cpu, core, gpu, _differences(held), strict=True))
+        DayShare(start // DAY + index, int(index == 0), 0, *figures_of_day)
+        for index, figures_of_day in enumerate(zip(*figures, strict=True))
     ]
 
 
-def _cpu_at_midnights(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[int]:
+def _gpus_by_day(run: RunFacts, bounds: Sequence[int]) -> Iterator[list[int]]:
+    """The figures of GPUs of each day, in proportion to time: what was allocated, or what the nodes
+    reported if the scheduler says nothing, and what was measured."""
+    start, end = bounds[0], bounds[-1]
+    most = _MAX_GPUS * max(end - start, DAY)
+    held = _within(run.gpu_held_time, most)
+    if run.gpus is not None:
+        held = _within(run.gpus, _MAX_GPUS) * (end - start)
+    measured = (run.gpu_measured_time, run.gpu_profiled_time, run.gpu_used_time)
+    totals = [held, *(_within(time, most) for time in measured)]
+    # No GPU needs ten kilowatts.
+    totals.append(_within(run.gpu_energy, most // SECOND * 10**10))
+    for total in totals:
+        if not total:
+            yield [0] * (len(bounds) - 1)
+        elif end == start:
+            yield [total // 1000]
+        else:
+            yield _differences(
+                [total * (bound - start) // (end - start) // 1000 for bound in bounds]
+            )
+
+
+def _cpu_at_midnights(run: RunFacts, nodes: Sequence[NodeFacts], total: int) -> list[int]:
     """CPU nanoseconds of all nodes up to each midnight; in proportion to time without a series."""
     start, end = run.interval()
+    midnights = run.midnights()
+    if len(midnights) >= MAX_DAYS:
+        return [total * (midnight - start) // (end - start) for midnight in midnights]
     result = []
-    for index, midnight in enumerate(run.midnights()):
+    for index, midnight in enumerate(midnights):
         result.append(0)
         for node in nodes:
             counted = node.counted()
@@ -255,11 +469,10 @@ def _cpu_at_midnights(run: RunFacts, nodes: Sequence[NodeFacts]) -> list[int]:
     return result
 
 
-def _cpu_by_path(
-    nodes: Sequence[NodeFacts],
-) -> tuple[dict[tuple[bytes, int], tuple[int, int]], int]:
-    """CPU time and executions by path and name, and the CPU time that no path accounts for."""
-    used: dict[tuple[bytes, int], tuple[int, int]] = {}
+def _uses_by_path(nodes: Sequence[NodeFacts]) -> PathUses:
+    """CPU time, executions and GPU time by path and name, and the CPU time that no path accounts
+    for."""
+    used: dict[tuple[bytes, int], tuple[int, int, int]] = {}
     unaccounted = 0
     for node in nodes:
         counted = node.counted()
@@ -269,10 +482,11 @@ def _cpu_by_path(
             figures = split_integer(counted, figures)
         unaccounted += counted - sum(figures)
         for use, cpu_time in zip(node.uses, figures, strict=True):
-            before = used.get((use.digest, use.software_id), (0, 0))
+            before = used.get((use.digest, use.software_id), (0, 0, 0))
             executions = before[1] + _within(use.executions, _MAX_EXECUTIONS)
-            used[use.digest, use.software_id] = (before[0] + cpu_time, executions)
-    return used, unaccounted
+            gpu_time = before[2] + max(use.gpu_time, 0)
+            used[use.digest, use.software_id] = (before[0] + cpu_time, executions, gpu_time)
+    return PathUses([PathUse(*key, *figures) for key, figures in used.items()], unaccounted)
 
 
 def _differences(values: Sequence[int]) -> list[int]:
@@ -284,17 +498,18 @@ def _within(value: int | None, maximum: int) -> int:
 
 
 def _counts(day: DayShare) -> bool:
-    return any((day.runs, day.cpu_time, day.core_time, day.gpu_time, day.memory_time, day.software))
+    return any(msgspec.structs.astuple(day)[1:])
 
 
-def _gather(shares: list[SoftwareShare], share: SoftwareShare) -> None:
-    for known in shares:
-        if known.software_id == share.software_id:
-            runs = max(known.runs, share.runs)
-            _add(known, share)
-            known.runs = runs
-            return
-    shares.append(share)
+def _is_used(share: SoftwareShare) -> bool:
+    return any(msgspec.structs.astuple(share)[1:])
+
+
+def _owner(name: str | None) -> str:
+    """A name as part of the key of a rollup."""
+    if name is None or len(name) <= MAX_OWNER // 4:
+        return name or ""
+    return name.encode()[:MAX_OWNER].decode(errors="ignore")
 
 
 def _count_once(shares: Sequence[SoftwareShare], names: Mapping[int, RowName]) -> None:
@@ -313,50 +528,110 @@ def _count_once(shares: Sequence[SoftwareShare], names: Mapping[int, RowName]) -
         seen.update(keys)
 
 
+_SHARE_FIGURES: Final = SoftwareShare.__struct_fields__[1:]
+
+
 def _add(total: SoftwareShare, share: SoftwareShare) -> None:
-    total.runs += share.runs
-    total.executions += share.executions
-    total.cpu_time += share.cpu_time
-    total.core_time += share.core_time
-    total.gpu_time += share.gpu_time
-    total.name_runs += share.name_runs
-    total.version_runs += share.version_runs
-    total.local_version_runs += share.local_version_runs
+    for name in _SHARE_FIGURES:
+        setattr(total, name, getattr(total, name) + getattr(share, name))
 
 
 def with_day_boundaries(
     transaction: Transaction, run: RunFacts, nodes: dict[int, NodeFacts]
 ) -> list[NodeFacts]:
-    """The nodes of a run, with their counters at midnight if there are time series of them."""
-    if not nodes or not run.midnights():
+    """The nodes of a run, with their counters at midnight if there are time series of them.
+
+    A run of more than MAX_DAYS days has none, and of a run with too many samples those nodes that
+    were read first. The others are split in proportion to time.
+    """
+    midnights = run.midnights()
+    if not nodes or not 0 < len(midnights) < MAX_DAYS:
         return list(nodes.values())
-    parts: dict[int, list[SeriesBlock]] = {}
-    for run_node_id, data in transaction.execute(_SQL["chunks_of_run"], {"id": run.id}).fetchall():
-        try:
-            times, columns = codec.decode(bytes(data), frozenset([_CPU_TIME]))
-        except ChunkError as error:
-            # The total does not depend on it; only the split over days is less exact.
-            logger.warning("run %d: a chunk is not used for its daily rollups: %s", run.id, error)
-            continue
-        if _CPU_TIME in columns:
-            parts.setdefault(run_node_id, []).append(SeriesBlock(times, columns))
+    boundaries: dict[int, _DayBoundaries] = {}
+    for page in _pages_of_chunks(transaction, run.id):
+        for run_node_id, data in transaction.look_up(_SQL["chunks_by_id"], page):
+            try:
+                times, columns = codec.decode(bytes(data), frozenset([_CPU_TIME]))
+            except ChunkError as error:
+                # The total does not depend on it; only the split over days is less exact.
+                logger.warning("run %d: a chunk is not used for its rollups: %s", run.id, error)
+                continue
+            if _CPU_TIME in columns:
+                node = boundaries.setdefault(run_node_id, _DayBoundaries(run))
+                node.add(SeriesBlock(times, columns))
     return [
-        node._replace(at_midnight=_interpolate(join(parts[id]), run, node)) if id in parts else node
+        node._replace(at_midnight=boundaries[id].counter(node.counted()))
+        if id in boundaries
+        else node
         for id, node in nodes.items()
     ]
 
 
-def _interpolate(block: SeriesBlock, run: RunFacts, node: NodeFacts) -> list[int]:
-    """The counter at each midnight, interpolated linearly between samples."""
-    start, end = run.interval()
-    values = block.columns[_CPU_TIME]
-    inside = present(values) & (block.times > start) & (block.times < end)
-    # The counter is zero at the start and has its stored value at the end.
-    times = np.concatenate(([start], block.times[inside], [end])) - start
-    points = np.concatenate(([0], values[inside], [node.counted()])).astype(np.float64)
-    counter = np.minimum(np.maximum.accumulate(points), node.counted())
-    midnights = np.array(run.midnights(), dtype=np.int64) - start
-    return [int(value) for value in np.interp(midnights, times, counter)]
+def _pages_of_chunks(transaction: Transaction, run_id: int) -> Iterator[list[tuple[int]]]:
+    """The ids of the chunks of a run in pages of bounded bytes, node by node, up to a number of
+    rows; a node whose chunks would exceed it is left out."""
+    by_node: dict[int, list[tuple[int, int, int]]] = {}
+    rows = transaction.execute(_SQL["sizes_of_chunks"], {"id": run_id}).fetchall()
+    for run_node_id, *chunk in rows:
+        by_node.setdefault(run_node_id, []).append(tuple(chunk))
+    left = MAX_SERIES_ROWS
+    page: list[tuple[int]] = []
+    size = 0
+    for chunks in by_node.values():
+        left -= sum(count for _, count, _ in chunks)
+        if left < 0:
+            break
+        for id, _, length in chunks:
+            if page and size + length > _MAX_CHUNK_BYTES:
+                yield page
+                page, size = [], 0
+            page.append((id,))
+            size += length
+    if page:
+        yield page
+
+
+class _DayBoundaries:
+    """The samples of one node next to each midnight of a run, from its chunks in any order."""
+
+    def __init__(self, run: RunFacts) -> None:
+        self._start, self._end = run.interval()
+        self._midnights = np.array(run.midnights(), dtype=np.int64)
+        count = len(self._midnights)
+        # The counter is zero at the start and only grows: the highest value up to each midnight,
+        # the last sample before it, and the first one after it.
+        self._highest = np.zeros(count)
+        self._before = np.full(count, self._start)
+        self._after = np.full(count, self._end)
+        self._next: Any = np.full(count, np.inf)
+
+    def add(self, block: SeriesBlock) -> None:
+        values = block.columns[_CPU_TIME]
+        inside = present(values) & (block.times > self._start) & (block.times < self._end)
+        times, points = block.times[inside], values[inside].astype(np.float64)
+        if not len(times):
+            return
+        order = np.argsort(times, kind="stable")
+        times, points = times[order], points[order]
+        index = np.searchsorted(times, self._midnights, side="right")
+        found = index > 0
+        last = index[found] - 1
+        self._before[found] = np.maximum(self._before[found], times[last])
+        highest = np.maximum.accumulate(points)[last]
+        self._highest[found] = np.maximum(self._highest[found], highest)
+        later = index < len(times)
+        first = index[later]
+        nearer = times[first] < self._after[later]
+        positions = np.flatnonzero(later)[nearer]
+        self._after[positions] = times[first][nearer]
+        self._next[positions] = points[first][nearer]
+
+    def counter(self, counted: int) -> list[int]:
+        """The counter at each midnight, interpolated linearly between samples."""
+        low = np.minimum(self._highest, counted)
+        high = np.minimum(np.maximum(self._next, low), counted)
+        share = (self._midnights - self._before) / (self._after - self._before)
+        return [int(value) for value in low + (high - low) * share]
 
 
 def split_integer(amount: int, weights: Sequence[int]) -> list[int]:
@@ -381,19 +656,18 @@ def split_integer(amount: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
-def split_evenly(amounts: Sequence[int], weights: Sequence[int]) -> list[list[int]]:
-    """Split several amounts (of days) by the same weights (of paths), one list per amount.
+def split_evenly(amounts: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
+    """Split several amounts (of days) by the same weights (of paths); yields a list per amount.
 
     Each list adds up to its amount, and the shares of each path add up to its share of the sum of
     all amounts: rounding changes neither the days nor the paths.
     """
     left = split_integer(sum(amounts), weights)
     if len(amounts) == 1:
-        return [left]
-    result = []
+        yield left
+        return
     for amount in amounts:
         # By the remaining amounts: no share exceeds them, and the last amount uses them up.
         shares = split_integer(amount, left)
         left = [remaining - share for remaining, share in zip(left, shares, strict=True)]
-        result.append(shares)
-    return result
+        yield shares

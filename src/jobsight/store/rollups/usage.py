@@ -1,18 +1,21 @@
 """Queries of usage, grouped by any of the dimensions.
 
-:func:`usage` reads the daily rollups. :func:`node_usage` groups by node and reads the executables,
-since the rollups have no nodes: it counts complete runs by their start, and has no core or GPU
-hours, since allocations are not known by node. Days are numbers since 1970 in UTC.
+:func:`usage` reads the rollups by month, and those by day for the days before and after complete
+months. :func:`node_usage` groups by node and reads the executables, since the rollups have no
+nodes: it counts complete runs by their start, and has no core hours, since allocations are not
+known by node; GPU hours are those of the GPUs that the nodes reported. Days are numbers since 1970
+in UTC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Float,
@@ -26,21 +29,33 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    text,
+    union_all,
 )
 from sqlalchemy import (
     cast as sql_cast,
 )
 
 from jobsight.errors import ConfigError
-from jobsight.store.rollups.shares import DAY, NOT_ATTRIBUTED, UNDETERMINED
+from jobsight.store.rollups.shares import (
+    DAY,
+    NOT_ATTRIBUTED,
+    OTHER,
+    UNDETERMINED,
+    first_day,
+    month_of,
+)
 from jobsight.store.schema.tables import (
     executables,
+    gpus,
     paths,
     run_nodes,
     runs,
     software,
     software_by_day,
+    software_by_month,
     usage_by_day,
+    usage_by_month,
 )
 
 Period: TypeAlias = Literal["day", "week", "month"]
@@ -50,8 +65,13 @@ _EPOCH: Final = date(1970, 1, 1)
 OWNERS: Final = ("cluster", "user", "account", "partition")
 NAMES: Final = ("software", "version", "local_version")
 DIMENSIONS: Final = (*NAMES, *OWNERS, *PERIODS)
-#: The kinds of CPU time without a row of software: without a name, and without an executable.
-KINDS: Final = {UNDETERMINED: "undetermined", NOT_ATTRIBUTED: "not attributed"}
+#: The kinds of CPU time without a row of software: without a name, without an executable, and of
+#: the executables of a run beyond its largest.
+KINDS: Final = {
+    UNDETERMINED: "undetermined",
+    NOT_ATTRIBUTED: "not attributed",
+    OTHER: "other software",
+}
 
 #: The finest first.
 _COUNTED_BY: Final = {
@@ -117,9 +137,15 @@ class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
     users: int
     executions: int
     cpu_hours: float
-    #: Shares of the allocations, by CPU time.
+    #: Shares of the allocations, by CPU time; of GPUs by GPU time if that is known.
     core_hours: float | None
     gpu_hours: float | None
+    #: GPU hours used: of the multiprocessors where they are known, else the utilization. Of the
+    #: held hours, those for which the use is known, and those of them by multiprocessors.
+    gpu_used_hours: float | None = None
+    gpu_measured_hours: float | None = None
+    gpu_profiled_hours: float | None = None
+    gpu_energy_joules: float | None = None
     #: None if software was requested.
     memory_gib_hours: float | None = None
     #: The first and the last day of use.
@@ -151,25 +177,166 @@ def check(question: Question, allowed: tuple[str, ...] = DIMENSIONS) -> None:
 def usage(connection: Connection, question: Question) -> list[UsageRow]:
     """The groups by period, then by decreasing core hours."""
     check(question)
-    table = software_by_day if question.names_software else usage_by_day
-    columns = _group_columns(connection, question, table)
-    figures = [
-        func.sum(_runs(question, table)),
-        func.count(distinct(table.c.user)),
-        func.sum(table.c.cpu_time),
-        func.sum(table.c.core_time),
-        func.sum(table.c.gpu_time),
-        func.sum(table.c.executions),
-        literal(None) if question.names_software else func.sum(table.c.memory_time),
-        func.min(table.c.day),
-        func.max(table.c.day),
-    ]
-    query = select(*columns.values(), *figures).select_from(_joined(question, table))
-    query = query.where(*_filters(question, table)).group_by(*_labels(columns))
+    source = _summed(connection, question)
+    columns = _group_columns(question, source.rows)
+    table = source.rows.c
+    query = select(
+        *columns.values(),
+        func.sum(table.runs),
+        func.count(distinct(table.user)),
+        *(func.sum(table[name]) for name in _TIMES),
+        literal(None) if question.names_software else func.sum(table.memory_time),
+        func.min(table.first),
+        func.max(table.last),
+    ).select_from(_joined(question, source.rows))
+    if question.names_software:
+        query = query.where(*name_filters(question, source.rows, table.software_id))
+    query = query.group_by(*_labels(columns))
     rows = [
-        _usage_row(tuple(columns), row) for row in connection.execute(query) if row[-1] is not None
+        _usage_row(tuple(columns), tuple(row), source.by_month)
+        for row in connection.execute(query)
+        if row[-1] is not None
     ]
     return sorted(rows, key=_order)
+
+
+_TIMES: Final = (
+    *("cpu_time", "core_time", "gpu_time", "executions"),
+    *("gpu_measured_time", "gpu_profiled_time", "gpu_used_time", "gpu_energy"),
+)
+#: The bits of the days of a month; a month and its days are one number, ordered by time.
+_MONTH_BITS: Final = 31
+
+
+class _Source(NamedTuple):
+    """The rows of the rollups for a question, without the keys that it does not need."""
+
+    rows: FromClause
+    #: Whether ``first``, ``last`` and the period are months with the bits of days; else days.
+    by_month: bool
+
+
+def _summed(
+    connection: Connection, question: Question, *filters: Callable[[FromClause], Any]
+) -> _Source:
+    """The sums of a question by its keys and users, before they get names.
+
+    Most rows have the same few keys: the names of software are joined and compared after that.
+    """
+    use_memory(connection)
+    parts, by_month = _parts(connection, question)
+    keys: list[str] = [name for name in OWNERS if name in ("user", *question.by)]
+    if question.names_software:
+        if "account" not in keys and _names_projects(connection):
+            keys.append("account")
+        keys.insert(0, "software_id")
+    if {*question.by} & {*PERIODS}:
+        keys.append("period")
+    times = _TIMES if question.names_software else (*_TIMES, "memory_time")
+    selects = [
+        select(
+            *(part.period.label(name) if name == "period" else part.table.c[name] for name in keys),
+            _runs(question, part.table).label("runs"),
+            *(part.table.c[name] for name in times),
+            part.first.label("first"),
+            part.last.label("last"),
+        ).where(
+            *part.condition,
+            *_owner_filters(question, part.table),
+            *(filter(part.table) for filter in (*_software_filters(question), *filters)),
+        )
+        for part in parts
+    ]
+    every = (selects[0] if len(selects) == 1 else union_all(*selects)).subquery("parts")
+    query = select(
+        *(every.c[name] for name in keys),
+        func.sum(every.c.runs).label("runs"),
+        *(total(every.c[name]).label(name) for name in times),
+        func.min(every.c.first).label("first"),
+        func.max(every.c.last).label("last"),
+    ).group_by(*(every.c[name] for name in keys))
+    return _Source(query.subquery("summed"), by_month)
+
+
+def use_memory(connection: Connection) -> None:
+    """Let PostgreSQL group in memory, for this transaction: by default it sorts on disk what it
+    expects to need more than 4 MB."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL work_mem = '64MB'"))
+
+
+class _Part(NamedTuple):
+    """Some rows of one table of rollups."""
+
+    table: FromClause
+    condition: list[ColumnElement[bool]]
+    #: The first and the last day, and the period, as :class:`_Source` has them.
+    first: ColumnElement[int]
+    last: ColumnElement[int]
+    period: ColumnElement[int]
+
+
+def _parts(connection: Connection, question: Question) -> tuple[list[_Part], bool]:
+    """The complete months of a question from the rollups by month, the days before and after them
+    from those by day. Days and weeks are read by day."""
+    named = question.names_software
+    by_day, by_month = (
+        (software_by_day, software_by_month) if named else (usage_by_day, usage_by_month)
+    )
+    bounds = days_of(connection)
+    first, last = bounds or (0, 0)
+    since = first if question.since is None else max(first, question.since)
+    until = last + 1 if question.until is None else min(last + 1, question.until)
+    periods = [name for name in ("day", "week") if name in question.by]
+    if bounds is None or since >= until or periods:
+        period: ColumnElement[int] = by_day.c.day
+        if "week" in periods and since < until:
+            period = grouped(by_day.c.day, starts("week", since, until - 1))
+        days = [by_day.c.day >= since, by_day.c.day < until]
+        return [_Part(by_day, days, by_day.c.day, by_day.c.day, period)], False
+    # Months that begin within the time, and those that end within it or have no later day.
+    begin = month_of(since) + (since != first and since != first_day(month_of(since)))
+    end = month_of(until) + (until > last and until != first_day(month_of(until)))
+    parts = []
+    if begin < end:
+        month: ColumnElement[int] = by_month.c.month
+        condition = [month >= begin, month < end]
+        first_code = _code(month, by_month.c.days.bitwise_and(-by_month.c.days))
+        parts.append(_Part(by_month, condition, first_code, last_code(by_month), month))
+        ranges = [(since, first_day(begin)), (first_day(end), until)]
+    else:
+        ranges = [(since, min(until, first_day(begin))), (max(since, first_day(begin)), until)]
+    for start, stop in ranges:
+        if start < stop:
+            number = month_of(start)
+            month = literal_column(str(number), Integer)
+            bit = literal_column("1", BigInteger).bitwise_lshift(by_day.c.day - first_day(number))
+            code = _code(month, bit)
+            condition = [by_day.c.day >= start, by_day.c.day < stop]
+            parts.append(_Part(by_day, condition, code, code, month))
+    return parts, True
+
+
+def _code(month: ColumnElement[int], bits: ColumnElement[int]) -> ColumnElement[int]:
+    return month * literal_column(str(2**_MONTH_BITS), BigInteger) + bits
+
+
+def last_code(table: FromClause) -> ColumnElement[int]:
+    """A month and its days as one number, from which :func:`day_of_code` has the last day."""
+    return _code(table.c.month, table.c.days)
+
+
+def day_of_code(code: int) -> int:
+    """The day of a month with the bit of a day, or the last day if there are several."""
+    bits: int = code & (2**_MONTH_BITS - 1)
+    return first_day(code >> _MONTH_BITS) + bits.bit_length() - 1
+
+
+def _names_projects(connection: Connection) -> bool:
+    """Whether a name of software contains that of the project."""
+    names = [software.c[name] for name in ("name", "version", "local_version")]
+    projects = or_(*(name.contains("%(project)s", autoescape=True) for name in names))
+    return connection.scalar(select(software.c.id).where(projects).limit(1)) is not None
 
 
 def _runs(question: Question, table: FromClause) -> ColumnElement[int]:
@@ -191,12 +358,13 @@ def left_out(connection: Connection, question: Question) -> LeftOut:
     """The hours of ignored software that a report leaves out."""
     if question.ignored or not question.names_software:
         return LeftOut(0, 0)
-    table = software_by_day
-    complete = msgspec.structs.replace(question, ignored=True)
-    query = select(func.sum(table.c.core_time), func.sum(table.c.cpu_time))
-    query = query.select_from(_joined(complete, table))
+    ignored = select(software.c.id).where(software.c.ignored)
+    complete = msgspec.structs.replace(question, by=("software",), ignored=True)
+    rows = _summed(connection, complete, lambda table: table.c.software_id.in_(ignored)).rows
+    query = select(func.sum(rows.c.core_time), func.sum(rows.c.cpu_time))
+    query = query.select_from(_joined(complete, rows))
     core, cpu = connection.execute(
-        query.where(*_filters(complete, table), software.c.ignored)
+        query.where(*name_filters(complete, rows, rows.c.software_id))
     ).one()
     return LeftOut(int(core or 0) / HOUR, int(cpu or 0) / HOUR)
 
@@ -208,8 +376,12 @@ def count_waiting(connection: Connection) -> int:
 
 def days_of(connection: Connection) -> tuple[int, int] | None:
     """The first and the last day in the rollups."""
+    # Two queries: SQLite finds one of them by index, both together by reading all rows.
     first, last = connection.execute(
-        select(func.min(usage_by_day.c.day), func.max(usage_by_day.c.day))
+        select(
+            select(func.min(usage_by_day.c.day)).scalar_subquery(),
+            select(func.max(usage_by_day.c.day)).scalar_subquery(),
+        )
     ).one()
     return None if first is None else (first, last)
 
@@ -220,23 +392,15 @@ def _joined(question: Question, table: FromClause) -> FromClause:
     return table.join(software, software.c.id == table.c.software_id, isouter=True)
 
 
-def _group_columns(
-    connection: Connection, question: Question, table: FromClause
-) -> dict[str, ColumnElement[Any]]:
+def _group_columns(question: Question, table: FromClause) -> dict[str, ColumnElement[Any]]:
     columns: dict[str, ColumnElement[Any]] = {}
     for name in question.by:
         if name in OWNERS:
             columns[name] = table.c[name]
         elif name in NAMES:
             columns[name] = name_column(name, table)
-        elif name == "day":
-            columns[name] = table.c.day
         else:
-            first, last = days_of(connection) or (0, 0)
-            first = first if question.since is None else max(first, question.since)
-            last = last if question.until is None else min(last, question.until - 1)
-            bounds = starts(cast(Period, name), first, max(first, last))
-            columns[name] = grouped(table.c.day, bounds)
+            columns[name] = table.c.period
     if question.names_software and {*question.by} & {*NAMES}:
         columns["kind"] = func.coalesce(software.c.id * 0 + 1, table.c.software_id)
     return {name: column.label(f"key_{name}") for name, column in columns.items()}
@@ -251,6 +415,9 @@ def name_column(name: str, owners: FromClause) -> ColumnElement[str]:
     """A part of a software name, with the user and project of the run substituted."""
     column = software.c["name" if name == "software" else name]
     with_user = func.replace(column, "%(user)s", owners.c.user)
+    if "account" not in owners.c:
+        # No name contains it; see _summed.
+        return with_user
     return func.replace(with_user, "%(project)s", owners.c.account)
 
 
@@ -270,26 +437,33 @@ def name_filters(
     return filters
 
 
-def _filters(question: Question, table: FromClause) -> list[ColumnElement[bool]]:
-    filters = [table.c[name] == value for name, value in question.given(*OWNERS).items()]
-    if question.since is not None:
-        filters.append(table.c.day >= question.since)
-    if question.until is not None:
-        filters.append(table.c.day < question.until)
-    if question.names_software:
-        filters += name_filters(question, table, table.c.software_id)
-    return filters
+def _owner_filters(question: Question, table: FromClause) -> list[ColumnElement[bool]]:
+    return [table.c[name] == value for name, value in question.given(*OWNERS).items()]
 
 
-def _usage_row(names: tuple[str, ...], row: Row[Any]) -> UsageRow:
+def _software_filters(question: Question) -> list[Callable[[FromClause], ColumnElement[bool]]]:
+    """Keep the software that can have the requested name, before names are compared."""
+    if question.software is None:
+        return []
+    ids = [id for id, kind in KINDS.items() if kind == question.software]
+    named = or_(
+        software.c.name == question.software, software.c.name.contains("%(", autoescape=True)
+    )
+    can = select(software.c.id).where(named)
+    return [lambda table: or_(table.c.software_id.in_(can), table.c.software_id.in_(ids))]
+
+
+def _usage_row(names: tuple[str, ...], row: tuple[Any, ...], by_month: bool) -> UsageRow:
     keys = dict(zip(names, row, strict=False))
-    jobs, users, cpu, core, gpu, executions, memory, first, last = row[len(names) :]
+    jobs, users, cpu, core, gpu, executions, *gpus, memory, first, last = row[len(names) :]
+    measured, profiled, used, energy = map(int, gpus)
     kind = keys.pop("kind", None)
     if kind is not None:
         keys["kind"] = KINDS.get(kind, "software")
     for period in PERIODS:
         if period in keys:
-            keys["period"] = period_name(period, keys.pop(period))
+            number = keys.pop(period)
+            keys["period"] = period_name(period, first_day(number) if by_month else number)
     return UsageRow(
         **keys,
         jobs=int(jobs),
@@ -298,9 +472,13 @@ def _usage_row(names: tuple[str, ...], row: Row[Any]) -> UsageRow:
         cpu_hours=int(cpu) / HOUR,
         core_hours=int(core) / HOUR,
         gpu_hours=int(gpu) / HOUR,
+        gpu_used_hours=used / HOUR,
+        gpu_measured_hours=measured / HOUR,
+        gpu_profiled_hours=profiled / HOUR,
+        gpu_energy_joules=energy / 1000,
         memory_gib_hours=None if memory is None else int(memory) / _GIB_HOUR,
-        first=date_of(first).isoformat(),
-        last=date_of(last).isoformat(),
+        first=date_of(day_of_code(first) if by_month else first).isoformat(),
+        last=date_of(day_of_code(last) if by_month else last).isoformat(),
     )
 
 
@@ -345,17 +523,17 @@ def _microseconds(cpu_time: ColumnElement[int]) -> ColumnElement[Any]:
     return cpu_time / literal_column("1000", Integer)
 
 
-def _count(executions: ColumnElement[Any]) -> ColumnElement[Any]:
-    # A wrong number of one executable must not overflow 63 bits.
-    return func.sum(sql_cast(executions, Float))
+def total(figure: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The sum of a figure as a floating-point number: SQLite fails at a sum beyond 63 bits."""
+    return func.sum(sql_cast(figure, Float))
 
 
 def _figures(seen: FromClause, cpu_time: ColumnElement[Any], executions: Any) -> list[Any]:
     return [
         func.count(distinct(seen.c.run_id)),
         func.count(distinct(seen.c.user)),
-        func.sum(cpu_time),
-        _count(executions),
+        total(cpu_time),
+        total(executions),
         func.min(seen.c.start),
         func.max(seen.c.start),
     ]
@@ -368,15 +546,41 @@ def _counted(connection: Connection, by: Sequence[str], seen: FromClause) -> lis
     query = select(*columns, *_figures(seen, cpu_time, literal_column("0")))
     groups = connection.execute(query.group_by(*columns)).all()
     programs = (
-        select(*columns, _count(executables.c.executions))
+        select(*columns, total(executables.c.executions))
         .join(executables, executables.c.run_node_id == seen.c.id)
         .group_by(*columns)
     )
     executions = {tuple(row[:-1]): int(row[-1]) for row in connection.execute(programs)}
+    held = _gpus_of_nodes(connection, columns, seen)
     rows = [_node_row(by, group) for group in groups if group[-1] is not None]
     for row, values in zip(rows, groups, strict=False):
-        row.executions = executions.get(tuple(values[: len(by)]), 0)
+        key = tuple(values[: len(by)])
+        row.executions = executions.get(key, 0)
+        if key in held:
+            row.gpu_hours, row.gpu_measured_hours, row.gpu_profiled_hours = held[key][:3]
+            row.gpu_used_hours, row.gpu_energy_joules = held[key][3:]
     return rows
+
+
+def _gpus_of_nodes(
+    connection: Connection, columns: Sequence[ColumnElement[Any]], seen: FromClause
+) -> dict[tuple[Any, ...], list[float]]:
+    """Hours held, measured, profiled and used, and joules, of the GPUs that the nodes reported."""
+    profiled = case((gpus.c.multiprocessor_time.is_not(None), gpus.c.measured_time), else_=0)
+    times = [gpus.c.held_time, gpus.c.measured_time, profiled, gpus.c.used_time]
+    query = (
+        select(*columns, *map(total, times), total(gpus.c.energy))
+        .join(gpus, gpus.c.run_node_id == seen.c.id)
+        .group_by(*columns)
+    )
+    found = {}
+    for row in connection.execute(query):
+        *hours, energy = row[len(columns) :]
+        found[tuple(row[: len(columns)])] = [
+            *((value or 0) / 1000 / HOUR for value in hours),
+            (energy or 0) / 1e6,
+        ]
+    return found
 
 
 def _by_software(connection: Connection, question: Question, seen: FromClause) -> list[UsageRow]:

@@ -40,6 +40,19 @@ CREATE TABLE contributions (
 );
 CREATE INDEX ix_contributions_dropped ON contributions (run_id) WHERE dropped;
 CREATE INDEX ix_contributions_revision ON contributions (revision);
+CREATE TABLE dead_letters (
+	kind TEXT NOT NULL, 
+	"key" TEXT NOT NULL, 
+	cluster TEXT NOT NULL, 
+	reason TEXT NOT NULL, 
+	first BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	tries BIGINT NOT NULL, 
+	CONSTRAINT pk_dead_letters PRIMARY KEY (kind, "key")
+)
+ WITHOUT ROWID
+
+;
 CREATE TABLE exported (
 	name TEXT NOT NULL, 
 	run_id BIGINT NOT NULL, 
@@ -94,10 +107,23 @@ CREATE TABLE runs (
 	cpu_time BIGINT, 
 	memory_used_peak BIGINT, 
 	memory_peak BIGINT, 
+	open_nodes BIGINT, 
+	sightings BIGINT, 
+	reporting_nodes BIGINT, 
 	first_seen BIGINT, 
 	last_seen BIGINT, 
+	gpu_count BIGINT, 
+	gpu_unused_count BIGINT, 
+	gpu_held_time BIGINT, 
+	gpu_measured_time BIGINT, 
+	gpu_profiled_time BIGINT, 
+	gpu_used_time BIGINT, 
+	gpu_memory_peak BIGINT, 
+	gpu_energy BIGINT, 
+	shown_state TEXT GENERATED ALWAYS AS (coalesce(nullif(state, ''), CASE WHEN "end" IS NULL AND (open_nodes IS NULL OR open_nodes > 0) THEN 'RUNNING' ELSE 'UNKNOWN' END)) STORED, 
 	updated BIGINT NOT NULL, 
 	stale BOOLEAN DEFAULT 1 NOT NULL, 
+	changes BIGINT DEFAULT '0' NOT NULL, 
 	archived TEXT, 
 	archived_updated BIGINT, 
 	archived_start BIGINT, 
@@ -105,17 +131,19 @@ CREATE TABLE runs (
 	CONSTRAINT pk_runs PRIMARY KEY (id), 
 	CONSTRAINT uq_runs_cluster_job_id_start UNIQUE (cluster, job_id, start)
 );
-CREATE INDEX ix_runs_account_start ON runs (account, start);
+CREATE INDEX ix_runs_account_start_id_shown_state ON runs (account, start, id, shown_state);
 CREATE INDEX ix_runs_array_job_id ON runs (array_job_id);
 CREATE INDEX ix_runs_end ON runs ("end");
 CREATE INDEX ix_runs_het_job_id ON runs (het_job_id);
+CREATE INDEX ix_runs_unused_gpus ON runs (start, id) WHERE gpu_unused_count > 0;
 CREATE INDEX ix_runs_job_id ON runs (job_id);
 CREATE INDEX ix_runs_open ON runs ("end", cluster) WHERE "end" IS NULL;
 CREATE INDEX ix_runs_pruned_end ON runs (pruned, "end");
 CREATE INDEX ix_runs_stale ON runs (id) WHERE stale;
-CREATE INDEX ix_runs_start ON runs (start);
+CREATE INDEX ix_runs_shown_state_start_id ON runs (shown_state, start, id);
+CREATE INDEX ix_runs_start_id ON runs (start, id);
 CREATE INDEX ix_runs_unarchived ON runs ("end") WHERE archived_updated IS NULL AND "end" IS NOT NULL;
-CREATE INDEX ix_runs_user_start ON runs (user, start);
+CREATE INDEX ix_runs_user_start_id_shown_state ON runs (user, start, id, shown_state);
 CREATE TABLE software (
 	id INTEGER NOT NULL, 
 	name TEXT NOT NULL, 
@@ -138,15 +166,46 @@ CREATE TABLE software_by_day (
 	cpu_time BIGINT NOT NULL, 
 	core_time BIGINT NOT NULL, 
 	gpu_time BIGINT NOT NULL, 
+	gpu_measured_time BIGINT NOT NULL, 
+	gpu_profiled_time BIGINT NOT NULL, 
+	gpu_used_time BIGINT NOT NULL, 
+	gpu_energy BIGINT NOT NULL, 
 	name_runs BIGINT NOT NULL, 
 	version_runs BIGINT NOT NULL, 
 	local_version_runs BIGINT NOT NULL, 
-	CONSTRAINT pk_software_by_day PRIMARY KEY (day, cluster, user, account, partition, software_id)
+	CONSTRAINT pk_software_by_day PRIMARY KEY (day, cluster, user, account, partition, software_id), 
+	CONSTRAINT ck_software_by_day_within_63_bits CHECK (executions <= 9223372036854775807 AND cpu_time <= 9223372036854775807 AND core_time <= 9223372036854775807 AND gpu_time <= 9223372036854775807 AND gpu_measured_time <= 9223372036854775807 AND gpu_profiled_time <= 9223372036854775807 AND gpu_used_time <= 9223372036854775807 AND gpu_energy <= 9223372036854775807)
 )
  WITHOUT ROWID
 
 ;
 CREATE INDEX ix_software_by_day_software_id_day ON software_by_day (software_id, day);
+CREATE TABLE software_by_month (
+	month INTEGER NOT NULL, 
+	software_id BIGINT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	cluster TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	runs BIGINT NOT NULL, 
+	executions BIGINT NOT NULL, 
+	cpu_time BIGINT NOT NULL, 
+	core_time BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
+	gpu_measured_time BIGINT NOT NULL, 
+	gpu_profiled_time BIGINT NOT NULL, 
+	gpu_used_time BIGINT NOT NULL, 
+	gpu_energy BIGINT NOT NULL, 
+	name_runs BIGINT NOT NULL, 
+	version_runs BIGINT NOT NULL, 
+	local_version_runs BIGINT NOT NULL, 
+	days BIGINT NOT NULL, 
+	CONSTRAINT pk_software_by_month PRIMARY KEY (month, software_id, user, account, cluster, partition), 
+	CONSTRAINT ck_software_by_month_within_63_bits CHECK (executions <= 9223372036854775807 AND cpu_time <= 9223372036854775807 AND core_time <= 9223372036854775807 AND gpu_time <= 9223372036854775807 AND gpu_measured_time <= 9223372036854775807 AND gpu_profiled_time <= 9223372036854775807 AND gpu_used_time <= 9223372036854775807 AND gpu_energy <= 9223372036854775807)
+)
+ WITHOUT ROWID
+
+;
 CREATE TABLE tokens (
 	id INTEGER NOT NULL, 
 	cluster TEXT NOT NULL, 
@@ -170,8 +229,36 @@ CREATE TABLE usage_by_day (
 	cpu_time BIGINT NOT NULL, 
 	core_time BIGINT NOT NULL, 
 	gpu_time BIGINT NOT NULL, 
+	gpu_measured_time BIGINT NOT NULL, 
+	gpu_profiled_time BIGINT NOT NULL, 
+	gpu_used_time BIGINT NOT NULL, 
+	gpu_energy BIGINT NOT NULL, 
 	memory_time BIGINT NOT NULL, 
-	CONSTRAINT pk_usage_by_day PRIMARY KEY (day, cluster, user, account, partition)
+	CONSTRAINT pk_usage_by_day PRIMARY KEY (day, cluster, user, account, partition), 
+	CONSTRAINT ck_usage_by_day_within_63_bits CHECK (executions <= 9223372036854775807 AND cpu_time <= 9223372036854775807 AND core_time <= 9223372036854775807 AND gpu_time <= 9223372036854775807 AND gpu_measured_time <= 9223372036854775807 AND gpu_profiled_time <= 9223372036854775807 AND gpu_used_time <= 9223372036854775807 AND gpu_energy <= 9223372036854775807 AND memory_time <= 9223372036854775807)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE usage_by_month (
+	month INTEGER NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	cluster TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	runs BIGINT NOT NULL, 
+	executions BIGINT NOT NULL, 
+	cpu_time BIGINT NOT NULL, 
+	core_time BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
+	gpu_measured_time BIGINT NOT NULL, 
+	gpu_profiled_time BIGINT NOT NULL, 
+	gpu_used_time BIGINT NOT NULL, 
+	gpu_energy BIGINT NOT NULL, 
+	memory_time BIGINT NOT NULL, 
+	days BIGINT NOT NULL, 
+	CONSTRAINT pk_usage_by_month PRIMARY KEY (month, user, account, cluster, partition), 
+	CONSTRAINT ck_usage_by_month_within_63_bits CHECK (executions <= 9223372036854775807 AND cpu_time <= 9223372036854775807 AND core_time <= 9223372036854775807 AND gpu_time <= 9223372036854775807 AND gpu_measured_time <= 9223372036854775807 AND gpu_profiled_time <= 9223372036854775807 AND gpu_used_time <= 9223372036854775807 AND gpu_energy <= 9223372036854775807 AND memory_time <= 9223372036854775807)
 )
  WITHOUT ROWID
 
@@ -205,6 +292,8 @@ CREATE TABLE run_nodes (
 	last_sample BIGINT, 
 	final BOOLEAN DEFAULT 0 NOT NULL, 
 	open_chunks INTEGER DEFAULT '0' NOT NULL, 
+	stored_values BIGINT DEFAULT '0' NOT NULL, 
+	stored_rows BIGINT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_run_nodes PRIMARY KEY (id), 
 	CONSTRAINT fk_run_nodes_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id), 
 	CONSTRAINT uq_run_nodes_cluster_job_id_node_boot_id_birth UNIQUE (cluster, job_id, node, boot_id, birth)
@@ -249,6 +338,7 @@ CREATE TABLE executables (
 	path_known BOOLEAN NOT NULL, 
 	epoch BIGINT NOT NULL, 
 	sequence BIGINT NOT NULL, 
+	own_namespace BOOLEAN NOT NULL, 
 	executions BIGINT NOT NULL, 
 	processes BIGINT NOT NULL, 
 	cpu_time BIGINT NOT NULL, 
@@ -258,7 +348,9 @@ CREATE TABLE executables (
 	read_bytes BIGINT NOT NULL, 
 	written_bytes BIGINT NOT NULL, 
 	failures BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
 	peak_memory BIGINT NOT NULL, 
+	gpu_memory_peak BIGINT NOT NULL, 
 	first_seen BIGINT NOT NULL, 
 	last_seen BIGINT NOT NULL, 
 	CONSTRAINT pk_executables PRIMARY KEY (run_node_id, path_id, path_known, epoch), 
@@ -286,4 +378,48 @@ CREATE TABLE steps (
  WITHOUT ROWID
 
 ;
+CREATE TABLE gpus (
+	run_node_id INTEGER NOT NULL, 
+	"key" TEXT NOT NULL, 
+	epoch BIGINT NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	uuid TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	parent TEXT, 
+	first_seen BIGINT NOT NULL, 
+	last_seen BIGINT NOT NULL, 
+	held_time BIGINT NOT NULL, 
+	used BOOLEAN, 
+	shared BOOLEAN NOT NULL, 
+	active_time BIGINT, 
+	multiprocessor_time BIGINT, 
+	occupancy_time BIGINT, 
+	tensor_time BIGINT, 
+	fp64_time BIGINT, 
+	fp32_time BIGINT, 
+	fp16_time BIGINT, 
+	bandwidth_time BIGINT, 
+	memory_total BIGINT, 
+	memory_peak BIGINT, 
+	memory_time BIGINT, 
+	energy BIGINT, 
+	pcie_received_bytes BIGINT, 
+	pcie_sent_bytes BIGINT, 
+	nvlink_received_bytes BIGINT, 
+	nvlink_sent_bytes BIGINT, 
+	throttled_time BLOB, 
+	faults BLOB, 
+	coverage BLOB, 
+	measured_time BIGINT NOT NULL, 
+	used_time BIGINT, 
+	CONSTRAINT pk_gpus PRIMARY KEY (run_node_id, "key", epoch), 
+	CONSTRAINT fk_gpus_run_node_id_run_nodes FOREIGN KEY(run_node_id) REFERENCES run_nodes (id)
+)
+ WITHOUT ROWID
+
+;
+CREATE VIRTUAL TABLE run_search USING fts5(text, content='', columnsize=0, detail='none', tokenize='trigram');
+CREATE TRIGGER run_search_insert AFTER INSERT ON runs BEGIN INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;
+CREATE TRIGGER run_search_update AFTER UPDATE OF "name", "user", "account", "partition", "command" ON runs WHEN old."name" IS NOT new."name" OR old."user" IS NOT new."user" OR old."account" IS NOT new."account" OR old."partition" IS NOT new."partition" OR old."command" IS NOT new."command" BEGIN INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', old.id, lower((char(10) || coalesce(substr(old."name", 1, 1000), '') || char(10) || coalesce(substr(old."user", 1, 1000), '') || char(10) || coalesce(substr(old."account", 1, 1000), '') || char(10) || coalesce(substr(old."partition", 1, 1000), '') || char(10) || coalesce(substr(old."command", 1, 1000), '') || char(10)))); INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;
+CREATE TRIGGER run_search_delete AFTER DELETE ON runs BEGIN INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', old.id, lower((char(10) || coalesce(substr(old."name", 1, 1000), '') || char(10) || coalesce(substr(old."user", 1, 1000), '') || char(10) || coalesce(substr(old."account", 1, 1000), '') || char(10) || coalesce(substr(old."partition", 1, 1000), '') || char(10) || coalesce(substr(old."command", 1, 1000), '') || char(10)))); END;
 INSERT INTO alembic_version VALUES ('0001')

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from jobsight.model import ExecutableUse, JobInfo, Sighting, StepUse
+from jobsight.model import ExecutableUse, GpuUse, JobInfo, Sighting, StepUse
 from jobsight.store.sql.load import load_statements
 
 #: The revision of :mod:`jobsight.store.schema.migrations` that these statements need; a test
@@ -25,13 +25,15 @@ SIGHTING_KEY: Final = ("job_id", "node", "boot_id", "birth")
 #: The columns of ``run_nodes`` that every part may change.
 NODE_FIGURES: Final = (
     *("epoch", "written", "totals", "cpu_time", "memory_used_peak", "memory_peak"),
-    *("first_sample", "last_sample", "final", "open_chunks"),
+    *("first_sample", "last_sample", "final", "open_chunks", "stored_values", "stored_rows"),
 )
 #: The figures of an executable that add up over epochs.
 SUMMED_FIGURES: Final = (
     *("executions", "processes", "cpu_time", "cpu_user", "cpu_system", "cpu_estimated"),
-    *("read_bytes", "written_bytes", "failures"),
+    *("read_bytes", "written_bytes", "failures", "gpu_time"),
 )
+#: The figures of an executable of which the highest of all epochs counts.
+PEAK_FIGURES: Final = ("peak_memory", "gpu_memory_peak")
 
 
 class RunSums(NamedTuple):
@@ -40,8 +42,22 @@ class RunSums(NamedTuple):
     cpu_time: int | None = None
     memory_used_peak: int | None = None
     memory_peak: int | None = None
+    #: Sightings without a final report; None before the first sighting.
+    open_nodes: int | None = None
+    sightings: int | None = None
+    #: Nodes with a sighting.
+    reporting_nodes: int | None = None
     first_seen: int | None = None
     last_seen: int | None = None
+    # As GpuSums of jobsight.store.write.gpus has them; None for a run without GPUs.
+    gpu_count: int | None = None
+    gpu_unused_count: int | None = None
+    gpu_held_time: int | None = None
+    gpu_measured_time: int | None = None
+    gpu_profiled_time: int | None = None
+    gpu_used_time: int | None = None
+    gpu_memory_peak: int | None = None
+    gpu_energy: int | None = None
 
 
 def quoted(name: str) -> str:
@@ -77,16 +93,15 @@ INSERT_IMPORT: Final = _SQL["insert_import"]
 
 # Runs
 
+#: Every change makes the rollups and the archive stale.
+_CHANGED: Final = "stale = true, changes = changes + 1, archived_updated = NULL"
 #: The order of the values of INSERT_RUN and UPDATE_RUN.
 RUN_NAMES: Final = ("start", "provisional", "updated", *INFO_NAMES, "id")
 INSERT_RUN: Final = _insert("runs", "cluster", "job_id", *RUN_NAMES, *RunSums._fields)
-UPDATE_RUN: Final = (
-    f"UPDATE runs SET {_set(*RUN_NAMES[:-1])}, stale = true, archived_updated = NULL WHERE id = :id"
-)
+UPDATE_RUN: Final = f"UPDATE runs SET {_set(*RUN_NAMES[:-1])}, {_CHANGED} WHERE id = :id"
 #: Adds what a part changed; the cost does not depend on the number of nodes.
 UPDATE_SUMS: Final = (
-    f"UPDATE runs SET {_set('updated', *RunSums._fields)}, stale = true, archived_updated = NULL "
-    "WHERE id = :id"
+    f"UPDATE runs SET {_set('updated', *RunSums._fields)}, {_CHANGED} WHERE id = :id"
 )
 #: Keys are cluster and job id.
 RUNS_OF_JOBS: Final = f"""
@@ -100,6 +115,7 @@ ENDS_OF_JOBS: Final = _SQL["ends_of_jobs"]
 REMOVE_RUN: Final = (
     _SQL["drop_share_of_run"],
     _SQL["delete_details_of_run"],
+    _SQL["delete_dead_letters_of_run"],
     _SQL["delete_run"],
 )
 COUNT_NODES_OF_RUN: Final = _SQL["count_nodes_of_run"]
@@ -138,7 +154,10 @@ UPDATE_RUN_NODE: Final = (
 SIGHTINGS_OF_JOB: Final = _SQL["sightings_of_job"]
 JOBS_SEEN: Final = _SQL["jobs_seen"]
 MOVE_RUN_NODE: Final = _SQL["move_run_node"]
+COUNT_SIGHTINGS_OF_NODE: Final = _SQL["count_sightings_of_node"]
+COUNT_ROWS_OF_NODE: Final = _SQL["count_rows_of_node"]
 FIGURES_OF_RUN: Final = _SQL["figures_of_run"]
+COUNT_SIGHTINGS: Final = _SQL["count_sightings"]
 
 # Time series
 
@@ -155,17 +174,33 @@ FIND_PATHS: Final = _SQL["find_paths"]
 _USE_FIGURES = tuple(
     name for name in ExecutableUse.__struct_fields__ if name not in ("path", "path_known")
 )
+EXECUTABLE_KEY: Final = ("run_node_id", "path_id", "path_known", "epoch")
+#: The order of the values of UPSERT_EXECUTABLE, and of the rows of FIND_EXECUTABLES.
+EXECUTABLE_NAMES: Final = (
+    *("run_node_id", "path_id", "path_known", "epoch", "sequence"),
+    *_USE_FIGURES,
+)
+#: A row that is as it is stored is not written again. It then keeps its sequence, which decides
+#: nothing: figures are cumulative, so a batch between two equal rows has the same figures.
 UPSERT_EXECUTABLE: Final = (
-    _insert(
-        *("executables", "run_node_id", "epoch", "sequence", "path_id", "path_known"),
-        *_USE_FIGURES,
-    )
+    _insert("executables", *EXECUTABLE_NAMES)
     + " ON CONFLICT (run_node_id, path_id, path_known, epoch) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in ("sequence", *_USE_FIGURES))
-    + " WHERE excluded.sequence >= executables.sequence"
+    + " WHERE excluded.sequence >= executables.sequence AND "
+    + f"({', '.join(f'excluded.{name}' for name in _USE_FIGURES)})"
+    + f" <> ({', '.join(f'executables.{name}' for name in _USE_FIGURES)})"
 )
+#: Keys are EXECUTABLE_KEY.
+FIND_EXECUTABLES: Final = f"""
+    WITH wanted({", ".join(EXECUTABLE_KEY)}) AS (VALUES :keys)
+    SELECT {", ".join(f"own.{name}" for name in EXECUTABLE_NAMES)}
+    FROM wanted CROSS JOIN executables AS own
+    WHERE {" AND ".join(f"own.{name} = wanted.{name}" for name in EXECUTABLE_KEY)}
+"""
 
 # Steps
+
+FIND_STEPS: Final = _SQL["find_steps"]
 
 
 def _newer(name: str) -> str:
@@ -200,3 +235,32 @@ UPSERT_STEP = (
             THEN excluded.first_seen ELSE steps.first_seen END
     """
 )
+
+# GPUs
+
+#: The columns of ``gpus`` that are fields of GpuUse.
+GPU_NAMES: Final = GpuUse.__struct_fields__
+#: Computed from them when a row is written, for queries that sum over many runs.
+GPU_DERIVED: Final = ("measured_time", "used_time")
+UPSERT_GPU: Final = (
+    _insert("gpus", "run_node_id", "epoch", "sequence", *GPU_NAMES, *GPU_DERIVED)
+    + " ON CONFLICT (run_node_id, key, epoch) DO UPDATE SET "
+    + ", ".join(
+        f"{name} = excluded.{name}"
+        for name in ("sequence", *GPU_NAMES, *GPU_DERIVED)
+        if name != "key"
+    )
+    + " WHERE excluded.sequence >= gpus.sequence"
+)
+#: The sighting, the epoch and sequence, and GPU_NAMES. Keys are ids of sightings.
+FIND_GPUS: Final = f"""
+    WITH wanted(id) AS (VALUES :keys)
+    SELECT {", ".join(f"gpus.{name}" for name in ("run_node_id", "epoch", "sequence", *GPU_NAMES))}
+    FROM wanted CROSS JOIN gpus WHERE gpus.run_node_id = wanted.id
+"""
+#: The node, and GPU_NAMES.
+GPUS_OF_RUN: Final = f"""
+    SELECT run_nodes.node, {", ".join(f"gpus.{name}" for name in GPU_NAMES)}
+    FROM run_nodes JOIN gpus ON gpus.run_node_id = run_nodes.id
+    WHERE run_nodes.run_id = :id
+"""

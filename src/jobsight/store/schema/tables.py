@@ -8,6 +8,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Computed,
     ForeignKey,
     Index,
     Integer,
@@ -22,7 +23,7 @@ from sqlalchemy import (
     true,
 )
 
-from jobsight.store.schema.statements import SUMMED_FIGURES
+from jobsight.store.schema.statements import PEAK_FIGURES, SUMMED_FIGURES
 
 metadata = MetaData(
     naming_convention={
@@ -68,6 +69,12 @@ INFO_FIELDS = (
     Column("exit_signal", BigInteger),
 )
 
+#: Without a record of the scheduler, a run is running until all its nodes have reported the end.
+SHOWN_STATE = (
+    "coalesce(nullif(state, ''), CASE WHEN \"end\" IS NULL "
+    "AND (open_nodes IS NULL OR open_nodes > 0) THEN 'RUNNING' ELSE 'UNKNOWN' END)"
+)
+
 runs = Table(
     "runs",
     metadata,
@@ -83,11 +90,32 @@ runs = Table(
     Column("cpu_time", BigInteger),
     Column("memory_used_peak", BigInteger),
     Column("memory_peak", BigInteger),
+    # Sightings without a final report; NULL before the first sighting.
+    Column("open_nodes", BigInteger),
+    # Sightings, and the nodes that they are on; NULL before the first sighting.
+    Column("sightings", BigInteger),
+    Column("reporting_nodes", BigInteger),
     Column("first_seen", BigInteger),
     Column("last_seen", BigInteger),
+    # The GPUs of the run, NULL without any: how many, how many of them no process of the run ever
+    # used, and their sums; see jobsight.store.write.gpus.
+    Column("gpu_count", BigInteger),
+    Column("gpu_unused_count", BigInteger),
+    Column("gpu_held_time", BigInteger),
+    Column("gpu_measured_time", BigInteger),
+    Column("gpu_profiled_time", BigInteger),
+    Column("gpu_used_time", BigInteger),
+    Column("gpu_memory_peak", BigInteger),
+    Column("gpu_energy", BigInteger),
+    # The state that lists show, by which they are filtered; decide_state of the reports decides the
+    # same.
+    Column("shown_state", Text, Computed(SHOWN_STATE, persisted=True)),
     Column("updated", BigInteger, nullable=False),
     # Changed since the daily rollups were updated; see jobsight.store.rollups.rollups.
     Column("stale", Boolean, nullable=False, server_default=true()),
+    # Counts those changes. The rollups are computed outside the transaction that stores them, and
+    # a run that changed meanwhile stays stale.
+    Column("changes", BigInteger, nullable=False, server_default="0"),
     # The file of the archive that holds the run, relative to the archive's directory, and
     # ``updated`` and ``start`` at that time. A change resets archived_updated: if it is set, the
     # archive holds the current state of the run.
@@ -98,11 +126,22 @@ runs = Table(
     Column("pruned", SmallInteger, nullable=False, server_default="0"),
     UniqueConstraint("cluster", "job_id", "start"),
     Index(None, "job_id"),
-    Index(None, "start"),
-    Index(None, "user", "start"),
-    Index(None, "account", "start"),
+    Index(None, "start", "id"),
+    # Lists are ordered by start and id. With the state, so that a list by owner and state skips
+    # the others in the index.
+    Index(None, "user", "start", "id", "shown_state"),
+    Index(None, "account", "start", "id", "shown_state"),
+    Index(None, "shown_state", "start", "id"),
     Index(None, "array_job_id"),
     Index(None, "het_job_id"),
+    # Runs that held a GPU without using it are few, and people look for them.
+    Index(
+        "ix_runs_unused_gpus",
+        "start",
+        "id",
+        sqlite_where=text("gpu_unused_count > 0"),
+        postgresql_where=text("gpu_unused_count > 0"),
+    ),
     # Few are stale or open at any time, so that finding them costs nothing however many runs
     # there are.
     Index("ix_runs_stale", "id", sqlite_where=text("stale"), postgresql_where=text("stale")),
@@ -155,6 +194,10 @@ run_nodes = Table(
     Column("final", Boolean, nullable=False, server_default=false()),
     # Chunks that wait to be joined.
     Column("open_chunks", Integer, nullable=False, server_default="0"),
+    # How much was stored of the sighting over all batches: values of time series, and at most how
+    # many rows of executables and steps. Both are bounded; see jobsight.store.write.bounds.
+    Column("stored_values", BigInteger, nullable=False, server_default="0"),
+    Column("stored_rows", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("cluster", "job_id", "node", "boot_id", "birth"),
     Index(None, "run_id", "node"),
 )
@@ -216,8 +259,9 @@ executables = Table(
     Column("epoch", BigInteger, primary_key=True),
     # Of the batch: figures are cumulative, so an older batch that comes late must not win.
     Column("sequence", BigInteger, nullable=False),
+    Column("own_namespace", Boolean, nullable=False),
     *(Column(name, BigInteger, nullable=False) for name in SUMMED_FIGURES),
-    Column("peak_memory", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in PEAK_FIGURES),
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
     Index(None, "path_id"),
@@ -238,6 +282,50 @@ steps = Table(
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
     Column("ended", Boolean, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# One GPU, or one MIG instance, as a run held it, by agent epoch: the fields of GpuUse.
+gpus = Table(
+    "gpus",
+    metadata,
+    Column("run_node_id", ForeignKey("run_nodes.id"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    # As that of executables; figures are cumulative within it, and so is the sequence.
+    Column("epoch", BigInteger, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("uuid", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("parent", Text),
+    Column("first_seen", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    Column("held_time", BigInteger, nullable=False),
+    Column("used", Boolean),
+    Column("shared", Boolean, nullable=False),
+    Column("active_time", BigInteger),
+    Column("multiprocessor_time", BigInteger),
+    Column("occupancy_time", BigInteger),
+    Column("tensor_time", BigInteger),
+    Column("fp64_time", BigInteger),
+    Column("fp32_time", BigInteger),
+    Column("fp16_time", BigInteger),
+    Column("bandwidth_time", BigInteger),
+    Column("memory_total", BigInteger),
+    Column("memory_peak", BigInteger),
+    Column("memory_time", BigInteger),
+    Column("energy", BigInteger),
+    Column("pcie_received_bytes", BigInteger),
+    Column("pcie_sent_bytes", BigInteger),
+    Column("nvlink_received_bytes", BigInteger),
+    Column("nvlink_sent_bytes", BigInteger),
+    # These three are msgpack documents.
+    Column("throttled_time", LargeBinary),
+    Column("faults", LargeBinary),
+    Column("coverage", LargeBinary),
+    # The held time for which the use is known, and the use: that of the multiprocessors, or the
+    # active time where that is not known.
+    Column("measured_time", BigInteger, nullable=False),
+    Column("used_time", BigInteger),
     sqlite_with_rowid=False,
 )
 
@@ -314,50 +402,88 @@ contributions = Table(
     ),
 )
 
-#: Days since 1970 in UTC, and who used it. Unknown names are empty texts.
-_DAY_KEY = ("day", "cluster", "user", "account", "partition")
+#: Who used it. Unknown names are empty texts.
+_OWNER = ("cluster", "user", "account", "partition")
 
 
-def _key() -> list[Column[object]]:
+def _key(period: str, *names: str) -> list[Column[object]]:
+    """The primary key of a table of rollups, in this order."""
+    types: dict[str, type[Integer | BigInteger | Text]] = {
+        period: Integer,
+        "software_id": BigInteger,
+    }
     return [
-        Column(name, Integer if name == "day" else Text, primary_key=True, autoincrement=False)
-        for name in _DAY_KEY
+        Column(name, types.get(name, Text), primary_key=True, autoincrement=False)
+        for name in (period, *names)
     ]
 
 
+def _figures(*names: str) -> list[Column[object]]:
+    return [Column(name, BigInteger, nullable=False) for name in names]
+
+
+def _within_63_bits(*names: str) -> CheckConstraint:
+    """Refuse a sum that overflows: SQLite would store it as a rounded floating-point number."""
+    return CheckConstraint(
+        " AND ".join(f"{name} <= {2**63 - 1}" for name in names), name="within_63_bits"
+    )
+
+
 # Times of cores and GPUs are microseconds and memory is MiB seconds here: in nanoseconds and bytes
-# one user of a large machine would run over 63 bits within a day.
+# one user of a large machine would run over 63 bits within a day. Runs are counted on the day of
+# their start.
+_USAGE = (
+    *("runs", "executions", "cpu_time", "core_time"),
+    # GPU time held, the part of it that was measured, the part of that whose use is known of the
+    # multiprocessors, and used; energy in millijoules.
+    *("gpu_time", "gpu_measured_time", "gpu_profiled_time", "gpu_used_time", "gpu_energy"),
+    "memory_time",
+)
+# Shares of what was allocated, by CPU time; of GPUs by GPU time if that is known. A run with
+# several rows of one name counts on one of them; so for versions of a name, too.
+_SOFTWARE = (*_USAGE[:-1], "name_runs", "version_runs", "local_version_runs")
+
+# Days are numbers since 1970 in UTC. A row of software_id is one of software; 0 is undetermined, -1
+# is CPU time that no executable accounts for.
 usage_by_day = Table(
     "usage_by_day",
     metadata,
-    *_key(),
-    # Counted on the day of their start.
-    Column("runs", BigInteger, nullable=False),
-    Column("executions", BigInteger, nullable=False),
-    Column("cpu_time", BigInteger, nullable=False),
-    Column("core_time", BigInteger, nullable=False),
-    Column("gpu_time", BigInteger, nullable=False),
-    Column("memory_time", BigInteger, nullable=False),
+    *_key("day", *_OWNER),
+    *_figures(*_USAGE),
+    _within_63_bits(*_USAGE[1:]),
     sqlite_with_rowid=False,
 )
 
 software_by_day = Table(
     "software_by_day",
     metadata,
-    *_key(),
-    # A row of software; 0 is undetermined, -1 is CPU time that no executable accounts for.
-    Column("software_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("runs", BigInteger, nullable=False),
-    Column("executions", BigInteger, nullable=False),
-    Column("cpu_time", BigInteger, nullable=False),
-    # Shares of what was allocated, by CPU time.
-    Column("core_time", BigInteger, nullable=False),
-    Column("gpu_time", BigInteger, nullable=False),
-    # A run with several rows of one name counts on one of them; so for versions of a name, too.
-    Column("name_runs", BigInteger, nullable=False),
-    Column("version_runs", BigInteger, nullable=False),
-    Column("local_version_runs", BigInteger, nullable=False),
+    *_key("day", *_OWNER, "software_id"),
+    *_figures(*_SOFTWARE),
+    _within_63_bits(*_USAGE[1:-1]),
     Index(None, "software_id", "day"),
+    sqlite_with_rowid=False,
+)
+
+# The sums of the days of a month, so that a year is read from twelve rows and not from 365. Months
+# are numbers since January 1970. Bit 0 of ``days`` is set if the first day has a row, and so on.
+# The keys are in the order in which reports group.
+usage_by_month = Table(
+    "usage_by_month",
+    metadata,
+    *_key("month", "user", "account", "cluster", "partition"),
+    *_figures(*_USAGE),
+    Column("days", BigInteger, nullable=False),
+    _within_63_bits(*_USAGE[1:]),
+    sqlite_with_rowid=False,
+)
+
+software_by_month = Table(
+    "software_by_month",
+    metadata,
+    *_key("month", "software_id", "user", "account", "cluster", "partition"),
+    *_figures(*_SOFTWARE),
+    Column("days", BigInteger, nullable=False),
+    _within_63_bits(*_USAGE[1:-1]),
     sqlite_with_rowid=False,
 )
 
@@ -391,6 +517,23 @@ checkpoints = Table(
     Column("name", Text, primary_key=True),
     Column("value", BigInteger, nullable=False),
     Column("text", Text),
+)
+
+# Work that failed and is not tried again by itself, so that it stops nothing else; see
+# jobsight.store.dead_letters.
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    # The kind of work, and what it was to be done for: "rollup" and the id of a run.
+    Column("kind", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    # The first and the last failure.
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("tries", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 # The last exported state of a run, so that only changes are exported again.

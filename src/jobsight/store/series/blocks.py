@@ -187,18 +187,20 @@ def join_chunks(transaction: Transaction, run_node_id: int, *, complete: bool) -
     rows = transaction.execute(statements.CHUNKS_UP_TO, replaced).fetchall()
     level = COMPLETE if complete else JOINED
     # In the order of arrival: of two values at one time the later one stays.
-    joined = [_chunk_row(run_node_id, level, block) for block in _join_in_groups(rows)]
+    data = (data for (data,) in rows)
+    joined = [_chunk_row(run_node_id, level, block) for block in join_in_groups(data)]
     transaction.execute(statements.DELETE_CHUNKS_UP_TO, replaced)
     transaction.execute_many(statements.INSERT_CHUNK, joined)
 
 
-def _join_in_groups(chunks: list[tuple[bytes]]) -> Iterator[SeriesBlock]:
+def join_in_groups(chunks: Iterable[bytes], max_values: int = MAX_VALUES) -> Iterator[SeriesBlock]:
+    """Decode chunks, and join neighbours up to a number of values."""
     waiting: list[SeriesBlock] = []
     rows = 0
     names: set[str] = set()
-    for times, columns in codec.decode_many(data for (data,) in chunks):
+    for times, columns in codec.decode_many(chunks):
         part = SeriesBlock(times, columns)
-        if waiting and (rows + len(part.times)) * len(names | part.columns.keys()) > MAX_VALUES:
+        if waiting and (rows + len(part.times)) * len(names | part.columns.keys()) > max_values:
             yield join(waiting)
             waiting, rows, names = [], 0, set()
         waiting.append(part)

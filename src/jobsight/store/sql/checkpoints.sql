@@ -10,5 +10,9 @@ SELECT name, value, text FROM checkpoints WHERE name LIKE :pattern ORDER BY name
 INSERT INTO checkpoints (name, value, text) VALUES (:name, :value, :text)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, text = excluded.text
 
+-- name: add_to_checkpoint
+INSERT INTO checkpoints (name, value, text) VALUES (:name, :value, :text)
+ON CONFLICT (name) DO UPDATE SET value = checkpoints.value + excluded.value
+
 -- name: remove_checkpoint
 DELETE FROM checkpoints WHERE name = :name

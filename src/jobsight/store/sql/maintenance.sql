@@ -34,6 +34,12 @@ DELETE FROM executables WHERE run_node_id = :id
 -- name: delete_steps
 DELETE FROM steps WHERE run_node_id = :id
 
+-- name: count_gpus
+SELECT count(*) FROM gpus WHERE run_node_id IN (:keys)
+
+-- name: delete_gpus
+DELETE FROM gpus WHERE run_node_id = :id
+
 -- name: unused_among_paths
 SELECT id FROM paths
 WHERE id IN (:keys) AND NOT EXISTS (SELECT 1 FROM executables WHERE path_id = paths.id)
@@ -50,6 +56,9 @@ DELETE FROM contributions WHERE run_id = :id AND NOT dropped
 
 -- name: delete_run_details
 DELETE FROM run_details WHERE run_id = :id
+
+-- name: delete_dead_letters
+DELETE FROM dead_letters WHERE kind = 'rollup' AND key = CAST(:id AS TEXT)
 
 -- name: delete_run
 DELETE FROM runs WHERE id = :id
@@ -69,6 +78,9 @@ INSERT INTO checkpoints (name, value) VALUES ('retention', 0) ON CONFLICT (name)
 
 -- name: claim_retention
 UPDATE checkpoints SET value = :now WHERE name = 'retention' AND value <= :before
+
+-- name: set_retention_failure
+UPDATE checkpoints SET text = :reason WHERE name = 'retention'
 
 -- Nodes of ended runs with chunks that were never joined, without downsampled series.
 -- name: unjoined_nodes
@@ -124,5 +136,25 @@ WHERE NOT dropped AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = contributio
 DELETE FROM contributions
 WHERE NOT dropped AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = contributions.run_id)
 
+-- name: count_orphaned_dead_letters
+SELECT count(*) FROM dead_letters WHERE kind = 'rollup'
+    AND NOT EXISTS (SELECT 1 FROM runs
+        WHERE runs.id = CASE WHEN kind = 'rollup' THEN CAST(key AS BIGINT) END)
+
+-- name: delete_orphaned_dead_letters
+DELETE FROM dead_letters WHERE kind = 'rollup'
+    AND NOT EXISTS (SELECT 1 FROM runs
+        WHERE runs.id = CASE WHEN kind = 'rollup' THEN CAST(key AS BIGINT) END)
+
 -- name: invalid_constraints
 SELECT conname FROM pg_constraint WHERE NOT convalidated
+
+-- Two queries: SQLite finds one of them by index, both together by reading all rows.
+-- name: range_of_runs
+SELECT (SELECT min(id) FROM runs), (SELECT max(id) FROM runs)
+
+-- name: find_statistics
+SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'
+
+-- name: statistics_of_runs
+SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs' AND idx = 'ix_runs_start_id'

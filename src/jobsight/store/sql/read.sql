@@ -1,7 +1,7 @@
 -- What reports, pages and the API query. Rows are read by column name.
 
 -- name: nodes_of_runs
-SELECT run_id, node, final, totals FROM run_nodes WHERE run_id IN (:keys) ORDER BY node
+SELECT run_id, final, totals FROM run_nodes WHERE run_id IN (:keys)
 
 -- name: nodes_of_run
 SELECT run_nodes.*, agents.clock_skew
@@ -9,6 +9,18 @@ FROM run_nodes
 LEFT JOIN agents ON agents.cluster = run_nodes.cluster AND agents.node = run_nodes.node
 WHERE run_nodes.run_id = :run_id
 ORDER BY run_nodes.node, run_nodes.birth
+
+-- All that a report of a run shows is newer if one of these differs. Figures of the nodes change
+-- together with the run.
+-- name: revision_of_run
+SELECT updated, changes, pruned, archived, open_nodes, "end", state,
+    (SELECT changed FROM run_details WHERE run_details.run_id = runs.id),
+    (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id),
+    (SELECT max(written) FROM run_nodes WHERE run_nodes.run_id = runs.id),
+    (SELECT sum(agents.clock_skew) FROM run_nodes
+        JOIN agents ON agents.cluster = run_nodes.cluster AND agents.node = run_nodes.node
+        WHERE run_nodes.run_id = runs.id)
+FROM runs WHERE id = :run_id
 
 -- name: details_of_run
 SELECT data FROM run_details WHERE run_id = :run_id
@@ -28,14 +40,14 @@ WHERE run_nodes.run_id = :run_id
 ORDER BY run_nodes.node, steps.first_seen, steps.step, run_nodes.birth
 
 -- name: chunks_of_run
-SELECT run_nodes.node, chunks.data
+SELECT run_nodes.node, chunks.id, length(chunks.data)
 FROM run_nodes
 JOIN chunks ON chunks.run_node_id = run_nodes.id
 WHERE run_nodes.run_id = :run_id AND chunks.last >= :since AND chunks.first <= :until
 ORDER BY run_nodes.node, chunks.id
 
 -- name: summaries_of_run
-SELECT run_nodes.node, chunks.id, chunks.summary
+SELECT run_nodes.node, chunks.id, length(chunks.data), chunks.summary
 FROM run_nodes
 JOIN chunks ON chunks.run_node_id = run_nodes.id
 WHERE run_nodes.run_id = :run_id

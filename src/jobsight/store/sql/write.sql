@@ -56,6 +56,9 @@ UPDATE contributions SET dropped = true WHERE run_id = :id
 -- name: delete_details_of_run
 DELETE FROM run_details WHERE run_id = :id
 
+-- name: delete_dead_letters_of_run
+DELETE FROM dead_letters WHERE kind = 'rollup' AND key = CAST(:id AS TEXT)
+
 -- name: delete_run
 DELETE FROM runs WHERE id = :id
 
@@ -78,8 +81,24 @@ SELECT wanted.cluster, wanted.job_id FROM wanted WHERE EXISTS (
 UPDATE run_nodes SET run_id = :run_id WHERE id = :id
 
 -- name: figures_of_run
-SELECT node, cpu_time, memory_used_peak, memory_peak, first_sample, last_sample FROM run_nodes
-WHERE run_id = :id
+SELECT node, cpu_time, memory_used_peak, memory_peak, final, first_sample, last_sample
+FROM run_nodes WHERE run_id = :id
+
+-- name: count_sightings_of_node
+SELECT count(*) FROM run_nodes WHERE run_id = :id AND node = :node
+
+-- name: count_rows_of_node
+SELECT (SELECT count(*) FROM executables WHERE run_node_id = :id)
+    + (SELECT count(*) FROM steps WHERE run_node_id = :id)
+
+-- name: count_sightings
+UPDATE runs SET
+    open_nodes = (
+        SELECT sum(CASE WHEN final THEN 0 ELSE 1 END) FROM run_nodes WHERE run_id = runs.id),
+    sightings = (SELECT nullif(count(*), 0) FROM run_nodes WHERE run_id = runs.id),
+    reporting_nodes = (
+        SELECT nullif(count(DISTINCT node), 0) FROM run_nodes WHERE run_id = runs.id)
+WHERE id = :id
 
 -- name: insert_chunk
 INSERT INTO chunks (run_node_id, first, last, rows, level, data, summary)
@@ -90,6 +109,11 @@ SELECT data FROM chunks WHERE run_node_id = :run_node_id AND level <= :level ORD
 
 -- name: delete_chunks_up_to
 DELETE FROM chunks WHERE run_node_id = :run_node_id AND level <= :level
+
+-- name: find_steps
+WITH wanted(run_node_id, step) AS (VALUES :keys)
+SELECT own.run_node_id, own.step FROM wanted CROSS JOIN steps AS own
+WHERE own.run_node_id = wanted.run_node_id AND own.step = wanted.step
 
 -- name: insert_path
 INSERT INTO paths (digest, path) VALUES (:digest, :path) ON CONFLICT (digest) DO NOTHING

@@ -19,10 +19,17 @@ from jobsight.model import JobTotals
 from jobsight.store.database import Database, Transaction
 from jobsight.store.read.external import ArchivedRun
 from jobsight.store.schema import statements
-from jobsight.store.schema.statements import INFO_NAMES, SUMMED_FIGURES, quoted
+from jobsight.store.schema.statements import (
+    GPU_NAMES,
+    INFO_NAMES,
+    PEAK_FIGURES,
+    SUMMED_FIGURES,
+    quoted,
+)
 from jobsight.store.schema.tables import checkpoints
 from jobsight.store.series import codec
 from jobsight.store.series.blocks import ARRIVED, SeriesBlock, join_chunks
+from jobsight.store.write.gpus import GpuSums, columns_of_gpu, gpu_from_columns
 from jobsight.util.locks import AlreadyRunning, LockFile
 
 #: The name of the record of a part in progress.
@@ -42,8 +49,16 @@ _SET_ARCHIVED: Final = """
 _encode = msgspec.msgpack.Encoder().encode
 _TOTALS: Final = tuple(name for name in JobTotals.__struct_fields__ if name != "time")
 _SEEN: Final = ("first_seen", "last_seen")
-_FIGURES: Final = ("path_known", "epoch", "sequence", *SUMMED_FIGURES, "peak_memory", *_SEEN)
-_SUMS: Final = ("provisional", "cpu_time", "memory_used_peak", "memory_peak", *_SEEN, "updated")
+_FIGURES: Final = (
+    *("path_known", "own_namespace", "epoch", "sequence"),
+    *(*SUMMED_FIGURES, *PEAK_FIGURES, *_SEEN),
+)
+#: Figures that an archive of an older release does not have.
+_ADDED: Final = frozenset(("gpu_time", "gpu_memory_peak"))
+_SUMS: Final = (
+    *("provisional", "cpu_time", "memory_used_peak", "memory_peak", *_SEEN, "updated"),
+    *GpuSums._fields,
+)
 _RUN: Final = (*INFO_NAMES, *_SUMS)
 _NODE: Final = ("node", "boot_id", "birth", "sluid", "restart_count", "epoch", "written", "final")
 _NODE_SUMS: Final = ("cpu_time", "memory_used_peak", "memory_peak", "first_sample", "last_sample")
@@ -160,6 +175,7 @@ def restore_run(
     nodes: Sequence[RestoredNode],
     executables: Sequence[Mapping[str, Any]],
     steps: Sequence[Mapping[str, Any]],
+    gpus: Sequence[Mapping[str, Any]],
     into: int | None = None,
 ) -> None:
     """Store a run of the archive, in addition to what the store has of it; rows as the archive has
@@ -176,7 +192,7 @@ def restore_run(
         transaction.execute_many(
             statements.UPSERT_EXECUTABLE,
             [
-                {name: use[name] for name in _FIGURES}
+                {name: (use[name] or 0) if name in _ADDED else use[name] for name in _FIGURES}
                 | {"run_node_id": node_ids[use["sighting"]], "path_id": path_ids[use["path"]]}
                 for use in executables
             ],
@@ -185,8 +201,16 @@ def restore_run(
             statements.UPSERT_STEP,
             [{**step, "run_node_id": node_ids[step["sighting"]]} for step in steps],
         )
+        transaction.execute_rows(
+            statements.UPSERT_GPU,
+            [
+                (node_ids[gpu["sighting"]], gpu["epoch"], gpu["sequence"], *_gpu_columns(gpu))
+                for gpu in gpus
+            ],
+        )
         for node in nodes:
             _restore_series(transaction, node_ids[node.row["sighting"]], node.series)
+        transaction.execute(statements.COUNT_SIGHTINGS, {"id": run_id})
         transaction.execute(_CLEAR_PRUNED, {"id": run_id})
 
 
@@ -227,6 +251,15 @@ def _node_id(transaction: Transaction, cluster: str, run_id: int, row: Mapping[s
         transaction.execute(_INSERT_NODE, values)
         found = transaction.execute(_FIND_NODE, key).fetchone()
     return int(found[0])
+
+
+def _gpu_columns(row: Mapping[str, Any]) -> list[Any]:
+    """The columns of a GPU; its documents are JSON in the archive."""
+    values = [row[name] for name in GPU_NAMES]
+    for index, name in enumerate(GPU_NAMES):
+        if name in ("throttled_time", "faults", "coverage") and values[index] is not None:
+            values[index] = _encode(msgspec.json.decode(values[index]))
+    return columns_of_gpu(gpu_from_columns(values))
 
 
 def _path_ids(transaction: Transaction, paths: Iterable[bytes]) -> dict[bytes, int]:

@@ -12,11 +12,12 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series, Sighting
 from jobsight.store.database import Database, Transaction
 from jobsight.store.schema import statements
+from jobsight.store.write.excess import count_excess
 from jobsight.store.write.parts import PackedSeries, Parts, PartStamp
 from jobsight.store.write.runs import RunWriter
 from jobsight.store.write.validation import check
@@ -29,17 +30,26 @@ _SKEW_LIFETIME = 3600 * SECOND
 _Result = TypeVar("_Result")
 
 
+class Written(NamedTuple):
+    """The outcome of a batch that is stored."""
+
+    #: False if it had been stored before.
+    new: bool
+    #: A sentence for each value of it that is out of bounds and was not stored.
+    left_out: tuple[str, ...] = ()
+
+
 def write(database: Database, batch: Batch, received: int | None = None) -> bool:
     """Store a batch; False if it is stored already."""
     store = _prepare(batch, received)
     with database.write() as transaction:
-        return store(transaction)
+        return store(transaction).new
 
 
-def write_all(database: Database, batches: Sequence[Batch]) -> list[bool | Exception]:
-    """Store several batches; the outcomes are what :func:`write` returns or raises for each."""
-    outcomes: list[bool | Exception] = [False] * len(batches)
-    prepared: dict[int, Callable[[Transaction], bool]] = {}
+def write_all(database: Database, batches: Sequence[Batch]) -> list[Written | Exception]:
+    """Store several batches; the outcome of each, or what :func:`write` raises for it."""
+    outcomes: list[Written | Exception] = [Written(False)] * len(batches)
+    prepared: dict[int, Callable[[Transaction], Written]] = {}
     for index, batch in enumerate(batches):
         try:
             prepared[index] = _prepare(batch)
@@ -77,23 +87,27 @@ def commit_all(
     return outcomes
 
 
-def _prepare(batch: Batch, received: int | None = None) -> Callable[[Transaction], bool]:
+def _prepare(batch: Batch, received: int | None = None) -> Callable[[Transaction], Written]:
     """Validate and encode a batch; the result stores it within a transaction."""
-    check(batch)
+    left_out = check(batch)
     now = time.time_ns() if received is None else received
     packed = _pack([part.series for part in batch.parts])
-    return lambda transaction: _store(transaction, batch, packed, now)
+    return lambda transaction: _store(transaction, batch, packed, now, left_out)
 
 
 def _store(
-    transaction: Transaction, batch: Batch, packed: list[PackedSeries | None], received: int
-) -> bool:
+    transaction: Transaction,
+    batch: Batch,
+    packed: list[PackedSeries | None],
+    received: int,
+    left_out: Sequence[str],
+) -> Written:
     if not record_sequence(transaction, batch, received):
-        return False
+        return Written(False)
     lock_jobs(transaction, batch.cluster, batch.jobs, batch.parts)
     stamp = PartStamp(batch.cluster, batch.written, received, batch.sequence)
-    store_parts(transaction, stamp, batch.jobs, batch.parts, packed)
-    return True
+    beyond = store_parts(transaction, stamp, batch.jobs, batch.parts, packed)
+    return Written(True, (*left_out, *beyond))
 
 
 def lock_jobs(
@@ -111,17 +125,23 @@ def store_parts(
     parts: Sequence[JobPart],
     packed: Sequence[PackedSeries | None],
     completions: Iterable[tuple[Sighting, JobInfo]] = (),
-) -> None:
+) -> Sequence[str]:
     """Store job records, then parts with their packed series. The jobs must be locked.
 
-    ``completions`` are records without a start, each with the sighting that finds its run.
+    ``completions`` are records without a start, each with the sighting that finds its run. Returns
+    a sentence for each part of which something is left out, because the run has too much of it.
     """
     run_writer = RunWriter(transaction, stamp.received)
     run_writer.record_all(jobs)
     for sighting, info in completions:
         run_writer.complete(sighting, info)
     path_ids = _path_ids(transaction, parts)
-    Parts(transaction, run_writer, stamp).store(parts, packed, path_ids)
+    stored = Parts(transaction, run_writer, stamp)
+    stored.store(parts, packed, path_ids)
+    if stored.left_out:
+        # Last: writers of other jobs wait for this row.
+        count_excess(transaction, stamp.cluster, stored.left_out, stored.sentences[0])
+    return stored.sentences
 
 
 def _pack(series: list[Series | None]) -> list[PackedSeries | None]:

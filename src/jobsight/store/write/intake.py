@@ -13,7 +13,7 @@ from typing import Self
 from jobsight.model import SECOND, Batch, JobInfo, JobPart, Sighting
 from jobsight.store.database import Database, Transaction, open_database
 from jobsight.store.schema import create, statements
-from jobsight.store.write.batch import lock_jobs, store_parts, write, write_all
+from jobsight.store.write.batch import Written, lock_jobs, store_parts, write, write_all
 from jobsight.store.write.parts import PartStamp
 from jobsight.store.write.validation import check_jobs
 
@@ -54,8 +54,8 @@ class Intake:
         """Store a batch durably and atomically; False if it had been stored before."""
         return write(self.database, batch, received)
 
-    def write_all(self, batches: Sequence[Batch]) -> list[bool | Exception]:
-        """Store several batches with few commits; each gives what :meth:`write` does."""
+    def write_all(self, batches: Sequence[Batch]) -> list[Written | Exception]:
+        """Store several batches with few commits; the outcome of each, or its error."""
         return write_all(self.database, batches)
 
     def record_finished(

@@ -2,11 +2,19 @@
 
 The rows of all nodes are read with one query, changed in memory and written once, so that a batch
 takes few statements however many parts it has.
+
+The figures of an executable are cumulative within an agent epoch. A part may carry some of the rows
+only: a row that it does not carry keeps its last figures, and one that is as it is stored is not
+written again.
+
+A node chooses how much it sends of a run over time, so what is stored of each is bounded
+(:mod:`jobsight.store.write.bounds`). What a part adds beyond is left out alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from operator import attrgetter
@@ -17,7 +25,19 @@ import msgspec
 from jobsight.model import Coverage, JobPart, JobTotals, Sighting
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
-from jobsight.store.schema.statements import NODE_FIGURES, SIGHTING_KEY, RunSums
+from jobsight.store.schema.statements import (
+    EXECUTABLE_KEY,
+    NODE_FIGURES,
+    SIGHTING_KEY,
+    RunSums,
+)
+from jobsight.store.write.bounds import (
+    MAX_ROWS,
+    MAX_SERIES_VALUES,
+    MAX_SIGHTINGS,
+    MAX_SIGHTINGS_OF_NODE,
+)
+from jobsight.store.write.gpus import GpuSums, NodeGpus
 from jobsight.store.write.runs import RunWriter, total
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -29,6 +49,14 @@ _PEAKS = frozenset(("memory_peak", "memory_used_peak", "swap_peak"))
 #: Chunks of a node that are joined into one. Each value is then rewritten twice, and the time
 #: series of a running job are read from few chunks.
 MAX_OPEN_CHUNKS = 64
+
+#: A part with at least this many executables is compared with what is stored before it is written
+#: to PostgreSQL, which locks each row of an upsert and writes the lock, changed or not.
+_COMPARED_ROWS = 16
+_KEY_LENGTH = len(EXECUTABLE_KEY)
+
+#: A row of ``executables`` or ``steps``.
+_Row: TypeAlias = tuple[Any, ...]
 
 #: The values of SIGHTING_KEY.
 _Key: TypeAlias = tuple[int, str, str, int]
@@ -65,17 +93,24 @@ class _Node(msgspec.Struct, kw_only=True):
     last_sample: int | None = None
     final: bool = False
     open_chunks: int = 0
+    stored_values: int = 0
+    stored_rows: int = 0
     #: None leaves the stored one.
     coverage: bytes | None = None
     compact: bool = False
+    #: The sums of the run do not include it yet.
+    new: bool = False
 
-    def figures(self) -> tuple[int | None, int | None, int | None]:
-        return self.cpu_time, self.memory_used_peak, self.memory_peak
+    def figures(self) -> tuple[int | None, ...]:
+        """The figures that are summed, in the order of RunSums."""
+        figures = self.cpu_time, self.memory_used_peak, self.memory_peak
+        return (*figures, None, None, None) if self.new else (*figures, int(not self.final), 1, 1)
 
     def merge(
         self, part: JobPart, series: PackedSeries | None, coverage: bytes, written: int
     ) -> None:
         """Merge a part of a batch that was written at this time."""
+        self.new = False
         if self.written <= written:
             self.epoch, self.written = part.epoch, written
             if part.coverage:
@@ -120,10 +155,8 @@ class _Run(msgspec.Struct):
         """Merge what a part changed in the figures of its node."""
         sums = self.sums
         if before != after:
-            cpu_time, memory_used_peak, memory_peak = map(_replace_in_sum, sums, before, after)
-            sums = sums._replace(
-                cpu_time=cpu_time, memory_used_peak=memory_used_peak, memory_peak=memory_peak
-            )
+            replaced = map(_replace_in_sum, sums, before, after)
+            sums = RunSums(*replaced, *sums[len(after) :])
         if series is not None:
             sums = sums._replace(
                 first_seen=_min(sums.first_seen, series.first),
@@ -131,6 +164,16 @@ class _Run(msgspec.Struct):
             )
         self.changed |= before != after or series is not None
         self.sums = sums
+
+    def merge_gpus(self, before: GpuSums, after: GpuSums) -> None:
+        """Merge what a part changed in the GPUs of its node."""
+        sums = self.sums
+        changes = {
+            name: _replace_in_sum(getattr(sums, name), old, new)
+            for name, old, new in zip(GpuSums._fields, before, after, strict=True)
+        }
+        self.sums = sums._replace(**changes)
+        self.changed = True
 
 
 class PartStamp(NamedTuple):
@@ -155,8 +198,17 @@ class Parts:
         self._runs: dict[int, _Run] = {}
         #: Sightings that the store has not seen before, by the key of their node.
         self._new: dict[_Key, Sighting] = {}
-        #: Run and node of those.
-        self._new_nodes: set[tuple[int, str]] = set()
+        #: Run and node of those, and how many there are.
+        self._new_nodes: Counter[tuple[int, str]] = Counter()
+        #: Rows that wait to be written.
+        self._executables: list[_Row] = []
+        self._steps: list[_Row] = []
+        #: A sentence for each kind of data of a part that is beyond a bound, and how many rows and
+        #: values that are in all.
+        self.sentences: list[str] = []
+        self.left_out = 0
+        #: Those of the nodes whose parts have GPUs, by the id of the node.
+        self._gpus: dict[int, NodeGpus] = {}
         #: The coverage that was encoded last.
         self._packed_coverage: tuple[dict[str, Coverage] | None, bytes] = (None, b"")
 
@@ -168,11 +220,14 @@ class Parts:
     ) -> None:
         """Write the parts to the tables."""
         chunks: list[tuple[Any, ...]] = []
-        executables: list[tuple[Any, ...]] = []
-        steps: list[tuple[Any, ...]] = []
         self._find_nodes(parts)
+        self._find_gpus(parts)
         for part, series in zip(parts, packed, strict=True):
             node = self._node(part)
+            if node is None:
+                continue
+            if series is not None and not self._admits_series(node, part):
+                series = None
             before = node.figures()
             node.merge(part, series, self._coverage(part), self._stamp.written)
             run = self._runs[node.run_id]
@@ -182,13 +237,19 @@ class Parts:
             if series is not None:
                 chunks.append((node.id, *series, None))
             if part.executables:
-                executables += self._executables(node, part, paths)
-            steps += [(node.id, *msgspec.structs.astuple(use)) for use in part.steps]
+                self._add_executables(node, part, paths)
+            if part.steps:
+                rows = [(node.id, *msgspec.structs.astuple(use)) for use in part.steps]
+                self._steps += self._limit_rows(node, part, rows, _STEPS)
+            if part.gpus:
+                self._merge_gpus(node, run, part)
         written = self._run_writer.flush({id: run.sums for id, run in self._runs.items()})
         self._write_nodes()
         self._transaction.execute_rows(statements.INSERT_CHUNK, chunks)
-        self._transaction.execute_rows(statements.UPSERT_EXECUTABLE, executables)
-        self._transaction.execute_rows(statements.UPSERT_STEP, steps)
+        self._transaction.execute_rows(statements.UPSERT_EXECUTABLE, self._executables)
+        self._transaction.execute_rows(statements.UPSERT_STEP, self._steps)
+        gpus = [(id, *row) for id, own in self._gpus.items() for row in own.changed_rows()]
+        self._transaction.execute_rows(statements.UPSERT_GPU, gpus)
         self._finish(written)
 
     def _write_nodes(self) -> None:
@@ -242,13 +303,28 @@ class Parts:
             *sums, has_other_sighting = row[_SUMS_START:]
             self._add_run(node.run_id, RunSums(*sums), has_other_sighting)
 
+    def _find_gpus(self, parts: Sequence[JobPart]) -> None:
+        keys = {_key(part.sighting) for part in parts if part.gpus} & self._nodes.keys()
+        ids = [self._nodes[key].id for key in keys]
+        self._gpus = {id: NodeGpus() for id in ids}
+        rows = self._transaction.look_up(statements.FIND_GPUS, [(id,) for id in ids])
+        for id, epoch, sequence, *columns in rows:
+            self._gpus[id].add_stored(epoch, sequence, columns)
+
+    def _merge_gpus(self, node: _Node, run: _Run, part: JobPart) -> None:
+        gpus = self._gpus.setdefault(node.id, NodeGpus())
+        before = gpus.sums()
+        gpus.merge(part.gpus, _epoch_number(part.epoch), self._stamp.sequence)
+        run.merge_gpus(before, gpus.sums())
+
     def _add_run(self, run_id: int, sums: RunSums, has_other_sighting: object) -> None:
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _Run(run_id, sums)
         run.needs_recount |= bool(has_other_sighting)
 
-    def _node(self, part: JobPart) -> _Node:
+    def _node(self, part: JobPart) -> _Node | None:
+        """The node of a part; None for a new sighting beyond the bounds."""
         key = _key(part.sighting)
         if key not in self._nodes:
             run_id, new_run = self._run_writer.match(part.sighting)
@@ -259,18 +335,52 @@ class Parts:
                 run = {"id": run_id, "node": node}
                 row = self._transaction.execute(statements.SUMS_OF_RUN, run).fetchone()
                 *sums, has_other_sighting = row
-            self._add_run(
-                run_id, RunSums(*sums), has_other_sighting or (run_id, node) in self._new_nodes
-            )
-            self._new_nodes.add((run_id, node))
+            has_other_sighting = has_other_sighting or (run_id, node) in self._new_nodes
+            self._add_run(run_id, RunSums(*sums), has_other_sighting)
+            if not self._admits_sighting(run_id, part.sighting, has_other_sighting):
+                return None
+            self._new_nodes[run_id, node] += 1
             self._new[key] = part.sighting
             self._nodes[key] = _Node(
                 id=self._transaction.new_id("run_nodes"),
                 run_id=run_id,
                 epoch=part.epoch,
                 written=self._stamp.written,
+                new=True,
             )
         return self._nodes[key]
+
+    def _admits_sighting(self, run_id: int, sighting: Sighting, has_others: object) -> bool:
+        known = self._runs[run_id].sums.sightings or 0
+        of_node = 0
+        if has_others:
+            place = {"id": run_id, "node": sighting.node}
+            counted = self._transaction.execute(statements.COUNT_SIGHTINGS_OF_NODE, place)
+            of_node = counted.fetchone()[0] + self._new_nodes[run_id, sighting.node]
+        if known < MAX_SIGHTINGS and of_node < MAX_SIGHTINGS_OF_NODE:
+            return True
+        self._leave_out(
+            sighting,
+            1,
+            f"is a new sighting beyond {MAX_SIGHTINGS:,} of its run or "
+            f"{MAX_SIGHTINGS_OF_NODE:,} of its node",
+        )
+        return False
+
+    def _admits_series(self, node: _Node, part: JobPart) -> bool:
+        assert part.series is not None
+        values = len(part.series) * (1 + len(part.series.columns))
+        if node.stored_values + values > MAX_SERIES_VALUES:
+            self._leave_out(
+                part.sighting, values, f"has time series of more than {MAX_SERIES_VALUES:,} values"
+            )
+            return False
+        node.stored_values += values
+        return True
+
+    def _leave_out(self, sighting: Sighting, count: int, reason: str) -> None:
+        self.left_out += count
+        self.sentences.append(f"job {sighting.job_id} on {sighting.node} {reason}")
 
     def _coverage(self, part: JobPart) -> bytes:
         # Thousands of imported records share one.
@@ -278,13 +388,80 @@ class Parts:
             self._packed_coverage = part.coverage, _encode(part.coverage)
         return self._packed_coverage[1]
 
-    def _executables(
-        self, node: _Node, part: JobPart, paths: Mapping[bytes, int]
-    ) -> list[tuple[Any, ...]]:
-        key = (node.id, _epoch_number(part.epoch), self._stamp.sequence)
+    def _add_executables(self, node: _Node, part: JobPart, paths: Mapping[bytes, int]) -> None:
+        epoch, sequence = _epoch_number(part.epoch), self._stamp.sequence
+        rows = []
+        for use in part.executables:
+            path, path_known, *figures = msgspec.structs.astuple(use)
+            rows.append((node.id, paths[path], path_known, epoch, sequence, *figures))
+        if self._transaction.postgresql and len(rows) >= _COMPARED_ROWS and not node.new:
+            rows = self._changed(rows)
+        self._executables += self._limit_rows(node, part, rows, _EXECUTABLES)
+
+    def _changed(self, rows: Sequence[_Row]) -> list[_Row]:
+        """The rows whose figures are not the stored ones."""
+        keys = [row[:_KEY_LENGTH] for row in rows]
+        found = self._transaction.look_up(statements.FIND_EXECUTABLES, keys)
+        # After the key comes the sequence, then the figures.
+        stored = {tuple(row[:_KEY_LENGTH]): tuple(row[_KEY_LENGTH + 1 :]) for row in found}
         return [
-            (*key, paths[use.path], *msgspec.structs.astuple(use)[1:]) for use in part.executables
+            row
+            for key, row in zip(keys, rows, strict=True)
+            if stored.get(key) != row[_KEY_LENGTH + 1 :]
         ]
+
+    def _limit_rows(
+        self, node: _Node, part: JobPart, rows: list[_Row], table: _Table
+    ) -> list[_Row]:
+        """The rows up to the bound of the node. Rows are only counted exactly near the bound:
+        before, a row that is written again counts again."""
+        node.stored_rows += len(rows)
+        if node.stored_rows <= MAX_ROWS:
+            return rows
+        keys = {table.key(row) for row in rows}
+        waiting = {
+            (each, each.key(row))
+            for each, some in ((_EXECUTABLES, self._executables), (_STEPS, self._steps))
+            for row in some
+            if row[0] == node.id
+        }
+        (count,) = self._transaction.execute(
+            statements.COUNT_ROWS_OF_NODE, {"id": node.id}
+        ).fetchone()
+        # Rows that wait may be stored as well; they then count twice until the next batch.
+        count += len(waiting)
+        found = self._transaction.look_up(table.find, list(keys))
+        known = {table.key(tuple(row)) for row in found}
+        known |= {key for each, key in waiting if each is table}
+        kept: dict[_Row, _Row] = {}
+        for row in rows:
+            key = table.key(row)
+            if key in known or key in kept or count < MAX_ROWS:
+                count += key not in known and key not in kept
+                kept[key] = row
+        node.stored_rows = count
+        if len(kept) < len(keys):
+            self._leave_out(
+                part.sighting,
+                len(keys) - len(kept),
+                f"has more than {MAX_ROWS:,} executables and steps",
+            )
+        return list(kept.values())
+
+
+class _Table(NamedTuple):
+    """How to find stored rows of a table by their keys."""
+
+    name: str
+    key_length: int
+    find: str
+
+    def key(self, row: _Row) -> _Row:
+        return row[: self.key_length]
+
+
+_EXECUTABLES = _Table("executables", _KEY_LENGTH, statements.FIND_EXECUTABLES)
+_STEPS = _Table("steps", 2, statements.FIND_STEPS)
 
 
 @lru_cache(maxsize=4096)

@@ -19,9 +19,13 @@ from jobsight.model import SECOND, JobInfo, Sighting, merge_job_info
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
 from jobsight.store.schema.statements import RunSums
+from jobsight.store.write.precedence import (
+    SIGHTED,
+    complete_run_info,
+    fill_run_info,
+    merge_run_info,
+)
 
-#: The source of a run that only nodes have reported.
-SIGHTED = "sighting"
 #: Sums of figures saturate here instead of overflowing.
 HIGHEST = 2**63 - 1
 
@@ -152,11 +156,13 @@ class RunWriter:
     def sum_up(self, run_id: int) -> None:
         """Compute the figures of a run from all its nodes."""
         nodes: dict[str, list[Any]] = {}
+        open_nodes: int | None = None
         first: list[int] = []
         last: list[int] = []
         figures = self._transaction.execute(statements.FIGURES_OF_RUN, {"id": run_id}).fetchall()
-        for node, *values, first_sample, last_sample in figures:
+        for node, *values, final, first_sample, last_sample in figures:
             nodes.setdefault(node, []).append(values)
+            open_nodes = (open_nodes or 0) + (not final)
             if first_sample is not None:
                 first.append(first_sample)
                 last.append(last_sample)
@@ -164,12 +170,20 @@ class RunWriter:
         cpu_time, memory_used_peak, memory_peak = (
             total([figures[index] for figures in by_node]) for index in range(3)
         )
+        # Imported late: that module takes sums from here.
+        from jobsight.store.write.gpus import sum_rows
+
+        gpus = self._transaction.execute(statements.GPUS_OF_RUN, {"id": run_id}).fetchall()
         sums = RunSums(
             cpu_time=cpu_time,
             memory_used_peak=memory_used_peak,
             memory_peak=memory_peak,
+            open_nodes=open_nodes,
+            sightings=len(figures) or None,
+            reporting_nodes=len(nodes) or None,
             first_seen=min(first, default=None),
             last_seen=max(last, default=None),
+            **sum_rows(gpus)._asdict(),
         )
         self._transaction.execute(
             statements.UPDATE_SUMS, {"id": run_id, "updated": self._now, **sums._asdict()}
@@ -450,31 +464,6 @@ def _run_without_start(fitting: Sequence[RunRow], info: JobInfo) -> RunRow | Non
 def is_pending_run(row: RunRow, info: JobInfo) -> bool:
     """Whether a provisional run without nodes is the one whose start ``info`` reports."""
     return row.provisional and row.info.end is None and not _contradict(row.info, info)
-
-
-def merge_run_info(stored: JobInfo, arriving: JobInfo) -> JobInfo:
-    """Merge a record that arrives into what is stored of its run."""
-    # A late record of a run that has ended completes it, but does not make it run again.
-    late = stored.end is not None and arriving.end is None
-    return merge_job_info(stored, arriving, "fill" if late else "overwrite")
-
-
-def complete_run_info(stored: JobInfo, other: JobInfo) -> JobInfo:
-    """Fill what is unknown of a run from another record of it."""
-    merged = merge_job_info(stored, other, "fill")
-    if stored.source == other.source and stored.end is not None and other.end is not None:
-        # Records of several nodes: the run ends on the last.
-        merged.end = max(stored.end, other.end)
-    return merged
-
-
-def fill_run_info(stored: JobInfo, arriving: JobInfo) -> JobInfo:
-    """Add to what is stored of a run what is not known of it."""
-    merged = merge_job_info(stored, arriving, "fill")
-    if stored.exit_code is not None or stored.exit_signal is not None:
-        # Code and signal belong together.
-        merged.exit_code, merged.exit_signal = stored.exit_code, stored.exit_signal
-    return merged
 
 
 def _contradict(info: JobInfo, other: JobInfo | Sighting) -> bool:

@@ -20,6 +20,7 @@ from jobsight.store.schema.statements import INFO_NAMES
 from jobsight.store.snapshot import complete, pack, unpack_fields
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
+from jobsight.store.write.gpus import GpuSums
 from jobsight.store.write.runs import RunWriter, info_from_columns
 from jobsight.store.write.validation import BatchError, check_info
 from jobsight.util.batching import batched
@@ -64,6 +65,7 @@ class ReportedRun(NamedTuple):
     cpu_time: int | None
     memory_used_peak: int | None
     memory_peak: int | None
+    gpus: GpuSums
     #: To be read by :func:`jobsight.store.snapshot.unpack`.
     details: bytes
 
@@ -211,5 +213,6 @@ def _reported(row: Mapping[str, Any]) -> ReportedRun:
         cpu_time=row["cpu_time"],
         memory_used_peak=row["memory_used_peak"],
         memory_peak=row["memory_peak"],
+        gpus=GpuSums(*(row[name] for name in GpuSums._fields)),
         details=row["details"],
     )

@@ -23,7 +23,7 @@ _NODES_OF_PATH: Final = """
     ORDER BY executables.run_node_id LIMIT :limit
 """
 _TRY_LOCK_RUN: Final = "SELECT id FROM runs WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED"
-_SET_STALE: Final = "UPDATE runs SET stale = true WHERE id = :id AND NOT stale"
+_SET_STALE: Final = "UPDATE runs SET stale = true, changes = changes + 1 WHERE id = :id"
 
 
 class SoftwareIds:

@@ -1,16 +1,23 @@
-"""What a batch must be before any of it is stored."""
+"""What a batch must be before any of it is stored.
+
+A batch that is broken or forged is refused as a whole: no agent sends one. A value that is out of
+the bounds of :mod:`jobsight.store.write.bounds` is left out alone, because users choose names, and
+one of them must not suppress the figures of all jobs of a node.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final, TypeAlias
 
 import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.model import (
     MAX_JOB_ID,
+    SECOND,
     Batch,
     ExecutableUse,
     JobInfo,
@@ -20,6 +27,19 @@ from jobsight.model import (
     Sighting,
     StepUse,
 )
+from jobsight.store.write.bounds import (
+    MAX_AGE,
+    MAX_GROUP,
+    MAX_GROUPS,
+    MAX_METRIC,
+    MAX_NAME,
+    MAX_PATH,
+    MAX_STEP,
+    Excess,
+    has_usual_figures,
+    limit_info,
+    limit_part,
+)
 from jobsight.transport.wire import Layout, Table
 
 #: Times outside 1990 to 2200 are a broken clock or a wrong unit.
@@ -27,103 +47,166 @@ EARLIEST = 631_152_000 * 10**9
 LATEST = 7_258_118_400 * 10**9
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_MAX_PATH = 64 * 1024
-_MAX_STEP = 64
 _LEAST, _MOST = -(2**63), 2**63 - 1
+
+#: The first and the last time that are allowed, both between 1990 and 2200.
+Window: TypeAlias = tuple[int, int]
+EVER: Final[Window] = (EARLIEST, LATEST - 1)
 
 
 class BatchError(JobsightError, ValueError):
     """A batch that cannot be stored; the text says what is wrong with it."""
 
 
-def check(batch: Batch) -> None:
-    """Raise :class:`BatchError` for the first thing that is wrong."""
-    check_name("node", batch.node, 255)
-    check_name("spool", batch.spool, 255)
-    check_name("version of the agent", batch.agent, 255)
+def check(batch: Batch) -> list[str]:
+    """Raise :class:`BatchError` for a batch that is refused; else leave out of it what is out of
+    bounds, and return a sentence for each value that was left out."""
+    check_name("node", batch.node)
+    check_name("spool", batch.spool)
+    check_name("version of the agent", batch.agent)
     # There must be room for the number that follows it.
     _number("sequence", batch.sequence, least=0, most=_MOST - 1)
     _time("the time of the batch", batch.written)
-    check_jobs(batch.cluster, batch.jobs, batch.parts)
+    check_name("cluster", batch.cluster)
+    window = max(batch.written - MAX_AGE, EARLIEST), min(batch.written + MAX_AGE, LATEST - 1)
+    left_out: list[str] = []
+    for index, info in enumerate(batch.jobs):
+        limited, excesses = limit_info(info)
+        _check_info(limited, batch.cluster, window)
+        batch.jobs[index] = limited
+        left_out += _sentences(excesses, limited)
+    for part in batch.parts:
+        _check_part(part, batch.cluster, window)
+        if not has_usual_figures(part):
+            _check_figures(part)
+            left_out += _sentences(limit_part(part), part.sighting)
+    return left_out
 
 
 def check_jobs(cluster: str, jobs: Iterable[JobInfo], parts: Iterable[JobPart]) -> None:
     """Raise :class:`BatchError` for the first job record or part that cannot be stored."""
-    check_name("cluster", cluster, 255)
+    check_name("cluster", cluster)
     for info in jobs:
         check_info(info, cluster)
     for part in parts:
         _check_part(part, cluster)
+        if not has_usual_figures(part):
+            _check_figures(part)
+            _refuse(limit_part(part), part.sighting)
 
 
 def check_info(info: JobInfo, cluster: str) -> None:
-    """The same for what a batch of this cluster says of a run."""
+    """The same for what a record of this cluster says of a run."""
+    _refuse(limit_info(info)[1], info)
+    _check_info(info, cluster)
+
+
+def _check_info(info: JobInfo, cluster: str, window: Window = EVER) -> None:
     _same_cluster(info.cluster, cluster)
     _number("job id", info.job_id, least=0, most=MAX_JOB_ID)
+    check_name("source", info.source, of=info)
     for field in ("submit", "start", "end"):
         time = getattr(info, field)
         if time is not None:
             _time(f"the {field}", time, info)
-    _numbers(info, info)
-    for node in info.nodes or ():
-        check_name("node", node, 255, info)
-    for resource, amount in (info.tres or {}).items():
-        check_name("resource", resource, 255, info)
+    if info.start is not None:
+        _near("the start", info.start, window, info)
+        if info.end is not None and window is not EVER:
+            _near("the end", info.end, (EARLIEST, info.start + MAX_AGE), info)
+    nodes, tres = info.nodes or (), info.tres or {}
+    if not _have_passed((*nodes, *tres), MAX_NAME):
+        for node in nodes:
+            check_name("node", node, of=info)
+        for resource in tres:
+            check_name("resource", resource, of=info)
+    for amount in tres.values():
         _number("amount of a resource", amount, of=info)
 
 
-def _check_part(part: JobPart, cluster: str) -> None:
+def _sentences(excesses: Iterable[Excess], of: JobInfo | Sighting) -> list[str]:
+    return [f"{excess.field}{_of(of)} {excess.reason}" for excess in excesses]
+
+
+def _refuse(excesses: Iterable[Excess], of: JobInfo | Sighting) -> None:
+    for sentence in _sentences(excesses, of):
+        raise BatchError(f"the {sentence}")
+
+
+def _check_part(part: JobPart, cluster: str, window: Window = EVER) -> None:
     sighting: Sighting = part.sighting
     _same_cluster(sighting.cluster, cluster)
-    # Not necessarily the node of the batch: several slurmd may run on one machine.
-    check_name("node", sighting.node, 255)
     _number("job id", sighting.job_id, least=0, most=MAX_JOB_ID)
-    check_name("boot id", sighting.boot_id, 255, sighting)
-    check_name("epoch", part.epoch, 255, sighting)
-    _time("the creation time", sighting.birth, sighting)
+    if not _have_passed((sighting.node, sighting.boot_id, part.epoch), MAX_NAME):
+        # Not necessarily the node of the batch: several slurmd may run on one machine.
+        check_name("node", sighting.node)
+        check_name("boot id", sighting.boot_id, of=sighting)
+        check_name("epoch", part.epoch, of=sighting)
+    if not window[0] <= sighting.birth <= window[1]:
+        _time("the creation time", sighting.birth, sighting)
+        _near("the creation time", sighting.birth, window, sighting)
     if sighting.sluid is not None:
-        check_name("SLUID", sighting.sluid, 255, sighting)
+        check_name("SLUID", sighting.sluid, of=sighting)
     if sighting.restart_count is not None:
         _number("restart count", sighting.restart_count, of=sighting)
     if part.series is not None:
-        _check_series(part.series, sighting)
+        _check_series(part.series, sighting, window)
     if part.totals is not None:
         _time("the time of the totals", part.totals.time, sighting)
-        _numbers(part.totals, sighting)
-    for group in part.coverage:
-        check_name("group of a coverage", group, 128, sighting)
-    if part.executables:
-        _check_uses(part.executables, sighting)
+        check_name("source of the CPU time", part.totals.cpu_source, of=sighting)
+    if len(part.coverage) > MAX_GROUPS:
+        raise BatchError(
+            f"the coverage{_of(sighting)} has {len(part.coverage)} groups; {MAX_GROUPS} are allowed"
+        )
+    if not _have_passed(tuple(part.coverage), MAX_GROUP):
+        for group in part.coverage:
+            check_name("group of a coverage", group, MAX_GROUP, sighting)
+    for use in part.executables:
+        if not 0 < len(use.path) <= MAX_PATH:
+            raise BatchError(
+                f"a path of an executable{_of(sighting)} has {len(use.path)} bytes; 1 to "
+                f"{MAX_PATH} are allowed"
+            )
     for step in part.steps:
         _check_step(step, sighting)
+
+
+def _check_figures(part: JobPart) -> None:
+    """Refuse numbers that no table can hold."""
+    if part.totals is not None:
+        _numbers(part.totals, part.sighting)
+    for use in part.executables:
+        _numbers(use, part.sighting)
+    for step in part.steps:
+        _numbers(step, part.sighting)
 
 
 def _check_step(use: StepUse, of: Sighting) -> None:
     # A job that has no steps of its own may be one without a name.
     if use.step:
-        check_name("step", use.step, _MAX_STEP, of)
+        check_name("step", use.step, MAX_STEP, of)
     for time in (use.first_seen, use.last_seen):
         if time:
             _time("the time of a step", time, of)
-    _numbers(use, of)
 
 
-def _check_series(series: Series, of: Sighting) -> None:
+def _check_series(series: Series, of: Sighting, window: Window) -> None:
     if isinstance(series.columns, Table):
         # Types and lengths are what they are by its making.
         for name in _strange_names(series.columns.layout):
-            check_name("metric", name, 128, of)
+            check_name("metric", name, MAX_METRIC, of)
     else:
         _check_columns(series, of)
     if len(series):
-        _time("the time of a sample", int(min(series.times)), of)
-        _time("the time of a sample", int(max(series.times)), of)
+        for time in (min(series.times), max(series.times)):
+            if not window[0] <= time <= window[1]:
+                _time("the time of a sample", int(time), of)
+                _near("the time of a sample", int(time), window, of)
 
 
 def _check_columns(series: Series, of: Sighting) -> None:
     _kind("the times", series.times, "q", of)
     for name, column in series.columns.items():
-        check_name("metric", name, 128, of)
+        check_name("metric", name, MAX_METRIC, of)
         _kind(f"the metric {name}", column, "qd", of)
         if len(column) != len(series):
             raise BatchError(
@@ -133,7 +216,7 @@ def _check_columns(series: Series, of: Sighting) -> None:
 
 @lru_cache(maxsize=256)
 def _strange_names(layout: Layout) -> list[str]:
-    return [name for name in layout.indexes if not _is_name(name, 128)]
+    return [name for name in layout.indexes if not _is_name(name, MAX_METRIC)]
 
 
 def _kind(what: str, column: object, allowed: str, of: Sighting) -> None:
@@ -150,43 +233,48 @@ def _same_cluster(cluster: str, sender: str) -> None:
 # An agent sends the same names again and again.
 @lru_cache(maxsize=8192)
 def _is_name(text: str, longest: int) -> bool:
-    return 0 < len(text) <= longest and not _CONTROL.search(text)
+    return 0 < len(text) <= longest and not _CONTROL.search(text) and _size(text) <= longest
 
 
-def check_name(what: str, text: str, longest: int, of: JobInfo | Sighting | None = None) -> None:
-    """Refuse a name that is empty, too long or has control characters."""
-    if _is_name(text, longest):
+def _have_passed(names: tuple[str, ...], longest: int) -> bool:
+    """Whether names are short and valid; others are to be checked one by one.
+
+    One look-up for all: the names of a part are the same in every batch.
+    """
+    return len("".join(names)) <= longest and _are_names(names, longest)
+
+
+@lru_cache(maxsize=8192)
+def _are_names(names: tuple[str, ...], longest: int) -> bool:
+    return all(_is_name(name, longest) for name in names)
+
+
+def check_name(
+    what: str, text: str, longest: int = MAX_NAME, of: JobInfo | Sighting | None = None
+) -> None:
+    """Refuse a name that is empty, too long in UTF-8 or has control characters."""
+    # A long text is not hashed, and not kept by the cache.
+    if len(text) <= longest and _is_name(text, longest):
         return
-    if not 0 < len(text) <= longest:
-        raise BatchError(
-            f"the {what}{_of(of)} has {len(text)} characters; 1 to {longest} are allowed"
-        )
-    found = _CONTROL.search(text)
+    found = _CONTROL.search(text[:longest])
     if found:
-        raise BatchError(f"the {what}{_of(of)} has the control character {found[0]!r} in {text!r}")
+        raise BatchError(
+            f"the {what}{_of(of)} has the control character {found[0]!r} in {text[:longest]!r}"
+        )
+    raise BatchError(f"the {what}{_of(of)} has {_size(text)} bytes; 1 to {longest} are allowed")
 
 
-def _numbers(record: ExecutableUse | JobInfo | JobTotals | StepUse, of: JobInfo | Sighting) -> None:
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))
+
+
+def _numbers(record: ExecutableUse | JobTotals | StepUse, of: Sighting) -> None:
     figures = [value for value in msgspec.structs.astuple(record) if type(value) is int]
     if figures and (min(figures) < _LEAST or max(figures) > _MOST):
         for name in record.__struct_fields__:
             value = getattr(record, name)
             if isinstance(value, int):
                 _number(name, value, of=of)
-
-
-def _check_uses(uses: Sequence[ExecutableUse], of: Sighting) -> None:
-    for use in uses:
-        if not 0 < len(use.path) <= _MAX_PATH:
-            raise BatchError(
-                f"a path of an executable{_of(of)} has {len(use.path)} bytes; 1 to {_MAX_PATH} are "
-                "allowed"
-            )
-    # All at once: a batch may have thousands. The path comes first, the others are numbers.
-    figures = [msgspec.structs.astuple(use)[1:] for use in uses]
-    if min(map(min, figures)) < _LEAST or max(map(max, figures)) > _MOST:
-        for use in uses:
-            _numbers(use, of)
 
 
 def _number(
@@ -205,6 +293,14 @@ def _time(what: str, time: int, of: JobInfo | Sighting | None = None) -> None:
         raise BatchError(
             f"{what}{_of(of)} is {time}, which is not between 1990 and 2200; times are nanoseconds "
             "since 1970"
+        )
+
+
+def _near(what: str, time: int, window: Window, of: JobInfo | Sighting) -> None:
+    if not window[0] <= time <= window[1]:
+        raise BatchError(
+            f"{what}{_of(of)} is more than {MAX_AGE // (86400 * SECOND)} days from the time at "
+            "which the batch was written, or from the start of the run"
         )
 
 

@@ -151,11 +151,17 @@ function makePlots() {
   plots = PLOTS.map(({ title, kind }) => new Plot(area, { title, kind, height: HEIGHT, onCursor, onZoom }));
 }
 
+// The tag of the last answer; without new values the next one is 304.
+let tag = null;
+
 async function load() {
   try {
-    const answer = await fetch(address(), { headers: { Accept: "application/json" } });
+    const headers = { Accept: "application/json", ...(tag ? { "If-None-Match": tag } : {}) };
+    const answer = await fetch(address(), { headers, cache: "no-store" });
+    if (answer.status === 304) return;
     if (!answer.ok) throw new Error(`HTTP status ${answer.status}`);
     nodes = (await answer.json()).nodes.map((node) => ({ ...node, times: node.times_seconds }));
+    tag = answer.headers.get("ETag");
   } catch (error) {
     showNote(`The time series could not be loaded: ${error.message}.`);
     return;

@@ -1,5 +1,6 @@
-// Refreshes a page while a job runs: fetches the same page again and replaces the sections marked
-// data-live. All figures are formatted by the server.
+// Refreshes a page while a job runs: requests the same page again and replaces the sections marked
+// data-live. A page that has not changed is answered with 304; only elapsed times are continued
+// here. All other figures are formatted by the server.
 
 const RUNNING_PERIOD = 3000;
 const LONGEST_PERIOD = 60000;
@@ -14,6 +15,29 @@ function ago(seconds) {
   if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ago`;
   if (seconds < 2 * DAY) return `${Math.floor(seconds / HOUR)} h ago`;
   return `${Math.floor(seconds / DAY)} days ago`;
+}
+
+// As the server formats durations of a second and more.
+function duration(seconds) {
+  if (seconds < 9.995) return `${seconds.toFixed(2)} s`;
+  if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  const parts = [whole % DAY / HOUR, whole % HOUR / MINUTE, whole % MINUTE];
+  const clock = parts.map((part) => String(Math.floor(part)).padStart(2, "0")).join(":");
+  return whole >= DAY ? `${Math.floor(whole / DAY)} d ${clock}` : clock;
+}
+
+// When each elapsed time arrived, by the browser's clock, whose time of day may be wrong.
+const arrivals = new WeakMap();
+
+function showElapsedTimes() {
+  const isStale = document.documentElement.hasAttribute("data-stale");
+  for (const element of document.querySelectorAll("[data-elapsed]")) {
+    if (!arrivals.has(element)) arrivals.set(element, performance.now());
+    const passed = (performance.now() - arrivals.get(element)) / 1000;
+    // Without an answer of the server, nobody knows whether the job still runs.
+    if (passed >= 1 && !isStale) element.textContent = duration(Number(element.dataset.elapsed) + passed);
+  }
 }
 
 function showRelativeTimes() {
@@ -45,6 +69,7 @@ const FOCUSABLE = "a[href], button, [tabindex]";
 // The last HTML of each section from the server. The DOM differs from it by the relative times.
 const sent = new Map();
 
+// False if the section was kept and is to be replaced later.
 function exchange(section, fresh) {
   for (const name of ["data-running", "data-period"]) {
     const value = fresh.getAttribute(name);
@@ -52,8 +77,9 @@ function exchange(section, fresh) {
     else section.setAttribute(name, value);
   }
   const html = fresh.innerHTML;
+  if (sent.get(section.id) === html) return true;
   // Keep a section while text in it is selected; the next refresh replaces it.
-  if (sent.get(section.id) === html || isSelected(section)) return;
+  if (isSelected(section)) return false;
   sent.set(section.id, html);
   const focused = [...section.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
   const scrolled = [...section.querySelectorAll(".table-frame")].map((frame) => frame.scrollLeft);
@@ -62,6 +88,7 @@ function exchange(section, fresh) {
   section.querySelectorAll(".table-frame").forEach((frame, index) => {
     frame.scrollLeft = scrolled[index] ?? 0;
   });
+  return true;
 }
 
 function isRunning() {
@@ -74,16 +101,23 @@ function period() {
   return slow ? Number(slow.dataset.period) * 1000 : null;
 }
 
+// The tag of the last answer. The browser keeps no copy of a page, so that it is sent here.
+let tag = null;
+
 async function refresh() {
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  const headers = { Accept: "text/html", ...(tag ? { "If-None-Match": tag } : {}) };
+  const answer = await fetch(location.href, { headers, cache: "no-store" });
+  if (answer.status === 304) return;
   // A redirect leads to the sign-in page: the session has expired, and the page is left as it is.
   if (!answer.ok || answer.redirected) throw new Error(`HTTP status ${answer.status}`);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  tag = answer.headers.get("ETag");
   for (const section of document.querySelectorAll("[data-live][id]")) {
     const fresh = page.getElementById(section.id);
-    if (fresh) exchange(section, fresh);
+    if (fresh && !exchange(section, fresh)) tag = null;
   }
   showRelativeTimes();
+  showElapsedTimes();
 }
 
 let failures = 0;
@@ -110,5 +144,7 @@ function plan() {
 }
 
 showRelativeTimes();
+showElapsedTimes();
 setInterval(showRelativeTimes, 30000);
+setInterval(showElapsedTimes, 1000);
 plan();

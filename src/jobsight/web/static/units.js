@@ -39,6 +39,11 @@ export const KINDS = {
     scale: () => ({ unit: "cores", divisor: 1 }),
     text: (value) => (Number.isInteger(value) ? String(value) : digits(value)),
   },
+  share: {
+    steps: DECIMAL_STEPS,
+    scale: () => ({ unit: "%", divisor: 0.01 }),
+    text: (value) => `${digits(value * 100)} %`,
+  },
   bytes: {
     steps: BINARY_STEPS,
     scale: binaryScale,

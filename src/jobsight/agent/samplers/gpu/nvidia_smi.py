@@ -7,10 +7,10 @@ has the metrics that are in no reading, as the command prints them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading
+from jobsight.agent.samplers.gpu.source import Gpu, GpuProcess, GpuReading
 from jobsight.agent.samplers.node import Node
 from jobsight.agent.samplers.readings import Background, Errors, run_command
 from jobsight.model import SECOND
@@ -80,6 +80,9 @@ def parse_processes(text: str, gpus: dict[str, tuple[Gpu, GpuReading]]) -> dict[
 class NvidiaSmi:
     """The last output of the command, which is run again every few seconds."""
 
+    #: The command runs in a thread of its own.
+    blocks = False
+
     def __init__(self, node: Node, command: str, timeout: float, errors: Errors) -> None:
         self._node = node
         self._command = command
@@ -95,14 +98,20 @@ class NvidiaSmi:
         self._update()
         return tuple(gpu for gpu, _ in self._table[0].values())
 
-    def read(self, gpu: Gpu) -> GpuReading:
+    def read(self, gpu: Gpu, *, samples: bool = True, counters: bool = True) -> GpuReading:
         self._update()
         entry = self._table[0].get(gpu.key)
-        return entry[1] if entry is not None else GpuReading()
+        reading = entry[1] if entry is not None else GpuReading()
+        for group in ("profile", "pcie", "nvlink", "throttling", "faults"):
+            reading.missing[group] = "nvidia-smi is used because NVML cannot be loaded"
+        return reading
 
-    def processes(self) -> dict[int, set[str]]:
+    def processes(self, candidates: Collection[int]) -> list[GpuProcess]:
         self._update()
-        return self._table[1]
+        return [GpuProcess(pid, key) for pid, keys in self._table[1].items() for key in keys]
+
+    def describe(self, gpu: Gpu) -> list[str]:
+        return ["utilization, memory and power by nvidia-smi; NVML cannot be loaded"]
 
     def _update(self) -> None:
         now = self._node.clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import subprocess
 import sys
@@ -15,8 +16,21 @@ from typing import Any, Final
 from jobsight.agent.samplers.gpu.nvml import Nvml
 from jobsight.agent.samplers.readings import Errors
 
-_HANDLES: Final = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMigDeviceHandleByIndex")
+#: Calls whose result is an argument of others, and the label of such a result.
+_HANDLES: Final = {
+    "nvmlDeviceGetHandleByIndex": "gpu",
+    "nvmlDeviceGetMigDeviceHandleByIndex": "gpu",
+    "nvmlGpmSampleAlloc": "sample",
+    "nvmlEventSetCreate": "events",
+}
+#: The last argument is a time, which is another one in a replay.
+_TIMED: Final = ("nvmlDeviceGetSamples", "nvmlDeviceGetProcessUtilization")
+#: Calls that work on samples and requests, which are no plain values.
+_GPM: Final = ("nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet")
 _CONSTANTS: Final = (
+    "NVML_GPM_METRICS_GET_VERSION",
+    "NVML_GPU_UTILIZATION_SAMPLES",
+    "nvmlEventTypeXidCriticalError",
     "NVML_CLOCK_GRAPHICS",
     "NVML_CLOCK_SM",
     "NVML_CLOCK_MEM",
@@ -26,17 +40,22 @@ _CONSTANTS: Final = (
 
 
 def record(library: Any, samples: int, interval: float) -> dict[str, Any]:
-    """Record every call of the sampler for a number of samples."""
+    """Record every call of the sampler for a number of samples. Processes of other PIDs than those
+    on a GPU are not looked up."""
     recorder = RecordingLibrary(library)
     errors = Errors()
     source = Nvml(recorder, errors)
+    for gpu in source.gpus:
+        source.describe(gpu)
     driver = plain(recorder.nvmlSystemGetDriverVersion())
     for sample in range(samples):
         if sample:
             time.sleep(interval)
+        source.processes(())
         for gpu in source.gpus:
-            source.read(gpu)
-        source.processes()
+            # As the agent does: usual readings, and some with all that takes milliseconds.
+            slow = sample % 2 == 0
+            source.read(gpu, samples=slow, counters=slow)
     source.close()
     recording = {
         "driver": driver,
@@ -69,6 +88,8 @@ class RecordingLibrary:
         if name in self.constants:
             return self.constants[name]
         function = getattr(self._library, name)
+        if not name.startswith("nvml"):
+            return function
 
         def call(*arguments: Any) -> Any:
             key = call_name(
@@ -82,8 +103,12 @@ class RecordingLibrary:
                 raise
             if name in _HANDLES:
                 self._handles.append(result)
-                self._labels[id(result)] = f"gpu{len(self._labels)}"
+                kind = _HANDLES[name]
+                number = sum(label.startswith(kind) for label in self._labels.values())
+                self._labels[id(result)] = f"{kind}{number}"
                 results.append({"handle": self._labels[id(result)]})
+            elif name in _GPM:
+                results.append({"value": _metrics(result) if name == _GPM[2] else None})
             else:
                 results.append({"value": plain(result)})
             return result
@@ -102,6 +127,7 @@ class ReplayLibrary:
     def __init__(self, recording: dict[str, Any]) -> None:
         self._calls: dict[str, list[Any]] = recording["calls"]
         self._next: dict[str, int] = {}
+        self._functions = {key.partition("(")[0] for key in self._calls}
         for name, value in recording["constants"].items():
             setattr(self, name, value)
 
@@ -110,7 +136,8 @@ class ReplayLibrary:
         return cls(json.loads(path.read_text()))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _CONSTANTS or not name.startswith("nvml"):
+        if name not in self._functions:
+            # As in a binding that is older than the function.
             raise AttributeError(name)
 
         def call(*arguments: Any) -> Any:
@@ -123,12 +150,41 @@ class ReplayLibrary:
             result = results[min(index, len(results) - 1)]
             if "error" in result:
                 raise self.NVMLError(result["error"], result["text"])
+            if name == "nvmlGpmMetricsGet":
+                return _fill(arguments[0], result["value"])
             return result["handle"] if "handle" in result else _objects(result["value"])
 
         return call
 
+    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
+        """The structure of a request, with room for all metrics that are requested."""
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0) for _ in range(64)])
+
+
+def _metrics(request: Any) -> list[tuple[int, int, float]]:
+    return [
+        (metric.metricId, metric.nvmlReturn, metric.value)
+        for metric in list(request.metrics)[: request.numMetrics]
+    ]
+
+
+def _fill(request: Any, values: list[tuple[int, int, float]]) -> Any:
+    """Write recorded metrics into a request; one that was not recorded is not supported."""
+    found = {metric: (code, value) for metric, code, value in values}
+    for metric in request.metrics[: request.numMetrics]:
+        metric.nvmlReturn, metric.value = found.get(metric.metricId, (3, 0.0))
+    return request
+
 
 def call_name(function: str, arguments: Any) -> str:
+    if function in _TIMED:
+        arguments = arguments[:-1]
+    elif function == "nvmlGpmMetricsGet":
+        (request,) = arguments
+        arguments = [metric.metricId for metric in list(request.metrics)[: request.numMetrics]]
+    elif function in _GPM:
+        # Which of two samples is used does not matter.
+        arguments = arguments[:-1]
     return f"{function}({', '.join(map(str, arguments))})"
 
 
@@ -140,6 +196,11 @@ def plain(value: Any) -> Any:
         return value.decode("utf-8", "replace")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, ctypes.Array):
+        return [plain(item) for item in value]
+    if isinstance(value, ctypes.Union):
+        # The numbers of a union are at the same place; NVML's are unsigned.
+        return {name: getattr(value, name) for name in ("uiVal", "ullVal")}
     fields = [field[0] for field in getattr(value, "_fields_", ())] or vars(value)
     return {name: plain(getattr(value, name)) for name in fields}
 
@@ -173,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recording["nvidia_smi"] = done.stdout
     except (OSError, subprocess.SubprocessError):
         recording["nvidia_smi"] = None
-    options.record.write_text(json.dumps(recording, indent=1) + "\n")
+    options.record.write_text(json.dumps(recording, separators=(",", ":")) + "\n")
     print(f"{len(recording['calls'])} calls and their results are in {options.record}")
     return 0
 

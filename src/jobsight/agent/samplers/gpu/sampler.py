@@ -1,30 +1,40 @@
-"""sams.sampler.NvidiaSMI: utilization, memory, power and clocks of the job's GPUs."""
+"""The GPUs of a job: which they are, their time series, and the documents of SAMS's NvidiaSMI."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final, Unpack
+import os
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
+from jobsight.agent.processes.executables import ExecutableName
 from jobsight.agent.samplers.base import JobSampler, SamplerOptions, duration, text_list
 from jobsight.agent.samplers.gpu.devices import NodeGpus, parse_gpu_list
-from jobsight.agent.samplers.gpu.nvidia_smi import Printed, parse_number
-from jobsight.agent.samplers.gpu.nvml import Gpu, GpuReading, GpuSource
-from jobsight.agent.samplers.readings import Gauge
-from jobsight.model import MISSING, Coverage
+from jobsight.agent.samplers.gpu.source import Gpu, GpuReading, GpuSource
+from jobsight.model import GPU_FIGURES, MISSING, Coverage, GpuUse
+
+if TYPE_CHECKING:
+    from jobsight.agent.samplers.gpu.meter import GpuState, JobGpu
 
 logger = logging.getLogger(__name__)
 
 #: Metric -> field of :class:`GpuReading`, and the factor to the metric's unit.
 _COLUMNS: Final = {
-    "utilization": ("utilization", 1),
     "memory_utilization": ("memory_utilization", 1),
     "memory_used": ("memory_used", 1),
     "power": ("power", 1000),
     "temperature": ("temperature", 1),
     "clock": ("clock_sm", 1_000_000),
 }
+#: Counters of the job, by their names as metrics and in the totals.
+_COUNTERS: Final = tuple(
+    name for group in ("profile", "pcie", "nvlink") for name in GPU_FIGURES[group]
+)
+#: More than a node has; the store accepts no more.
+_MAX_GPUS: Final = 256
+#: Processes of a job whose executable is kept after they have ended.
+_MAX_NAMES: Final = 1024
 #: Name in nvidia-smi -> field of :class:`GpuReading`, divisor and decimals of the printed value.
 _PRINTED: Final = {
     "power.draw": ("power", 1000, 2),
@@ -68,42 +78,6 @@ def _names(where: str, key: str, value: object) -> tuple[str, ...]:
     return tuple(_ALIASES.get(name, name) for name in text_list(where, key, value))
 
 
-class _JobGpu:
-    """One GPU since it was assigned to the job."""
-
-    def __init__(self, gpu: Gpu) -> None:
-        self.gpu = gpu
-        self.gauges = {field: Gauge() for field in [row[0] for row in _PRINTED.values()]}
-        self.printed_gauges: dict[str, Gauge] = {}
-        self.reading = GpuReading()
-        self.first_time: int | None = None
-        self.time = 0
-
-    def add(self, time: int, reading: GpuReading) -> None:
-        if self.first_time is None:
-            self.first_time = time
-        elif time <= self.time:
-            return
-        self.time, self.reading = time, reading
-        for field, gauge in self.gauges.items():
-            gauge.add(time, getattr(reading, field))
-
-    def printed_average(self, name: str, printed: dict[str, Printed]) -> float | None:
-        """The average of a metric that only nvidia-smi has, with its value now."""
-        gauge = self.printed_gauges.setdefault(name, Gauge())
-        if name in printed:
-            gauge.add(self.time, parse_number(printed[name].text))
-        return gauge.average
-
-    @property
-    def idle(self) -> bool:
-        return self.reading.utilization == 0
-
-    @property
-    def never_used(self) -> bool:
-        return self.gauges["utilization"].maximum == 0
-
-
 class GpuSampler(JobSampler):
     """Utilization, memory, power, temperature and clocks of each GPU that belongs to the job."""
 
@@ -129,9 +103,14 @@ class GpuSampler(JobSampler):
         others = [name for name in self._metrics + self._averages if name not in _PRINTED]
         self._gpus.printed.request(others, self.interval)
         self._variable = gpu_index_environment
-        self._job_gpus: dict[str, _JobGpu] = {}
+        self._job_gpus: dict[str, JobGpu] = {}
         self._estimated = False
         self._unknown: list[str] = []
+        self._started = False
+        #: The GPUs that are not the job's as of the last round, in case its processes use one.
+        self._before: dict[str, GpuState] = {}
+        #: The executables of the processes that were seen on a GPU.
+        self._names: dict[int, ExecutableName] = {}
 
     @property
     def gpus(self) -> dict[str, bool]:
@@ -143,14 +122,22 @@ class GpuSampler(JobSampler):
         """The last reading of each GPU of the job."""
         return {key: held.reading for key, held in self._job_gpus.items()}
 
-    def _update(self, view: JobView) -> bool:
+    def _update(self, view: JobView, *, counters: bool = False) -> bool:
         source = self._gpus.source
         if source is None:
             return False
         try:
-            self._assign(view, source)
-            for held in self._job_gpus.values():
-                held.add(*self._gpus.read(source, held.gpu))
+            self._gpus.members[id(self)] = view.usage.members.keys()
+            gpus, names = self._allocated(view, source)
+            self._gpus.wanted[id(self)] = (
+                None if names is None else frozenset([*(gpu.key for gpu in gpus), *self._job_gpus])
+            )
+            # The first reading of a GPU is what the job counts from, so its counters are read.
+            new = not self._started or any(gpu.key not in self._job_gpus for gpu in gpus)
+            self._started = True
+            self._gpus.look(source, counters=counters or new)
+            self._assign(view, source, gpus, names)
+            self._take(view)
             if self._job_gpus:
                 # The command runs in the background, and its output is used in a later round.
                 self._gpus.printed.update()
@@ -159,25 +146,95 @@ class GpuSampler(JobSampler):
             return False
         return bool(self._job_gpus)
 
-    def _assign(self, view: JobView, source: GpuSource) -> None:
-        """Assign GPUs as Slurm or the prolog announced them, else those that the processes use."""
+    def _allocated(
+        self, view: JobView, source: GpuSource
+    ) -> tuple[list[Gpu], tuple[str, ...] | None]:
+        """The GPUs that Slurm or the prolog announced, and their names; None if nobody did."""
         names = view.gpus if view.gpus is not None else self._from_environment(view)
         if names is None:
-            keys = self._gpus.of_processes(source, view.usage.members)
-            gpus = [gpu for gpu in source.gpus if gpu.key in keys]
+            return [], None
+        gpus, self._unknown = self._gpus.find(source, names)
+        for name in self._unknown:
+            self.errors.add(f"GPU {name}", "it is allocated to the job but not present on the node")
+        return gpus, names
+
+    def _assign(
+        self, view: JobView, source: GpuSource, gpus: list[Gpu], names: tuple[str, ...] | None
+    ) -> None:
+        """Assign GPUs as they were announced, else those that the job's processes use."""
+        # Imported here: a node without a GPU pays no memory for it.
+        from jobsight.agent.samplers.gpu.meter import GpuState, JobGpu
+
+        meters = self._gpus.meters
+        if names is None:
+            members = view.usage.members
+            gpus = [
+                gpu
+                for gpu in source.gpus
+                if gpu.key in meters
+                and any(pid in members for pid in meters[gpu.key].process_memory)
+            ]
             self._estimated = self._estimated or bool(gpus)
         else:
-            gpus, self._unknown = self._gpus.find(source, names)
             self._estimated = False
-            for name in self._unknown:
-                self.errors.add(
-                    f"GPU {name}", "it is allocated to the job but not present on the node"
-                )
         for gpu in gpus:
-            if gpu.key not in self._job_gpus:
-                origin = "its processes" if names is None else "its allocation"
-                logger.debug("job %d: GPU %s by %s", view.sighting.job_id, gpu.key, origin)
-                self._job_gpus[gpu.key] = _JobGpu(gpu)
+            meter = meters.get(gpu.key)
+            if gpu.key in self._job_gpus or meter is None or meter.time is None:
+                continue
+            origin = "its processes" if names is None else "its allocation"
+            logger.debug("job %d: GPU %s by %s", view.sighting.job_id, gpu.key, origin)
+            # A process has used the GPU since the reading before the one that shows it.
+            since = self._before.get(gpu.key) if names is None else None
+            wall = self.node.wall()
+            if since is None:
+                since = GpuState.of(meter)
+            else:
+                wall -= self.node.clock() - since.time
+            self._job_gpus[gpu.key] = JobGpu(meter, since, wall)
+        self._before = (
+            {}
+            if names is not None
+            else {
+                key: GpuState.of(meter)
+                for key, meter in meters.items()
+                if key not in self._job_gpus
+            }
+        )
+
+    def _take(self, view: JobView) -> None:
+        """Add what the GPUs did since the last round, and attribute it to the executables."""
+        members = view.usage.members
+        memory: dict[int, int] = {}
+        for held in self._job_gpus.values():
+            present = held.meter.process_memory
+            for pid in present.keys() & members.keys():
+                name = members[pid].name
+                if name is not None and len(self._names) < _MAX_NAMES:
+                    self._names[pid] = name
+            # The PID of a process that has ended may be that of another job's by now.
+            ended = self._names.keys() - members.keys()
+            own = members.keys() | (ended - self._gpus.holders(ended))
+            foreign = self._foreign(present.keys() - own)
+            before = held.held_time
+            held.update(self.node.wall(), self.node.clock(), own, foreign)
+            if held.held_time > before or not held.gauges["memory_used"].seconds:
+                held.add_gauges()
+            for pid, grown in held.process_growth.items():
+                name = self._names.get(pid)
+                if name is not None:
+                    view.usage.row_for(name).gpu_time += round(grown)
+            held.process_growth = {}
+            for pid in present.keys() & self._names.keys():
+                memory[pid] = memory.get(pid, 0) + (present[pid] or 0)
+        for pid, size in memory.items():
+            row = view.usage.row_for(self._names[pid])
+            row.gpu_memory_peak = max(row.gpu_memory_peak, size)
+
+    def _foreign(self, pids: Collection[int]) -> list[int]:
+        """The processes that are not the job's: those of other jobs, and others that are alive. One
+        that has ended and that nobody knows may have been the job's own."""
+        others = self._gpus.holders(pids)
+        return [pid for pid in pids if pid in others or os.path.exists(self.node.proc / str(pid))]
 
     def _from_environment(self, view: JobView) -> tuple[str, ...] | None:
         """The prolog's variables, which the collector of a single job inherits."""
@@ -195,24 +252,36 @@ class GpuSampler(JobSampler):
             "gpu.idle": sum(held.idle for held in self._job_gpus.values()),
         }
         for key, held in self._job_gpus.items():
+            failed = bool(held.reading.failure)
+            utilization = None if failed else held.mean_utilization()
+            if utilization is not None:
+                row[f"gpu.{key}.utilization"] = utilization
+            elif held.gauges["utilization"].last is not None:
+                row[f"gpu.{key}.utilization"] = MISSING
             for metric, (field, factor) in _COLUMNS.items():
                 value = getattr(held.reading, field)
                 if value is not None:
                     row[f"gpu.{key}.{metric}"] = value * factor
                 elif held.gauges[field].last is not None:
                     row[f"gpu.{key}.{metric}"] = MISSING
-            power = held.gauges["power"]
-            if power.last is not None:
-                # Milliwatts times seconds are millijoules.
-                row[f"gpu.{key}.energy"] = round(power.integral * 1000)
+            for name in ("energy", *_COUNTERS):
+                if name in held.totals:
+                    row[f"gpu.{key}.{name}"] = round(held.totals[name])
+            if "known throttling" in held.totals:
+                row[f"gpu.{key}.throttled_time"] = held.throttled
         return row
+
+    def gpu_uses(self, view: JobView, *, final: bool) -> list[GpuUse]:
+        """The figures of each GPU of the job for the batch."""
+        self._update(view, counters=final)
+        return [held.use() for held in list(self._job_gpus.values())[:_MAX_GPUS]]
 
     def document(self, view: JobView) -> Document | None:
         if not self._update(view):
             return None
         return {key: self._entry(held) for key, held in self._job_gpus.items()}
 
-    def _entry(self, held: _JobGpu) -> Document:
+    def _entry(self, held: JobGpu) -> Document:
         """Values as nvidia-smi prints them; what the GPU does not provide is left out."""
         entry: Document = {}
         printed = self._gpus.printed.values(held.gpu.uuid)
@@ -235,11 +304,11 @@ class GpuSampler(JobSampler):
             average = held.gauges[field].average
             if average is not None:
                 entry[f"{name.replace('.', '_')}_average"] = average / divisor
-        entry["elapsed_time"] = (held.time - (held.first_time or 0)) / 1e9
+        entry["elapsed_time"] = (held.time - held.first_time) / 1e9
         return entry
 
     def final(self, view: JobView) -> Document:
-        self._update(view)
+        self._update(view, counters=True)
         document: Document = {}
         for key, held in self._job_gpus.items():
             entry = self._entry(held)
@@ -247,8 +316,8 @@ class GpuSampler(JobSampler):
                 highest = held.gauges[field].maximum
                 if highest is not None:
                     entry[f"{field}_max"] = highest / 1000 if field == "power" else int(highest)
-            if held.gauges["power"].last is not None:
-                entry["energy"] = held.gauges["power"].integral / 1000
+            if "energy" in held.totals:
+                entry["energy"] = held.totals["energy"] / 1e6
             if held.gauges["utilization"].last is not None:
                 entry["idle"] = held.never_used
             entry |= {"uuid": held.gpu.uuid, "name": held.gpu.name}
@@ -264,7 +333,15 @@ class GpuSampler(JobSampler):
                 reason = self._gpus.unavailable or "the GPUs could not be read"
                 return {"gpu": Coverage(quality="missing", reason=reason)}
             return {}
+        coverage = {"gpu": Coverage(quality="exact")}
         if self._estimated:
             reason = "the allocated GPUs are not known; those that the job's processes used"
-            return {"gpu": Coverage(quality="estimate", reason=reason)}
-        return {"gpu": Coverage(quality="exact")}
+            coverage["gpu"] = Coverage(quality="estimate", reason=reason)
+        if self._names:
+            reason = "divided among the processes that were seen at each sample"
+            coverage["gpu_programs"] = Coverage(quality="estimate", reason=reason)
+        return coverage
+
+    def close(self) -> None:
+        self._gpus.wanted.pop(id(self), None)
+        self._gpus.members.pop(id(self), None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from jobsight.store.schema import search
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -12,6 +14,20 @@ depends_on = None
 
 #: SQLite numbers rows by itself only where the type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_SHOWN_STATE = (
+    "coalesce(nullif(state, ''), CASE WHEN \"end\" IS NULL "
+    "AND (open_nodes IS NULL OR open_nodes > 0) THEN 'RUNNING' ELSE 'UNKNOWN' END)"
+)
+
+
+def _within_63_bits(*names: str) -> str:
+    return " AND ".join(f"{name} <= {2**63 - 1}" for name in names)
+
+
+_USAGE = (
+    *("executions", "cpu_time", "core_time", "gpu_time", "gpu_measured_time"),
+    *("gpu_profiled_time", "gpu_used_time", "gpu_energy", "memory_time"),
+)
 
 
 def upgrade() -> None:
@@ -61,6 +77,18 @@ def upgrade() -> None:
         postgresql_where=sa.text("dropped"),
     )
     op.create_index(op.f("ix_contributions_revision"), "contributions", ["revision"])
+    op.create_table(
+        "dead_letters",
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        sa.Column("tries", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("kind", "key", name=op.f("pk_dead_letters")),
+        sqlite_with_rowid=False,
+    )
     op.create_table(
         "exported",
         sa.Column("name", sa.Text(), nullable=False),
@@ -122,10 +150,23 @@ def upgrade() -> None:
         sa.Column("cpu_time", sa.BigInteger()),
         sa.Column("memory_used_peak", sa.BigInteger()),
         sa.Column("memory_peak", sa.BigInteger()),
+        sa.Column("open_nodes", sa.BigInteger()),
+        sa.Column("sightings", sa.BigInteger()),
+        sa.Column("reporting_nodes", sa.BigInteger()),
         sa.Column("first_seen", sa.BigInteger()),
         sa.Column("last_seen", sa.BigInteger()),
+        sa.Column("gpu_count", sa.BigInteger()),
+        sa.Column("gpu_unused_count", sa.BigInteger()),
+        sa.Column("gpu_held_time", sa.BigInteger()),
+        sa.Column("gpu_measured_time", sa.BigInteger()),
+        sa.Column("gpu_profiled_time", sa.BigInteger()),
+        sa.Column("gpu_used_time", sa.BigInteger()),
+        sa.Column("gpu_memory_peak", sa.BigInteger()),
+        sa.Column("gpu_energy", sa.BigInteger()),
+        sa.Column("shown_state", sa.Text(), sa.Computed(_SHOWN_STATE, persisted=True)),
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.Column("stale", sa.Boolean(), server_default=sa.true(), nullable=False),
+        sa.Column("changes", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("archived", sa.Text()),
         sa.Column("archived_updated", sa.BigInteger()),
         sa.Column("archived_start", sa.BigInteger()),
@@ -135,10 +176,21 @@ def upgrade() -> None:
             "cluster", "job_id", "start", name=op.f("uq_runs_cluster_job_id_start")
         ),
     )
-    op.create_index(op.f("ix_runs_account_start"), "runs", ["account", "start"])
+    op.create_index(
+        op.f("ix_runs_account_start_id_shown_state"),
+        "runs",
+        ["account", "start", "id", "shown_state"],
+    )
     op.create_index(op.f("ix_runs_array_job_id"), "runs", ["array_job_id"])
     op.create_index(op.f("ix_runs_end"), "runs", ["end"])
     op.create_index(op.f("ix_runs_het_job_id"), "runs", ["het_job_id"])
+    op.create_index(
+        "ix_runs_unused_gpus",
+        "runs",
+        ["start", "id"],
+        sqlite_where=sa.text("gpu_unused_count > 0"),
+        postgresql_where=sa.text("gpu_unused_count > 0"),
+    )
     op.create_index(op.f("ix_runs_job_id"), "runs", ["job_id"])
     op.create_index(
         "ix_runs_open",
@@ -155,7 +207,8 @@ def upgrade() -> None:
         sqlite_where=sa.text("stale"),
         postgresql_where=sa.text("stale"),
     )
-    op.create_index(op.f("ix_runs_start"), "runs", ["start"])
+    op.create_index(op.f("ix_runs_shown_state_start_id"), "runs", ["shown_state", "start", "id"])
+    op.create_index(op.f("ix_runs_start_id"), "runs", ["start", "id"])
     op.create_index(
         "ix_runs_unarchived",
         "runs",
@@ -163,7 +216,9 @@ def upgrade() -> None:
         sqlite_where=sa.text('archived_updated IS NULL AND "end" IS NOT NULL'),
         postgresql_where=sa.text('archived_updated IS NULL AND "end" IS NOT NULL'),
     )
-    op.create_index(op.f("ix_runs_user_start"), "runs", ["user", "start"])
+    op.create_index(
+        op.f("ix_runs_user_start_id_shown_state"), "runs", ["user", "start", "id", "shown_state"]
+    )
     op.create_table(
         "software",
         sa.Column("id", _ID, nullable=False),
@@ -195,9 +250,17 @@ def upgrade() -> None:
         sa.Column("cpu_time", sa.BigInteger(), nullable=False),
         sa.Column("core_time", sa.BigInteger(), nullable=False),
         sa.Column("gpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_measured_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_profiled_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_used_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_energy", sa.BigInteger(), nullable=False),
         sa.Column("name_runs", sa.BigInteger(), nullable=False),
         sa.Column("version_runs", sa.BigInteger(), nullable=False),
         sa.Column("local_version_runs", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            _within_63_bits(*_USAGE[:-1]),
+            name=op.f("ck_software_by_day_within_63_bits"),
+        ),
         sa.PrimaryKeyConstraint(
             "day",
             "cluster",
@@ -211,6 +274,42 @@ def upgrade() -> None:
     )
     op.create_index(
         op.f("ix_software_by_day_software_id_day"), "software_by_day", ["software_id", "day"]
+    )
+    op.create_table(
+        "software_by_month",
+        sa.Column("month", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("software_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("user", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("account", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("cluster", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("partition", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("runs", sa.BigInteger(), nullable=False),
+        sa.Column("executions", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("core_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_measured_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_profiled_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_used_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_energy", sa.BigInteger(), nullable=False),
+        sa.Column("name_runs", sa.BigInteger(), nullable=False),
+        sa.Column("version_runs", sa.BigInteger(), nullable=False),
+        sa.Column("local_version_runs", sa.BigInteger(), nullable=False),
+        sa.Column("days", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            _within_63_bits(*_USAGE[:-1]),
+            name=op.f("ck_software_by_month_within_63_bits"),
+        ),
+        sa.PrimaryKeyConstraint(
+            "month",
+            "software_id",
+            "user",
+            "account",
+            "cluster",
+            "partition",
+            name=op.f("pk_software_by_month"),
+        ),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "tokens",
@@ -237,9 +336,49 @@ def upgrade() -> None:
         sa.Column("cpu_time", sa.BigInteger(), nullable=False),
         sa.Column("core_time", sa.BigInteger(), nullable=False),
         sa.Column("gpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_measured_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_profiled_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_used_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_energy", sa.BigInteger(), nullable=False),
         sa.Column("memory_time", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            _within_63_bits(*_USAGE),
+            name=op.f("ck_usage_by_day_within_63_bits"),
+        ),
         sa.PrimaryKeyConstraint(
             "day", "cluster", "user", "account", "partition", name=op.f("pk_usage_by_day")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "usage_by_month",
+        sa.Column("month", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("user", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("account", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("cluster", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("partition", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("runs", sa.BigInteger(), nullable=False),
+        sa.Column("executions", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("core_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_measured_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_profiled_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_used_time", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_energy", sa.BigInteger(), nullable=False),
+        sa.Column("memory_time", sa.BigInteger(), nullable=False),
+        sa.Column("days", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            _within_63_bits(*_USAGE),
+            name=op.f("ck_usage_by_month_within_63_bits"),
+        ),
+        sa.PrimaryKeyConstraint(
+            "month",
+            "user",
+            "account",
+            "cluster",
+            "partition",
+            name=op.f("pk_usage_by_month"),
         ),
         sqlite_with_rowid=False,
     )
@@ -274,6 +413,8 @@ def upgrade() -> None:
         sa.Column("last_sample", sa.BigInteger()),
         sa.Column("final", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("open_chunks", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("stored_values", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("stored_rows", sa.BigInteger(), server_default="0", nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_nodes_run_id_runs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_run_nodes")),
         sa.UniqueConstraint(
@@ -333,6 +474,7 @@ def upgrade() -> None:
         sa.Column("path_known", sa.Boolean(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("own_namespace", sa.Boolean(), nullable=False),
         sa.Column("executions", sa.BigInteger(), nullable=False),
         sa.Column("processes", sa.BigInteger(), nullable=False),
         sa.Column("cpu_time", sa.BigInteger(), nullable=False),
@@ -342,7 +484,9 @@ def upgrade() -> None:
         sa.Column("read_bytes", sa.BigInteger(), nullable=False),
         sa.Column("written_bytes", sa.BigInteger(), nullable=False),
         sa.Column("failures", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_time", sa.BigInteger(), nullable=False),
         sa.Column("peak_memory", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_memory_peak", sa.BigInteger(), nullable=False),
         sa.Column("first_seen", sa.BigInteger(), nullable=False),
         sa.Column("last_seen", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
@@ -375,3 +519,47 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_node_id", "step", name=op.f("pk_steps")),
         sqlite_with_rowid=False,
     )
+    op.create_table(
+        "gpus",
+        sa.Column("run_node_id", _ID, nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("uuid", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("parent", sa.Text()),
+        sa.Column("first_seen", sa.BigInteger(), nullable=False),
+        sa.Column("last_seen", sa.BigInteger(), nullable=False),
+        sa.Column("held_time", sa.BigInteger(), nullable=False),
+        sa.Column("used", sa.Boolean()),
+        sa.Column("shared", sa.Boolean(), nullable=False),
+        sa.Column("active_time", sa.BigInteger()),
+        sa.Column("multiprocessor_time", sa.BigInteger()),
+        sa.Column("occupancy_time", sa.BigInteger()),
+        sa.Column("tensor_time", sa.BigInteger()),
+        sa.Column("fp64_time", sa.BigInteger()),
+        sa.Column("fp32_time", sa.BigInteger()),
+        sa.Column("fp16_time", sa.BigInteger()),
+        sa.Column("bandwidth_time", sa.BigInteger()),
+        sa.Column("memory_total", sa.BigInteger()),
+        sa.Column("memory_peak", sa.BigInteger()),
+        sa.Column("memory_time", sa.BigInteger()),
+        sa.Column("energy", sa.BigInteger()),
+        sa.Column("pcie_received_bytes", sa.BigInteger()),
+        sa.Column("pcie_sent_bytes", sa.BigInteger()),
+        sa.Column("nvlink_received_bytes", sa.BigInteger()),
+        sa.Column("nvlink_sent_bytes", sa.BigInteger()),
+        sa.Column("throttled_time", sa.LargeBinary()),
+        sa.Column("faults", sa.LargeBinary()),
+        sa.Column("coverage", sa.LargeBinary()),
+        sa.Column("measured_time", sa.BigInteger(), nullable=False),
+        sa.Column("used_time", sa.BigInteger()),
+        sa.ForeignKeyConstraint(
+            ["run_node_id"], ["run_nodes.id"], name=op.f("fk_gpus_run_node_id_run_nodes")
+        ),
+        sa.PrimaryKeyConstraint("run_node_id", "key", "epoch", name=op.f("pk_gpus")),
+        sqlite_with_rowid=False,
+    )
+    # The index of the text search: a table, functions and triggers.
+    for statement in search.statements(op.get_bind().dialect.name == "postgresql"):
+        op.execute(statement)

@@ -1,0 +1,201 @@
+"""Every table of the schema in every kind of maintenance.
+
+A new table fails these tests until it is decided what backup, move, check, retention and the
+inventory do with it.
+"""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from jobsight.config.settings import RetentionSettings
+from jobsight.scheduler.records import JobDetails, NodeInfo
+from jobsight.store import dead_letters
+from jobsight.store.maintenance.dump import back_up, copy_store, restore
+from jobsight.store.maintenance.inventory import CLASSES, take_inventory
+from jobsight.store.maintenance.retention import prune
+from jobsight.store.schema.tables import metadata
+from jobsight.store.snapshot import Snapshot
+from jobsight.store.store import Store
+from jobsight.store.tokens import Tokens
+from tests.software.rule_sets import PLAIN
+from tests.store.contents import check, rows
+from tests.store.many import NOW, fill
+from tests.store.sample import START, find, info
+from tests.store.sums import sum_up_everything
+
+TABLES = {str(table.name) for table in metadata.sorted_tables}
+
+
+def _fill_every_table(store: Store) -> None:
+    fill(store, [7], age=100, now=NOW)
+    store.record_jobs([info(8, end=START + 10, state="COMPLETED")], [JobDetails()])
+    sum_up_everything(store, PLAIN)
+    Tokens(store.database).add("c1", "nodes")
+    Snapshot(store.database, "c1").replace("node", [("n1", NodeInfo(cluster="c1", name="n1"))])
+    with store.database.write() as transaction:
+        run_id = find(store, "8").id
+        transaction.execute(
+            "INSERT INTO software (name, version, local_version, user_provided, ignored) "
+            "VALUES ('a', '1', '', false, false)"
+        )
+        transaction.execute(
+            "INSERT INTO exported (name, run_id) VALUES ('all', :id)", {"id": run_id}
+        )
+        dead_letters.mark(transaction, dead_letters.ROLLUP, str(run_id), "c1", "broken", START)
+    counted = _counts(store)
+    assert [name for name in sorted(TABLES) if not counted[name]] == []
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    """A store with rows in every table."""
+    _fill_every_table(store)
+    return store
+
+
+def _counts(store: Store) -> dict[str, int]:
+    with store.database.read() as connection:
+        return {
+            str(table.name): connection.scalar(select(func.count()).select_from(table)) or 0
+            for table in metadata.sorted_tables
+        }
+
+
+def test_a_backup_has_every_table(filled: Store, tmp_path: Path) -> None:
+    before = rows(filled)
+    back_up(filled.database, tmp_path / "backup")
+    restore(tmp_path / "restored.db", tmp_path / "backup")
+    with Store.open(tmp_path / "restored.db") as restored:
+        assert rows(restored) == before
+
+
+def test_a_move_has_every_table(filled: Store, location: str, tmp_path: Path) -> None:
+    before = rows(filled)
+    copy_store(location, str(tmp_path / "moved.db"))
+    with Store.open(tmp_path / "moved.db") as moved:
+        assert rows(moved) == before
+
+
+#: The class of the inventory of each table.
+CLASS_OF = {
+    "agents": "agents",
+    "batches": "agents",
+    "checkpoints": "scheduler",
+    "chunks": "series",
+    "cluster_records": "scheduler",
+    "contributions": "rollups",
+    "dead_letters": "dead letters",
+    "executables": "executables",
+    "exported": "exports",
+    "gpus": "runs",
+    "paths": "executables",
+    "run_details": "runs",
+    "run_nodes": "runs",
+    "runs": "runs",
+    "software": "executables",
+    "software_by_day": "rollups",
+    "software_by_month": "rollups",
+    "spools": "agents",
+    "steps": "executables",
+    "tokens": "agents",
+    "usage_by_day": "rollups",
+    "usage_by_month": "rollups",
+}
+
+
+def test_the_inventory_has_every_table(filled: Store) -> None:
+    assert CLASS_OF.keys() == TABLES
+    assert {
+        str(table.name): name for name, tables in CLASSES.items() for table in tables
+    } == CLASS_OF
+    counted = _counts(filled)
+    for name, held in take_inventory(filled.database).classes.items():
+        expected = sum(count for table, count in counted.items() if CLASS_OF[table] == name)
+        assert held.rows == expected
+
+
+#: What removes the rows of ended runs: with the run, or never, and why.
+REMOVED_WITH_RUN = {
+    "chunks",
+    "contributions",
+    "dead_letters",
+    "executables",
+    "exported",
+    "gpus",
+    "run_details",
+    "run_nodes",
+    "runs",
+    "steps",
+    # Once no executable refers to them.
+    "paths",
+}
+KEPT = {
+    "agents": "one row per node",
+    "batches": "one row per interval of sequence numbers",
+    "checkpoints": "the position of background work",
+    "cluster_records": "replaced by each scrape",
+    "software": "names of the rollups",
+    "software_by_day": "rollups outlive their runs",
+    "software_by_month": "rollups outlive their runs",
+    "spools": "one row per spool",
+    "tokens": "removed by the operator",
+    "usage_by_day": "rollups outlive their runs",
+    "usage_by_month": "rollups outlive their runs",
+}
+
+
+def test_retention_has_every_table(filled: Store) -> None:
+    assert REMOVED_WITH_RUN | KEPT.keys() == TABLES
+    assert not REMOVED_WITH_RUN & KEPT.keys()
+    prune(filled.database, RetentionSettings(runs=1), NOW, pause=lambda seconds: None)
+    counted = _counts(filled)
+    assert {name for name in TABLES if not counted[name]} == REMOVED_WITH_RUN
+
+
+#: A fault of each table that the check finds, as the statement that makes it.
+FAULTS = {
+    "batches": "UPDATE batches SET spool_id = 99",
+    "chunks": "UPDATE chunks SET rows = 1",
+    "contributions": "UPDATE contributions SET run_id = run_id + 90",
+    "dead_letters": "UPDATE dead_letters SET key = '99'",
+    "executables": "UPDATE executables SET path_id = path_id + 90",
+    "paths": "UPDATE paths SET digest = path",
+    "run_details": "UPDATE run_details SET run_id = 99",
+    "run_nodes": "UPDATE run_nodes SET open_chunks = 5",
+    "runs": "UPDATE runs SET cpu_time = 5",
+    "software_by_day": "UPDATE software_by_day SET executions = executions + 1",
+    "software_by_month": "DELETE FROM software_by_month",
+    "spools": "UPDATE spools SET agent_id = 99",
+    "gpus": "UPDATE gpus SET run_node_id = 99",
+    "steps": "UPDATE steps SET run_node_id = 99",
+    "usage_by_day": "DELETE FROM usage_by_day",
+    "usage_by_month": "UPDATE usage_by_month SET days = days | 1 << 30",
+}
+#: Nothing else in the store says what their rows should be; the engine's own check reads them.
+UNCHECKED = {
+    "agents",
+    "checkpoints",
+    "cluster_records",
+    "exported",
+    "software",
+    "tokens",
+}
+
+
+def test_the_check_has_every_table(filled: Store) -> None:
+    assert FAULTS.keys() | UNCHECKED == TABLES
+    assert not FAULTS.keys() & UNCHECKED
+    assert check(filled).faults == []
+
+
+@pytest.mark.parametrize("table", sorted(FAULTS))
+def test_the_check_finds_a_fault_of(table: str, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store:
+        _fill_every_table(store)
+        # References are broken, too: the check must find what the engine would have refused.
+        with store.database.alone() as connection:
+            connection.execute("PRAGMA foreign_keys = OFF")
+            connection.execute(FAULTS[table])
+        assert not check(store).sound

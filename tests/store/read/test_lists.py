@@ -1,0 +1,284 @@
+"""Lists of runs: every filter finds what a filter in Python finds, and reads an index."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobsight.model import SECOND
+from jobsight.reports import pending
+from jobsight.reports.build import JobRow, job_row
+from jobsight.reports.pending import Cursor, list_page
+from jobsight.store import transaction as transactions
+from jobsight.store.read import queries
+from jobsight.store.read.search import parse_search
+from jobsight.store.store import Store
+from tests.store import postgresql
+from tests.store.sample import START, batch, info, part, sighting, step, totals
+
+COUNT = 160
+USERS = ("anna", "bob", "carla_1", None)
+ACCOUNTS = ("physics", "bio%", None)
+STATES = ("RUNNING", "COMPLETED", "FAILED", "UNKNOWN", "PENDING", "TIMEOUT")
+NAMES = ("md_prod_1", "MD_PROD_2", "relax", "a", "ab", "100%", "Größe", "x'y\"z", "", None)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def filled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """Runs with and without records of the scheduler, open and ended on their nodes."""
+    location = str(Path(tmp_path_factory.mktemp("lists")) / "store.db")
+    if request.param == "postgresql":
+        server: postgresql.Server = request.getfixturevalue("postgresql_server")
+        location = server.new_database()
+    with Store.open(location) as store:
+        _fill(store)
+        yield store
+
+
+def _fill(store: Store) -> None:
+    choose = random.Random(16)
+    for number in range(COUNT):
+        job_id = choose.choice((number, 4200 + number, 420_000 + number))
+        # Several runs start in the same second.
+        start = START + choose.randrange(60) * SECOND
+        recorded = choose.random() < 0.7
+        content: list[Any] = []
+        if recorded:
+            ended = choose.random() < 0.6
+            content.append(
+                info(
+                    job_id,
+                    start,
+                    user=choose.choice(USERS),
+                    account=choose.choice(ACCOUNTS),
+                    partition="batch",
+                    name=choose.choice(NAMES),
+                    command=choose.choice((None, "/home/anna/run.sh --case 7")),
+                    state=choose.choice((*STATES[1:3], "TIMEOUT") if ended else ("RUNNING", None)),
+                    end=start + SECOND if ended else None,
+                    array_job_id=62 if number % 9 == 0 else None,
+                    array_task_id=number if number % 9 == 0 else None,
+                )
+            )
+        for node in range(choose.randrange(0 if recorded else 1, 3)):
+            seen = sighting(job_id, f"n{node}", start)
+            final = choose.random() < 0.5
+            content.append(part(seen, totals=totals(1, 1), steps=[step("0")], final=final))
+        store.write(batch(*content))
+
+
+def shown(store: Store) -> list[tuple[queries.StoredRun, JobRow]]:
+    """All runs in the order of lists."""
+    runs = store.runs(limit=10 * COUNT)
+    assert len(runs) == COUNT
+    assert [(run.start, run.id) for run in runs] == sorted(
+        ((run.start, run.id) for run in runs), reverse=True
+    )
+    return [(run, job_row(run, START)) for run in runs]
+
+
+def is_match(run: queries.StoredRun, row: JobRow, filters: Mapping[str, Any]) -> bool:
+    """The filters in Python, by what a list shows."""
+    for name in ("user", "account", "state"):
+        if filters.get(name) is not None and getattr(row, name) != filters[name]:
+            return False
+    since = filters.get("since")
+    if since is not None and (row.start is None or row.start < since):
+        return False
+    return filters.get("search") is None or is_found(
+        run, row, filters["search"].strip().partition("\n")[0]
+    )
+
+
+def is_found(run: queries.StoredRun, row: JobRow, text: str) -> bool:
+    """The search in Python, by its definition."""
+    columns = [row.name, row.user, row.account, row.partition, run.info.command]
+    texts = [lower(column or "") for column in columns]
+    sought = lower(text)
+    if len(text) == 1:
+        found = sought in texts
+    elif len(text) == 2:
+        found = any(column.startswith(sought) for column in texts)
+    else:
+        found = any(sought in column for column in texts)
+    return found or not text or str(row.job_id).startswith(text) or row.display_id == text
+
+
+def lower(text: str) -> str:
+    """Lower case as both engines have it in the search: of ASCII."""
+    return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+SEARCHES = (
+    *("md_prod", "MD_PROD_2", "prod", "relax", "a", "ab", "A", "re", "100%", "0%", "%", "größe"),
+    *("Größe", "x'y\"z", '"z', "case 7", "/home", "anna", "carla_1", "bio%", "batch", "ba", "tch"),
+    *("4", "42", "420", "4200", "42003", "420001", "7", "0", "62_9", "62_0", "62_1", "88+1"),
+    *(" relax ", " ", "nowhere", "zz", "\x00", "a\nb", "x" * 200, "9" * 18, "9" * 40),
+)
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "user": st.sampled_from([*USERS[:3], "nobody"]),
+        "account": st.sampled_from([*ACCOUNTS[:2], "none"]),
+        "state": st.sampled_from(STATES),
+        "search": st.sampled_from(SEARCHES),
+        "since": st.integers(-5, 65).map(lambda second: START + second * SECOND),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(filters=FILTERS, limit=st.integers(1, 60), offset=st.integers(0, 170))
+def test_a_list_is_what_a_filter_in_python_finds(
+    filled: Store, filters: dict[str, Any], limit: int, offset: int
+) -> None:
+    expected = [run.id for run, row in shown(filled) if is_match(run, row, filters)]
+    found = filled.runs(**filters, limit=limit, offset=offset)
+    assert [run.id for run in found] == expected[offset : offset + limit]
+    assert filled.count_runs(**filters) == len(expected)
+    page = filled.page_of_runs(**filters, limit=limit, offset=offset)
+    assert page == (found, len(expected))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(filters=FILTERS, limit=st.integers(1, 60))
+def test_the_pages_of_a_cursor_join_without_gap(
+    filled: Store, filters: dict[str, Any], limit: int
+) -> None:
+    expected = [row.run for run, row in shown(filled) if is_match(run, row, filters)]
+    found: list[str] = []
+    cursor: Cursor | None = None
+    while True:
+        page = list_page(filled, now=START, limit=limit, cursor=cursor, **filters)
+        found += [row.run for row in page.rows]
+        assert (page.total, page.total_exact) == (len(expected), True)
+        if page.next is None:
+            break
+        assert len(page.rows) == limit
+        cursor = Cursor.parse(str(page.next))
+    assert found == expected
+
+
+# A text that many runs contain takes other ways through the tables than one that few contain.
+@pytest.mark.parametrize(("few", "window"), [(0, 1), (0, 40), (0, 1000), (5, 20)])
+def test_a_frequent_text_is_found_like_a_rare_one(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, few: int, window: int
+) -> None:
+    monkeypatch.setattr(queries, "_FEW", few)
+    monkeypatch.setattr(queries, "_WINDOW", window)
+    everything = shown(filled)
+    for search in SEARCHES:
+        for more in ({}, {"user": "anna"}, {"state": "RUNNING"}):
+            filters = {"search": search, **more}
+            expected = [run.id for run, row in everything if is_match(run, row, filters)]
+            found = filled.runs(**filters, limit=10, offset=3)
+            assert [run.id for run in found] == expected[3:13], filters
+            assert filled.count_runs(**filters) == len(expected), filters
+            assert filled.page_of_runs(**filters, limit=10, offset=3) == (found, len(expected))
+
+
+def test_more_runs_than_are_counted(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "COUNT_LIMIT", COUNT - 1)
+    page = list_page(filled, now=START, limit=5)
+    assert (page.total, page.total_exact) == (COUNT - 1, False)
+
+
+def test_the_search_follows_changes_of_a_run(store: Store) -> None:
+    store.write(batch(info(7, name="first"), info(8, name="other")))
+    assert [run.info.job_id for run in store.runs(search="first")] == [7]
+    store.write(batch(info(7, name="second", user="anna")))
+    assert store.runs(search="first") == []
+    assert [run.info.job_id for run in store.runs(search="second")] == [7]
+    with store.database.write() as transaction:
+        transaction.execute("DELETE FROM runs WHERE job_id = 7")
+    assert store.runs(search="second") == []
+    with store.database.query() as transaction:
+        search = parse_search("second")
+        assert search is not None
+        terms = {"terms": search.terms(transaction.postgresql)}
+        found = transaction.execute(
+            search.candidates(transaction.postgresql), {**search.parameters, **terms}
+        )
+        assert found.fetchall() == []
+
+
+class _Recorder(transactions.Transaction):
+    """Records the statements about runs that are executed."""
+
+    def __init__(self, transaction: transactions.Transaction) -> None:
+        super().__init__(transaction._connection, transaction.postgresql)
+        self.statements: list[tuple[str, Mapping[str, Any]]] = []
+
+    def execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> transactions.Cursor:
+        self.statements.append((sql, parameters or {}))
+        return super().execute(sql, parameters)
+
+
+@contextmanager
+def recorded(store: Store) -> Iterator[_Recorder]:
+    with store.database.query() as transaction:
+        if transaction.postgresql:
+            # So few rows are read fastest without an index.
+            transaction.execute("SET LOCAL enable_seqscan = off")
+            transaction.execute("SET LOCAL enable_bitmapscan = off")
+        yield _Recorder(transaction)
+
+
+def plan(
+    transaction: transactions.Transaction, sql: str, parameters: Mapping[str, Any]
+) -> list[str]:
+    prefix = "EXPLAIN" if transaction.postgresql else "EXPLAIN QUERY PLAN"
+    rows = transaction.execute(f"{prefix} {sql}", parameters).fetchall()
+    return [str(row[-1]).strip() for row in rows]
+
+
+PLANS = [
+    ({}, "ix_runs_start_id"),
+    ({"user": "anna"}, "ix_runs_user_start_id_shown_state"),
+    ({"account": "physics"}, "ix_runs_account_start_id_shown_state"),
+    *(({"state": state}, "ix_runs_shown_state_start_id") for state in STATES),
+    ({"since": START}, "ix_runs_start_id"),
+    ({"state": "RUNNING", "since": START}, "ix_runs_shown_state_start_id"),
+    ({"user": "anna", "since": START}, "ix_runs_user_start_id_shown_state"),
+]
+
+
+# Fault 22: a list by state read all runs, and looked at all nodes of those without a state.
+@pytest.mark.parametrize(("filters", "index"), PLANS)
+def test_every_filter_reads_the_index_of_its_order(
+    filled: Store, filters: dict[str, Any], index: str
+) -> None:
+    with recorded(filled) as recorder:
+        queries.list_runs(recorder, queries.run_filter(**filters), 50)
+        steps = plan(recorder, *recorder.statements[0])
+        assert any(index in step for step in steps), steps
+        assert not any("TEMP B-TREE" in step or "Sort" in step for step in steps)
+        recorder.statements.clear()
+        queries.count_runs(recorder, queries.run_filter(**filters))
+        steps = plan(recorder, *recorder.statements[0])
+        assert any("INDEX" in step.upper() for step in steps), steps
+
+
+# Fault 22: a search read all runs, that by job id as well.
+@pytest.mark.parametrize("search", ["md_prod", "4200", "62_9", "88+1", "a", "re", "nowhere"])
+@pytest.mark.parametrize("more", [{}, {"user": "anna"}])
+def test_a_search_reads_indices(filled: Store, search: str, more: dict[str, Any]) -> None:
+    with recorded(filled) as recorder:
+        if recorder.postgresql:
+            # A GIN index is read by bitmaps only.
+            recorder.execute("SET LOCAL enable_bitmapscan = on")
+        recorder.statements.clear()
+        filter = queries.run_filter(search=search, **more)
+        queries.list_runs(recorder, filter, 50)
+        queries.count_runs(recorder, filter)
+        for sql, parameters in recorder.statements[:]:
+            steps = plan(recorder, sql, parameters)
+            assert not any("Seq Scan on run" in step for step in steps), steps
+            assert not any(step.startswith("SCAN runs") for step in steps), steps
