@@ -10,7 +10,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from jobsight.model import SECOND, Coverage, Run
-from jobsight.reports import units
 from jobsight.reports.report import (
     CpuUse,
     ExecutableRow,
@@ -22,6 +21,7 @@ from jobsight.reports.report import (
     TimeUse,
     quality_text,
 )
+from jobsight.util import units
 from jobsight.web.pages import metric_value, path_pieces, percent, render, state_of
 from tests.web.document import Document
 from tests.web.sample import HOSTILE

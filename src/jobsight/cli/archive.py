@@ -165,7 +165,7 @@ def _show(done: Archived, storage: Storage, dry_run: bool, json: bool) -> int:
 
 
 def _size(size: int) -> str:
-    from jobsight.reports.units import format_bytes
+    from jobsight.util.units import format_bytes
 
     return format_bytes(size)
 

@@ -16,8 +16,8 @@ from jobsight.cli.arguments import (
 from jobsight.cli.output import Table, print_table, write_json
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
-from jobsight.reports.units import format_bytes, format_count, format_duration, format_share
 from jobsight.text import readable_text
+from jobsight.util.units import format_bytes, format_count, format_duration, format_share
 
 if TYPE_CHECKING:
     from jobsight.reports.cluster import Amount, ClusterView

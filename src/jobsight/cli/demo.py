@@ -23,12 +23,12 @@ from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
 from jobsight.reports.terminal import print_report
-from jobsight.reports.units import format_bytes, format_cores
 from jobsight.samples import Sample, samples
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
 from jobsight.transport.running_server import read_running_server
+from jobsight.util.units import format_bytes, format_cores
 from jobsight.util.urls import without_credentials
 
 ACCOUNT = "samples"

@@ -32,8 +32,8 @@ from jobsight.cli.output import write_json
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
-from jobsight.reports.units import format_bytes
 from jobsight.transport.running_server import TokenError, read_token
+from jobsight.util.units import format_bytes
 from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:

@@ -21,7 +21,9 @@ from jobsight.cli.output import Table, print_table, write_csv, write_json
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.reports.units import (
+from jobsight.text import readable_text
+from jobsight.util.outer import outer_names, to_outer
+from jobsight.util.units import (
     UNKNOWN,
     format_bytes,
     format_count,
@@ -30,8 +32,6 @@ from jobsight.reports.units import (
     format_share,
     format_time,
 )
-from jobsight.text import readable_text
-from jobsight.util.outer import outer_names, to_outer
 
 if TYPE_CHECKING:
     from jobsight.reports.build import JobRow

@@ -27,7 +27,7 @@ from jobsight.cli.output import (
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, StoreError
 from jobsight.model import SECOND
-from jobsight.reports.units import (
+from jobsight.util.units import (
     UNKNOWN,
     format_bytes,
     format_count,

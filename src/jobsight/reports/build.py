@@ -29,17 +29,17 @@ from jobsight.reports.report import (
     StepRow,
     TimeUse,
     cpu_note,
-    decide_state,
     describe_state,
     executables_note,
     group_note,
     merge_nodes,
     own_namespace_note,
 )
-from jobsight.reports.units import format_duration, format_share
 from jobsight.scheduler.records import JobDetails
+from jobsight.store.read.state import decide_state
 from jobsight.text import readable_path
 from jobsight.util.outer import Duration, Time
+from jobsight.util.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from jobsight.model import StepUse

@@ -20,7 +20,7 @@ from jobsight.reports.report import (
     RunCoverage,
     quality_text,
 )
-from jobsight.reports.units import format_count, format_duration, format_share
+from jobsight.util.units import format_count, format_duration, format_share
 
 if TYPE_CHECKING:
     from jobsight.store.read.queries import StoredGpu

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, build_report, display_id, job_row, scheduler_facts
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
-from jobsight.reports.units import format_time
 from jobsight.store.read.queries import COUNT_LIMIT, Position, RunNotFound
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
+from jobsight.util.units import format_time
 
 if TYPE_CHECKING:
     from jobsight.scheduler.records import JobRecord

@@ -1,8 +1,7 @@
 """The report of one run: what was requested, what was used, and the coverage of each figure.
 
-:class:`JobReport` is the object that terminal, page and API show. :func:`decide_state` is the only
-place that decides the state of a run. The functions below merge the coverage of the nodes and write
-state and coverage as sentences.
+:class:`JobReport` is the object that terminal, page and API show. The functions below merge the
+coverage of the nodes and write state and coverage as sentences.
 
 Durations are nanoseconds here and seconds in the encoded form; see :mod:`jobsight.util.outer`.
 """
@@ -12,14 +11,15 @@ from __future__ import annotations
 import difflib
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import field
 
-from jobsight.model import Coverage, JobInfo, real_signal
-from jobsight.reports.units import format_count, format_share
+from jobsight.model import Coverage, real_signal
+from jobsight.store.read.state import ACTIVE
 from jobsight.util.outer import Duration, Time
+from jobsight.util.units import format_count, format_share
 
 
 class CpuUse(msgspec.Struct, kw_only=True):
@@ -292,39 +292,6 @@ class JobReport(msgspec.Struct, kw_only=True):
         return self.start is None and self.state == "PENDING"
 
 
-class RunState(NamedTuple):
-    """The state of a run and the durations that depend on it."""
-
-    state: str
-    running: bool
-    start: int
-    elapsed: int | None
-    #: The time that the counters cover: up to now they are only as recent as the last batch.
-    counted: int | None
-
-
-def decide_state(
-    info: JobInfo, start: int, *, ended_on_nodes: bool, as_of: int | None, now: int
-) -> RunState:
-    """Decide the state of a run for lists, pages, reports and the API.
-
-    The scheduler's record takes precedence. Without one, the run is running until the agents of
-    all its nodes have reported the end (``ended_on_nodes``); how it ended is then unknown.
-    ``start`` is used if the record has none, ``as_of`` is the time of the newest totals.
-    """
-    if info.state:
-        state = info.state
-        running = info.end is None and state.upper() in ACTIVE
-    else:
-        running = info.end is None and not ended_on_nodes
-        state = "RUNNING" if running else "UNKNOWN"
-    start = start if info.start is None else info.start
-    end = info.end if info.end is not None else now if running else as_of
-    elapsed = None if end is None else max(end - start, 0)
-    counted = max(as_of - start, 0) if running and as_of is not None else elapsed
-    return RunState(state, running, start, elapsed, counted)
-
-
 #: The groups of figures in display order, and their names in sentences.
 GROUPS = {
     "cpu": "CPU time",
@@ -511,10 +478,6 @@ _TONES = {
     "PREEMPTED": "warn",
     "CANCELLED": "warn",
 }
-
-#: States in which a job still holds its resources.
-ACTIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"})
-
 
 #: The states that a list can be filtered by: those of Slurm, and UNKNOWN.
 STATES = tuple(sorted({

@@ -31,7 +31,8 @@ from jobsight.reports.report import (
     StepRow,
     tone_of,
 )
-from jobsight.reports.units import (
+from jobsight.text import readable_text
+from jobsight.util.units import (
     UNKNOWN,
     format_bytes,
     format_cores,
@@ -41,7 +42,6 @@ from jobsight.reports.units import (
     format_share,
     format_time,
 )
-from jobsight.text import readable_text
 
 #: Wider lines are harder to read.
 MAX_WIDTH = 100

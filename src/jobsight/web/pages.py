@@ -1,7 +1,7 @@
 """The web pages: the list of runs and the page of one run, rendered on the server.
 
 :func:`create_router` has the routes. :func:`render` renders a template; everything is escaped, and
-figures are formatted by ``reports.units``.
+figures are formatted by ``util.units``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from starlette.responses import HTMLResponse
 import jobsight
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
-from jobsight.reports import units
 from jobsight.reports.build import JobRow
 from jobsight.reports.gpu import MANY, gpu_remark, gpu_tone
 from jobsight.reports.pending import CURSOR_PATTERN, MAX_OFFSET, Cursor, find_report, list_page
@@ -39,6 +38,7 @@ from jobsight.reports.report import (
 from jobsight.store.read.queries import MetricSummary, TooLarge
 from jobsight.store.store import Store
 from jobsight.text import readable_text
+from jobsight.util import units
 
 logger = logging.getLogger(__name__)
 

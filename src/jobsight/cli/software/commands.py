@@ -33,8 +33,8 @@ from jobsight.cli.software.report import (
 )
 from jobsight.cli.software.update import add_update_options, name_text, update
 from jobsight.config.load import load_settings
-from jobsight.reports.units import UNKNOWN, format_count, format_time
 from jobsight.text import path_bytes, readable_text
+from jobsight.util.units import UNKNOWN, format_count, format_time
 
 if TYPE_CHECKING:
     from jobsight.software.queries import AboutPath, AboutSoftware

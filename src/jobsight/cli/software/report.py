@@ -29,8 +29,8 @@ from jobsight.cli.output import (
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.terminal import bar, spark_line
-from jobsight.reports.units import UNKNOWN, format_count, format_energy, format_share
 from jobsight.text import readable_text
+from jobsight.util.units import UNKNOWN, format_count, format_energy, format_share
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

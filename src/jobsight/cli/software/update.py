@@ -19,8 +19,8 @@ from jobsight.cli.output import (
 from jobsight.cli.software.report import hours
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
-from jobsight.reports.units import format_count
 from jobsight.text import readable_path, readable_text
+from jobsight.util.units import format_count
 
 if TYPE_CHECKING:
     from jobsight.software.preview import Change

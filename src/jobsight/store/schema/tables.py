@@ -107,8 +107,7 @@ runs = Table(
     Column("gpu_used_time", BigInteger),
     Column("gpu_memory_peak", BigInteger),
     Column("gpu_energy", BigInteger),
-    # The state that lists show, by which they are filtered; decide_state of the reports decides the
-    # same.
+    # The state that lists show, by which they are filtered; read/state.py decides the same.
     Column("shown_state", Text, Computed(SHOWN_STATE, persisted=True)),
     Column("updated", BigInteger, nullable=False),
     # Changed since the daily rollups were updated; see jobsight.store.rollups.rollups.

@@ -6,7 +6,8 @@ import math
 from datetime import UTC, datetime, tzinfo
 from typing import TypeGuard, TypeVar
 
-from jobsight.model import SECOND
+#: Nanoseconds.
+SECOND = 1_000_000_000
 
 #: A value that is unknown or not finite; never shown as 0.
 UNKNOWN = "-"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.model import SECOND
-from jobsight.reports import units
+from jobsight.util import units
 
 
 @pytest.mark.parametrize(
