@@ -41,7 +41,7 @@ class Action(StrEnum):
     ROTATE = "rotate"
 
 
-def token(
+def token(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     action: Action,
     id: int | None,

@@ -26,7 +26,7 @@ from jobsight.agent.outputs.spool import (
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.config import paths
 from jobsight.errors import ConfigError
-from jobsight.transport.http import request
+from jobsight.transport.http import Peer, request
 from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:
@@ -164,15 +164,17 @@ class HttpOutput:
         host, secure = parts.hostname or "", parts.scheme == "https"
         try:
             reply = request(
+                Peer(
+                    host,
+                    parts.port or (443 if secure else 80),
+                    self._tls().wrapping(host) if secure else None,
+                    self.options.connect_timeout,
+                ),
                 "POST",
-                host,
-                parts.port or (443 if secure else 80),
                 (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
                 self._headers(parts.username, parts.password),
                 body,
-                self.options.timeout,
-                self._tls().wrapping(host) if secure else None,
-                connect_timeout=self.options.connect_timeout,
+                timeout=self.options.timeout,
             )
         except (OSError, ValueError) as error:
             where = f"{host}:{parts.port or parts.scheme}"

@@ -8,7 +8,7 @@ time on imports. Read ``list_runs`` and ``find_run`` first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -111,27 +111,34 @@ class RunFilter(NamedTuple):
         )
 
 
-def run_filter(
-    *,
-    user: str | None = None,
-    account: str | None = None,
-    state: str | None = None,
-    search: str | None = None,
-    since: int | None = None,
-    unused_gpus: bool = False,
-) -> RunFilter:
-    """The filter of a list of runs; ``since`` keeps the runs started at that time or later, and
-    ``unused_gpus`` those that held a GPU which they never used.
+class Filters(TypedDict, total=False):
+    """What people filter a list of runs by; all that is given must hold."""
 
-    ``state`` is the state that is shown, which runs without a record of the scheduler have as well.
-    """
-    given = {"user": user, "account": account, "shown_state": state}
+    user: str | None
+    account: str | None
+    #: The state that is shown, which runs without a record of the scheduler have as well.
+    state: str | None
+    search: str | None
+    #: Runs started at that time or later.
+    since: int | None
+    #: Runs that held a GPU which they never used.
+    unused_gpus: bool
+
+
+def run_filter(**filters: Unpack[Filters]) -> RunFilter:
+    """The filter of a list of runs."""
+    given = {
+        "user": filters.get("user"),
+        "account": filters.get("account"),
+        "shown_state": filters.get("state"),
+    }
     parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     conditions = [f"{quoted(name)} = :{name}" for name in parameters]
+    since, search = filters.get("since"), filters.get("search")
     if since is not None:
         conditions.append("start >= :since")
         parameters["since"] = since
-    if unused_gpus:
+    if filters.get("unused_gpus"):
         conditions.append("gpu_unused_count > 0")
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
