@@ -20,7 +20,7 @@ import pytest
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.cluster_metrics import count_tasks
-from jobsight.scheduler.naming import with_cluster_name
+from jobsight.scheduler.cluster_name import with_cluster_name
 from jobsight.scheduler.records import JobRecord
 from jobsight.scheduler.scraper import Scraper
 from jobsight.scheduler.sources.base import Choice, Source

@@ -15,14 +15,14 @@ import msgspec
 from jobsight import __version__
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import check_template, placeholders
-from jobsight.agent.outputs.record import REFUSED_HEADER, Record, encode_record, with_start
-from jobsight.agent.outputs.spool import (
+from jobsight.agent.outputs.record_spool import (
     DEFAULT_LIMIT,
     RecordKey,
     RecordSpool,
     RecordTooLarge,
     record_key,
 )
+from jobsight.agent.outputs.sams_record import REFUSED_HEADER, Record, encode_record, with_start
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.config import paths
 from jobsight.errors import ConfigError

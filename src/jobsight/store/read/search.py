@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from jobsight.store.schema.search import TABLE, searched_text
+from jobsight.store.schema.search_index import TABLE, searched_text
 from jobsight.store.transaction import Transaction
 
 #: An array task or a component of a heterogeneous job as Slurm shows it.
