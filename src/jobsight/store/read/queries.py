@@ -210,6 +210,7 @@ def _select(
     if source is not None:
         return select(source)
     # Many runs contain the text: some of the newest are likely to.
+    transaction.expect_pages_in_memory()
     window = max(_WINDOW, limit + offset)
     rows = select(_newest_runs(transaction, filter, window))
     if len(rows) < limit and _is_more_than(transaction, filter, window):
@@ -330,6 +331,7 @@ def count_runs(
     if transaction.postgresql and not filter.conditions and limit <= _FEW + 1:
         # What the index has found was compared with the text already.
         return limit
+    transaction.expect_pages_in_memory()
     number = count(_newest_runs(transaction, filter, _WINDOW))
     if number < limit and _is_more_than(transaction, filter, _WINDOW):
         number = count(_found_runs(transaction, filter))
