@@ -47,8 +47,10 @@ class Search(NamedTuple):
 
     def terms(self, postgresql: bool) -> Any:
         """The trigrams as the parameter ``terms`` of :meth:`candidates`."""
-        terms = _covering_trigrams(self.needle)[:_MAX_TERMS]
-        return terms if postgresql else _all_of(terms)
+        if postgresql:
+            return _covering_trigrams(self.needle)[:_MAX_TERMS]
+        # SQLite has no text to compare what it finds with: more terms, fewer runs to read.
+        return _all_of(_trigrams(self.needle)[:_MAX_TERMS])
 
     def condition(self, postgresql: bool) -> str:
         """The condition on a row of ``runs``."""
@@ -129,8 +131,8 @@ def _trigrams(text: str) -> list[str]:
 def _covering_trigrams(text: str) -> list[str]:
     """Trigrams that together contain each character of a text.
 
-    A third of all, and they find hardly more: each term that is looked up costs an index of its
-    own, the most where almost every run has it, such as those of ``/home/``.
+    They are a third of all and find hardly more. Each term costs the scan of a posting list, which
+    is long if almost every run has the term, such as those of ``/home/``.
     """
     last = len(text) - 3
     return list(dict.fromkeys(text[min(place, last) :][:3] for place in range(0, last + 3, 3)))
