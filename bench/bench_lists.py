@@ -33,8 +33,6 @@ RUNS: Final = int(os.environ.get("BENCH_RUNS", "60000"))
 ROUNDS: Final = 5
 #: Milliseconds of a list, by engine.
 GOALS: Final = {"SQLite": 100, "PostgreSQL": 50}
-#: Of PostgreSQL, whose manual recommends a quarter of the memory; that of the tests is small.
-BUFFERS: Final = "1GB"
 #: Milliseconds of a report of usage.
 USAGE_GOAL: Final = 1000
 
@@ -167,8 +165,7 @@ def main() -> None:
             fill(store, RUNS)
             measure("SQLite", store, beside, figures)
         try:
-            running = postgresql.running(BUFFERS)
-            with running as server, Store.open(server.new_database()) as store:
+            with postgresql.running() as server, Store.open(server.new_database()) as store:
                 fill(store, RUNS)
                 measure("PostgreSQL", store, {}, figures)
         except postgresql.Unavailable as reason:

@@ -36,7 +36,7 @@ class Server:
 
 
 @contextmanager
-def running(shared_buffers: str = "32MB") -> Iterator[Server]:
+def running() -> Iterator[Server]:
     """Start a server, and stop and remove it at the end."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
@@ -68,7 +68,7 @@ def running(shared_buffers: str = "32MB") -> Iterator[Server]:
         call("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "-D", data)
         options = (
             f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off "
-            f"-c full_page_writes=off -c shared_buffers={shared_buffers} -c max_connections=64"
+            "-c full_page_writes=off -c shared_buffers=32MB -c max_connections=64"
         )
         call("pg_ctl", "start", "-w", "-D", data, "-l", str(folder / "log"), "-o", options)
         try:
