@@ -1,6 +1,6 @@
 """One cluster with jobs of all kinds, scraped by every source: the stores are equal.
 
-Faults 7, 8, 9, 11 and 12 of issue 14 were differences between the sources, and runs that sacct does not have.
+Faults 7, 8, 9, 11 and 12 were differences between the sources, and runs that sacct does not have.
 """
 
 from __future__ import annotations
