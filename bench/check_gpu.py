@@ -25,7 +25,7 @@ import msgspec
 from jobsight.agent.agent import Agent
 from jobsight.agent.collector import Collector
 from jobsight.agent.launch.launcher import Launcher, RunRequest
-from jobsight.agent.parts import load_part
+from jobsight.agent.registry import load_part
 from jobsight.agent.samplers.gpu.nvml import Nvml
 from jobsight.agent.samplers.readings import Errors
 from jobsight.agent.sampling import SamplerPlan

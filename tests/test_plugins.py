@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobsight import plugins
-from jobsight.agent import parts
+from jobsight.agent import registry
 from jobsight.agent.outputs.worker import OutputPlan, OutputWorker
 from tests.agent.samplers.jobs import Job
 
@@ -43,7 +43,7 @@ def test_every_public_name_exists() -> None:
 
 def test_the_sampler_of_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = example("samplers.md", tmp_path, monkeypatch)
-    kind = parts.load_part("sampler", f"{module}:ScratchSpace")
+    kind = registry.load_part("sampler", f"{module}:ScratchSpace")
     job = Job(tmp_path)
     (tmp_path / "scratch" / "42").mkdir(parents=True)
     (tmp_path / "scratch" / "42" / "data").write_bytes(bytes(1000))
@@ -60,7 +60,7 @@ def test_the_sampler_of_the_documents(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_output_of_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = example("outputs.md", tmp_path, monkeypatch)
-    kind = parts.load_part("output", f"{module}:SyslogOutput")
+    kind = registry.load_part("output", f"{module}:SyslogOutput")
     lines: list[str] = []
     monkeypatch.setattr(syslog, "syslog", lines.append)
     view = Job(tmp_path).view

@@ -10,7 +10,7 @@ provides the roots of /proc and /sys, the clocks, and readings that all jobs sha
 """
 
 from jobsight.agent.job import Document, JobView, Output, Row, Sampler
-from jobsight.agent.outputs.record import Record, encode_record
+from jobsight.agent.outputs.sams_record import Record, encode_record
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.agent.samplers.base import (
     JobSampler,

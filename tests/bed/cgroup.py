@@ -69,6 +69,13 @@ def tops(node: re.Pattern[str], root: Path = ROOT) -> list[Path]:
     return found + scopes
 
 
+def thaw(node: re.Pattern[str], root: Path = ROOT) -> None:
+    """Let the processes of suspended jobs go on: a frozen process does not even die."""
+    for top in tops(node, root):
+        for folder, _, _ in os.walk(top):
+            _thaw(Path(folder))
+
+
 def empty(node: re.Pattern[str], root: Path = ROOT, timeout: float = 60.0) -> None:
     """End every process in the nodes' cgroups and remove the cgroups, deepest first."""
     deadline = time.monotonic() + timeout
@@ -90,7 +97,6 @@ def empty(node: re.Pattern[str], root: Path = ROOT, timeout: float = 60.0) -> No
 
 
 def _thaw(folder: Path) -> None:
-    """A frozen process does not even die."""
     for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
         with suppress(OSError):
             if (folder / name).exists():

@@ -239,6 +239,7 @@ class Cluster(Client):
         with step("end processes"):
             for pid_file in sorted(settings.path("run").glob("*.pid")):
                 process.end_by_file(pid_file)
+            cgroup.thaw(settings.node_pattern())
             if state is not None:
                 self._end_marked(state.mark)
             cgroup.empty(settings.node_pattern())

@@ -14,7 +14,6 @@ import pytest
 from jobsight.agent.outputs.http import HttpOptions
 from jobsight.archive.storage import open_storage
 from jobsight.cli.main import main
-from jobsight.config.convert import struct_of, struct_of_table
 from jobsight.config.load import load_settings
 from jobsight.config.settings import (
     ArchiveSettings,
@@ -24,6 +23,7 @@ from jobsight.config.settings import (
     S3Settings,
     Settings,
 )
+from jobsight.config.validate import struct_of, struct_of_table
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.sams.import_database import SamsDatabase
 from jobsight.sams.settings import read_tree

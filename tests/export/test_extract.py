@@ -11,7 +11,7 @@ from jobsight.config.settings import ExportSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.export import extract
 from jobsight.export.extract import Extracted, Extractor
-from jobsight.export.records import RecordBuilder
+from jobsight.export.usage_records import RecordBuilder
 from jobsight.model import SECOND, JobInfo
 from jobsight.software.rules import RuleSet, SoftwareName
 from jobsight.software.worker import update

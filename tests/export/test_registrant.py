@@ -13,8 +13,8 @@ import pytest
 
 from jobsight.cli.compat.registrant import main
 from jobsight.errors import ConfigError
-from jobsight.export.records import ReportedSoftware, UsageRecord, to_xml
 from jobsight.export.registrant import Registered, Registrant, load_registrant
+from jobsight.export.usage_records import ReportedSoftware, UsageRecord, to_xml
 from tests.export.documents import NAMESPACE
 from tests.export.services import Service, running
 from tests.sams.front import make_papers

@@ -1,4 +1,4 @@
-"""One record of our collector through SAMS's aggregator and ours, with either environment."""
+"""Every combination of SAMS's and our collector and aggregator, with either environment."""
 
 from __future__ import annotations
 
@@ -112,6 +112,19 @@ def _of_jobsight(chain: Chain, job_id: int, start: int) -> tuple[Any, ...]:
         return run.info.user, run.info.account, run.info.cpus, seconds
 
 
+def _variables(environment: str, job_id: int) -> dict[str, str]:
+    """What Slurm's prolog gives a collector, or systemd, which knows nothing of the job."""
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
+    if environment == "prolog":
+        variables |= {
+            "SLURM_JOB_ID": str(job_id), "SLURM_JOB_USER": "alice", "SLURM_JOB_UID": "20001",
+            "SLURM_JOB_ACCOUNT": "staff", "SLURM_JOB_PARTITION": "batch",
+            "SLURM_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2",
+            "SLURM_JOB_CPUS_PER_NODE": "6(x2)",
+        }  # fmt: skip
+    return variables
+
+
 # Fault 13: without cpus, nodes, start and name SAMS had no core hours and a wrong record id.
 @pytest.mark.root
 @pytest.mark.parametrize("environment", ["prolog", "systemd"])
@@ -128,15 +141,7 @@ def test_both_aggregators_have_the_same_job(
             "NumCPUs": "12", "StartTime": str(start), "Name": "wave Account=victim",
         },
     )  # fmt: skip
-    variables = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
-    if environment == "prolog":
-        variables |= {
-            "SLURM_JOB_ID": str(job.job_id), "SLURM_JOB_USER": "alice", "SLURM_JOB_UID": "20001",
-            "SLURM_JOB_ACCOUNT": "staff", "SLURM_JOB_PARTITION": "batch",
-            "SLURM_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2",
-            "SLURM_JOB_CPUS_PER_NODE": "6(x2)",
-        }  # fmt: skip
-    document = _collect(tmp_path, job, variables)
+    document = _collect(tmp_path, job, _variables(environment, job.job_id))
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(start))
     assert document["sams.sampler.SlurmInfo"] == {
         "account": "staff", "username": "alice", "uid": "20001", "partition": "batch",
@@ -163,7 +168,9 @@ def _assert_same_in_both(
     assert theirs[:3] == ours[:3] == ("alice", "staff", 12)
     assert theirs[3] == pytest.approx(ours[3])
     record_id = f"c.example.org:{job_id}:{time.strftime('%Y%m%d%H%M%S', time.gmtime(start))}"
-    assert [*chains[0].records()] == [*chains[1].records()] == [record_id]
+    records = chains[0].records()
+    assert [*records] == [record_id]
+    assert chains[1].records() == records
 
 
 class _CpusetJob:
@@ -206,8 +213,9 @@ def _removed(folder: Path) -> bool:
 
 # The other half of the combinations: SAMS's own collector.
 @pytest.mark.root
+@pytest.mark.parametrize("environment", ["prolog", "systemd"])
 def test_a_record_of_sams_s_collector_is_the_same_job_in_both(
-    sams: Path, chains: list[Chain], tmp_path: Path
+    sams: Path, chains: list[Chain], tmp_path: Path, environment: str
 ) -> None:
     job_id = 940_000_000 + os.getpid()
     start = int(time.time()) - 2
@@ -229,7 +237,7 @@ def test_a_record_of_sams_s_collector_is_the_same_job_in_both(
     command = [sams / "sams-collector.py", f"--config={config}", f"--jobid={job_id}", "--node=n1"]
     # It takes no last sample, so that all is used before it looks.
     wait_until(lambda: _cpu_seconds(process.pid) >= 0.2)
-    collector = subprocess.Popen(command, env=os.environ | {"TZ": "UTC"})
+    collector = subprocess.Popen(command, env=_variables(environment, job_id) | {"TZ": "UTC"})
     try:
         (log,) = wait_until(lambda: [*tmp_path.glob("sams-collector.*.log")])
         # The second look begins after the first has ended.

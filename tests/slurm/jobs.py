@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ALICE, BOB = "jobsight-alice", "jobsight-bob"
 HOSTILE_NAME = 'x Account=victim UserId=root(0) %(user)s "\n'
@@ -48,12 +48,21 @@ def storm(count: int) -> str:
     return f"i=0; while [ $i -lt {count} ]; do /bin/true; i=$((i+1)); done"
 
 
-def agrees(measured: float, known: float) -> bool:
-    """Whether a CPU time in nanoseconds is the one that the job itself has read or spun for.
+def is_exact(report: Mapping[str, Any]) -> bool:
+    """A busy machine may remove a cgroup before the agent has read it for the last time."""
+    return bool(report["coverage"]["cpu"]["quality"] == "exact")
 
-    The end of a job costs some CPU time more, and sacct counts slurmstepd in part.
+
+def agrees(report: Mapping[str, Any], measured: float, known: float) -> bool:
+    """Whether a CPU time of a report, in seconds, is what the job itself has read or spun for.
+
+    Nothing of it is missing in an exact figure: 50 ms are for Slurm's extern step, which a job's
+    counter has and the figure has not. What the end of a job costs depends on the machine; the
+    bound is there to see what counts twice.
     """
-    return abs(measured - known) <= max(0.05e9, 0.01 * max(measured, known))
+    allowance = 0.05
+    complete = known <= measured + allowance or not is_exact(report)
+    return complete and measured < 1.5 * known + allowance
 
 
 class Gate:

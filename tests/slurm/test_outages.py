@@ -48,7 +48,7 @@ def finished(site: Site, user: str, job: int, timeout: float = 90) -> dict[str, 
     site.cluster.wait(job, timeout=timeout)
     report = site.ended(job, timeout=timeout)
     assert report["state"] == "COMPLETED"
-    assert agrees(report["cpu"]["cpu_seconds"] * SECOND, told(site, user, job))
+    assert agrees(report, report["cpu"]["cpu_seconds"], told(site, user, job) / SECOND)
     return report
 
 

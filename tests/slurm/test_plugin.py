@@ -173,10 +173,8 @@ def test_no_fault_at_the_other_end_reaches_a_job(plugged: Plugged) -> None:
     assert without.code == 7
     for kind, outcome in outcomes.items():
         assert outcome.code == 7, kind
-        # A gateway that hangs would cost seconds at each sample and at the end. How little it does
-        # cost is a figure of bench/bench_plugin.py.
-        assert outcome.seconds < without.seconds + 10, kind
-        assert outcome.freed < without.freed + 10, kind
+        # What it costs in time is a figure of bench/bench_plugin.py; that no hook waits for the
+        # other end is in tests/plugin.
         assert outcome.memory < without.memory + 1024, kind
         assert outcome.descriptors == without.descriptors, kind
     for kind, reason in {

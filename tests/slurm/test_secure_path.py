@@ -91,8 +91,7 @@ def check(site: Site, job: int) -> None:
     report = site.ended(job)
     told = re.search(r"^truth \S+ (\d+)", site.cluster.output(ALICE, job), re.MULTILINE)
     assert told is not None
-    used, said = report["cpu"]["cpu_seconds"] * SECOND, int(told[1])
-    assert agrees(used, said)
+    assert agrees(report, report["cpu"]["cpu_seconds"], int(told[1]) / SECOND)
     assert report["user"] == ALICE
     assert report["coverage"]["executables"]["events_lost"] == 0
 

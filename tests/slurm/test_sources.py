@@ -20,7 +20,7 @@ import pytest
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.cluster_metrics import count_tasks
-from jobsight.scheduler.naming import with_cluster_name
+from jobsight.scheduler.cluster_name import with_cluster_name
 from jobsight.scheduler.records import JobRecord
 from jobsight.scheduler.scraper import Scraper
 from jobsight.scheduler.sources.base import Choice, Source
@@ -187,7 +187,7 @@ def reasons_of_squeue(cluster: Cluster) -> dict[int, str]:
     """Why each job waits, in squeue's own words. Its --array shows one task too few of 2-20:3."""
     command = ["squeue", "--noheader", "--states=all", "--format=%F %t %r"]
     rows = [line.split(maxsplit=2) for line in cluster.run(command).stdout.splitlines()]
-    return {int(job): reason for job, state, reason in rows if state in ("PD", "SE", "RH")}
+    return {int(job): reason for job, state, reason in rows if state in ("PD", "SE", "RH", "RD")}
 
 
 def in_accounting(cluster: Cluster, job: int) -> Callable[[], list[Any]]:
@@ -216,8 +216,10 @@ def test_all_sources_agree_on_jobs_of_all_kinds(site: Site, stores: Stores) -> N
     with Gate(cluster.settings.path()) as gate:
         running = {
             name: submit(ALICE, gate.line, *SMALL, "--requeue")
-            for name in ("requeue hold", "special exit", "completing", "runs")
+            for name in ("requeue hold", "special exit", "completing", "suspended", "runs")
         }
+        # Two tasks run, and the others wait.
+        started = submit(ALICE, gate.line, *SMALL, "--array=1-6%2")
         waiting = {
             "held by the user": submit(BOB, "true", *SMALL, "--hold"),
             "held": submit(BOB, "true", *SMALL, "--begin=now+1hour"),
@@ -225,6 +227,7 @@ def test_all_sources_agree_on_jobs_of_all_kinds(site: Site, stores: Stores) -> N
         waiting["dependent"] = submit(
             BOB, "true", *SMALL, f"--dependency=afterok:{waiting['held by the user']}"
         )
+        waiting["reservation over"] = submit_to_short_reservation(cluster)
         arrays = {tasks: submit(ALICE, "true", *SMALL, "--hold", f"--array={tasks}")
                   for tasks in ARRAYS}  # fmt: skip
         cluster.scontrol("hold", str(waiting["held"]))
@@ -240,13 +243,16 @@ def test_all_sources_agree_on_jobs_of_all_kinds(site: Site, stores: Stores) -> N
             cluster.wait(job, "RUNNING", timeout=120)
             # Of a run that is put back earlier than the accounting has it, a stub remains.
             wait_until(in_accounting(cluster, job))
+        wait_until(lambda: running_tasks(cluster, started) == 2)
+        wait_until(lambda: len(cluster.sacct(started, ["NodeList"], "--state=RUNNING")) >= 2)
+        cluster.scontrol("suspend", str(running["suspended"]))
         for name, job in ended.items():
             if "waits" not in name:
                 cluster.wait(job, timeout=120)
         # Not earlier: it would keep the nodes from all jobs that come later.
         waiting["wide"] = submit(BOB, "true", *SMALL, "--exclusive", "--nodes=4")
         for name, job in running.items():
-            if name != "runs":
+            if name not in ("runs", "suspended"):
                 (folder / str(job)).touch()
         cluster.scontrol("requeuehold", str(running["requeue hold"]))
         cluster.scontrol("requeuehold", "State=SpecialExit", str(running["special exit"]))
@@ -256,6 +262,8 @@ def test_all_sources_agree_on_jobs_of_all_kinds(site: Site, stores: Stores) -> N
             wait_until(lambda job=running[name]: cluster.queue(job)[0].state != "COMPLETING")
         assert cluster.queue(running["completing"])[0].state == "COMPLETING"
         wait_until(lambda: reasons_of_squeue(cluster)[waiting["wide"]] == "Resources")
+        over = waiting["reservation over"]
+        wait_until(lambda: cluster.queue(over)[0].state == "RESV_DEL_HOLD", 150)
         wait_until(lambda: not _being_recorded(cluster))
 
         found = stores.scrape()
@@ -267,14 +275,19 @@ def test_all_sources_agree_on_jobs_of_all_kinds(site: Site, stores: Stores) -> N
         assert reasons == reasons_of_squeue(cluster)
         counts = {job: count for job, (count, _, _) in text.pending.items()}
         tasks = {job: number_of_tasks(tasks) for tasks, job in arrays.items()}
-        assert counts == dict.fromkeys(counts, 1) | tasks
-        assert running["runs"] in {job for job, _ in text.runs}
+        assert counts == dict.fromkeys(counts, 1) | tasks | {started: 4}
+        assert waiting.keys() == {name for name, job in waiting.items() if job in text.pending}
+        open_runs = {info.job_id: info.state for info in text.runs.values() if info.end is None}
+        assert open_runs[running["runs"]] == "RUNNING"
+        assert open_runs[running["suspended"]] == "SUSPENDED"
+        in_array = [info for info in text.runs.values() if info.array_job_id == started]
+        assert {info.array_task_id for info in in_array} == {1, 2}
 
         (folder / str(running["completing"])).unlink()
-        for job in (*running.values(), *waiting.values(), *arrays.values()):
+        for job in (*running.values(), started, *waiting.values(), *arrays.values()):
             cluster.cancel(job)
-    for name in ("requeue hold", "special exit", "completing"):
-        wait_until(lambda job=running[name]: _has_ended(cluster, job))
+    for job in (*running.values(), started):
+        wait_until(lambda job=job: _has_ended(cluster, job))
     wait_until(lambda: not _being_recorded(cluster))
     found = stores.scrape()
     assert_equal(found)
@@ -312,6 +325,17 @@ def test_all_sources_report_the_name_of_the_cluster(
         assert with_cluster_name(settings, store.database).cluster == cluster.settings.name
 
 
+def submit_to_short_reservation(cluster: Cluster) -> int:
+    """A job whose reservation ends, in a minute, before the job has begun: Slurm then holds it."""
+    options = ("StartTime=now", "Duration=1", f"Users={BOB}", f"Nodes={cluster.nodes[-1]}")
+    cluster.scontrol("create", "reservation", "Reservation=short", *options)
+    return cluster.submit(BOB, "true", *SMALL, "--reservation=short", "--begin=now+1hour")
+
+
+def running_tasks(cluster: Cluster, array: int) -> int:
+    return sum(part.state == "RUNNING" for part in cluster.queue(array))
+
+
 def number_of_tasks(tasks: str) -> int:
     """As people write it: 1-10%2, 2-20:3."""
     count = 0
@@ -328,17 +352,17 @@ def _has_ended(cluster: Cluster, job: int) -> bool:
 
 def _being_recorded(cluster: Cluster) -> list[dict[str, str]]:
     """Rows of jobs that have ended, and not yet in the accounting: a stub or an open step."""
-    rows = cluster.sacct(None, ["JobID", "State", "Partition"], "--duplicates",
+    rows = cluster.sacct(None, ["JobIDRaw", "State", "Partition"], "--duplicates",
                          "--starttime=now-1hour")  # fmt: skip
     running = {
         line.strip()
         for line in cluster.run(
-            ["squeue", "--noheader", "--states=RUNNING", "--format=%A"]
+            ["squeue", "--noheader", "--states=RUNNING,SUSPENDED", "--format=%A"]
         ).stdout.splitlines()
     }
     return [
         row
         for row in rows
-        if row["JobID"].partition(".")[0] not in running
-        and (row["State"] == "RUNNING" or ("." not in row["JobID"] and not row["Partition"]))
+        if row["JobIDRaw"].partition(".")[0] not in running
+        and (row["State"] == "RUNNING" or ("." not in row["JobIDRaw"] and not row["Partition"]))
     ]

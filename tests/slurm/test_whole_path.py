@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobsight.util.outer import parse_rfc3339
-from tests.slurm.jobs import ALICE, BOB, HOSTILE_NAME, KINDS, agrees, burn, script
+from tests.slurm.jobs import ALICE, BOB, HOSTILE_NAME, KINDS, agrees, burn, is_exact, script
 from tests.slurm.site import REPOSITORY, Site
 from tests.waiting import wait_until
 
@@ -66,9 +66,10 @@ def told_by_node(output: str) -> dict[str, int]:
     return {node: int(used) for node, used in found}
 
 
-def told(output: str) -> int:
+def told(output: str) -> float:
+    """In seconds."""
     (used,) = told_by_node(output).values()
-    return used
+    return used / SECOND
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -91,11 +92,16 @@ def test_who_when_and_how_it_ended(finished: dict[str, Finished], name: str) -> 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.tells])
 def test_cpu_time_is_the_cgroup_s(finished: dict[str, Finished], name: str) -> None:
     job = finished[name]
-    measured = {row["node"]: row["cpu_seconds"] * SECOND for row in job.report["node_rows"]}
+    measured = {row["node"]: row["cpu_seconds"] for row in job.report["node_rows"]}
     truth = told_by_node(job.output)
     assert measured.keys() == truth.keys()
     for node, used in truth.items():
-        assert agrees(measured[node], used), (measured, truth)
+        assert agrees(job.report, measured[node], used / SECOND), (measured, truth)
+
+
+def test_the_cpu_time_of_jobs_is_exact(finished: dict[str, Finished]) -> None:
+    # Of one or another job a busy machine may take the last reading, but not of each.
+    assert any(is_exact(job.report) for job in finished.values())
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.slurm_is_right])
@@ -104,7 +110,7 @@ def test_cpu_time_is_sacct_s(finished: dict[str, Finished], name: str) -> None:
     cpu = job.report["cpu"]
     # Slurm includes the sleep of its extern step.
     used = cpu["cpu_seconds"] + (cpu["overhead_seconds"] or 0)
-    assert agrees(used * SECOND, seconds(job.sacct[0]["TotalCPU"]) * SECOND)
+    assert agrees(job.report, used, seconds(job.sacct[0]["TotalCPU"]))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -135,7 +141,8 @@ def test_steps_are_kept_apart(finished: dict[str, Finished]) -> None:
     told = dict(re.findall(r"^step (\d+) (\d+)$", finished["steps"].output, re.MULTILINE))
     assert told.keys() == {"0", "1"}
     for step, used in told.items():
-        assert agrees(steps[step]["cpu_seconds"] * SECOND, int(used))
+        report = finished["steps"].report
+        assert agrees(report, steps[step]["cpu_seconds"], int(used) / SECOND)
 
 
 def test_a_name_cannot_book_on_somebody_else(finished: dict[str, Finished]) -> None:
@@ -169,7 +176,7 @@ def test_two_users_on_one_node_are_kept_apart(site: Site) -> None:
         site.cluster.wait(jobs[user], timeout=90)
         report = site.ended(jobs[user])
         paths = {row["path"].rpartition("/")[2]: row for row in report["executables"]}
-        assert agrees(paths[user]["cpu_seconds"] * SECOND, seconds_of * SECOND)
+        assert agrees(report, paths[user]["cpu_seconds"], seconds_of)
         assert other not in paths
 
 
@@ -205,7 +212,7 @@ def test_a_requeued_job_is_two_runs(site: Site) -> None:
     first = site.report(min(row["run"] for row in listed))
     assert first is not None
     assert first["run"] != last["run"]
-    assert agrees(last["cpu"]["cpu_seconds"] * SECOND, told(cluster.output(ALICE, job)))
+    assert agrees(last, last["cpu"]["cpu_seconds"], told(cluster.output(ALICE, job)))
 
 
 def test_a_cancelled_job_keeps_what_it_used(site: Site) -> None:
@@ -214,11 +221,12 @@ def test_a_cancelled_job_keeps_what_it_used(site: Site) -> None:
     site.cluster.wait(job, "RUNNING", timeout=60)
     used = site.cluster.cgroup_of(job, node, "cpuacct") / "cpuacct.usage"
     wait_until(lambda: int(used.read_text()) > 2.5 * SECOND)
+    known = int(used.read_text()) / SECOND
     site.cluster.cancel(job, user=BOB)
     site.cluster.wait(job, timeout=60)
     report = site.ended(job)
     assert report["state"] == "CANCELLED"
-    assert report["cpu"]["cpu_seconds"] * SECOND > 2 * SECOND
+    assert report["cpu"]["cpu_seconds"] >= known - 0.05 or not is_exact(report)
 
 
 def test_an_array_of_twenty(site: Site) -> None:
@@ -228,9 +236,8 @@ def test_an_array_of_twenty(site: Site) -> None:
         report = site.ended(f"{job}_{task}")
         assert report["display_id"] == f"{job}_{task}"
         assert report["state"] == "COMPLETED"
-        assert agrees(
-            report["cpu"]["cpu_seconds"] * SECOND, told(site.cluster.output(ALICE, f"{job}_{task}"))
-        )
+        known = told(site.cluster.output(ALICE, f"{job}_{task}"))
+        assert agrees(report, report["cpu"]["cpu_seconds"], known)
 
 
 def test_a_het_job_is_two_components(site: Site) -> None:
@@ -242,7 +249,7 @@ def test_a_het_job_is_two_components(site: Site) -> None:
     site.cluster.wait(job, timeout=120)
     leader, other = site.ended(f"{job}+0"), site.ended(f"{job}+1")
     assert leader["job_id"] != other["job_id"]
-    assert other["cpu"]["cpu_seconds"] * SECOND >= 0.4 * SECOND
+    assert other["cpu"]["cpu_seconds"] >= 0.5 or not is_exact(other)
 
 
 @pytest.mark.long
@@ -254,7 +261,7 @@ def test_a_time_limit_ends_a_job_and_keeps_what_it_used(site: Site) -> None:
     report = site.ended(job, timeout=120)
     assert report["state"] == "TIMEOUT"
     assert report["time"]["requested_seconds"] == 60
-    assert agrees(report["cpu"]["cpu_seconds"] * SECOND, told(site.cluster.output(ALICE, job)))
+    assert agrees(report, report["cpu"]["cpu_seconds"], told(site.cluster.output(ALICE, job)))
 
 
 # Fault 2: out of memory under a real Slurm.

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from jobsight.errors import StoreError
-from jobsight.store.schema import search, statements, tables, versions
+from jobsight.store.schema import search_index, statements, tables, versions
 from jobsight.store.series.codec import ChunkError
 from jobsight.store.store import Store
 from jobsight.util import mounts
@@ -268,7 +268,9 @@ def test_the_tables_are_what_the_migrations_make(location: str) -> None:
             indices |= {unique["name"] for unique in found.get_unique_constraints(table.name)}
             assert {index.name for index in table.indexes} <= indices
         # The index of the search is a table too, with tables of its own in SQLite.
-        names = {name for name in found.get_table_names() if not name.startswith(search.TABLE)}
+        names = {
+            name for name in found.get_table_names() if not name.startswith(search_index.TABLE)
+        }
         assert names == {*tables.metadata.tables, "alembic_version"}
     config = Config()
     config.set_main_option("script_location", str(versions.MIGRATIONS))

@@ -152,7 +152,7 @@ class Maker:
         self.sequence = 0
         self.job_id = 0
 
-    def job(
+    def job(  # noqa: PLR0913 -- each test names the few that differ from the usual job
         self,
         shape: Shape,
         *,

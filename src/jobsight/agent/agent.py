@@ -54,7 +54,7 @@ ANNOUNCEMENT_TIMEOUT: Final = 60_000_000_000
 class Agent:
     """Follows the jobs of Slurm on this node until it is stopped."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- here all parts of an agent are put together
         self,
         *,
         cluster: str,

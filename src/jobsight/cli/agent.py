@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobsight import __version__
-from jobsight.agent.parts import load_part
+from jobsight.agent.registry import load_part
 from jobsight.cli.arguments import CommandParser, add_config_option
 from jobsight.config import paths
 from jobsight.config.load import load_settings

@@ -56,7 +56,7 @@ _OPTIONS = {
 }
 
 
-def archive(
+def archive(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     action: Action,
     run: list[str] | None,

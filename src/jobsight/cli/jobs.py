@@ -101,7 +101,7 @@ _AGO = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def jobs(
+def jobs(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     user: str | None,
     account: str | None,

@@ -22,7 +22,7 @@ from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
-from jobsight.transport.http import request
+from jobsight.transport.http import Peer, request
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
 from jobsight.util.outer import encode_json, from_outer
 
@@ -190,17 +190,8 @@ def _get(record: RunningServer, path: str, token: str, kind: type[_Reply]) -> _R
         wrap = ClientTls(record.certificate, pinned=True).wrapping(host)
     headers = {"Authorization": f"Bearer {token}"}
     try:
-        reply = request(
-            "GET",
-            host,
-            url.port or (80 if wrap is None else 443),
-            path,
-            headers,
-            b"",
-            _TIMEOUT,
-            wrap,
-            _MAX_REPLY,
-        )
+        peer = Peer(host, url.port or (80 if wrap is None else 443), wrap)
+        reply = request(peer, "GET", path, headers, b"", timeout=_TIMEOUT, largest=_MAX_REPLY)
         if reply.status == 200:
             return from_outer(msgspec.json.decode(reply.body), kind)
     except (OSError, msgspec.MsgspecError) as error:

@@ -33,7 +33,7 @@ from jobsight.transport.spool import Spool, SpoolError
 _SEND_INTERVAL = 2.0
 
 
-def run(
+def run(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     command: list[str],
     name: str | None,

@@ -83,7 +83,7 @@ def _regularly(settings: Settings, store: Store, every: float) -> None:
 
 
 def _once(settings: Settings, store: Store, several: bool) -> bool:
-    from jobsight.scheduler.naming import with_cluster_name
+    from jobsight.scheduler.cluster_name import with_cluster_name
     from jobsight.scheduler.scraper import Scraper
 
     state = Scraper(store, with_cluster_name(settings, store.database)).once()

@@ -41,7 +41,7 @@ class Action(StrEnum):
     ROTATE = "rotate"
 
 
-def token(
+def token(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     action: Action,
     id: int | None,
@@ -78,7 +78,7 @@ def token(
             _show(tokens.list(cluster), as_json=json)
         elif action == Action.ADD:
             if not cluster:
-                from jobsight.scheduler.naming import cluster_of_agents
+                from jobsight.scheduler.cluster_name import cluster_of_agents
 
                 cluster = cluster_of_agents(settings, opened.database)
             number, secret = tokens.add(cluster, label or "", until)

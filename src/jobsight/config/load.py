@@ -1,7 +1,7 @@
 """Settings from files and environment variables.
 
 The files of /etc and of the user are merged, then the environment variables apply. Each file is
-validated by itself (:mod:`jobsight.config.convert`), so that an error names its file.
+validated by itself (:mod:`jobsight.config.validate`), so that an error names its file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any, get_origin
 import msgspec
 
 from jobsight.config import paths
-from jobsight.config.convert import (
+from jobsight.config.settings import Settings
+from jobsight.config.slurm import slurm_cluster_name
+from jobsight.config.validate import (
     build,
     check,
     convert_value,
@@ -23,8 +25,6 @@ from jobsight.config.convert import (
     struct_of_table,
     unknown_key,
 )
-from jobsight.config.settings import Settings
-from jobsight.config.slurm import slurm_cluster_name
 from jobsight.errors import ConfigError
 from jobsight.text import file_text, yaml_reason
 

@@ -438,7 +438,7 @@ class Settings(msgspec.Struct, kw_only=True):
         """The settings of every scraped cluster, each with its own name.
 
         Without ``clusters`` the name may be empty: Slurm reports it
-        (:mod:`jobsight.scheduler.naming`).
+        (:mod:`jobsight.scheduler.cluster_name`).
         """
         if not self.clusters:
             return [self]

@@ -2,7 +2,7 @@
 
 The file is read instead of a command, because every command needs the name, also while no
 controller answers. Where there is no such file, a scraper asks Slurm
-(:mod:`jobsight.scheduler.naming`).
+(:mod:`jobsight.scheduler.cluster_name`).
 """
 
 from __future__ import annotations

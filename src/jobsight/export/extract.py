@@ -20,7 +20,7 @@ import msgspec
 
 from jobsight.config.settings import ExportSettings
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.export.records import RecordBuilder, UsageRecord, to_xml
+from jobsight.export.usage_records import RecordBuilder, UsageRecord, to_xml
 from jobsight.software.naming import software_names
 from jobsight.store.store import Store
 from jobsight.store.write.exports import Candidate, ExportedRun, ExportState, Position

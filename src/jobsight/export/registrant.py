@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.export.records import NAMESPACE
+from jobsight.export.usage_records import NAMESPACE
 from jobsight.transport.client import Address, HttpClient, HttpError, tls_context
 from jobsight.util.batching import batched
 from jobsight.util.durable import write_atomically

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, build_report, display_id, job_row, scheduler_facts
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
-from jobsight.store.read.queries import COUNT_LIMIT, Position, RunNotFound
+from jobsight.store.read.queries import COUNT_LIMIT, Filters, Position, RunNotFound
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.util.units import format_time
 
@@ -67,7 +67,7 @@ def list_page(
     limit: int,
     offset: int = 0,
     cursor: Cursor | None = None,
-    **filters: Any,
+    **filters: Unpack[Filters],
 ) -> JobPage:
     """A page of a list of jobs: runs, or with the state PENDING the jobs that wait as well.
 
@@ -97,7 +97,7 @@ def list_page(
     return JobPage(rows, following, len(waiting) + min(count, COUNT_LIMIT), exact)
 
 
-def list_jobs(store: Store, *, now: int, limit: int, **filters: Any) -> list[JobRow]:
+def list_jobs(store: Store, *, now: int, limit: int, **filters: Unpack[Filters]) -> list[JobRow]:
     """The first rows of a list of jobs."""
     waiting = _pending(store, **filters)
     rows = [_pending_row(record) for record in waiting[:limit]]
@@ -131,19 +131,15 @@ def _records(store: Store, cluster: str | None = None) -> list[JobRecord]:
     ]
 
 
-def _pending(
-    store: Store,
-    *,
-    state: str | None = None,
-    user: str | None = None,
-    account: str | None = None,
-    search: str | None = None,
-    since: int | None = None,
-    unused_gpus: bool = False,
-) -> list[JobRecord]:
-    """The waiting jobs that pass the filter, the latest submission first."""
-    if state != "PENDING" or since is not None or unused_gpus:
+def _pending(store: Store, **filters: Unpack[Filters]) -> list[JobRecord]:
+    """The waiting jobs that pass the filters, the latest submission first."""
+    if (
+        filters.get("state") != "PENDING"
+        or filters.get("since") is not None
+        or filters.get("unused_gpus")
+    ):
         return []
+    user, account, search = filters.get("user"), filters.get("account"), filters.get("search")
     records = [
         record
         for record in _records(store)

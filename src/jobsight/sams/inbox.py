@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jobsight.agent.outputs.record import with_start
+from jobsight.agent.outputs.sams_record import with_start
 from jobsight.errors import JobsightError
 from jobsight.model import format_start
 from jobsight.sams.record import RecordError

@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from jobsight.agent.outputs.record import REFUSED_HEADER, with_start
+from jobsight.agent.outputs.sams_record import REFUSED_HEADER, with_start
 from jobsight.errors import JobsightError
 from jobsight.model import format_start
 from jobsight.sams.convert import interval_of

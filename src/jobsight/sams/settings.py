@@ -21,9 +21,9 @@ import msgspec
 
 from jobsight.agent.outputs import LISTENERS, OUTPUTS
 from jobsight.agent.samplers import SAMPLERS
-from jobsight.config.convert import convert
 from jobsight.config.load import load_settings
 from jobsight.config.settings import ExportSettings, Settings
+from jobsight.config.validate import convert
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE
 from jobsight.text import file_text, yaml_reason

@@ -26,8 +26,8 @@ from jobsight.errors import JobsightError
 from jobsight.model import LAUNCHER_SOURCE, SECOND, JobInfo, RunReference
 from jobsight.scheduler.adapters.policy import ReservationInfo, mark_reserved
 from jobsight.scheduler.cluster_metrics import count_cluster
+from jobsight.scheduler.cluster_name import with_cluster_name
 from jobsight.scheduler.fields import ENDED
-from jobsight.scheduler.naming import with_cluster_name
 from jobsight.scheduler.records import (
     JobDetails,
     JobRecord,

@@ -40,7 +40,7 @@ field's name: `_seconds`, `_bytes`, `_hours`; shares are between 0 and 1. Times 
 RFC 3339 strings or seconds since 1970. `null` means unknown."""
 
 
-def create_app(
+def create_app(  # noqa: PLR0913 -- here all parts of the server are put together
     store: Store,
     token: str,
     *,

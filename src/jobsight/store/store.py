@@ -6,7 +6,7 @@ SQLAlchemy and numpy are imported by the methods that need them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import msgspec
 
@@ -22,6 +22,7 @@ from jobsight.store.read.external import (
     summaries_of,
 )
 from jobsight.store.read.queries import (
+    Filters,
     MetricSummary,
     Position,
     RunRevision,
@@ -80,53 +81,30 @@ class Store(Intake):
         *,
         limit: int = 50,
         offset: int = 0,
-        user: str | None = None,
-        account: str | None = None,
-        state: str | None = None,
-        search: str | None = None,
-        since: int | None = None,
-        unused_gpus: bool = False,
         after: Position | None = None,
+        **filters: Unpack[Filters],
     ) -> list[StoredRun]:
-        """Runs that pass the filter, the latest start first; ``after`` is a position of the list,
+        """Runs that pass the filters, the latest start first; ``after`` is a position of the list,
         which costs the same however far it is."""
-        filter = queries.run_filter(
-            user=user,
-            account=account,
-            state=state,
-            search=search,
-            since=since,
-            unused_gpus=unused_gpus,
-        )
+        filter = queries.run_filter(**filters)
         if after is not None:
             filter = filter.following(after)
         with self.database.query() as transaction:
             return queries.list_runs(transaction, filter, limit, offset)
 
-    def count_runs(
-        self,
-        *,
-        user: str | None = None,
-        account: str | None = None,
-        state: str | None = None,
-        search: str | None = None,
-        since: int | None = None,
-        unused_gpus: bool = False,
-    ) -> int:
-        """How many runs pass the filter; more than ``queries.COUNT_LIMIT`` are not counted."""
-        filter = queries.run_filter(
-            user=user,
-            account=account,
-            state=state,
-            search=search,
-            since=since,
-            unused_gpus=unused_gpus,
-        )
+    def count_runs(self, **filters: Unpack[Filters]) -> int:
+        """How many runs pass the filters; more than ``queries.COUNT_LIMIT`` are not counted."""
+        filter = queries.run_filter(**filters)
         with self.database.query() as transaction:
             return queries.count_runs(transaction, filter)
 
     def page_of_runs(
-        self, *, limit: int, offset: int = 0, after: Position | None = None, **filters: Any
+        self,
+        *,
+        limit: int,
+        offset: int = 0,
+        after: Position | None = None,
+        **filters: Unpack[Filters],
     ) -> tuple[list[StoredRun], int]:
         """What :meth:`runs` and :meth:`count_runs` return, of one state of the store; what a search
         finds is queried once."""

@@ -18,7 +18,7 @@ import msgspec
 
 from jobsight.config import paths
 from jobsight.errors import JobsightError
-from jobsight.transport.http import Reply, request
+from jobsight.transport.http import Peer, Reply, request
 from jobsight.transport.running_server import TokenError, read_running_server, read_token
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import CONTENT_TYPE
@@ -260,10 +260,11 @@ class HttpTarget:
         }
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "http":
-            return request("POST", host, port or 80, path, headers, data, self._timeout)
-        assert self._tls is not None
-        wrap = self._tls.wrapping(host)
-        return request("POST", host, port or 443, path, headers, data, self._timeout, wrap)
+            peer = Peer(host, port or 80)
+        else:
+            assert self._tls is not None
+            peer = Peer(host, port or 443, self._tls.wrapping(host))
+        return request(peer, "POST", path, headers, data, timeout=self._timeout)
 
 
 def server_target(settings: Settings, location: str) -> HttpTarget | None:

@@ -46,20 +46,30 @@ class Reply(NamedTuple):
         return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0
 
 
+class Peer(NamedTuple):
+    """The server of an exchange, and how it is reached."""
+
+    host: str
+    port: int
+    #: Begins TLS on a connection.
+    wrap: Callable[[socket.socket], socket.socket] | None = None
+    #: Seconds to connect in, if fewer than for the whole exchange.
+    connect_timeout: float | None = None
+
+
 def request(
+    peer: Peer,
     method: str,
-    host: str,
-    port: int,
     path: str,
     headers: Mapping[str, str],
     body: bytes,
+    *,
     timeout: float,
-    wrap: Callable[[socket.socket], socket.socket] | None = None,
     largest: int = LARGEST_REPLY,
-    connect_timeout: float | None = None,
 ) -> Reply:
     """One exchange. HTTP 1.0: the reply ends with the connection."""
     deadline = time.monotonic() + timeout
+    host, port, wrap, connect_timeout = peer
     name = f"[{host}]" if ":" in host else host
     lines = [f"{method} {path} HTTP/1.0", f"Host: {name}:{port}", f"Content-Length: {len(body)}"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
@@ -187,15 +197,6 @@ class Web:
             **self._authorization(),
         }
         wrap = self._tls.wrapping(self.host) if self._tls is not None else None
+        peer = Peer(self.host, self._port, wrap)
         target = f"{self.path}{path}{self._query}" or "/"
-        return request(
-            method,
-            self.host,
-            self._port,
-            target,
-            sent,
-            body,
-            self.timeout,
-            wrap,
-            largest,
-        )
+        return request(peer, method, target, sent, body, timeout=self.timeout, largest=largest)

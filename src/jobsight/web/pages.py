@@ -35,7 +35,7 @@ from jobsight.reports.report import (
     quality_text,
     tone_of,
 )
-from jobsight.store.read.queries import MetricSummary, TooLarge
+from jobsight.store.read.queries import Filters, MetricSummary, TooLarge
 from jobsight.store.store import Store
 from jobsight.text import readable_text
 from jobsight.util import units
@@ -152,7 +152,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             state = parse_state(state) if state.strip() else ""
         except ValueError as error:
             raise HTTPException(422, f"state: {error}") from None
-        filters: dict[str, Any] = {
+        filters: Filters = {
             "search": search.strip() or None,
             "user": user.strip() or None,
             "state": state or None,

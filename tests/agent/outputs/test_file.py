@@ -17,7 +17,7 @@ import pytest
 
 from jobsight.agent.job import JobView
 from jobsight.agent.outputs.file import FileOptions, FileOutput, current_fsuid, writing_as
-from jobsight.agent.outputs.record import encode_record, with_start
+from jobsight.agent.outputs.sams_record import encode_record, with_start
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
 from tests.waiting import wait_until

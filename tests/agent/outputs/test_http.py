@@ -17,7 +17,7 @@ import pytest
 
 from jobsight.agent.job import JobView
 from jobsight.agent.outputs.http import HttpOptions, HttpOutput
-from jobsight.agent.outputs.record import REFUSED_HEADER
+from jobsight.agent.outputs.sams_record import REFUSED_HEADER
 from jobsight.agent.outputs.worker import OutputPlan, OutputWorker, RecordRefused
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE

@@ -6,8 +6,8 @@ import pytest
 
 from jobsight.agent.job import JobView
 from jobsight.agent.outputs.carbon import clean_name
-from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions, parse_series
 from jobsight.agent.outputs.mapping import Mapper, MappingOptions, as_number, fill
+from jobsight.agent.outputs.templates import Exposition, ExpositionOptions, parse_series
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobsight.agent.parts import load_part
+from jobsight.agent.registry import load_part
 from jobsight.agent.samplers import SAMPLERS
 from jobsight.agent.samplers.base import JobSampler
 from jobsight.agent.samplers.gpu.devices import NodeGpus

@@ -17,7 +17,7 @@ from jobsight.model import SECOND, Series
 from jobsight.store.maintenance.compact import compact
 from jobsight.store.maintenance.inventory import take_inventory
 from jobsight.store.maintenance.retention import prune
-from jobsight.store.schema.search import searched_text
+from jobsight.store.schema.search_index import searched_text
 from jobsight.store.series import codec
 from jobsight.store.store import Store
 from tests.store.contents import assert_sound, check, rows

@@ -282,3 +282,50 @@ def test_a_search_reads_indices(filled: Store, search: str, more: dict[str, Any]
             steps = plan(recorder, sql, parameters)
             assert not any("Seq Scan on run" in step for step in steps), steps
             assert not any(step.startswith("SCAN runs") for step in steps), steps
+
+
+# Fault 22: of a frequent text and a user, PostgreSQL read the runs of all users by their start.
+def test_a_search_of_a_user_reads_the_index_of_the_user(
+    postgresql_server: postgresql.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_WINDOW", 1000)
+    with Store.open(postgresql_server.new_database()) as store:
+        with store.database.alone() as connection:
+            # Stored in the order of their start, as runs are; the index of the search is not read.
+            connection.execute("ALTER TABLE runs DISABLE TRIGGER USER")
+            connection.execute(
+                'INSERT INTO runs (cluster, job_id, start, source, "user", name, command, '
+                "provisional, stale, updated) "
+                "SELECT 'test', n, n, 'sacct', 'user' || n * 7919 % 16, 'relax', "
+                "repeat('/home', 60), false, false, 0 FROM generate_series(1, 30000) AS n"
+            )
+            connection.execute("ANALYZE runs")
+        found = queries.Found(None)
+        filter = queries.run_filter(search="relax", user="user3")
+        with store.database.query() as transaction:
+            recorder = _Recorder(transaction)
+            assert len(queries.list_runs(recorder, filter, 50, found=found)) == 50
+            assert queries.count_runs(recorder, filter, 900, found=found) == 900
+            for sql, parameters in recorder.statements[:]:
+                if sql.startswith("SELECT"):
+                    steps = plan(recorder, sql, parameters)
+                    assert not any("ix_runs_start_id" in step for step in steps), (sql, steps)
+        with store.database.query() as transaction:
+            # The setting of the planner ends with the transaction.
+            assert transaction.execute("SHOW random_page_cost").fetchone() == ("4",)
+
+
+@given(text=st.text("ab/", min_size=3, max_size=30))
+def test_the_terms_of_a_search_cover_its_text(text: str) -> None:
+    search = parse_search(text)
+    assert search is not None
+    terms = search.terms(postgresql=True)
+    assert all(term in search.needle and len(term) == 3 for term in terms)
+    covered = {
+        place + offset
+        for term in terms
+        for place in range(len(search.needle))
+        if search.needle.startswith(term, place)
+        for offset in range(3)
+    }
+    assert covered == set(range(len(search.needle)))

@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
+from jobsight.agent.processes.proc_reader import ProcessReader
 from jobsight.agent.processes.procfs import TICK, OpenProcess, ProcessGone
-from jobsight.agent.processes.reader import ProcessReader
 from jobsight.util.durable import make_private_directory, write_atomically
 from jobsight.util.log_once import LogOnce
 

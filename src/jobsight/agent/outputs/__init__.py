@@ -1,10 +1,10 @@
 """The outputs: each writes the documents of a job to another system.
 
 Start with ``worker.py``, the thread and queue behind each output, then read one output, such as
-``file.py``. ``record.py`` has the record that SAMS reads, ``spool.py`` keeps undelivered records,
-``mapping.py`` maps documents to metric names of other systems. The tables below map short names,
-and the names of SAMS, to classes. A class is called as ``Class(options, view, name)``; its
-``Options`` is a :class:`msgspec.Struct` that is checked before the first job.
+``file.py``. ``sams_record.py`` has the record that SAMS reads, ``record_spool.py`` keeps
+undelivered records, ``mapping.py`` maps documents to metric names of other systems. The tables
+below map short names, and the names of SAMS, to classes. A class is called as ``Class(options,
+view, name)``; its ``Options`` is a :class:`msgspec.Struct` that is checked before the first job.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import msgspec
 
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import check_template
-from jobsight.agent.outputs.record import Record, encode_record, safe_part, with_start
-from jobsight.agent.outputs.spool import RecordKey, RecordSpool, record_key
+from jobsight.agent.outputs.record_spool import RecordKey, RecordSpool, record_key
+from jobsight.agent.outputs.sams_record import Record, encode_record, safe_part, with_start
 from jobsight.config import paths
 from jobsight.errors import ConfigError
 from jobsight.util.directories import in_directory, open_below

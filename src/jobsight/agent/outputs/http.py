@@ -15,18 +15,18 @@ import msgspec
 from jobsight import __version__
 from jobsight.agent.job import Document, JobView
 from jobsight.agent.outputs.mapping import check_template, placeholders
-from jobsight.agent.outputs.record import REFUSED_HEADER, Record, encode_record, with_start
-from jobsight.agent.outputs.spool import (
+from jobsight.agent.outputs.record_spool import (
     DEFAULT_LIMIT,
     RecordKey,
     RecordSpool,
     RecordTooLarge,
     record_key,
 )
+from jobsight.agent.outputs.sams_record import REFUSED_HEADER, Record, encode_record, with_start
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.config import paths
 from jobsight.errors import ConfigError
-from jobsight.transport.http import request
+from jobsight.transport.http import Peer, request
 from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:
@@ -164,15 +164,17 @@ class HttpOutput:
         host, secure = parts.hostname or "", parts.scheme == "https"
         try:
             reply = request(
+                Peer(
+                    host,
+                    parts.port or (443 if secure else 80),
+                    self._tls().wrapping(host) if secure else None,
+                    self.options.connect_timeout,
+                ),
                 "POST",
-                host,
-                parts.port or (443 if secure else 80),
                 (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
                 self._headers(parts.username, parts.password),
                 body,
-                self.options.timeout,
-                self._tls().wrapping(host) if secure else None,
-                connect_timeout=self.options.connect_timeout,
+                timeout=self.options.timeout,
             )
         except (OSError, ValueError) as error:
             where = f"{host}:{parts.port or parts.scheme}"

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from jobsight.agent.job import Document, JobView
-from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
+from jobsight.agent.outputs.templates import Exposition, ExpositionOptions
 from jobsight.config import paths
 from jobsight.errors import JobsightError
 

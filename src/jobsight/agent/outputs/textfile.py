@@ -12,9 +12,9 @@ from typing import ClassVar, Final
 import msgspec
 
 from jobsight.agent.job import Document, JobView
-from jobsight.agent.outputs.exposition import Exposition, ExpositionOptions
 from jobsight.agent.outputs.mapping import check_template
-from jobsight.agent.outputs.record import safe_part
+from jobsight.agent.outputs.sams_record import safe_part
+from jobsight.agent.outputs.templates import Exposition, ExpositionOptions
 from jobsight.errors import ConfigError
 from jobsight.util.durable import temporary_name
 

@@ -30,6 +30,7 @@ from jobsight.agent.processes.executables import (
     without_script,
 )
 from jobsight.agent.processes.netlink import EXEC, EXIT, FORK, ExitRecord, ProcessEvent
+from jobsight.agent.processes.proc_reader import ProcessReader
 from jobsight.agent.processes.process import (
     MAX_SEGMENTS,
     OTHER_PROGRAMS,
@@ -39,7 +40,6 @@ from jobsight.agent.processes.process import (
     count,
 )
 from jobsight.agent.processes.procfs import NO_IO, IoCounters, OpenProcess, real_uid, subtract_io
-from jobsight.agent.processes.reader import ProcessReader
 
 #: Work between a fork and an exec that took less than this is attributed to the new executable;
 #: after more, the time before the exec gets a segment of its own.

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from jobsight.agent.processes.reader import ProcessReader
+from jobsight.agent.processes.proc_reader import ProcessReader
 from jobsight.agent.samplers.readings import Errors
 from jobsight.model import SECOND
 

@@ -232,7 +232,7 @@ def _log_file(pattern: str | None, job_id: str, node: str) -> str | None:
 
 
 def _file_name(node: str) -> str:
-    from jobsight.agent.outputs.record import safe_part
+    from jobsight.agent.outputs.sams_record import safe_part
 
     return safe_part(node)
 

@@ -42,7 +42,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _BAR, _TREND = 12, 20
 
 
-def report(
+def report(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     by: str,
     since: str,

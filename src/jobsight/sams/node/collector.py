@@ -26,8 +26,8 @@ from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher, JobCgroup
 from jobsight.agent.jobs.identity import JobQuery, info_from_cgroup
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters
 from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.proc_reader import ProcessReader
 from jobsight.agent.processes.process import JobUsage, Process, Segment
-from jobsight.agent.processes.reader import ProcessReader
 from jobsight.agent.sampling import SampledJob, SamplerPlan
 from jobsight.errors import JobsightError
 from jobsight.model import (

@@ -19,7 +19,7 @@ import msgspec
 
 from jobsight.agent.job import JobView, Output, Sampler
 from jobsight.agent.outputs.worker import OutputPlan
-from jobsight.agent.parts import PartError, import_from_string
+from jobsight.agent.registry import PartError, import_from_string
 from jobsight.agent.sampling import SamplerPlan
 from jobsight.errors import ConfigError
 from jobsight.sams.node import base_classes

@@ -26,7 +26,7 @@ from jobsight.server.api import series as time_series
 from jobsight.server.auth import RETRY_AFTER
 from jobsight.server.errors import ErrorReply
 from jobsight.server.receiver import Receipt
-from jobsight.store.read.queries import StoredRun
+from jobsight.store.read.queries import Filters, StoredRun
 from jobsight.store.store import Store
 from jobsight.util.outer import encode_json, from_seconds, parse_rfc3339
 
@@ -133,7 +133,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
 
     # Not async: FastAPI runs them in threads, so that the store does not block the event loop.
     @router.get("/jobs", tags=["jobs"], responses=replies(JobList, 304, 422, 503))
-    def jobs(
+    def jobs(  # noqa: PLR0913 -- FastAPI: one for each parameter of the query
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
         offset: Annotated[
             int, Query(ge=0, le=MAX_OFFSET, description="Rows to skip; further on, use the cursor")
@@ -155,7 +155,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         ] = False,
     ) -> Response:
         """List the runs, the latest first."""
-        filters: dict[str, Any] = {
+        filters: Filters = {
             "user": user,
             "account": account,
             "state": state,

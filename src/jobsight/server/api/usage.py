@@ -55,7 +55,7 @@ def create_router(store: Store) -> APIRouter:
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
 
     @router.get("/usage", tags=["software"], responses=replies(UsageReply, 304, 422, 503))
-    def use(
+    def use(  # noqa: PLR0913 -- FastAPI: one for each parameter of the query
         by: Annotated[
             str,
             Query(

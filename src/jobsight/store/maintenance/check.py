@@ -24,7 +24,7 @@ from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.read.search import count_unfindable
 from jobsight.store.rollups.rollups import MONTHS, month_differences, month_rebuild
 from jobsight.store.rollups.shares import first_day, month_of
-from jobsight.store.schema.search import rebuild_statements
+from jobsight.store.schema.search_index import rebuild_statements
 from jobsight.store.schema.statements import GPU_NAMES, RunSums
 from jobsight.store.schema.tables import (
     batches,

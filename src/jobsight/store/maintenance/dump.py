@@ -30,7 +30,7 @@ from sqlalchemy import Column, Connection, Table, func, inspect, select, text
 import jobsight
 from jobsight.errors import StoreError
 from jobsight.store.database import Database, open_database
-from jobsight.store.schema import search, tables, versions
+from jobsight.store.schema import search_index, tables, versions
 from jobsight.store.schema.statements import VERSION, quoted
 from jobsight.store.schema.tables import metadata
 from jobsight.store.store import Store
@@ -244,11 +244,11 @@ def _make_tables(connection: Connection, version: str) -> None:
         and versions.stored_version(connection) == version == VERSION
     ):
         # A site may have views and grants on the tables, which dropping would remove.
-        names = ", ".join((*(table.name for table in TABLES), search.TABLE))
+        names = ", ".join((*(table.name for table in TABLES), search_index.TABLE))
         connection.execute(text(f"TRUNCATE {names}"))
         return
     metadata.drop_all(connection)
-    connection.execute(text(f"DROP TABLE IF EXISTS {search.TABLE}"))
+    connection.execute(text(f"DROP TABLE IF EXISTS {search_index.TABLE}"))
     connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
     versions.upgrade(connection, version)
 

@@ -8,7 +8,7 @@ time on imports. Read ``list_runs`` and ``find_run`` first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -111,27 +111,34 @@ class RunFilter(NamedTuple):
         )
 
 
-def run_filter(
-    *,
-    user: str | None = None,
-    account: str | None = None,
-    state: str | None = None,
-    search: str | None = None,
-    since: int | None = None,
-    unused_gpus: bool = False,
-) -> RunFilter:
-    """The filter of a list of runs; ``since`` keeps the runs started at that time or later, and
-    ``unused_gpus`` those that held a GPU which they never used.
+class Filters(TypedDict, total=False):
+    """What people filter a list of runs by; all that is given must hold."""
 
-    ``state`` is the state that is shown, which runs without a record of the scheduler have as well.
-    """
-    given = {"user": user, "account": account, "shown_state": state}
+    user: str | None
+    account: str | None
+    #: The state that is shown, which runs without a record of the scheduler have as well.
+    state: str | None
+    search: str | None
+    #: Runs started at that time or later.
+    since: int | None
+    #: Runs that held a GPU which they never used.
+    unused_gpus: bool
+
+
+def run_filter(**filters: Unpack[Filters]) -> RunFilter:
+    """The filter of a list of runs."""
+    given = {
+        "user": filters.get("user"),
+        "account": filters.get("account"),
+        "shown_state": filters.get("state"),
+    }
     parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     conditions = [f"{quoted(name)} = :{name}" for name in parameters]
+    since, search = filters.get("since"), filters.get("search")
     if since is not None:
         conditions.append("start >= :since")
         parameters["since"] = since
-    if unused_gpus:
+    if filters.get("unused_gpus"):
         conditions.append("gpu_unused_count > 0")
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
@@ -203,6 +210,7 @@ def _select(
     if source is not None:
         return select(source)
     # Many runs contain the text: some of the newest are likely to.
+    transaction.expect_pages_in_memory()
     window = max(_WINDOW, limit + offset)
     rows = select(_newest_runs(transaction, filter, window))
     if len(rows) < limit and _is_more_than(transaction, filter, window):
@@ -323,6 +331,7 @@ def count_runs(
     if transaction.postgresql and not filter.conditions and limit <= _FEW + 1:
         # What the index has found was compared with the text already.
         return limit
+    transaction.expect_pages_in_memory()
     number = count(_newest_runs(transaction, filter, _WINDOW))
     if number < limit and _is_more_than(transaction, filter, _WINDOW):
         number = count(_found_runs(transaction, filter))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from jobsight.store.schema.search import TABLE, searched_text
+from jobsight.store.schema.search_index import TABLE, searched_text
 from jobsight.store.transaction import Transaction
 
 #: An array task or a component of a heterogeneous job as Slurm shows it.
@@ -47,8 +47,10 @@ class Search(NamedTuple):
 
     def terms(self, postgresql: bool) -> Any:
         """The trigrams as the parameter ``terms`` of :meth:`candidates`."""
-        terms = _trigrams(self.needle)[:_MAX_TERMS]
-        return terms if postgresql else _all_of(terms)
+        if postgresql:
+            return _covering_trigrams(self.needle)[:_MAX_TERMS]
+        # SQLite has no text to compare what it finds with: more terms, fewer runs to read.
+        return _all_of(_trigrams(self.needle)[:_MAX_TERMS])
 
     def condition(self, postgresql: bool) -> str:
         """The condition on a row of ``runs``."""
@@ -124,6 +126,16 @@ def count_unfindable(transaction: Transaction, first: int, last: int) -> int:
 
 def _trigrams(text: str) -> list[str]:
     return list(dict.fromkeys(text[place : place + 3] for place in range(len(text) - 2)))
+
+
+def _covering_trigrams(text: str) -> list[str]:
+    """Trigrams that together contain each character of a text.
+
+    They are a third of all and find hardly more. Each term costs the scan of a posting list, which
+    is long if almost every run has the term, such as those of ``/home/``.
+    """
+    last = len(text) - 3
+    return list(dict.fromkeys(text[min(place, last) :][:3] for place in range(0, last + 3, 3)))
 
 
 def _all_of(terms: list[str]) -> str:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect, text
 
 from jobsight.errors import StoreError
 from jobsight.store.database import Database, open_database
-from jobsight.store.schema import search
+from jobsight.store.schema import search_index
 from jobsight.store.schema.create import SCRIPT
 from jobsight.store.schema.statements import VERSION
 
@@ -89,7 +89,7 @@ def script() -> str:
             rows = connection.execute(
                 # Without the tables that the full-text index creates itself.
                 f"SELECT sql FROM sqlite_master WHERE sql IS NOT NULL "
-                f"AND NOT (type = 'table' AND name GLOB '{search.TABLE}_*') ORDER BY rowid"
+                f"AND NOT (type = 'table' AND name GLOB '{search_index.TABLE}_*') ORDER BY rowid"
             )
             statements = [sql for (sql,) in rows]
         database.close()

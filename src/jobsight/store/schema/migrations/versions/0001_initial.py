@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from jobsight.store.schema import search
+from jobsight.store.schema import search_index
 
 revision = "0001"
 down_revision = None
@@ -561,5 +561,5 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     # The index of the text search: a table, functions and triggers.
-    for statement in search.statements(op.get_bind().dialect.name == "postgresql"):
+    for statement in search_index.statements(op.get_bind().dialect.name == "postgresql"):
         op.execute(statement)

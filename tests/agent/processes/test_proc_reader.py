@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from jobsight.agent.processes import reader as module
-from jobsight.agent.processes.reader import ProcessReader, _Worker
+from jobsight.agent.processes import proc_reader as module
+from jobsight.agent.processes.proc_reader import ProcessReader, _Worker
 from tests.waiting import wait_until
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from jobsight.agent.job import JobView
-from jobsight.agent.outputs.record import is_requeued, run_start, without_surrogates
+from jobsight.agent.outputs.sams_record import is_requeued, run_start, without_surrogates
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.errors import JobsightError
 from jobsight.util.durable import write_atomically

@@ -17,7 +17,7 @@ from jobsight.config.settings import Settings, short_host_name
 from jobsight.errors import ConfigError
 from jobsight.model import JobInfo
 from jobsight.scheduler.adapters.sacct import COLUMNS
-from jobsight.scheduler.naming import ClusterNameError, cluster_of_agents, with_cluster_name
+from jobsight.scheduler.cluster_name import ClusterNameError, cluster_of_agents, with_cluster_name
 from jobsight.scheduler.records import SourceError
 from jobsight.scheduler.scraper import scraping
 from jobsight.scheduler.sources.base import Choice, Source, open_source

@@ -3,17 +3,17 @@ from pathlib import Path
 
 import pytest
 
-from jobsight.agent import parts
+from jobsight.agent import registry
 
 
 def test_every_short_name_leads_somewhere() -> None:
-    for kind, table in parts.PARTS.items():
+    for kind, table in registry.PARTS.items():
         for name in table:
-            assert parts.load_part(kind, name) is not None
+            assert registry.load_part(kind, name) is not None
 
 
 def test_parts_of_others() -> None:
-    assert parts.load_part("output", "collections:OrderedDict") is OrderedDict
+    assert registry.load_part("output", "collections:OrderedDict") is OrderedDict
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_parts_of_others() -> None:
     ],
 )
 def test_errors_say_which_half_is_wrong(name: str, sentence: str) -> None:
-    with pytest.raises(parts.PartError, match=sentence):
-        parts.load_part("output", name)
+    with pytest.raises(registry.PartError, match=sentence):
+        registry.load_part("output", name)
 
 
 def test_a_fault_inside_a_part_is_not_hidden(
@@ -38,4 +38,4 @@ def test_a_fault_inside_a_part_is_not_hidden(
     (tmp_path / "faulty_part.py").write_text("import a_module_that_is_missing\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_missing"):
-        parts.load_part("sampler", "faulty_part:Name")
+        registry.load_part("sampler", "faulty_part:Name")

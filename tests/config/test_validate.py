@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from jobsight.config.convert import convert
+from jobsight.config.validate import convert
 from jobsight.errors import ConfigError
 
 
