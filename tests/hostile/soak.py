@@ -158,8 +158,10 @@ class Service:
         with suppress(OSError, StopIteration):
             self.sizes.append(self._status("VmRSS"))
 
-    def peak(self) -> int:
-        return max([*self.sizes, self._status("VmHWM")])
+    def cpu_seconds(self) -> float:
+        """Over all starts: where this is little, figures of speed say nothing of the service."""
+        used = self._cgroup.cgroup.cpu()
+        return used.time / SECOND if used is not None else 0.0
 
     def _status(self, name: str) -> int:
         assert self.process is not None
@@ -298,7 +300,8 @@ class Attacker:
             self._running.append(_Started(name, *self._job(command, chosen.job_of)))
             return
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *chosen.options, *bounds],
+            # Elsewhere it would take no CPU time of the server.
+            ["nice", "-n", "10", sys.executable, "-m", module, *chosen.options, *bounds],
             cwd=PROJECT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -397,6 +400,8 @@ class Soak:
         self._port, self._metrics = free_port(), free_port()
         self._scrapes: Counter[str] = Counter()
         self._control: list[float] = []
+        #: Load averages of the machine.
+        self._loads: list[float] = []
         self._stored: dict[int, int] = {}
         self._location = str(directory / "server" / "store.db")
         if plan.postgresql:
@@ -576,6 +581,7 @@ class Soak:
             f"{service.name} {(service.sizes or [0])[-1] >> 20} MiB"
             for service in (self._server, self._agent)
         )
+        self._loads.append(os.getloadavg()[0])
         print(
             f"{left:5.0f} s left; {sizes}; {self._cluster.pending()} honest batches pending; "
             f"load {os.getloadavg()[0]:.1f}; {', '.join(self._attacker.running())}",
@@ -711,17 +717,24 @@ class Soak:
         figures["seconds of the agent's control socket: median, longest"] = (
             f"{control[len(control) // 2]:.3f}, {control[-1]:.3f}"
         )
+        figures["load average: least, median, most"] = (
+            f"{min(self._loads):.1f}, {statistics.median(self._loads):.1f}, {max(self._loads):.1f}"
+        )
         figures["scrapes of the agent"] = str(dict(self._scrapes))
         for service, limit in ((self._server, self._server.limit), (self._agent, AGENT_MEMORY)):
             sizes = service.sizes or [0]
             if max(sizes) > limit:
                 self._fault(f"the {service.name} had {max(sizes) >> 20} MiB of {limit >> 20} MiB")
             quarter = max(1, len(sizes) // 4)
-            before = statistics.median(sizes[quarter : 2 * quarter] or sizes)
-            after = statistics.median(sizes[-quarter:])
-            figures[f"MiB of the {service.name}: second quarter, last quarter, most"] = (
-                f"{before / 2**20:.0f}, {after / 2**20:.0f}, {max(sizes) / 2**20:.0f}"
+            medians = [
+                statistics.median(sizes[index * quarter : (index + 1) * quarter] or sizes)
+                for index in range(4)
+            ]
+            before, after = medians[1], medians[3]
+            figures[f"MiB of the {service.name}: median of each quarter, most"] = ", ".join(
+                f"{size / 2**20:.0f}" for size in (*medians, max(sizes))
             )
+            figures[f"CPU seconds of the {service.name}"] = f"{service.cpu_seconds():.0f}"
             if after > before * (1 + GROWTH_GOAL) + 8 * 2**20:
                 missed.append(f"the memory of the {service.name} grew from {before} to {after}")
         if not self._plan.postgresql:
