@@ -57,6 +57,8 @@ class Worker:
         self._settings = settings
         self._file_states: list[tuple[str, int, int, int] | None] | None = None
         self._rules: RuleSet | None = None
+        #: The digest of the rules that this process adopted last.
+        self._adopted = ""
         #: Why the rules could not be read; empty if they were.
         self._reason = ""
         self._log = LogOnce(logger)
@@ -69,8 +71,10 @@ class Worker:
         runs = changed = 0
         all_named = False
         while not all_named and not stopped():
-            if self._reload() and self._rules is not None:
+            self.load()
+            if self._rules is not None and self._rules.digest != self._adopted:
                 adopt_rules(self._store.database, self._rules)
+                self._adopted = self._rules.digest
             # The runs of paths that have no name yet are left out.
             all_named = self._name_new(stopped)
             if self._rules is not None and self._names_paths(self._rules):
@@ -103,25 +107,27 @@ class Worker:
         self._log.resolve("rules")
         return True
 
-    def _reload(self) -> bool:
-        """Read the rules if their files have changed; True if the rules differ."""
+    def load(self) -> None:
+        """Read the rules if their files have changed."""
         states = [_file_state(file) for file in self._settings.rules]
         if states == self._file_states:
-            return False
+            return
         self._file_states = states
         try:
             rules = load_rules(self._settings)
         except JobsightError as error:
             self._reason = f"the rules are not loaded: {error}"
-            return False
+            return
         self._reason = ""
-        before, self._rules = self._rules, rules
-        return before is None or before.digest != rules.digest
+        self._rules = rules
 
 
 def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
     """A thread that runs a :class:`Worker` every ``software.interval`` seconds."""
     worker = Worker(store, settings)
+    # Expressions are compiled with warnings ignored. Filters of warnings belong to the process, so
+    # a thread that does this undoes those of others, such as FastAPI's for the routes of a server.
+    worker.load()
     return PeriodicWorker(
         "software",
         lambda stopped: worker.once(stopped.is_set),
