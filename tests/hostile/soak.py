@@ -139,6 +139,9 @@ class Service:
                 # Of the whole environment the service needs nothing.
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT / "src")},
                 preexec_fn=self._cgroup.enter,
+                # As a service of systemd, so that the kernel shares the CPUs among services and
+                # not among all processes of the attacks.
+                start_new_session=True,
             )
 
     def problem(self) -> str:
