@@ -10,7 +10,8 @@ from jobsight.model import SECOND, Sighting
 from jobsight.software import naming, worker
 from jobsight.software.rules import RuleSet
 from jobsight.store import dead_letters
-from jobsight.store.checkpoints import list_checkpoints
+from jobsight.store.checkpoints import list_checkpoints, set_checkpoint
+from jobsight.store.database import Database
 from jobsight.store.rollups import rollups, shares
 from jobsight.store.rollups.rollups import sum_up_all
 from jobsight.store.rollups.usage import Question, count_waiting, usage
@@ -162,3 +163,34 @@ def test_more_paths_than_a_turn_names_are_all_named(
     done = worker.Worker(store, SoftwareSettings()).once()
     assert (done.runs, done.after) == (3, None)
     assert _runs(store, "c1") == 3
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_a_poison_run_delays_its_own_cluster_only(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs of a group in which a process was killed are tried one by one, before any group of
+    that cluster, while the other clusters have their turns."""
+    for job in (1, 2, 3):
+        _write(store, job, "hostile", paths=1)
+    for job in (4, 5):
+        _write(store, job, "honest", paths=1)
+    naming.name_all_new(store.database, RuleSet([]))
+    with store.database.write() as transaction:
+        set_checkpoint(transaction, f"{rollups._IN_PROGRESS}1", 3, "elsewhere 1 hostile")
+    alone: list[int] = []
+    sum_up_alone = rollups._sum_up_alone
+
+    def counting(database: Database, run_id: int, stopped: Callable[[], bool]) -> rollups.Round:
+        alone.append(run_id)
+        return sum_up_alone(database, run_id, stopped)
+
+    monkeypatch.setattr(rollups, "_sum_up_alone", counting)
+    stopped, begin = _after_turns(2)
+    sum_up_all(store.database, stopped=stopped, before_turn=begin)
+    assert (_runs(store, "hostile"), _runs(store, "honest")) == (2, 2)
+    assert sum_up_all(store.database).after is None
+    assert len(alone) == 3
+    assert _runs(store, "hostile") == 3
+    with store.database.query() as transaction:
+        assert list_checkpoints(transaction, rollups._IN_PROGRESS) == {}

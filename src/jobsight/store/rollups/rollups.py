@@ -259,13 +259,12 @@ def _clusters_with_work(database: Database) -> list[str]:
     """The clusters with stale runs, or with groups in which a process was killed."""
     with database.query() as transaction:
         clusters = {group.cluster for group in _interrupted_groups(transaction)}
-        after: str | None = ""
+        (cluster,) = transaction.execute(_SQL["first_stale_cluster"]).fetchone()
         # One entry of the index is read for each cluster, not one for each run.
-        while after is not None:
-            values = {"after": after}
-            (after,) = transaction.execute(_SQL["next_stale_cluster"], values).fetchone()
-            if after is not None:
-                clusters.add(after)
+        while cluster is not None:
+            clusters.add(cluster)
+            values = {"after": cluster}
+            (cluster,) = transaction.execute(_SQL["next_stale_cluster"], values).fetchone()
     return sorted(clusters)
 
 
@@ -315,7 +314,8 @@ def _interrupted_groups(transaction: Transaction) -> list[_Group]:
     one: its runs are then only processed twice."""
     groups = []
     for first, checkpoint in list_checkpoints(transaction, _IN_PROGRESS).items():
-        host, pid, cluster = (checkpoint.text or "").split(" ", 2)
+        host, _, owner = (checkpoint.text or "").partition(" ")
+        pid, _, cluster = owner.partition(" ")
         if not _is_at_work(host, int(pid)):
             groups.append(_Group(cluster, int(first), checkpoint.value))
     return groups

@@ -16,6 +16,9 @@ ORDER BY id LIMIT :limit
 -- name: last_stale_run
 SELECT max(id) FROM runs WHERE stale AND cluster = :cluster
 
+-- name: first_stale_cluster
+SELECT min(cluster) FROM runs WHERE stale
+
 -- name: next_stale_cluster
 SELECT min(cluster) FROM runs WHERE stale AND cluster > :after
 
