@@ -452,7 +452,26 @@ def test_a_step_that_was_never_listed_is_not_exact(
             lambda: [
                 part
                 for part in running.kept.parts(1)
-                if "short step (7)" in part.coverage["executables"].reason
+                # On a busy machine step 1 may pass unseen, too.
+                if re.search(r"short steps? \((1, )?7\)", part.coverage["executables"].reason)
             ]
         )
     assert part[0].coverage["executables"].quality == "estimate"
+
+
+# Fault 1: a step came and went after the cgroups were last listed, and before the batch.
+def test_a_batch_names_the_steps_that_came_and_went_before_it(node: SlurmNode) -> None:
+    running = RunningAgent(node.finder())
+    agent = running.agent
+    job = node.job(1)
+    job.step("sleep", "60", step="0")
+    # All its cgroups exist when they are listed.
+    wait_until(lambda: job.used() > 0)
+    agent._scan()
+    job.step("true", step="1", keep=False).wait()
+    agent.collector.flush()
+    part = wait_until(lambda: running.kept.parts(1))[-1]
+    running.thread.start()
+    running.stop()
+    assert part.coverage["executables"].quality == "estimate"
+    assert "short step (1)" in part.coverage["executables"].reason

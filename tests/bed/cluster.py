@@ -260,7 +260,8 @@ class Cluster(Client):
         ours = process.carries(mark, self.settings.slurm_conf)
         left = process.end([pid for pid in process.all_pids() if ours(pid)], ours)
         if left:
-            raise BedError(f"these processes do not end: {left}")
+            doing = "; ".join(map(process.describe, left))
+            raise BedError(f"these processes do not end: {doing}")
 
     # --- parts ------------------------------------------------------------------------------
 

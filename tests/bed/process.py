@@ -96,7 +96,8 @@ def end(pids: Iterable[int], ours: Callable[[int], bool], grace: float = 0.0) ->
                 descriptors[pid] = os.pidfd_open(pid)
                 if not ours(pid):
                     os.close(descriptors.pop(pid))
-        stages = [(signal.SIGKILL, 60.0)]
+        # One that is killed while the kernel writes for it ends when the disk has answered.
+        stages = [(signal.SIGKILL, 600.0)]
         if grace > 0:
             stages.insert(0, (signal.SIGTERM, grace))
         for number, seconds in stages:
@@ -109,6 +110,20 @@ def end(pids: Iterable[int], ours: Callable[[int], bool], grace: float = 0.0) ->
         for descriptor in descriptors.values():
             os.close(descriptor)
         reap()
+
+
+def describe(pid: int) -> str:
+    """What a process that does not end is doing."""
+
+    def read(name: str) -> str:
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        return ""
+
+    status = dict(line.partition(":\t")[::2] for line in read("status").splitlines())
+    stack = " < ".join(line.split()[-1] for line in read("stack").splitlines()[:8])
+    state, name = status.get("State", "gone"), status.get("Name", "")
+    return f"{pid} {name}, {state}, in {stack or read('wchan') or 'no call'}"
 
 
 def _forget_ended(descriptors: dict[int, int], seconds: float) -> None:

@@ -15,6 +15,7 @@ from jobsight.model import (
     Run,
     StepUse,
 )
+from jobsight.store.read.queries import ExecutableSums, StoredExecutable
 from jobsight.store.write.gpus import GpuSums, sum_gpus
 
 START = 1_794_717_192 * SECOND
@@ -114,13 +115,13 @@ class FakeStore:
         self._nodes = nodes
         self._gpus = [SimpleNamespace(node=name, use=use) for name, use in gpus]
         self._steps = [SimpleNamespace(node=name, use=use) for name, use in steps]
-        self._uses = [SimpleNamespace(node=name, use=use) for name, use in uses]
+        self._uses = [StoredExecutable(name, use) for name, use in uses]
 
     def nodes(self, run_id: int) -> list[Any]:
         return self._nodes
 
-    def executables(self, run_id: int) -> list[Any]:
-        return self._uses
+    def largest_executables(self, run_id: int) -> ExecutableSums:
+        return ExecutableSums.of(self._uses)
 
     def steps(self, run_id: int) -> list[Any]:
         return self._steps

@@ -97,6 +97,8 @@ class Collector:
         self.jobs: list[FollowedJob] = []
         #: Called when a sampling round finds the cgroup of a job removed.
         self.on_gone: Callable[[FollowedJob], None] = self.finish
+        #: Called before a batch with a part of every job is made.
+        self.before_flush: Callable[[], None] = _nothing
         #: Called with every batch before it is spooled.
         self.on_batch: Callable[[Batch], None] | None = None
         #: Sampling rounds so far and the CPU time they took.
@@ -318,6 +320,7 @@ class Collector:
     def flush(self, *, complete: bool = False) -> None:
         """Send a batch with a part of every job; ``complete`` if it is the last of this agent."""
         self._next_flush = time.monotonic_ns() + self._flush_interval
+        self.before_flush()
         self.drain()
         parts = [job.part(self.overruns) for job in self.jobs]
         if self._events_applied:

@@ -39,13 +39,13 @@ from jobsight.scheduler.records import JobDetails
 from jobsight.store.read.state import decide_state
 from jobsight.text import readable_path
 from jobsight.util.outer import Duration, Time
-from jobsight.util.units import format_duration, format_share
+from jobsight.util.units import format_count, format_duration, format_share
 
 if TYPE_CHECKING:
     from jobsight.model import StepUse
     from jobsight.store.read.queries import (
+        ExecutableSums,
         NodesSummary,
-        StoredExecutable,
         StoredNode,
         StoredRun,
         StoredStep,
@@ -80,11 +80,12 @@ def build_report(
         info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=as_of, now=now
     )
     cpu = _cpu(info, totals, counted)
-    rows = executable_rows(store.executables(stored.id), cpu.time)
+    executables = store.largest_executables(stored.id)
+    rows = executable_rows(executables, cpu.time)
     coverage = merge_nodes(
         (node.coverage, (node.totals.cpu_time or 0) if node.totals else 0) for node in nodes
     )
-    notes = _notes(info, nodes, coverage, cpu, rows)
+    notes = _notes(info, nodes, coverage, cpu, rows, executables.own_namespace)
     gpus = gpu_rows(store.gpus(stored.id))
     details = store.details(stored.id, JobDetails)
     facts = None if details is None else scheduler_facts(details)
@@ -354,6 +355,7 @@ def _notes(
     coverage: Mapping[str, Coverage],
     cpu: CpuUse,
     rows: list[ExecutableRow],
+    own_namespace: int,
 ) -> list[str]:
     """The sentences about the coverage; ``coverage`` is corrected by what the report knows."""
     named = [row for row in rows if row.kind != "remainder"]
@@ -369,7 +371,7 @@ def _notes(
         cpu_note(coverage["cpu"], cpu.source),
         *(group_note(group, part) for group, part in coverage.items() if group in _NUMBERED_GROUPS),
         executables_note(executables, executions, estimated, cpu.time),
-        *own_namespace_note(sum(row.own_namespace for row in named)),
+        *own_namespace_note(own_namespace),
         *(
             group_note(group, part)
             for group, part in coverage.items()
@@ -412,25 +414,15 @@ def _warnings(
     return notes
 
 
-def executable_rows(
-    stored: Iterable[StoredExecutable], cpu_time: int | None
-) -> list[ExecutableRow]:
-    """One row per executable over all nodes, with its share; the remainder of the CPU time last."""
-    joined: dict[tuple[bytes, bool], ExecutableRow] = {}
-    for part in stored:
-        use = part.use
-        row = joined.get((use.path, use.path_known))
-        if row is None:
-            joined[use.path, use.path_known] = _executable_row(use)
-        else:
-            _add(row, use)
-    # A row without figures was renamed: the agent has learned the path of the executable since.
-    rows = [
-        row
-        for row in joined.values()
-        if row.executions or row.processes or row.cpu_time or row.gpu_time
-    ]
+def executable_rows(sums: ExecutableSums, cpu_time: int | None) -> list[ExecutableRow]:
+    """One row per executable with its share, then the others, and the CPU time of none."""
+    rows = [_executable_row(use) for use in sums.largest]
     rows.sort(key=lambda row: (-row.cpu_time, -(row.executions or 0), row.path))
+    if sums.others is not None:
+        others = _executable_row(sums.others)
+        others.kind, others.executables = "others", sums.executables - len(sums.largest)
+        others.path = f"{format_count(others.executables)} other executables"
+        rows.append(others)
     attributed = sum(row.cpu_time for row in rows)
     gpu_time = total(row.gpu_time for row in rows)
     if cpu_time is not None and cpu_time > attributed:
@@ -466,6 +458,7 @@ def _remainder_row(cpu_time: int) -> ExecutableRow:
     return ExecutableRow(
         kind="remainder",
         path="not attributed",
+        executables=0,
         own_namespace=False,
         executions=None,
         processes=None,
@@ -479,23 +472,6 @@ def _remainder_row(cpu_time: int) -> ExecutableRow:
         peak_memory_bytes=None,
         failures=None,
     )
-
-
-def _add(row: ExecutableRow, use: ExecutableUse) -> None:
-    row.own_namespace = row.own_namespace or use.own_namespace
-    row.executions = (row.executions or 0) + use.executions
-    row.processes = (row.processes or 0) + use.processes
-    row.cpu_time += use.cpu_time
-    row.cpu_user = (row.cpu_user or 0) + use.cpu_user
-    row.cpu_system = (row.cpu_system or 0) + use.cpu_system
-    row.cpu_estimated += use.cpu_estimated
-    row.storage_read_bytes = (row.storage_read_bytes or 0) + use.read_bytes
-    row.storage_written_bytes = (row.storage_written_bytes or 0) + use.written_bytes
-    row.failures = (row.failures or 0) + use.failures
-    # The peak is that of one process: the maximum over the nodes, not the sum.
-    row.peak_memory_bytes = max(row.peak_memory_bytes or 0, use.peak_memory) or None
-    row.gpu_time = ((row.gpu_time or 0) + use.gpu_time) or None
-    row.gpu_memory_peak_bytes = max(row.gpu_memory_peak_bytes or 0, use.gpu_memory_peak) or None
 
 
 #: The batch script precedes the steps that it starts; the external step is last.

@@ -65,8 +65,9 @@ class IoUse(msgspec.Struct, kw_only=True):
 
 
 class ExecutableRow(msgspec.Struct, kw_only=True):
-    #: "remainder" is the CPU time of the counter that no exit record or poll accounts for.
-    kind: Literal["executable", "path unknown", "remainder"]
+    #: "others" is the sum of the executables beyond the largest, "remainder" the CPU time of the
+    #: counter that no exit record or poll accounts for.
+    kind: Literal["executable", "path unknown", "others", "remainder"]
     #: Bytes that are not printable UTF-8 are written as \xNN.
     path: str
     #: The path is that of a mount namespace other than the node's, such as that of a container.
@@ -89,6 +90,8 @@ class ExecutableRow(msgspec.Struct, kw_only=True):
     #: The share of the GPU time of all executables.
     gpu_share: float | None = None
     gpu_memory_peak_bytes: int | None = None
+    #: How many executables the row is of.
+    executables: int = 1
 
 
 #: What a share of use stands for: busy multiprocessors, or the time in which any kernel ran.
@@ -265,7 +268,7 @@ class JobReport(msgspec.Struct, kw_only=True):
     memory: MemoryUse
     time: TimeUse
     io: IoUse
-    #: By CPU time, the largest first; the remainder last.
+    #: By CPU time, the largest first; then the others, and the remainder last.
     executables: list[ExecutableRow]
     node_rows: list[NodeRow]
     #: By group of figures: "cpu", "memory", "io", "executables".

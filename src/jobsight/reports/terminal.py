@@ -364,7 +364,7 @@ def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
     rest = named[len(shown) :]
     if rest:
         table.add(
-            partial(_remark, f"{len(rest)} more (--all shows them)"),
+            partial(_remark, f"{sum(row.executables for row in rest)} more (--all shows them)"),
             format_count(sum(row.executions or 0 for row in rest)),
             format_duration(sum(row.cpu_time for row in rest)),
             format_share(sum(row.cpu_share or 0 for row in rest)),
@@ -389,6 +389,8 @@ def _executable_name(row: ExecutableRow, space: int) -> Text:
     suffix = " (path unknown)" if row.kind == "path unknown" else ""
     if row.own_namespace:
         suffix = " (own namespace)"
+    if row.kind == "others":
+        return _remark(row.path, space)
     path = Text(fit_path(row.path, space - len(suffix)))
     path.append(suffix, style="dim")
     return path

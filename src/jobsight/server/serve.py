@@ -199,6 +199,18 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             stack.callback(store.close)
         attach(store, settings.archive)
         attach_promql(store, settings.server)
+        tokens = TokenCache(store)
+        stack.callback(tokens.write_uses)
+        app = create_app(
+            store,
+            token,
+            allowed_hosts=[settings.server.host, *settings.server.allowed_hosts],
+            settings=settings.server,
+            tokens=tokens,
+            codes=codes,
+            remote=_remote(settings, stack),
+        )
+        # After the app: see `updating`.
         if settings.archive.interval:
             from jobsight.archive.writer import archiving
 
@@ -219,17 +231,6 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))
-        tokens = TokenCache(store)
-        stack.callback(tokens.write_uses)
-        app = create_app(
-            store,
-            token,
-            allowed_hosts=[settings.server.host, *settings.server.allowed_hosts],
-            settings=settings.server,
-            tokens=tokens,
-            codes=codes,
-            remote=_remote(settings, stack),
-        )
         limits = fit_descriptors(connection_limits(settings.server))
         listener.table = ConnectionTable(limits, settings.server.trusted_proxies)
         stack.enter_context(limited_log())

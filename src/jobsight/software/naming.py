@@ -9,6 +9,7 @@ renamed path are marked stale, and the next rollup recomputes them.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Paths named in one transaction.
 NEW_BATCH_SIZE: Final = 2000
+#: Paths named in one turn of the rollups, between the groups of runs.
+NEW_TURN_SIZE: Final = 20_000
 #: Paths renamed in one transaction, and nodes of runs that it marks stale.
 BATCH_SIZE, MAX_NODES = 1000, 2000
 #: The checkpoint with the digest of the current rules and the last path they were applied to.
@@ -70,16 +73,19 @@ def name_new(database: Database, rules: RuleSet, limit: int = NEW_BATCH_SIZE) ->
 
 
 def name_all_new(
-    database: Database, rules: RuleSet, stopped: Callable[[], bool] = lambda: False
-) -> int:
-    """Name all new paths; returns their number."""
+    database: Database,
+    rules: RuleSet,
+    stopped: Callable[[], bool] = lambda: False,
+    limit: float = math.inf,
+) -> bool:
+    """Name all new paths, up to a limit; False if there may be more."""
     total = 0
-    while not stopped():
-        named = name_new(database, rules)
+    while not stopped() and total < limit:
+        named = name_new(database, rules, NEW_BATCH_SIZE)
         total += named
         if named < NEW_BATCH_SIZE:
-            break
-    return total
+            return True
+    return False
 
 
 def digest_in_use(database: Database) -> str | None:

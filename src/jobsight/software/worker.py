@@ -9,7 +9,13 @@ from pathlib import Path
 
 from jobsight.config.settings import SoftwareSettings
 from jobsight.errors import JobsightError
-from jobsight.software.naming import adopt_rules, digest_in_use, name_all_new, rename_all
+from jobsight.software.naming import (
+    NEW_TURN_SIZE,
+    adopt_rules,
+    digest_in_use,
+    name_all_new,
+    rename_all,
+)
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import Round, sum_up_all
 from jobsight.store.store import Store
@@ -17,6 +23,9 @@ from jobsight.util.log_once import LogOnce
 from jobsight.util.workers import PeriodicWorker
 
 logger = logging.getLogger(__name__)
+
+#: Seconds for the work on one run, the largest on a busy machine.
+_STOP_TIMEOUT = 30.0
 
 
 def load_rules(settings: SoftwareSettings) -> RuleSet:
@@ -48,6 +57,8 @@ class Worker:
         self._settings = settings
         self._file_states: list[tuple[str, int, int, int] | None] | None = None
         self._rules: RuleSet | None = None
+        #: The digest of the rules that this process adopted last.
+        self._adopted = ""
         #: Why the rules could not be read; empty if they were.
         self._reason = ""
         self._log = LogOnce(logger)
@@ -57,53 +68,74 @@ class Worker:
 
         They raise :class:`JobsightError` at the end of each round until they can be read.
         """
-        changed = self._reload()
-        if self._rules is not None:
-            if changed:
+        runs = changed = 0
+        all_named = False
+        while not all_named and not stopped():
+            self.load()
+            if self._rules is not None and self._rules.digest != self._adopted:
                 adopt_rules(self._store.database, self._rules)
-            self._name(self._rules, stopped)
-        done = sum_up_all(self._store.database, stopped=stopped)
+                self._adopted = self._rules.digest
+            # The runs of paths that have no name yet are left out.
+            all_named = self._name_new(stopped)
+            if self._rules is not None and self._names_paths(self._rules):
+                rename_all(self._store.database, self._rules, stopped=stopped)
+            done = sum_up_all(
+                self._store.database,
+                stopped=stopped,
+                before_turn=lambda: self._name_new(stopped),
+                interval=self._settings.interval,
+            )
+            runs, changed = runs + done.runs, changed + done.changed
         if self._reason:
             raise JobsightError(self._reason)
-        return done
+        return Round(runs, changed, None if all_named else 0)
 
-    def _name(self, rules: RuleSet, stopped: Callable[[], bool]) -> None:
+    def _name_new(self, stopped: Callable[[], bool]) -> bool:
+        """Name some new paths; False if there are more that this process is to name."""
+        if self._rules is None or not self._names_paths(self._rules):
+            return True
+        return name_all_new(self._store.database, self._rules, stopped, NEW_TURN_SIZE)
+
+    def _names_paths(self, rules: RuleSet) -> bool:
         # Two servers with different rules would rename each other's paths for ever: the server
         # whose rules were adopted last names the paths.
         if digest_in_use(self._store.database) != rules.digest:
             self._log.report(
                 "rules", "another process has adopted other rules; this process names no paths"
             )
-            return
+            return False
         self._log.resolve("rules")
-        name_all_new(self._store.database, rules, stopped)
-        rename_all(self._store.database, rules, stopped=stopped)
+        return True
 
-    def _reload(self) -> bool:
-        """Read the rules if their files have changed; True if the rules differ."""
+    def load(self) -> None:
+        """Read the rules if their files have changed."""
         states = [_file_state(file) for file in self._settings.rules]
         if states == self._file_states:
-            return False
+            return
         self._file_states = states
         try:
             rules = load_rules(self._settings)
         except JobsightError as error:
             self._reason = f"the rules are not loaded: {error}"
-            return False
+            return
         self._reason = ""
-        before, self._rules = self._rules, rules
-        return before is None or before.digest != rules.digest
+        self._rules = rules
 
 
 def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
     """A thread that runs a :class:`Worker` every ``software.interval`` seconds."""
     worker = Worker(store, settings)
+    # Expressions are compiled with warnings ignored. Filters of warnings belong to the process, so
+    # a thread that does this undoes those of others, such as FastAPI's for the routes of a server.
+    worker.load()
     return PeriodicWorker(
         "software",
         lambda stopped: worker.once(stopped.is_set),
         settings.interval,
         logger=logger,
         failure="software names and rollups are not updated",
+        # A process that ends in the work on a run cannot know that the run did not end it.
+        stop_timeout=_STOP_TIMEOUT,
     )
 
 

@@ -22,6 +22,7 @@ from jobsight.store.read.external import (
     summaries_of,
 )
 from jobsight.store.read.queries import (
+    ExecutableSums,
     Filters,
     MetricSummary,
     Position,
@@ -145,6 +146,15 @@ class Store(Intake):
         with self.database.query() as transaction:
             found = queries.list_executables(transaction, run_id)
         return found or self._archived(run_id, lambda archive, run: archive.executables(run))
+
+    def largest_executables(self, run_id: int) -> ExecutableSums:
+        """What the run executed, over all nodes: the largest, and the sum of the others."""
+        with self.database.query() as transaction:
+            found = queries.sum_largest_executables(transaction, run_id)
+        if found.executables:
+            return found
+        archived = self._archived(run_id, lambda archive, run: archive.executables(run))
+        return queries.ExecutableSums.of(archived)
 
     def steps(self, run_id: int) -> list[StoredStep]:
         """The steps of the run, by node, in the order in which they were first seen."""

@@ -314,3 +314,31 @@ def test_the_processes_of_tasks_are_not_examined(
     monkeypatch.setattr("jobsight.agent.probes.slurm_cgroup._is_daemon", is_daemon)
     assert SlurmCounters(v1).daemons() == [("batch", 10)]
     assert examined == [10]
+
+
+# Fault 1: the part of a running job was called exact until the cgroup of the step was removed.
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_step_that_ran_unseen_is_named_while_its_cgroup_remains(
+    version: str, request: pytest.FixtureRequest
+) -> None:
+    directories = request.getfixturevalue(version)
+    probe = SlurmProbe(SlurmCounters(directories), ProcessTracker(ExecutableNames()), events=True)
+    coverage = probe.report(0).coverage
+    assert coverage["cpu"].quality == "exact"
+    assert coverage["executables"].quality == "estimate"
+    assert "batch) were not observed" in coverage["executables"].reason
+    # With an observed process of each step it is.
+    for step in probe.counters.steps():
+        probe.usage.step_members[step.step] = 0
+    assert probe.report(0).coverage["executables"].quality == "exact"
+    probe.close()
+
+
+def test_a_step_without_tasks_has_run_nothing_unseen(v1: dict[str, Path]) -> None:
+    """The CPU time of a new step is that of slurmstepd, which prepares it."""
+    for step in ("batch", "0"):
+        for task in (v1["cpuacct"] / f"step_{step}").glob("task_*"):
+            shutil.rmtree(task)
+    probe = SlurmProbe(SlurmCounters(v1), ProcessTracker(ExecutableNames()), events=True)
+    assert probe.report(0).coverage["executables"].quality == "exact"
+    probe.close()

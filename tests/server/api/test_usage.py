@@ -12,7 +12,8 @@ _SECOND = START // 10**9
 
 def test_use_by_user_and_day(client: TestClient, filled: Store) -> None:
     before = client.get("/api/v1/usage").json()
-    assert (before["rows"], before["pending_runs"]) == ([], 2)
+    assert (before["rows"], before["pending_runs"], before["set_aside_runs"]) == ([], 2, 0)
+    assert client.get("/api/v1/usage?cluster=other").json()["pending_runs"] == 0
     update(filled, RuleSet([]))
     reply = client.get(f"/api/v1/usage?by=user,user&every=day&since={_SECOND}").json()
     assert (reply["since"], reply["until"], reply["pending_runs"]) == ("2026-11-15", None, 0)

@@ -16,7 +16,7 @@ from jobsight.store.dead_letters import ROLLUP
 from jobsight.store.rollups import rollups, shares
 from jobsight.store.rollups.rollups import sum_up_all
 from jobsight.store.rollups.shares import DAY, MAX_PATHS, NOT_ATTRIBUTED, OTHER
-from jobsight.store.rollups.usage import Question, usage
+from jobsight.store.rollups.usage import Question, count_waiting, usage
 from jobsight.store.schema.tables import software_by_day, usage_by_day
 from jobsight.store.store import Store
 from jobsight.store.write.bounds import MAX_COUNT, MAX_CPUS, MAX_GPUS, MAX_MEMORY
@@ -133,6 +133,7 @@ def test_a_sum_beyond_63_bits_sets_its_run_aside(store: Store) -> None:
     with store.database.read() as connection:
         hours = {row.user: row.core_hours for row in usage(connection, Question(by=("user",)))}
         assert len(usage(connection, Question(by=("software", "day")))) > 0
+        assert count_waiting(connection, "c1") == (0, len(letters))
     assert hours["carol"] == 2
     assert hours["anna"] == (80 - len(letters)) * 20 * 2**22
     # Not tried again by the next round, and not lost.
@@ -228,7 +229,7 @@ def test_a_run_that_changes_during_the_work_stays_stale(
 
     with monkeypatch.context() as patched:
         patched.setattr(rollups, "contribution", interrupted)
-        rollups.sum_up(store.database)
+        rollups.sum_up(store.database, "c1")
     assert count(store, "runs", "stale") == 1
     sum_up_everything(store)
     assert sum(row[8] for row in rows(store, usage_by_day)) == 5 * 3600 * 10**6

@@ -739,12 +739,24 @@ class SlurmProbe(CgroupProbe):
 
     def _unobserved_steps(self) -> list[str]:
         """Steps without an observed process, and those that were never listed."""
-        silent = {
+        if self._silent_steps() and not self._counter_gone and not self._closed:
+            # Processes that have started a moment ago are found now.
+            with contextlib.suppress(CgroupGone):
+                self._adopt_untracked()
+        return sorted(self._missed_steps | self._silent_steps())
+
+    def _silent_steps(self) -> set[str]:
+        """Steps that have ended or whose tasks have used CPU time, without an observed process.
+
+        The cgroup of a step may remain long after its processes.
+        """
+        return {
             step.step
             for step in self.counters.steps()
-            if step.ended and step.step != EXTERN and step.step not in self.usage.step_members
+            if step.step != EXTERN
+            and step.step not in self.usage.step_members
+            and (step.ended or (step.cpu_time and self.counters.has_tasks(step)))
         }
-        return sorted(self._missed_steps | silent)
 
     def _unobserved(self) -> list[str]:
         reasons = super()._unobserved()

@@ -309,6 +309,11 @@ class SlurmCounters:
         """Whether a step exists, or existed when the steps were listed."""
         return step in self._steps or any(use.step == step for use in self._ended)
 
+    def has_tasks(self, step: StepUse) -> bool:
+        """Whether the CPU time of a step is that of its tasks: before the first of them it may be
+        slurmstepd's on v1."""
+        return self.version == self.V2 or step.tasks > 0
+
     def set_members(self, members: Mapping[str, int]) -> None:
         """The live processes of each step whose processes were observed."""
         for name, step in self._steps.items():

@@ -155,9 +155,11 @@ def _show(
             f"Left out: {hours(out.core_hours)} core hours of software that the rules ignore; "
             "--ignored shows it."
         )
-    waiting = count_waiting(connection)
-    if waiting:
-        print(f"{waiting:,} runs wait to be summed up: jobsight software update")
+    waiting = count_waiting(connection, question.cluster)
+    if waiting.pending:
+        print(f"{waiting.pending:,} runs wait to be summed up: jobsight software update")
+    if waiting.set_aside:
+        print(f"{waiting.set_aside:,} runs are set aside: jobsight store dead-letters")
 
 
 def _usage(

@@ -37,8 +37,10 @@ class UsageReply(msgspec.Struct, kw_only=True):
     rows: list[UsageRow]
     #: Usage that the rules ignore and the rows do not include.
     left_out: LeftOut
-    #: Changed runs that the daily rollups do not include yet.
+    #: Changed runs of the cluster, or of all, that the daily rollups do not include yet.
     pending_runs: int
+    #: Those that failed and are set aside; pending_runs does not count them.
+    set_aside_runs: int
 
 
 class SoftwareList(msgspec.Struct):
@@ -93,12 +95,14 @@ def create_router(store: Store) -> APIRouter:
             ignored=ignored,
         )
         with store.database.read() as connection:
+            waiting = count_waiting(connection, cluster)
             reply = UsageReply(
                 since=_date(question.since),
                 until=_date(question.until),
                 rows=usage(connection, question),
                 left_out=left_out(connection, question),
-                pending_runs=count_waiting(connection),
+                pending_runs=waiting.pending,
+                set_aside_runs=waiting.set_aside,
             )
         return json_reply(reply)
 

@@ -7,6 +7,7 @@ time on imports. Read ``list_runs`` and ``find_run`` first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
@@ -46,6 +47,18 @@ if TYPE_CHECKING:
     from jobsight.store.series.packing import Integers, Values
 
 _SQL: Final = load_statements("read")
+#: Executables of a report, and bytes of their paths; the others are one row.
+MAX_EXECUTABLES, MAX_PATHS_SIZE = 500, 2**18
+#: Sums of 63 bits could overflow; sums of 32 bits cannot.
+_EXECUTABLE_SUMS: Final = ", ".join(
+    [f"sum(executables.{name} >> 32) AS {name}_high" for name in SUMMED_FIGURES]
+    + [f"sum(executables.{name} & 4294967295) AS {name}_low" for name in SUMMED_FIGURES]
+)
+_EXECUTABLE_PEAKS: Final = ", ".join(f"max({name}) AS {name}" for name in PEAK_FIGURES)
+_LARGEST_EXECUTABLES: Final = _SQL["largest_executables"].replace(
+    ":figures", f"{_EXECUTABLE_SUMS}, {_EXECUTABLE_PEAKS}"
+)
+_ALL_EXECUTABLES: Final = _SQL["all_executables"].replace(":sums", _EXECUTABLE_SUMS)
 #: Before and after every time that can be stored.
 _EVER: Final = (-(2**63), 2**63 - 1)
 
@@ -439,6 +452,82 @@ def find_details(transaction: Transaction, run_id: int) -> bytes | None:
 def list_executables(transaction: Transaction, run_id: int) -> list[StoredExecutable]:
     """The executables of a run by node, each summed over the agent epochs, most CPU time first."""
     return sum_executables(transaction.mappings(_SQL["executables_of_run"], {"run_id": run_id}))
+
+
+class ExecutableSums(NamedTuple):
+    """The executables of a run, each summed over nodes and agent epochs."""
+
+    #: Those with the most CPU and GPU time.
+    largest: list[ExecutableUse]
+    #: The sums of all others, without peaks; None if there are none.
+    others: ExecutableUse | None
+    #: How many there are in all, and how many of them have a path of another mount namespace.
+    executables: int
+    own_namespace: int
+
+    @classmethod
+    def of(cls, stored: Iterable[StoredExecutable]) -> ExecutableSums:
+        """The sums of rows that were read completely."""
+        uses: dict[tuple[bytes, bool], ExecutableUse] = {}
+        for each in stored:
+            key = (each.use.path, each.use.path_known)
+            uses[key] = _add(uses[key], each.use) if key in uses else each.use
+        used = [use for use in uses.values() if _was_used(use)]
+        used.sort(key=lambda use: (-use.cpu_time - use.gpu_time, -use.executions, use.path))
+        largest = _within_size(used[:MAX_EXECUTABLES])
+        rest = used[len(largest) :]
+        sums = {name: sum(getattr(use, name) for use in rest) for name in SUMMED_FIGURES}
+        others = ExecutableUse(path=b"", **sums) if rest else None
+        return cls(largest, others, len(used), sum(use.own_namespace for use in used))
+
+
+def sum_largest_executables(transaction: Transaction, run_id: int) -> ExecutableSums:
+    """The largest executables of a run and the sum of the others.
+
+    Users decide how many there are, so the database sums them.
+    """
+    values = {"run_id": run_id, "limit": MAX_EXECUTABLES}
+    rows = transaction.mappings(_LARGEST_EXECUTABLES, values)
+    if not rows:
+        return ExecutableSums([], None, 0, 0)
+    count, own = int(rows[0]["executable_count"]), int(rows[0]["own_count"])
+    largest = _within_size(
+        [
+            ExecutableUse(
+                path=bytes(row["path"]),
+                path_known=bool(row["path_known"]),
+                own_namespace=bool(row["own_namespace"]),
+                **_joined_sums(row),
+                **{name: row[name] for name in PEAK_FIGURES},
+            )
+            for row in rows
+        ]
+    )
+    if len(largest) == count:
+        return ExecutableSums(largest, None, count, own)
+    (row,) = transaction.mappings(_ALL_EXECUTABLES, {"run_id": run_id})
+    left = {
+        name: whole - sum(getattr(use, name) for use in largest)
+        for name, whole in _joined_sums(row).items()
+    }
+    return ExecutableSums(largest, ExecutableUse(path=b"", **left), count, own)
+
+
+def _was_used(use: ExecutableUse) -> bool:
+    """A row without figures was renamed: the agent has learned the path of the executable since."""
+    return bool(use.executions or use.processes or use.cpu_time or use.gpu_time)
+
+
+def _within_size(uses: list[ExecutableUse]) -> list[ExecutableUse]:
+    """The first ones, up to a size of their paths."""
+    sizes = itertools.accumulate(len(use.path) for use in uses)
+    return [use for use, size in zip(uses, sizes, strict=True) if size <= MAX_PATHS_SIZE]
+
+
+def _joined_sums(row: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        name: (int(row[f"{name}_high"]) << 32) + int(row[f"{name}_low"]) for name in SUMMED_FIGURES
+    }
 
 
 def sum_executables(rows: Iterable[Mapping[Any, Any]]) -> list[StoredExecutable]:

@@ -81,7 +81,7 @@ def list_software(
 ) -> list[SoftwareRow]:
     """All names, with the kinds of usage without a name; or the versions of one name. With a limit
     those with the most core hours."""
-    usage = _usage_by_id(connection)
+    usage = _usage_by_id(connection, limit)
     by_name = select(paths.c.software_id, func.count()).group_by(paths.c.software_id)
     query = select(software).order_by(
         software.c.name, software.c.version, software.c.local_version, software.c.id
@@ -123,8 +123,11 @@ def list_software(
     return rows
 
 
-def _usage_by_id(connection: Connection) -> dict[int, tuple[int, int, float, float, int]]:
-    """Runs, users, CPU time, core time and the last day of each row of software."""
+def _usage_by_id(
+    connection: Connection, limit: int | None
+) -> dict[int, tuple[int, int, float, float, int]]:
+    """Runs, users, CPU time, core time and the last day of each row of software; with a limit of
+    those with the most core time, and of the kinds of usage without a name."""
     use_memory(connection)
     columns = software_by_month.c
     by_user = (
@@ -147,6 +150,10 @@ def _usage_by_id(connection: Connection) -> dict[int, tuple[int, int, float, flo
         func.sum(by_user.c.core_time),
         func.max(by_user.c.last),
     ).group_by(by_user.c.software_id)
+    if limit is not None:
+        is_kind = case((by_user.c.software_id.in_([*KINDS]), 0), else_=1)
+        largest = (is_kind, func.sum(by_user.c.core_time).desc(), by_user.c.software_id)
+        query = query.order_by(*largest).limit(limit + len(KINDS))
     return {
         id: (int(jobs), users, cpu, core, day_of_code(last))
         for id, jobs, users, cpu, core, last in connection.execute(query)

@@ -7,6 +7,9 @@ few enough that writers of batches do not wait. A run that changed meanwhile sta
 contribution that another process has changed is left alone, so that a killed process leaves each
 run either unchanged or complete.
 
+:func:`sum_up_all` takes a group of each cluster in turn, of bounded work: the runs of one cluster,
+however many and large its nodes make them, do not keep those of another waiting.
+
 No run stops the others. A run that fails becomes a dead letter. A group is marked in the store
 before the work and unmarked after it; a process that finds the mark of another that was killed
 processes the runs of that group one by one, each a dead letter until it is done.
@@ -14,8 +17,8 @@ processes the runs of that group one by one, each a dead letter until it is done
 
 from __future__ import annotations
 
-import itertools
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -38,6 +41,7 @@ from jobsight.store.dead_letters import ROLLUP
 from jobsight.store.maintenance.retention import EXECUTABLES
 from jobsight.store.rollups.shares import (
     MAX_PATHS,
+    MAX_SHARES,
     OTHER,
     UNDETERMINED,
     Contribution,
@@ -59,6 +63,10 @@ logger = logging.getLogger(__name__)
 
 #: Runs, nodes of runs, and executables of runs that are in memory at once.
 BATCH_SIZE, NODES_BATCH_SIZE, USES_BATCH_SIZE = 500, 2000, 50_000
+#: Executables, and their rows in the rollups, of a group of runs: some seconds of work.
+WORK_BATCH_SIZE: Final = 20_000
+#: Runs whose executables are counted at once: of large runs a group has few.
+_COUNTED_RUNS: Final = 16
 #: Rows of the rollups in one transaction, for which a writer of batches may have to wait.
 ROWS_BATCH_SIZE: Final = 5000
 #: Bytes of contributions in memory at once.
@@ -74,7 +82,6 @@ MAX_TRIES: Final = 3
 _SQL: Final = load_statements("rollups")
 _COLUMNS: Final = ", ".join(f'runs."{name}"' for name in RunFacts._fields)
 _STALE_RUNS: Final = _SQL["stale_runs"].replace(":columns", _COLUMNS)
-_STALE_RUN: Final = _SQL["stale_run"].replace(":columns", _COLUMNS)
 _RUN_BY_ID: Final = _SQL["run_by_id"].replace(":columns", _COLUMNS)
 _LAST_ID: Final = 2**63 - 1
 #: The checkpoint with the last revision.
@@ -122,6 +129,11 @@ class _StaleRun(NamedTuple):
     def is_large(self) -> bool:
         return self.uses > USES_BATCH_SIZE
 
+    @property
+    def work(self) -> int:
+        """At most how many rows are read of its executables and stored in the rollups."""
+        return self.uses + min(min(self.uses, MAX_PATHS) * len(self.run.midnights()), MAX_SHARES)
+
 
 class _Change(NamedTuple):
     """A run whose contribution was computed."""
@@ -153,54 +165,116 @@ class _Failure(NamedTuple):
     reason: str
 
 
-def sum_up(database: Database, after: int = 0, limit: int = BATCH_SIZE) -> Round:
-    """Process some stale runs, from the lowest id above ``after``."""
-    dropped = _subtract_dropped(database, limit)
-    stale = _stale_runs(database, after, limit)
+def _never() -> bool:
+    return False
+
+
+def sum_up(
+    database: Database,
+    cluster: str,
+    after: int = 0,
+    limit: int = BATCH_SIZE,
+    *,
+    last: int = _LAST_ID,
+    stopped: Callable[[], bool] = _never,
+) -> Round:
+    """Process a group of stale runs of a cluster, from the lowest id above ``after``."""
+    stale = _stale_runs(database, cluster, after, limit, last)
     if not stale:
-        return Round(0, 0, after if dropped == limit else None)
-    first, last = stale[0].run.id, stale[-1].run.id
-    mark = f"{_IN_PROGRESS}{first}"
+        return Round(0, 0, None)
+    group = _Group(cluster, stale[0].run.id, stale[-1].run.id)
     with database.write() as transaction:
-        set_checkpoint(transaction, mark, last, f"{os.uname().nodename} {os.getpid()}")
+        owner = f"{os.uname().nodename} {os.getpid()} {cluster}"
+        set_checkpoint(transaction, group.mark, group.last, owner)
     try:
-        done, changed, failures = _process(database, stale)
+        done, changed, failures = _process(database, stale, stopped)
         _set_aside(database, failures)
     finally:
         # Not reached by a process that is killed.
         with database.write() as transaction:
-            remove_checkpoint(transaction, mark)
-    return Round(done, changed, last)
+            remove_checkpoint(transaction, group.mark)
+    return Round(done, changed, group.last)
 
 
 def sum_up_all(
     database: Database,
     progress: Callable[[int], None] = lambda done: None,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Callable[[], bool] = _never,
+    *,
+    before_turn: Callable[[], object] = lambda: None,
+    interval: float = math.inf,
 ) -> Round:
-    """Process all stale runs once; a run that changes meanwhile may be stale again."""
+    """Process all stale runs once; a run that changes meanwhile may be stale again.
+
+    In each turn every cluster has one group processed, after ``before_turn``. A cluster whose runs
+    are done gets another pass after ``interval`` seconds, while those of others are not done.
+    """
+    queues: dict[str | None, Iterator[Round]] = {None: _subtract_all_dropped(database)}
+    #: When the last pass of each queue ended.
+    finished: dict[str | None, float] = {}
     done = changed = 0
-    for run_id in itertools.chain(_due_dead_letters(database), _interrupted(database)):
-        if stopped():
-            return Round(done, changed, 0)
-        alone = _sum_up_alone(database, run_id)
-        done, changed = done + alone.runs, changed + alone.changed
-    after: int | None = 0
-    while after is not None and not stopped():
-        batch = sum_up(database, after)
-        done, changed, after = done + batch.runs, changed + batch.changed, batch.after
-        progress(done)
-        if after is not None:
+    while not stopped():
+        before_turn()
+        now = time.monotonic()
+        for cluster in _clusters_with_work(database):
+            if cluster not in queues and now - finished.get(cluster, -math.inf) >= interval:
+                queues[cluster] = _pass(database, cluster, stopped)
+        if queues.keys() <= finished.keys():
+            return Round(done, changed, None)
+        for name in list(queues):
+            if stopped():
+                break
+            group = next(queues[name], None)
+            if group is None:
+                del queues[name]
+                finished[name] = time.monotonic()
+                continue
+            done, changed = done + group.runs, changed + group.changed
+            progress(done)
             time.sleep(_PAUSE)
-    return Round(done, changed, after)
+    return Round(done, changed, 0)
+
+
+def _pass(database: Database, cluster: str, stopped: Callable[[], bool]) -> Iterator[Round]:
+    """Process the runs of a cluster that are stale now, group by group.
+
+    Those that may end the process come first, so that no group has one of them.
+    """
+    for run_id in _due_dead_letters(database, cluster):
+        yield _sum_up_alone(database, run_id, stopped)
+    yield from _sum_up_interrupted(database, cluster, stopped)
+    with database.query() as transaction:
+        values = {"cluster": cluster}
+        (last,) = transaction.execute(_SQL["last_stale_run"], values).fetchone()
+    after: int | None = 0
+    # Without an end, new runs would make the pass endless.
+    while after is not None and last is not None:
+        group = sum_up(database, cluster, after, last=last, stopped=stopped)
+        after = group.after
+        if after is not None:
+            yield group
+
+
+def _clusters_with_work(database: Database) -> list[str]:
+    """The clusters with stale runs, or with groups in which a process was killed."""
+    with database.query() as transaction:
+        clusters = {group.cluster for group in _interrupted_groups(transaction)}
+        (cluster,) = transaction.execute(_SQL["first_stale_cluster"]).fetchone()
+        # One entry of the index is read for each cluster, not one for each run.
+        while cluster is not None:
+            clusters.add(cluster)
+            values = {"after": cluster}
+            (cluster,) = transaction.execute(_SQL["next_stale_cluster"], values).fetchone()
+    return sorted(clusters)
 
 
 def rollup_revision(database: Database) -> str:
     """A text that differs after each change of the rollups, or of the number of stale runs."""
     with database.query() as transaction:
         checkpoint = read_checkpoint(transaction, _REVISION)
-        (stale,) = transaction.execute(_SQL["count_stale"]).fetchone()
-    return f"{checkpoint.value if checkpoint is not None else 0} {stale}"
+        stale = transaction.execute(_SQL["count_stale"]).fetchall()
+        (aside,) = transaction.execute(_SQL["count_set_aside"]).fetchone()
+    return f"{checkpoint.value if checkpoint is not None else 0} {stale} {aside}"
 
 
 def decode_contribution(data: bytes) -> Contribution:
@@ -208,10 +282,11 @@ def decode_contribution(data: bytes) -> Contribution:
     return _decode(data)
 
 
-def _due_dead_letters(database: Database) -> list[int]:
+def _due_dead_letters(database: Database, cluster: str) -> list[int]:
     """Those whose last try failed some time ago. One whose last try never returned would end this
     process too: only an operator has it tried again."""
     values = {
+        "cluster": cluster,
         "tries": MAX_TRIES,
         "before": time.time_ns() - RETRY_DELAY,
         "interrupted": dead_letters.INTERRUPTED,
@@ -222,30 +297,63 @@ def _due_dead_letters(database: Database) -> list[int]:
     return [int(key) for (key,) in rows]
 
 
-def _interrupted(database: Database) -> Iterator[int]:
-    """The stale runs of groups in which a process was killed. The mark of a process on another
-    host counts as one: its runs are then only processed twice."""
+class _Group(NamedTuple):
+    """The first and last id of the runs of a group that a process has marked."""
+
+    cluster: str
+    first: int
+    last: int
+
+    @property
+    def mark(self) -> str:
+        return f"{_IN_PROGRESS}{self.first}"
+
+
+def _interrupted_groups(transaction: Transaction) -> list[_Group]:
+    """The groups in which a process was killed. The mark of a process on another host counts as
+    one: its runs are then only processed twice."""
+    groups = []
+    for first, checkpoint in list_checkpoints(transaction, _IN_PROGRESS).items():
+        host, _, owner = (checkpoint.text or "").partition(" ")
+        pid, _, cluster = owner.partition(" ")
+        if not _is_at_work(host, int(pid)):
+            groups.append(_Group(cluster, int(first), checkpoint.value))
+    return groups
+
+
+def _sum_up_interrupted(
+    database: Database, cluster: str, stopped: Callable[[], bool]
+) -> Iterator[Round]:
+    """Process the stale runs of interrupted groups one by one, in turns of the work of a group."""
     with database.query() as transaction:
-        groups = list_checkpoints(transaction, _IN_PROGRESS)
-    for first, group in groups.items():
-        if _is_at_work(group.text or ""):
-            continue
-        after = int(first) - 1
-        while stale := _stale_runs(database, after, 1, last=group.value):
+        groups = [each for each in _interrupted_groups(transaction) if each.cluster == cluster]
+    done = changed = work = 0
+    for group in groups:
+        after = group.first - 1
+        while not stopped() and (stale := _stale_runs(database, cluster, after, 1, group.last)):
             after = stale[0].run.id
-            yield after
+            alone = _sum_up_alone(database, after, stopped)
+            done, changed = done + alone.runs, changed + alone.changed
+            work += stale[0].work
+            if work > WORK_BATCH_SIZE:
+                yield Round(done, changed, after)
+                done = changed = work = 0
+        if stopped():
+            # The mark stays for the runs that are left.
+            return
         with database.write() as transaction:
-            remove_checkpoint(transaction, f"{_IN_PROGRESS}{first}")
+            remove_checkpoint(transaction, group.mark)
+    if done:
+        yield Round(done, changed, 0)
 
 
-def _is_at_work(owner: str) -> bool:
-    """Whether another process of this host, given by host name and PID, is running."""
-    host, _, pid = owner.rpartition(" ")
-    if host != os.uname().nodename or int(pid) == os.getpid():
+def _is_at_work(host: str, pid: int) -> bool:
+    """Whether another process of this host is running."""
+    if host != os.uname().nodename or pid == os.getpid():
         # In a container each server has the same PID as the one before.
         return False
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
@@ -253,20 +361,19 @@ def _is_at_work(owner: str) -> bool:
     return True
 
 
-def _sum_up_alone(database: Database, run_id: int) -> Round:
+def _sum_up_alone(database: Database, run_id: int, stopped: Callable[[], bool]) -> Round:
     """Process one run that may end the process: it is a dead letter until it is done."""
     with database.write() as transaction:
         row = transaction.execute(_RUN_BY_ID, {"id": run_id}).fetchone()
         if row is None:
             dead_letters.resolve(transaction, ROLLUP, str(run_id))
-            return Round(0, 0, None)
+            return Round(0, 0, run_id)
         dead_letters.mark(transaction, ROLLUP, str(run_id), RunFacts(*row).cluster)
     try:
         with database.query() as transaction:
-            values = {"id": run_id, "many": USES_BATCH_SIZE + 1}
-            rows = transaction.execute(_STALE_RUN, values).fetchall()
-        stale = [_StaleRun(RunFacts(*columns), nodes, uses) for *columns, nodes, uses in rows]
-        done, changed, failures = _process(database, stale)
+            row = transaction.execute(_RUN_BY_ID, {"id": run_id}).fetchone()
+            stale = [] if row is None else list(_counted(transaction, [RunFacts(*row)]))
+        done, changed, failures = _process(database, stale, stopped)
     except BaseException:
         # The store failed, or the process is to end: not the fault of the run.
         with database.write() as transaction:
@@ -277,7 +384,7 @@ def _sum_up_alone(database: Database, run_id: int) -> Round:
             dead_letters.set_reason(transaction, ROLLUP, str(run_id), failure.reason)
         if not failures:
             dead_letters.resolve(transaction, ROLLUP, str(run_id))
-    return Round(done, changed, None)
+    return Round(done, changed, run_id)
 
 
 def _set_aside(database: Database, failures: Sequence[_Failure]) -> None:
@@ -296,38 +403,53 @@ def _set_aside(database: Database, failures: Sequence[_Failure]) -> None:
 
 
 def _stale_runs(
-    database: Database, after: int, limit: int, last: int = _LAST_ID
+    database: Database, cluster: str, after: int, limit: int, last: int
 ) -> list[_StaleRun]:
-    """The next stale runs, up to the nodes and executables that may be in memory; a large run
-    alone."""
-    values = {"after": after, "last": last, "limit": limit, "many": USES_BATCH_SIZE + 1}
+    """The next stale runs of a cluster, up to the nodes and executables that may be in memory and
+    the work of a group; a large run alone."""
+    values = {"cluster": cluster, "after": after, "last": last, "limit": limit}
+    result: list[_StaleRun] = []
+    nodes = work = 0
     with database.query() as transaction:
         rows = transaction.execute(_STALE_RUNS, values).fetchall()
-    result: list[_StaleRun] = []
-    nodes = uses = 0
-    for *columns, run_nodes, run_uses in rows:
-        each = _StaleRun(RunFacts(*columns), run_nodes, run_uses)
-        nodes, uses = nodes + each.nodes, uses + each.uses
-        if result and (nodes > NODES_BATCH_SIZE or uses > USES_BATCH_SIZE):
-            break
-        result.append(each)
+        for each in _counted(transaction, [RunFacts(*row) for row in rows]):
+            nodes, work = nodes + each.nodes, work + each.work
+            if result and (nodes > NODES_BATCH_SIZE or work > WORK_BATCH_SIZE):
+                break
+            result.append(each)
     return result
 
 
-def _process(database: Database, stale: Sequence[_StaleRun]) -> tuple[int, int, list[_Failure]]:
+def _counted(transaction: Transaction, runs: Sequence[RunFacts]) -> Iterator[_StaleRun]:
+    """Runs with their numbers of nodes and executables."""
+    sql = _SQL["sizes_of_runs"].replace(":many", str(USES_BATCH_SIZE + 1))
+    for first in range(0, len(runs), _COUNTED_RUNS):
+        some = runs[first : first + _COUNTED_RUNS]
+        rows = transaction.look_up(sql, [(run.id,) for run in some])
+        sizes = {run_id: (nodes, uses) for run_id, nodes, uses in rows}
+        for run in some:
+            yield _StaleRun(run, *sizes[run.id])
+
+
+def _process(
+    database: Database, stale: Sequence[_StaleRun], stopped: Callable[[], bool]
+) -> tuple[int, int, list[_Failure]]:
     """Compute and store the contributions of some runs; returns how many were processed and
     changed, and the runs that failed."""
     failures: list[_Failure] = []
     waiting: list[_Change] = []
     done = changed = rows = 0
     for change in _compute(database, stale, failures):
+        if stopped():
+            # A process that does not end in time is killed, as if a run had done it.
+            break
         waiting.append(change)
         rows += change.rows()
         if rows > ROWS_BATCH_SIZE:
-            stored = _store_bisecting(database, waiting, failures)
+            stored = _store_bisecting(database, waiting, failures, stopped)
             done, changed = done + stored[0], changed + stored[1]
             waiting, rows = [], 0
-    stored = _store_bisecting(database, waiting, failures)
+    stored = _store_bisecting(database, waiting, failures, stopped)
     return done + stored[0], changed + stored[1], failures
 
 
@@ -494,7 +616,10 @@ def read_names(transaction: Transaction, ids: Collection[int]) -> dict[int, RowN
 
 
 def _store_bisecting(
-    database: Database, changes: Sequence[_Change], failures: list[_Failure]
+    database: Database,
+    changes: Sequence[_Change],
+    failures: list[_Failure],
+    stopped: Callable[[], bool],
 ) -> tuple[int, int]:
     """Store contributions; a group that fails by its values is halved, down to the run at fault.
 
@@ -504,7 +629,7 @@ def _store_bisecting(
         return 0, 0
     try:
         if len(changes) == 1 and changes[0].rows() > ROWS_BATCH_SIZE:
-            return _store_in_pieces(database, changes[0])
+            return _store_in_pieces(database, changes[0], stopped)
         return _store(database, changes)
     except (StoreError, OverflowError) as error:
         if isinstance(error, StoreError) and not database.rejected_values(error):
@@ -513,8 +638,8 @@ def _store_bisecting(
             failures.append(_Failure(changes[0].run_id, changes[0].cluster, _reason(error)))
             return 0, 0
     middle = len(changes) // 2
-    done, changed = _store_bisecting(database, changes[:middle], failures)
-    more = _store_bisecting(database, changes[middle:], failures)
+    done, changed = _store_bisecting(database, changes[:middle], failures, stopped)
+    more = _store_bisecting(database, changes[middle:], failures, stopped)
     return done + more[0], changed + more[1]
 
 
@@ -530,15 +655,17 @@ def _store(database: Database, changes: Sequence[_Change]) -> tuple[int, int]:
     return len(changes), sums.changed
 
 
-def _store_in_pieces(database: Database, change: _Change) -> tuple[int, int]:
+def _store_in_pieces(
+    database: Database, change: _Change, stopped: Callable[[], bool]
+) -> tuple[int, int]:
     """Store a contribution of many rows in several transactions, some days in each.
 
     The stored contribution is at any time exactly what the rollups contain, so that the next
-    process continues where a killed one was.
+    process continues where this one stopped or was killed.
     """
     assert change.after is not None
     for piece in _pieces(change.before or _NOTHING, change.after):
-        if _store(database, [change._replace(after=piece, changes=-1)]) != (1, 1):
+        if stopped() or _store(database, [change._replace(after=piece, changes=-1)]) != (1, 1):
             return 0, 0
         with database.query() as transaction:
             rows = transaction.look_up(_SQL["revisions_of_runs"], [(change.run_id,)])
@@ -599,6 +726,11 @@ def _unlocked(transaction: Transaction, changes: Sequence[_Change]) -> list[_Cha
         and revisions.get(change.run_id, 0) == change.revision
         and (change.run_id in unlocked or change.run_id not in revisions)
     ]
+
+
+def _subtract_all_dropped(database: Database) -> Iterator[Round]:
+    while _subtract_dropped(database, BATCH_SIZE) == BATCH_SIZE:
+        yield Round(0, 0, 0)
 
 
 def _subtract_dropped(database: Database, limit: int) -> int:

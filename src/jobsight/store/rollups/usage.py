@@ -37,6 +37,7 @@ from sqlalchemy import (
 )
 
 from jobsight.errors import ConfigError
+from jobsight.store.dead_letters import ROLLUP
 from jobsight.store.rollups.shares import (
     DAY,
     NOT_ATTRIBUTED,
@@ -46,6 +47,7 @@ from jobsight.store.rollups.shares import (
     month_of,
 )
 from jobsight.store.schema.tables import (
+    dead_letters,
     executables,
     gpus,
     paths,
@@ -369,9 +371,25 @@ def left_out(connection: Connection, question: Question) -> LeftOut:
     return LeftOut(int(core or 0) / HOUR, int(cpu or 0) / HOUR)
 
 
-def count_waiting(connection: Connection) -> int:
-    """The number of stale runs, which changed since the last update of the rollups."""
-    return connection.scalar(select(func.count()).select_from(runs).where(runs.c.stale)) or 0
+class Waiting(NamedTuple):
+    """Runs that have changed since the rollups included them."""
+
+    #: The next updates include them.
+    pending: int
+    #: They failed, and are dead letters.
+    set_aside: int
+
+
+def count_waiting(connection: Connection, cluster: str | None = None) -> Waiting:
+    """The number of stale runs of a cluster, or of all."""
+    stale = select(func.count()).select_from(runs).where(runs.c.stale)
+    letters = select(sql_cast(dead_letters.c.key, BigInteger)).where(dead_letters.c.kind == ROLLUP)
+    if cluster is not None:
+        stale = stale.where(runs.c.cluster == cluster)
+        letters = letters.where(dead_letters.c.cluster == cluster)
+    both = connection.scalar(stale) or 0
+    aside = connection.scalar(stale.where(runs.c.id.in_(letters))) or 0
+    return Waiting(both - aside, aside)
 
 
 def days_of(connection: Connection) -> tuple[int, int] | None:

@@ -139,7 +139,7 @@ CREATE INDEX ix_runs_unused_gpus ON runs (start, id) WHERE gpu_unused_count > 0;
 CREATE INDEX ix_runs_job_id ON runs (job_id);
 CREATE INDEX ix_runs_open ON runs ("end", cluster) WHERE "end" IS NULL;
 CREATE INDEX ix_runs_pruned_end ON runs (pruned, "end");
-CREATE INDEX ix_runs_stale ON runs (id) WHERE stale;
+CREATE INDEX ix_runs_stale ON runs (cluster, id) WHERE stale;
 CREATE INDEX ix_runs_shown_state_start_id ON runs (shown_state, start, id);
 CREATE INDEX ix_runs_start_id ON runs (start, id);
 CREATE INDEX ix_runs_unarchived ON runs ("end") WHERE archived_updated IS NULL AND "end" IS NOT NULL;

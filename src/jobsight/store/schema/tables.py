@@ -143,7 +143,13 @@ runs = Table(
     ),
     # Few are stale or open at any time, so that finding them costs nothing however many runs
     # there are.
-    Index("ix_runs_stale", "id", sqlite_where=text("stale"), postgresql_where=text("stale")),
+    Index(
+        "ix_runs_stale",
+        "cluster",
+        "id",
+        sqlite_where=text("stale"),
+        postgresql_where=text("stale"),
+    ),
     Index(
         "ix_runs_open",
         # Both columns, although the first is always NULL: else SQLite takes the index of the key.

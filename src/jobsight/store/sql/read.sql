@@ -32,6 +32,34 @@ JOIN executables ON executables.run_node_id = run_nodes.id
 JOIN paths ON paths.id = executables.path_id
 WHERE run_nodes.run_id = :run_id
 
+-- The executables of a run with the most CPU and GPU time, each over all nodes and agent epochs, and
+-- how many there are. A row without figures was renamed.
+-- name: largest_executables
+SELECT paths.path, largest.*
+FROM (
+    SELECT path_id, path_known, max(CASE WHEN own_namespace THEN 1 ELSE 0 END) AS own_namespace,
+        :figures,
+        sum(CAST(executables.cpu_time AS DOUBLE PRECISION) + executables.gpu_time) AS used_time,
+        sum(CAST(executions AS DOUBLE PRECISION)) AS all_executions,
+        count(*) OVER () AS executable_count,
+        sum(max(CASE WHEN own_namespace THEN 1 ELSE 0 END)) OVER () AS own_count
+    FROM run_nodes CROSS JOIN executables
+    WHERE run_nodes.run_id = :run_id AND executables.run_node_id = run_nodes.id
+    GROUP BY path_id, path_known
+    HAVING max(executions) > 0 OR max(processes) > 0 OR max(executables.cpu_time) > 0
+        OR max(executables.gpu_time) > 0
+    ORDER BY used_time DESC, all_executions DESC, path_id
+    LIMIT :limit
+) AS largest
+JOIN paths ON paths.id = largest.path_id
+ORDER BY used_time DESC, all_executions DESC, path_id
+
+-- The sums of all of them.
+-- name: all_executables
+SELECT :sums
+FROM run_nodes CROSS JOIN executables
+WHERE run_nodes.run_id = :run_id AND executables.run_node_id = run_nodes.id
+
 -- name: steps_of_run
 SELECT run_nodes.node, steps.*
 FROM run_nodes

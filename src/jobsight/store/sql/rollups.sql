@@ -6,38 +6,46 @@ WITH wanted(id) AS (VALUES :keys)
 SELECT software.id, ignored, name, version, local_version, user_provided
 FROM wanted CROSS JOIN software WHERE software.id = wanted.id
 
--- The next stale runs that are not set aside, with their numbers of nodes and of executables; the
--- latter is counted up to a limit.
+-- The next stale runs of a cluster that are not set aside.
 -- name: stale_runs
-SELECT :columns,
-    (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id),
-    (SELECT count(*) FROM (
-        SELECT 1 FROM run_nodes CROSS JOIN executables
-        WHERE run_nodes.run_id = runs.id AND executables.run_node_id = run_nodes.id
-        LIMIT :many) AS uses)
-FROM runs
-WHERE stale AND id > :after AND id <= :last AND NOT EXISTS (
+SELECT :columns FROM runs
+WHERE stale AND cluster = :cluster AND id > :after AND id <= :last AND NOT EXISTS (
     SELECT 1 FROM dead_letters WHERE kind = 'rollup' AND key = CAST(runs.id AS TEXT))
 ORDER BY id LIMIT :limit
 
--- name: stale_run
-SELECT :columns,
-    (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id),
+-- name: last_stale_run
+SELECT max(id) FROM runs WHERE stale AND cluster = :cluster
+
+-- name: first_stale_cluster
+SELECT min(cluster) FROM runs WHERE stale
+
+-- name: next_stale_cluster
+SELECT min(cluster) FROM runs WHERE stale AND cluster > :after
+
+-- The numbers of nodes and of executables of runs; the latter is counted up to a limit.
+-- name: sizes_of_runs
+WITH wanted(id) AS (VALUES :keys)
+SELECT wanted.id,
+    (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = wanted.id),
     (SELECT count(*) FROM (
         SELECT 1 FROM run_nodes CROSS JOIN executables
-        WHERE run_nodes.run_id = runs.id AND executables.run_node_id = run_nodes.id
+        WHERE run_nodes.run_id = wanted.id AND executables.run_node_id = run_nodes.id
         LIMIT :many) AS uses)
-FROM runs WHERE id = :id
+FROM wanted
 
 -- name: count_stale
-SELECT count(*) FROM runs WHERE stale
+SELECT cluster, count(*) FROM runs WHERE stale GROUP BY cluster ORDER BY cluster
+
+-- name: count_set_aside
+SELECT count(*) FROM dead_letters WHERE kind = 'rollup'
 
 -- name: run_by_id
 SELECT :columns FROM runs WHERE id = :id
 
 -- name: due_dead_letters
 SELECT key FROM dead_letters
-WHERE kind = 'rollup' AND tries < :tries AND last <= :before AND reason <> :interrupted
+WHERE kind = 'rollup' AND cluster = :cluster AND tries < :tries AND last <= :before
+    AND reason <> :interrupted
 ORDER BY last, key LIMIT :limit
 
 -- name: nodes_of_runs

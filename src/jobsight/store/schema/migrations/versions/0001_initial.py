@@ -203,7 +203,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_runs_stale",
         "runs",
-        ["id"],
+        ["cluster", "id"],
         sqlite_where=sa.text("stale"),
         postgresql_where=sa.text("stale"),
     )
