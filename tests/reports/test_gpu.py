@@ -15,7 +15,7 @@ from jobsight.reports.report import JobReport
 from jobsight.reports.terminal import report_text
 from jobsight.store.store import Store
 from jobsight.util.outer import from_outer, to_outer
-from tests.reports.samples import EXACT, job, node, report, use
+from tests.reports.samples import EXACT, job, node, report, step, use
 from tests.store.gpu_sample import GIB, gpu, idle_gpu, old_gpu
 from tests.web import gpu_jobs
 
@@ -143,6 +143,19 @@ def test_programs_have_their_gpu_time() -> None:
     assert (train.gpu_time, train.gpu_share) == (90 * SECOND, 0.9)
     assert train.gpu_memory_peak_bytes == 2 * GIB
     assert "GPU time" in report_text(made)
+
+
+def test_steps_have_their_gpu_time() -> None:
+    steps = [
+        ("n1", step("0", 10, gpu_time=90 * SECOND, gpu_memory_peak=GIB)),
+        ("n1", step("batch", 5, gpu_time=0, gpu_memory_peak=0)),
+    ]
+    made = report(steps=steps, gpus=[("n1", gpu("0"))])
+    assert [row.gpu_time for row in made.steps] == [0, 90 * SECOND]
+    assert to_outer(made)["steps"][1]["gpu_seconds"] == 90
+    (line,) = [line for line in report_text(made).splitlines() if line.startswith("Step ")]
+    assert "GPU time" in line
+    assert "GPU time" not in report_text(report(steps=[("n1", step("0", 10))]))
 
 
 def test_the_report_survives_its_outer_form() -> None:

@@ -399,8 +399,10 @@ def _remark(text: str, space: int) -> Text:
 
 
 def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
-    table = _Table("Step", "Nodes", "Tasks", "CPU time", "Peak memory", "Elapsed")
     rows = report.steps
+    on_gpus = any(row.gpu_time is not None for row in rows)
+    titles = ("GPU time",) if on_gpus else ()
+    table = _Table("Step", "Nodes", "Tasks", "CPU time", *titles, "Peak memory", "Elapsed")
     shown = rows if all_rows or len(rows) <= _MAX_ROWS + 1 else rows[:_MAX_ROWS]
     for row in shown:
         table.add(
@@ -408,6 +410,7 @@ def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
             format_count(row.nodes),
             format_count(row.tasks),
             format_duration(row.cpu_time),
+            *([format_duration(row.gpu_time)] if on_gpus else []),
             format_bytes(row.memory_kernel_peak_bytes),
             format_duration(row.elapsed),
         )
@@ -418,6 +421,7 @@ def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
             UNKNOWN,
             format_count(total(row.tasks for row in rest)),
             format_duration(total(row.cpu_time for row in rest)),
+            *([format_duration(total(row.gpu_time for row in rest))] if on_gpus else []),
         )
     return table.render(width)
 

@@ -314,3 +314,19 @@ def test_the_processes_of_tasks_are_not_examined(
     monkeypatch.setattr("jobsight.agent.probes.slurm_cgroup._is_daemon", is_daemon)
     assert SlurmCounters(v1).daemons() == [("batch", 10)]
     assert examined == [10]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_steps_have_the_gpu_time_of_their_processes(
+    request: pytest.FixtureRequest, version: str
+) -> None:
+    counters = SlurmCounters(request.getfixturevalue(version))
+    probe = SlurmProbe(counters, ProcessTracker(ExecutableNames()), events=True)
+    assert {(step.gpu_time, step.gpu_memory_peak) for step in probe.steps()} == {(None, None)}
+    first, *others = [step.step for step in probe.steps()]
+    probe.usage.step_gpu_time[first] += 7
+    probe.usage.step_gpu_memory[first] = 8
+    found = {step.step: (step.gpu_time, step.gpu_memory_peak) for step in probe.steps()}
+    # A step that was never seen on a GPU has used none.
+    assert found == {first: (7, 8)} | dict.fromkeys(others, (0, 0))
+    probe.close()

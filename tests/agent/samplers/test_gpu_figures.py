@@ -33,6 +33,8 @@ class Driver(Library):
         self.events: list[Any] = []
         self.shares: list[tuple[int, int]] = []
         self.mig = False
+        #: PID -> bytes of the GPU's memory.
+        self.memory: dict[int, int] = {}
         self.answers = threading.Event()
         self.answers.set()
 
@@ -77,6 +79,12 @@ class Driver(Library):
             )
             for field in fields
         ]
+
+    def do_DeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+        found = super().do_DeviceGetComputeRunningProcesses(handle)
+        for process in found:
+            process.usedGpuMemory = self.memory.get(process.pid)
+        return found
 
     def do_DeviceGetProcessUtilization(self, handle: str, last: int) -> Any:  # noqa: N802
         now = self.job.clock.now // 1000
@@ -277,6 +285,51 @@ def test_a_process_counts_from_the_reading_before_it_was_seen(job: Job, driver: 
     assert use.energy == 3_000_000_000
     assert use.first_seen == job.node.wall() - 11 * SECOND
     assert [one.gpu_time for one in job.view.usage.executables.values()] == [use.active_time]
+
+
+def test_gpu_time_by_step(job: Job, driver: Driver) -> None:
+    for pid, step in ((77, "0"), (78, "0"), (79, "1")):
+        job.process(pid).step = step
+    driver.processes = {"h0": [77, 78, 79]}
+    driver.memory = {77: 2**20, 78: 2**21, 79: 2**22}
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    assert job.view.usage.step_gpu_time == {"0": 0, "1": 0}
+    driver.use = 60
+    job.clock.go(10)
+    use = use_of(gpu, job)
+    times = job.view.usage.step_gpu_time
+    assert times["0"] == pytest.approx(2 * times["1"], abs=5)
+    assert sum(times.values()) == pytest.approx(use.active_time, abs=5)
+    assert job.view.usage.step_gpu_memory == {"0": 3 * 2**20, "1": 2**22}
+    # A step that ends keeps what it used.
+    del job.view.usage.members[79]
+    driver.processes = {"h0": [77, 78]}
+    before = times["1"]
+    job.clock.go(10)
+    use_of(gpu, job)
+    assert times["1"] == before
+    assert times["0"] > 2 * before
+
+
+def test_processes_without_end_keep_their_gpu_time(
+    job: Job, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.agent.samplers.gpu.sampler._MAX_ENDED", 2)
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    driver.use = 50
+    for pid in range(100, 110):
+        job.process(pid)
+        driver.processes = {"h0": [pid]}
+        job.clock.go(10)
+        use = use_of(gpu, job)
+        del job.view.usage.members[pid]
+    (row,) = job.view.usage.executables.values()
+    assert row.gpu_time == pytest.approx(use.active_time, abs=20)
+    assert len(gpu._seen) <= 3
 
 
 def test_an_instance_of_a_divided_gpu_has_its_own_metrics(job: Job, driver: Driver) -> None:

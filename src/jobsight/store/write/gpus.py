@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from jobsight.model import GPU_FIGURES, Coverage, GpuFault, GpuUse, Quality
-from jobsight.store.schema.statements import GPU_NAMES
-from jobsight.store.write.runs import HIGHEST, total
+from jobsight.store.schema.statements import GPU_NAMES, HIGHEST
+from jobsight.store.write.runs import total
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import TYPE_CHECKING, Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
@@ -33,8 +33,8 @@ _COUNTERS: Final = tuple(
 )
 #: More than a node has; the store accepts no more.
 _MAX_GPUS: Final = 256
-#: Processes of a job whose executable is kept after they have ended.
-_MAX_NAMES: Final = 1024
+#: Processes of a job whose executable and step are kept after they have ended.
+_MAX_ENDED: Final = 1024
 #: Name in nvidia-smi -> field of :class:`GpuReading`, divisor and decimals of the printed value.
 _PRINTED: Final = {
     "power.draw": ("power", 1000, 2),
@@ -109,8 +109,9 @@ class GpuSampler(JobSampler):
         self._started = False
         #: The GPUs that are not the job's as of the last round, in case its processes use one.
         self._before: dict[str, GpuState] = {}
-        #: The executables of the processes that were seen on a GPU.
-        self._names: dict[int, ExecutableName] = {}
+        #: The executable and the step of the processes that were seen on a GPU, by PID; those that
+        #: were not seen for longest come first.
+        self._seen: dict[int, tuple[ExecutableName, str]] = {}
 
     @property
     def gpus(self) -> dict[str, bool]:
@@ -202,17 +203,15 @@ class GpuSampler(JobSampler):
         )
 
     def _take(self, view: JobView) -> None:
-        """Add what the GPUs did since the last round, and attribute it to the executables."""
-        members = view.usage.members
+        """Add what the GPUs did since the last round, and attribute it to executables and steps."""
+        usage = view.usage
+        members = usage.members
         memory: dict[int, int] = {}
         for held in self._job_gpus.values():
             present = held.meter.process_memory
-            for pid in present.keys() & members.keys():
-                name = members[pid].name
-                if name is not None and len(self._names) < _MAX_NAMES:
-                    self._names[pid] = name
+            self._note_processes(view, present.keys())
             # The PID of a process that has ended may be that of another job's by now.
-            ended = self._names.keys() - members.keys()
+            ended = self._seen.keys() - members.keys()
             own = members.keys() | (ended - self._gpus.holders(ended))
             foreign = self._foreign(present.keys() - own)
             before = held.held_time
@@ -220,15 +219,34 @@ class GpuSampler(JobSampler):
             if held.held_time > before or not held.gauges["memory_used"].seconds:
                 held.add_gauges()
             for pid, grown in held.process_growth.items():
-                name = self._names.get(pid)
-                if name is not None:
-                    view.usage.row_for(name).gpu_time += round(grown)
+                if pid in self._seen:
+                    name, step = self._seen[pid]
+                    usage.row_for(name).gpu_time += round(grown)
+                    usage.step_gpu_time[step] += round(grown)
             held.process_growth = {}
-            for pid in present.keys() & self._names.keys():
+            for pid in present.keys() & self._seen.keys() & own:
                 memory[pid] = memory.get(pid, 0) + (present[pid] or 0)
+        by_step: dict[str, int] = {}
         for pid, size in memory.items():
-            row = view.usage.row_for(self._names[pid])
+            name, step = self._seen[pid]
+            row = usage.row_for(name)
             row.gpu_memory_peak = max(row.gpu_memory_peak, size)
+            by_step[step] = by_step.get(step, 0) + size
+        for step, size in by_step.items():
+            usage.step_gpu_memory[step] = max(usage.step_gpu_memory.get(step, 0), size)
+
+    def _note_processes(self, view: JobView, present: Set[int]) -> None:
+        """Keep executable and step of the job's processes on a GPU: their time is known later."""
+        members = view.usage.members
+        for pid in present & members.keys():
+            process = members[pid]
+            if process.name is not None:
+                self._seen.pop(pid, None)
+                self._seen[pid] = process.name, process.step
+                # It is known to be on a GPU before its time is.
+                view.usage.step_gpu_time[process.step] += 0
+        while len(self._seen) > _MAX_ENDED + len(members):
+            del self._seen[next(iter(self._seen))]
 
     def _foreign(self, pids: Collection[int]) -> list[int]:
         """The processes that are not the job's: those of other jobs, and others that are alive. One
@@ -337,7 +355,7 @@ class GpuSampler(JobSampler):
         if self._estimated:
             reason = "the allocated GPUs are not known; those that the job's processes used"
             coverage["gpu"] = Coverage(quality="estimate", reason=reason)
-        if self._names:
+        if self._seen:
             reason = "divided among the processes that were seen at each sample"
             coverage["gpu_programs"] = Coverage(quality="estimate", reason=reason)
         return coverage
