@@ -80,17 +80,12 @@ class GpuMeter:
         self._add_memory(span, previous, reading)
         self._add_energy(span, previous, reading)
         self._add_faults(wall, reading)
+        self._add_profile(span, reading)
         if span > _MAX_GAP:
-            # The sources keep no more than minutes.
+            # One value does not stand for minutes.
             span = 0
-        active = self._add_shares(span, reading)
+        active = self._add_activity(span, reading)
         self._add_throttling(span, reading)
-        if reading.traffic is not None:
-            for field, amount in reading.traffic.items():
-                self._grow(field, amount)
-            for group in ("pcie", "nvlink"):
-                if GPU_FIGURES[group][0] in reading.traffic:
-                    self._grow(f"known {group}", span)
         self._add_processes(list(processes), span, active)
 
     def _grow(self, name: str, amount: float) -> None:
@@ -136,8 +131,22 @@ class GpuMeter:
 
     _base_energy = 0.0
 
-    def _add_shares(self, span: int, reading: GpuReading) -> float:
-        """Add the shares of the time since the last reading; returns the active time of it."""
+    def _add_profile(self, span: int, reading: GpuReading) -> None:
+        """Add what the hardware counted between two samples, and the time between them."""
+        known = span if reading.profile_span is None else reading.profile_span
+        if reading.profile:
+            for field, amount in reading.profile.items():
+                self._grow(field, amount)
+            self._grow("known profile", known)
+        if reading.traffic is not None:
+            for field, amount in reading.traffic.items():
+                self._grow(field, amount)
+            for group in ("pcie", "nvlink"):
+                if GPU_FIGURES[group][0] in reading.traffic:
+                    self._grow(f"known {group}", known)
+
+    def _add_activity(self, span: int, reading: GpuReading) -> float:
+        """Add the activity since it was last known; returns the active time."""
         active = 0.0
         if reading.activity is not None:
             known = span if reading.activity_span is None else reading.activity_span
@@ -149,10 +158,6 @@ class GpuMeter:
             self._grow("active_time", active)
             self._grow("known activity", span)
             self.estimated["activity"] = ESTIMATED_ACTIVITY
-        if reading.profile:
-            for field, amount in reading.profile.items():
-                self._grow(field, amount)
-            self._grow("known profile", span)
         return active
 
     def _add_throttling(self, span: int, reading: GpuReading) -> None:
@@ -211,6 +216,10 @@ class JobGpu:
         self.meter = meter
         self.gpu = meter.gpu
         self._last = since
+        #: The time and the sums before the last update, between which the sums of a row are.
+        self._before: tuple[int, Totals] = (since.time, {})
+        #: The sums as of the last row: a time series never decreases.
+        self._row: Totals = {}
         #: The sums of the job, as in :attr:`GpuMeter.totals`.
         self.totals: Totals = dict.fromkeys(since.totals, 0.0)
         self.first_seen = self.last_seen = wall
@@ -247,6 +256,7 @@ class JobGpu:
             self._held_until = max(now, self._held_until)
             return
         state = GpuState.of(meter)
+        self._before = (last.time, dict(self.totals))
         self.held_time += max(0, meter.time - max(last.time, self._held_until))
         self._held_until = max(meter.time, self._held_until)
         self.last_seen = wall
@@ -375,6 +385,26 @@ class JobGpu:
 
     # For the time series and the documents of SAMS.
 
+    def totals_at(self, time: int | None, tolerance: int) -> Totals | None:
+        """The sums at the time of a row; None if the last reading is older than the tolerance.
+
+        A GPU is read some milliseconds after the time of its row, and never after the same delay.
+        At one row a second that would be a ratio of up to 107 %, so the sums of the row are
+        interpolated between the last two readings.
+        """
+        begin, before = self._before
+        end = self._last.time
+        if time is not None and time - end > tolerance:
+            return None
+        part = 1.0
+        if time is not None and end > begin:
+            part = min(max(0.0, (time - begin) / (end - begin)), 2.0)
+        for name, now in self.totals.items():
+            start = before.get(name, 0.0)
+            at = start + (now - start) * part
+            self._row[name] = max(self._row.get(name, 0.0), at)
+        return self._row
+
     def add_gauges(self) -> None:
         for field, gauge in self.gauges.items():
             gauge.add(self.time, getattr(self.reading, field))
@@ -401,14 +431,14 @@ class JobGpu:
         return self.reading.utilization == 0 if activity is None else activity == 0
 
     @property
-    def throttled(self) -> int:
-        """Nanoseconds with reduced clocks. Reasons may apply at the same time: the longest."""
-        times = [time for name, time in self.totals.items() if name.startswith("throttled ")]
-        return round(max(times, default=0))
-
-    @property
     def never_used(self) -> bool:
         return self.gauges["utilization"].maximum == 0
+
+
+def throttled_time(totals: Totals) -> int:
+    """Nanoseconds with reduced clocks. Reasons may apply at the same time: the longest."""
+    times = [time for name, time in totals.items() if name.startswith("throttled ")]
+    return round(max(times, default=0))
 
 
 class GpuState:

@@ -15,7 +15,7 @@ from jobsight.agent.samplers.gpu.source import Gpu, GpuReading, GpuSource
 from jobsight.model import GPU_FIGURES, MISSING, Coverage, GpuUse
 
 if TYPE_CHECKING:
-    from jobsight.agent.samplers.gpu.meter import GpuState, JobGpu
+    from jobsight.agent.samplers.gpu.meter import GpuState, JobGpu, Totals
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,32 @@ _METRICS: Final = (
     "utilization.memory",
 )
 _AVERAGES: Final = ("power.draw", "utilization.gpu", "utilization.memory")
+
+
+def _row(held: JobGpu, totals: Totals | None) -> dict[str, int]:
+    """The metrics of one GPU; all of them are missing while the driver does not answer."""
+    # Imported here: a node without a GPU pays no memory for it.
+    from jobsight.agent.samplers.gpu.meter import throttled_time
+
+    row: dict[str, int] = {}
+    late = totals is None
+    utilization = None if late or held.reading.failure else held.mean_utilization()
+    if utilization is not None:
+        row["utilization"] = utilization
+    elif held.gauges["utilization"].last is not None:
+        row["utilization"] = MISSING
+    for metric, (field, factor) in _COLUMNS.items():
+        value = None if late else getattr(held.reading, field)
+        if value is not None:
+            row[metric] = value * factor
+        elif held.gauges[field].last is not None:
+            row[metric] = MISSING
+    for name in ("energy", *_COUNTERS):
+        if name in held.totals:
+            row[name] = MISSING if totals is None else round(totals[name])
+    if "known throttling" in held.totals:
+        row["throttled_time"] = MISSING if totals is None else throttled_time(totals)
+    return row
 
 
 def _names(where: str, key: str, value: object) -> tuple[str, ...]:
@@ -270,23 +296,8 @@ class GpuSampler(JobSampler):
             "gpu.idle": sum(held.idle for held in self._job_gpus.values()),
         }
         for key, held in self._job_gpus.items():
-            failed = bool(held.reading.failure)
-            utilization = None if failed else held.mean_utilization()
-            if utilization is not None:
-                row[f"gpu.{key}.utilization"] = utilization
-            elif held.gauges["utilization"].last is not None:
-                row[f"gpu.{key}.utilization"] = MISSING
-            for metric, (field, factor) in _COLUMNS.items():
-                value = getattr(held.reading, field)
-                if value is not None:
-                    row[f"gpu.{key}.{metric}"] = value * factor
-                elif held.gauges[field].last is not None:
-                    row[f"gpu.{key}.{metric}"] = MISSING
-            for name in ("energy", *_COUNTERS):
-                if name in held.totals:
-                    row[f"gpu.{key}.{name}"] = round(held.totals[name])
-            if "known throttling" in held.totals:
-                row[f"gpu.{key}.throttled_time"] = held.throttled
+            totals = held.totals_at(view.row_time, self.node.freshness)
+            row |= {f"gpu.{key}.{metric}": value for metric, value in _row(held, totals).items()}
         return row
 
     def gpu_uses(self, view: JobView, *, final: bool) -> list[GpuUse]:
