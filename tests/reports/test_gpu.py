@@ -10,7 +10,13 @@ import pytest
 
 from jobsight.model import SECOND, Coverage, GpuFault
 from jobsight.reports.build import build_report, job_row
-from jobsight.reports.gpu import ONLY_UTILIZATION, WHY_UTILIZATION_IS_NOT_USE, gpu_cell, gpu_groups
+from jobsight.reports.gpu import (
+    ONLY_UTILIZATION,
+    WHY_UTILIZATION_IS_NOT_USE,
+    conspicuous_first,
+    gpu_cell,
+    gpu_groups,
+)
 from jobsight.reports.report import JobReport
 from jobsight.reports.terminal import report_text
 from jobsight.store.store import Store
@@ -129,6 +135,18 @@ def test_the_groups_of_many_gpus() -> None:
         ("never used", 3), ("used below 10 %", 1), ("used 10 % to 50 %", 6),
     ]  # fmt: skip
     assert "3 never used  n1:6, n1:7, n1:8" in report_text(rows, 100)
+
+
+def test_what_is_conspicuous_comes_first() -> None:
+    fault = GpuFault(kind="xid", count=1, last=0, code=79)
+    rows = _report(
+        gpu("0", multiprocessor_time=800 * SECOND),
+        gpu("1", multiprocessor_time=800 * SECOND, faults=[fault]),
+        gpu("2"),
+        gpu("3", multiprocessor_time=10 * SECOND),
+        idle_gpu("4"),
+    ).gpus
+    assert [row.gpu for row in conspicuous_first(rows)] == ["4", "3", "2", "1", "0"]
 
 
 def test_programs_have_their_gpu_time() -> None:

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobsight.reports.build import has_steps, is_out_of_memory, total
-from jobsight.reports.gpu import MANY, gpu_groups, gpu_remark, gpu_tone
+from jobsight.reports.gpu import MANY, conspicuous_first, gpu_groups, gpu_remark, gpu_tone
 from jobsight.reports.report import (
     ExecutableRow,
     GpuTotals,
@@ -305,7 +305,7 @@ def _gpu_table(report: JobReport, width: int, blocks: bool, all_rows: bool) -> T
     one_node = len({row.node for row in rows}) == 1
     if len(rows) <= MANY or all_rows:
         table = _Table("GPU", "Used", " " * _GPU_BAR, "Utilization", "Memory", "Energy")
-        for row in sorted(rows, key=lambda row: row.used is not False):
+        for row in conspicuous_first(rows):
             place = f"GPU {row.gpu}" if one_node else f"{row.node} {row.gpu}"
             table.add(
                 partial(_node_name, readable_text(f"{place}  {row.model}".rstrip())),

@@ -115,6 +115,7 @@ class Strip {
     this.names.replaceChildren(...gpus.map((gpu) => {
       const name = document.createElement("span");
       name.textContent = gpu.label;
+      if (gpu.used.every((value) => !value)) name.className = "unused";
       return name;
     }));
     const idle = gpus.filter((gpu) => gpu.used.every((value) => !value)).map((gpu) => gpu.label);
