@@ -394,6 +394,35 @@ def test_a_long_gap_is_known_to_the_hardware_counters(job: Job, driver: Driver) 
     assert use.coverage["activity"].time_share == pytest.approx(14 / 300, abs=0.01)
 
 
+def test_an_energy_counter_that_is_reset(job: Job, driver: Driver) -> None:
+    job.view.gpus = ("5",)
+    driver.energy = 10**12
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    job.clock.go(10)
+    # The driver was loaded again, and its counter goes on from elsewhere.
+    driver.energy = 9 * 10**11
+    use = use_of(gpu, job)
+    assert use.energy == 705_000_000
+    assert use.coverage["energy"].quality == "estimate"
+    job.clock.go(10)
+    driver.energy += 1_000_000
+    assert use_of(gpu, job).energy == 1_705_000_000
+
+
+def test_memory_of_a_shared_gpu_whose_processes_have_none(job: Job, driver: Driver) -> None:
+    job.process(77)
+    write(job.root, {"proc/99/stat": ""})
+    driver.processes = {"h0": [77, 99]}
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    driver.use = 100
+    job.clock.go(10)
+    use = use_of(gpu, job)
+    assert (use.shared, use.memory_peak) == (True, 2**29)
+
+
 def test_clients_of_an_mps_server(job: Job, driver: Driver) -> None:
     for pid, step in ((77, "0"), (78, "1")):
         job.process(pid).step = step

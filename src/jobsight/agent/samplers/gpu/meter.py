@@ -24,6 +24,9 @@ _MAX_GAP: Final = 120 * SECOND
 #: Activity that shows that somebody used a GPU without a process that was seen.
 _LEAST_ACTIVITY: Final = SECOND // 10
 
+#: Microjoules a second that no GPU needs: 10 kW.
+_MOST_POWER: Final = 10**10
+
 ESTIMATED_ENERGY: Final = "power integrated over time"
 ESTIMATED_ACTIVITY: Final = "the utilization at each sample"
 ESTIMATED_THROTTLING: Final = "the state at each sample"
@@ -110,12 +113,19 @@ class GpuMeter:
             before = previous.power if previous.power is not None else power
             # Milliwatts times seconds are millijoules.
             self._extrapolated += (before + power) / 2 * span / SECOND * 1000
+        self._energy_span += span
         if reading.energy is not None:
             if self._counted is None:
                 # What was extrapolated until now stays as it was.
                 self._base_energy = self.totals.get("energy", 0.0)
+            before_counted = self._counted or 0
             self._counted = self._energy.update(reading.energy)
-            self._extrapolated = 0.0
+            grown = self._counted - before_counted
+            if grown > _MOST_POWER * self._energy_span / SECOND + _MOST_POWER:
+                # The counter was reset, and what it had counted is not what was used.
+                self._base_energy += self._extrapolated - grown
+                self.estimated["energy"] = ESTIMATED_ENERGY
+            self._extrapolated, self._energy_span = 0.0, 0
         if reading.energy is None and power is None:
             if "energy" not in self.missing:
                 self.missing["energy"] = "not supported by this GPU"
@@ -130,6 +140,8 @@ class GpuMeter:
         self._grow("known energy", span)
 
     _base_energy = 0.0
+    #: Nanoseconds since the counter was last read.
+    _energy_span = 0
 
     def _add_profile(self, span: int, reading: GpuReading) -> None:
         """Add what the hardware counted between two samples, and the time between them."""
@@ -269,7 +281,7 @@ class JobGpu:
             growth = value - last.totals.get(name, 0.0)
             known = name.startswith("known ")
             self.totals[name] = self.totals.get(name, 0.0) + growth * (1 if known else share)
-        self._add_memory(own, foreign, max(0, meter.time - last.time))
+        self._add_memory(own, foreign, share, max(0, meter.time - last.time))
         active = state.totals.get("active_time", 0.0) - last.totals.get("active_time", 0.0)
         if any(pid in own for pid in meter.process_memory):
             self.used = True
@@ -299,17 +311,19 @@ class JobGpu:
 
     _last_share: float | None = None
 
-    def _add_memory(self, own: Collection[int], foreign: Collection[int], span: int) -> None:
-        """The memory of the GPU, or that of the job's processes if others use it."""
+    def _add_memory(
+        self, own: Collection[int], foreign: Collection[int], share: float, span: int
+    ) -> None:
+        """The memory of the GPU, or that of the job's processes if others use it; the job's share
+        of it if the driver does not tell the memory of processes."""
         used = self.meter.reading.memory_used
         if foreign:
-            known = [
-                size
-                for pid, size in self.meter.process_memory.items()
-                if pid in own and size is not None
-            ]
-            used = sum(known)
-            self.totals["memory_time"] = self._memory_time + used * span / SECOND
+            sizes = [size for pid, size in self.meter.process_memory.items() if pid in own]
+            if None not in sizes:
+                used = sum(size for size in sizes if size is not None)
+            elif used is not None:
+                used = round(used * share)
+            self.totals["memory_time"] = self._memory_time + (used or 0) * span / SECOND
         self._memory_time = self.totals.get("memory_time", 0.0)
         if used is not None:
             self.memory_peak = max(self.memory_peak or 0, used)
@@ -339,7 +353,8 @@ class JobGpu:
                         setattr(use, field, round(totals[field]))
         if totals.get("known throttling"):
             use.throttled_time = {
-                name.removeprefix("throttled "): round(value)
+                # A counter that was reset would add all that it had counted.
+                name.removeprefix("throttled "): min(round(value), self.held_time)
                 for name, value in totals.items()
                 if name.startswith("throttled ") and value > 0
             }
