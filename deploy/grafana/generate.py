@@ -26,6 +26,11 @@ def agent(name: str) -> str:
     return names.AGENT[f"jobsight_agent_{name}"].name
 
 
+def gpus(name: str) -> str:
+    """A family of the GPUs of all runs, which the server exposes."""
+    return names.CLUSTER_GPUS[f"jobsight_cluster_gpu_{name}"].name
+
+
 INFO = names.INFO.name
 CPUS, MEMORY = names.REQUESTED_CPUS.name, names.REQUESTED_MEMORY.name
 THREADS = names.PROGRAM_THREADS.name
@@ -248,6 +253,9 @@ def cluster() -> Dashboard:
     def by(label: str, value: str) -> str:
         return f"sum by ({label}) ({value} * {JOIN} ({label}) {INFO}{{{here}}})"
 
+    def day(name: str) -> str:
+        return f"sum by (partition) (delta({gpus(name)}{{{here}}}[1d]))"
+
     return Dashboard(
         "cluster",
         "jobsight: cluster",
@@ -294,6 +302,19 @@ def cluster() -> Dashboard:
                 "Power of the GPUs of jobs",
                 "watts",
                 (f"sum({rate(own('gpu.*.energy'), here)})", "all"),
+            ),
+            graph(
+                "GPU hours of a day by partition",
+                "count",
+                (f"{day('held_seconds')} / 3600", "{{partition}} held"),
+                (f"{day('used_seconds')} / 3600", "{{partition}} used"),
+                help="From the server's /metrics: the 24 hours before each point",
+            ),
+            graph(
+                "Energy of the GPUs of a day by partition",
+                "watt hours",
+                (f"{day('energy_joules')} / 3600", "{{partition}}"),
+                help="From the server's /metrics: the 24 hours before each point",
             ),
             graph(
                 "Batches in the spool",

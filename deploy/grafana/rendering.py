@@ -14,6 +14,7 @@ UNITS = {
     "count": "short",
     "per second": "ops",
     "watts": "watt",
+    "watt hours": "watth",
     "seconds per second": "percentunit",
     "celsius": "celsius",
 }

@@ -362,6 +362,11 @@ class StepUse(msgspec.Struct, kw_only=True, omit_defaults=True):
     first_seen: int = 0
     last_seen: int = 0
     ended: bool = False
+    #: The active time of the run's GPUs, attributed to the processes of the step, cumulative within
+    #: an agent epoch; None if no process of the run was seen on a GPU.
+    gpu_time: int | None = None
+    #: The most GPU memory that the processes of the step had at one sample, on all GPUs together.
+    gpu_memory_peak: int | None = None
 
 
 Column: TypeAlias = "array[int] | array[float] | memoryview"
@@ -398,7 +403,7 @@ class JobPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     steps: list[StepUse] = msgspec.field(default_factory=list)
     gpus: list[GpuUse] = msgspec.field(default_factory=list)
     #: By group of figures: "cpu", "memory", "io", "executables"; with GPUs also "gpu" (which GPUs
-    #: are the run's) and "gpu_programs" (GPU time by executable).
+    #: are the run's) and "gpu_programs" (GPU time by executable and by step).
     coverage: dict[str, Coverage] = msgspec.field(default_factory=dict)
     #: The job has ended on this node; no other part follows.
     final: bool = False

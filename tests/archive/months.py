@@ -83,7 +83,7 @@ def _part(seen: Sighting, number: int) -> Any:
             use(path, 10**11 * (place + 1), first_seen=seen.birth, path_known=path != b"sh")
             for place, path in enumerate(PATHS)
         ],
-        steps=[step("batch", 5, 3), step("0", None, 9, ended=True)],
+        steps=[step("batch", 5, 3, gpu_time=7, gpu_memory_peak=8), step("0", None, 9, ended=True)],
         coverage={"cpu": Coverage(quality="exact"), "io": Coverage(quality="failed", reason="no")},
         final=seen.job_id != 6,
     )

@@ -19,11 +19,12 @@ from jobsight.config.settings import MetricsSettings
 from jobsight.metrics import METRICS
 from jobsight.model import JobInfo
 from jobsight.prometheus import names
+from jobsight.prometheus.exposition import line
 from tests.agent.samplers.jobs import Job
 from tests.prometheus.servers import Prometheus, promtool, scraping, wait_for
 
 DEPLOY = HERE.parent / "prometheus"
-KNOWN = {**names.OWN, **names.PETRICORE, **names.AGENT}
+KNOWN = {**names.OWN, **names.PETRICORE, **names.AGENT, **names.CLUSTER_GPUS}
 
 
 def expressions(dashboard: Dashboard) -> list[str]:
@@ -118,6 +119,12 @@ STATUS = {
 }
 
 
+def server_metrics() -> list[tuple[names.Family, str]]:
+    """What the server exposes, at the same address as the agent's."""
+    labels = {"cluster": "c", "partition": "p"}
+    return [(family, line(family.name, labels, 1)) for family in names.CLUSTER_GPUS.values()]
+
+
 @pytest.fixture
 def prometheus(tmp_path: Path, job: Job) -> Iterator[Prometheus]:
     """A Prometheus that reads an exporter with one job of which everything is known."""
@@ -133,6 +140,7 @@ def prometheus(tmp_path: Path, job: Job) -> Iterator[Prometheus]:
     own = AgentMetrics(exporter, lambda: STATUS)
     exporter.sources.append(own)
     own.refresh()
+    exporter.sources.append(server_metrics)
     endpoint = Endpoint(exporter, MetricsSettings(listen="127.0.0.1:0"))
     endpoint.open()
     endpoint.start()

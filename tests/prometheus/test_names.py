@@ -25,7 +25,7 @@ def test_every_metric_has_a_name_of_its_own() -> None:
 
 
 def test_promtool_likes_our_names() -> None:
-    for table in (names.OWN, names.AGENT, names.SERVER):
+    for table in (names.OWN, names.AGENT, names.SERVER, names.CLUSTER_GPUS):
         checked = promtool("check", "metrics", text=text_of(table))
         assert (checked.returncode, checked.stderr) == (0, "")
 

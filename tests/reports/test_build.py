@@ -129,10 +129,32 @@ def test_steps_are_summed_over_nodes_and_in_order() -> None:
     made = report(
         steps=[
             ("n1", step("extern", 0.1)),
-            ("n1", step("10", 5, tasks=2, memory_peak=GIB, cpu_overhead=7, oom_kills=0)),
+            (
+                "n1",
+                step(
+                    "10",
+                    5,
+                    tasks=2,
+                    memory_peak=GIB,
+                    cpu_overhead=7,
+                    oom_kills=0,
+                    gpu_time=3 * SECOND,
+                    gpu_memory_peak=GIB,
+                ),
+            ),
             ("n1", step("2", tasks=1, ended=False)),
             ("n1", step("batch", 9, last_seen=0)),
-            ("n2", step("10", 6, tasks=2, memory_peak=GIB, last_seen=START + 90 * SECOND)),
+            (
+                "n2",
+                step(
+                    "10",
+                    6,
+                    tasks=2,
+                    memory_peak=GIB,
+                    last_seen=START + 90 * SECOND,
+                    gpu_time=4 * SECOND,
+                ),
+            ),
             ("n2", step("2", 1, ended=True)),
             ("n1", step("TBD", 1)),
         ]
@@ -141,7 +163,9 @@ def test_steps_are_summed_over_nodes_and_in_order() -> None:
     assert made.steps[2] == StepRow(
         step="10", nodes=2, tasks=4, cpu_time=11 * SECOND, cpu_overhead=7,
         memory_kernel_peak_bytes=2 * GIB, oom_kills=0, elapsed=90 * SECOND, ended=True,
+        gpu_time=7 * SECOND, gpu_memory_peak_bytes=GIB,
     )  # fmt: skip
+    assert made.steps[0].gpu_time is None
     unfinished = made.steps[1]
     assert (unfinished.cpu_time, unfinished.tasks, unfinished.ended) == (SECOND, 1, False)
     assert (made.steps[0].elapsed, made.steps[0].tasks) == (None, None)

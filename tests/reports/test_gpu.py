@@ -10,12 +10,18 @@ import pytest
 
 from jobsight.model import SECOND, Coverage, GpuFault
 from jobsight.reports.build import build_report, job_row
-from jobsight.reports.gpu import ONLY_UTILIZATION, WHY_UTILIZATION_IS_NOT_USE, gpu_cell, gpu_groups
+from jobsight.reports.gpu import (
+    ONLY_UTILIZATION,
+    WHY_UTILIZATION_IS_NOT_USE,
+    conspicuous_first,
+    gpu_cell,
+    gpu_groups,
+)
 from jobsight.reports.report import JobReport
 from jobsight.reports.terminal import report_text
 from jobsight.store.store import Store
 from jobsight.util.outer import from_outer, to_outer
-from tests.reports.samples import EXACT, job, node, report, use
+from tests.reports.samples import EXACT, job, node, report, step, use
 from tests.store.gpu_sample import GIB, gpu, idle_gpu, old_gpu
 from tests.web import gpu_jobs
 
@@ -131,6 +137,18 @@ def test_the_groups_of_many_gpus() -> None:
     assert "3 never used  n1:6, n1:7, n1:8" in report_text(rows, 100)
 
 
+def test_what_is_conspicuous_comes_first() -> None:
+    fault = GpuFault(kind="xid", count=1, last=0, code=79)
+    rows = _report(
+        gpu("0", multiprocessor_time=800 * SECOND),
+        gpu("1", multiprocessor_time=800 * SECOND, faults=[fault]),
+        gpu("2"),
+        gpu("3", multiprocessor_time=10 * SECOND),
+        idle_gpu("4"),
+    ).gpus
+    assert [row.gpu for row in conspicuous_first(rows)] == ["4", "3", "2", "1", "0"]
+
+
 def test_programs_have_their_gpu_time() -> None:
     uses = [
         ("n1", use(b"/bin/train", 10, gpu_time=30 * SECOND, gpu_memory_peak=GIB)),
@@ -143,6 +161,19 @@ def test_programs_have_their_gpu_time() -> None:
     assert (train.gpu_time, train.gpu_share) == (90 * SECOND, 0.9)
     assert train.gpu_memory_peak_bytes == 2 * GIB
     assert "GPU time" in report_text(made)
+
+
+def test_steps_have_their_gpu_time() -> None:
+    steps = [
+        ("n1", step("0", 10, gpu_time=90 * SECOND, gpu_memory_peak=GIB)),
+        ("n1", step("batch", 5, gpu_time=0, gpu_memory_peak=0)),
+    ]
+    made = report(steps=steps, gpus=[("n1", gpu("0"))])
+    assert [row.gpu_time for row in made.steps] == [0, 90 * SECOND]
+    assert to_outer(made)["steps"][1]["gpu_seconds"] == 90
+    (line,) = [line for line in report_text(made).splitlines() if line.startswith("Step ")]
+    assert "GPU time" in line
+    assert "GPU time" not in report_text(report(steps=[("n1", step("0", 10))]))
 
 
 def test_the_report_survives_its_outer_form() -> None:

@@ -29,6 +29,18 @@ def test_bytes(size: int | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("joules", "text"),
+    [
+        (0, "0 Wh"), (0.001, "0.00028 mWh"), (1, "0.28 mWh"), (480, "133 mWh"),
+        (3598, "999 mWh"), (3599, "1.00 Wh"), (36_000, "10.0 Wh"), (5e6, "1.39 kWh"),
+        (3.6e9, "1.00 MWh"), (4e13, "11.1 GWh"), (None, "-"), (float("nan"), "-"),
+    ],
+)  # fmt: skip
+def test_energy(joules: float | None, text: str) -> None:
+    assert units.format_energy(joules) == text
+
+
+@pytest.mark.parametrize(
     ("duration", "text"),
     [
         (None, "-"),

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobsight.model import SECOND, Batch, Coverage, GpuFault, GpuUse, Series
-from tests.web.sample import EXACT, GIB, MIB, NOW, Maker, use
+import msgspec
+
+from jobsight.model import SECOND, Batch, Coverage, GpuFault, GpuUse, Series, StepUse
+from tests.web.sample import EXACT, GIB, MIB, NOW, Maker, steps_of, use
 
 if TYPE_CHECKING:
     from jobsight.store.store import Store
@@ -112,7 +114,9 @@ def with_gpus(
         part.series = Series(part.series.times, columns)
         part.coverage = part.coverage | {
             "gpu": Coverage(quality="exact", reason="the GPUs that Slurm assigned"),
-            "gpu_programs": Coverage(quality="exact"),
+            "gpu_programs": Coverage(
+                quality="estimate", reason="divided among the processes that were seen"
+            ),
         }
         yield batch
 
@@ -162,12 +166,23 @@ def batches() -> Iterator[Batch]:
             use(b"/usr/bin/tar", spent * 0.01),
         ]  # fmt: skip
 
+    def steps(index: int, spent: int) -> list[StepUse]:
+        """A step that trains on the node's GPUs, and the script, which uses none."""
+        trained = round(3250 * SECOND)
+        on_gpus = {"0": (trained, 4 * 100 * GIB), "batch": (0, 0), "extern": (0, 0)}
+        return [
+            msgspec.structs.replace(
+                step, gpu_time=on_gpus[step.step][0], gpu_memory_peak=on_gpus[step.step][1]
+            )
+            for step in steps_of(index, spent)
+        ]
+
     yield from with_gpus(
         make.job(
             lambda share: (12.0, 200 * GIB, 5e8 * (share % 0.1 < 0.01)), length=7200, ago=20000,
             nodes=nodes, name="pretrain-7b", command="srun torchrun train.py --model 7b",
             gpus=32, memory=8 * 512 * GIB, time_limit=4 * 3600 * SECOND, coverage=EXACT,
-            executables=lambda spent: python(spent, 26000), **more,
+            executables=lambda spent: python(spent, 3250), steps=steps, **more,
         ),
         _node_of_training,
     )  # fmt: skip

@@ -82,8 +82,8 @@ class FollowedJob:
         self.probe = probe
         self.epoch = epoch
         self.next_sample = 0
-        #: Adds the metrics of samplers to a row.
-        self.add_columns: Callable[[Row], None] | None = None
+        #: Adds the metrics of samplers to a row of this monotonic time.
+        self.add_columns: Callable[[Row, int], None] | None = None
         #: The coverage of those metrics.
         self.sampler_coverage: Callable[[], dict[str, Coverage]] | None = None
         #: The job's GPUs; called with whether the part is the final one.
@@ -99,7 +99,7 @@ class FollowedJob:
         self.next_sample = monotonic + self._interval(wall)
         row = self.probe.sample()
         if self.add_columns is not None:
-            self.add_columns(row)
+            self.add_columns(row, monotonic)
         self._append(wall, row)
 
     def _interval(self, wall: int) -> int:
@@ -177,6 +177,8 @@ class JobView(msgspec.Struct, kw_only=True):
     gpus: tuple[str, ...] | None = None
     #: The last row of the probe.
     row: Row = msgspec.field(default_factory=dict)
+    #: Its time on the monotonic clock; None if not known.
+    row_time: int | None = None
     #: When its CPU counter was read, on the monotonic clock; None if not known.
     row_read_at: int | None = None
 

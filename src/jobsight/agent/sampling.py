@@ -58,9 +58,10 @@ class JobSamplers:
         followed.add_columns, followed.sampler_coverage = self.add_columns, self.coverage
         followed.gpu_uses = self.gpu_uses
 
-    def add_columns(self, row: Row) -> None:
-        """Add the metrics of the samplers to a row of the probe."""
+    def add_columns(self, row: Row, monotonic: int) -> None:
+        """Add the metrics of the samplers to a row of the probe of this time."""
         self.view.row = row
+        self.view.row_time = monotonic
         self.view.row_read_at = getattr(self.view.probe, "read_at", None)
         for sampler, _ in self._samplers:
             try:

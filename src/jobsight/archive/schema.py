@@ -267,6 +267,8 @@ STEPS = _schema(
     ("cpu_overhead", SECONDS, "The share of slurmstepd, counted apart."),
     ("memory_peak", NUMBER, "The kernel's peak."),
     ("oom_kills", NUMBER, "Processes killed by the OOM killer."),
+    ("gpu_time", SECONDS, "Active time of the run's GPUs, attributed to the step's processes."),
+    ("gpu_memory_peak", NUMBER, "Highest GPU memory use of the step's processes at one sample."),
     ("first_seen", TIME, "When it was first seen."),
     ("last_seen", TIME, "When it was last seen."),
     ("ended", FLAG, "Its end was seen."),

@@ -79,6 +79,7 @@ _EXECUTABLE: Final = (
 )
 _STEP: Final = (
     *("step", "tasks", "cpu_time", "cpu_overhead", "memory_peak", "oom_kills", "ended"),
+    *("gpu_time", "gpu_memory_peak"),
 )
 
 

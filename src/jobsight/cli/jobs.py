@@ -188,7 +188,9 @@ def _write_table(rows: Sequence[JobRow], names: list[str], explicit: bool) -> No
     attributes = {outer: name for name, outer in outer_names(type(rows[0])).items()}
     for number, row in enumerate(rows):
         cells = [_COLUMNS[name].shown(getattr(row, attributes[name])) for name in names]
-        table.add(*cells, *([gpus[number] or UNKNOWN] if title else []))
+        # A job that held GPUs which it never used is seen among many others.
+        style = "yellow" if title and row.gpu_unused_count else None
+        table.add(*cells, *([gpus[number] or UNKNOWN] if title else []), style=style)
     print_table(table)
 
 

@@ -189,6 +189,20 @@ AGENT: Final = _table(
     ),
 )
 
+#: The GPUs of all runs in the store, exposed by the server. Gauges: a late or corrected record may
+#: lower a sum, which would be the reset of a counter.
+CLUSTER_GPUS: Final = _table(
+    *(
+        Family(f"jobsight_cluster_gpu_{name}", "gauge", help, ("cluster", "partition"))
+        for name, help in {
+            "held_seconds": "GPU time held by runs",
+            "measured_seconds": "GPU time held by runs for which the use is known",
+            "used_seconds": "GPU time used by runs: of the multiprocessors, else the utilization",
+            "energy_joules": "Energy of the GPUs while runs held them",
+        }.items()
+    )
+)
+
 #: The server's own families, in addition to the cluster metrics.
 SERVER: Final = _table(
     Family(

@@ -516,4 +516,6 @@ def _step_row(name: str, uses: list[StepUse]) -> StepRow:
         oom_kills=total(use.oom_kills for use in uses),
         elapsed=max(max(ends) - min(begins), 0) if begins and ends else None,
         ended=all(use.ended for use in uses),
+        gpu_time=total(use.gpu_time for use in uses),
+        gpu_memory_peak_bytes=total(use.gpu_memory_peak for use in uses),
     )

@@ -302,6 +302,12 @@ def _group_of(row: GpuRow) -> int:
     return 1 if row.used_share < LOW else 2 if row.used_share < HIGH else 3
 
 
+def conspicuous_first(rows: Sequence[GpuRow]) -> list[GpuRow]:
+    """The GPUs in their order, but first those that were never used, then those that were little
+    used, then those with errors or reduced clocks: of many, the others are below the fold."""
+    return sorted(rows, key=lambda row: (_group_of(row), not gpu_remark(row)))
+
+
 def gpu_tone(row: GpuRow) -> str:
     """The colour of a GPU: how well it was used."""
     return ("bad", "warn", "busy", "good", "idle")[_group_of(row)]

@@ -213,6 +213,11 @@ class StepRow(msgspec.Struct, kw_only=True):
     elapsed: Duration | None = field(name="elapsed_seconds")
     #: The step has ended on all its nodes.
     ended: bool
+    #: The active time of the run's GPUs, attributed to the processes of the step: an estimate. None
+    #: if no process of the run was seen on a GPU.
+    gpu_time: Duration | None = field(default=None, name="gpu_seconds")
+    #: The most GPU memory of its processes at one sample, summed over the nodes.
+    gpu_memory_peak_bytes: int | None = None
 
 
 class SchedulerStep(msgspec.Struct, kw_only=True):
@@ -304,7 +309,7 @@ GROUPS = {
 }
 
 #: Further groups that only runs with GPUs have.
-GPU_GROUPS = {"gpu": "GPUs of the job", "gpu_programs": "GPU time by executable"}
+GPU_GROUPS = {"gpu": "GPUs of the job", "gpu_programs": "GPU time by executable and step"}
 
 _WORST_FIRST = ("failed", "missing", "estimate", "exact")
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobsight.reports.build import has_steps, is_out_of_memory, total
-from jobsight.reports.gpu import MANY, gpu_groups, gpu_remark, gpu_tone
+from jobsight.reports.gpu import MANY, conspicuous_first, gpu_groups, gpu_remark, gpu_tone
 from jobsight.reports.report import (
     ExecutableRow,
     GpuTotals,
@@ -305,7 +305,7 @@ def _gpu_table(report: JobReport, width: int, blocks: bool, all_rows: bool) -> T
     one_node = len({row.node for row in rows}) == 1
     if len(rows) <= MANY or all_rows:
         table = _Table("GPU", "Used", " " * _GPU_BAR, "Utilization", "Memory", "Energy")
-        for row in sorted(rows, key=lambda row: row.used is not False):
+        for row in conspicuous_first(rows):
             place = f"GPU {row.gpu}" if one_node else f"{row.node} {row.gpu}"
             table.add(
                 partial(_node_name, readable_text(f"{place}  {row.model}".rstrip())),
@@ -401,8 +401,10 @@ def _remark(text: str, space: int) -> Text:
 
 
 def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
-    table = _Table("Step", "Nodes", "Tasks", "CPU time", "Peak memory", "Elapsed")
     rows = report.steps
+    on_gpus = any(row.gpu_time is not None for row in rows)
+    titles = ("GPU time",) if on_gpus else ()
+    table = _Table("Step", "Nodes", "Tasks", "CPU time", *titles, "Peak memory", "Elapsed")
     shown = rows if all_rows or len(rows) <= _MAX_ROWS + 1 else rows[:_MAX_ROWS]
     for row in shown:
         table.add(
@@ -410,6 +412,7 @@ def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
             format_count(row.nodes),
             format_count(row.tasks),
             format_duration(row.cpu_time),
+            *([format_duration(row.gpu_time)] if on_gpus else []),
             format_bytes(row.memory_kernel_peak_bytes),
             format_duration(row.elapsed),
         )
@@ -420,6 +423,7 @@ def _steps(report: JobReport, width: int, all_rows: bool) -> Table:
             UNKNOWN,
             format_count(total(row.tasks for row in rest)),
             format_duration(total(row.cpu_time for row in rest)),
+            *([format_duration(total(row.gpu_time for row in rest))] if on_gpus else []),
         )
     return table.render(width)
 

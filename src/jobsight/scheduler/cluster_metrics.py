@@ -1,6 +1,7 @@
-"""Cluster metrics for Prometheus: CPUs and GPUs by state, node states, jobs by state and partition.
+"""Cluster metrics for Prometheus: CPUs and GPUs by state, node states, jobs by state and partition,
+and the GPU time and energy of all runs.
 
-They are computed in each scrape of Slurm and stored, so a scrape by Prometheus never queries
+Those of Slurm are computed in each scrape of it and stored, so a scrape by Prometheus never queries
 Slurm. The families are bounded: none has a label for a job or a user.
 """
 
@@ -11,8 +12,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from jobsight.prometheus.names import CLUSTER_GPUS
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.state import ScrapeState
+from jobsight.store.rollups.usage import GpuUsage
 
 #: States in which a node accepts jobs, and flags with which it does not.
 _USABLE = frozenset(
@@ -43,6 +46,7 @@ _HELP = {
     "jobsight_scrape_age_seconds": "Seconds since a scrape of Slurm last succeeded.",
     "jobsight_dead_letters": "Work that failed and is set aside, by kind.",
     "jobsight_left_out": "Rows and values of runs beyond their bounds, which were not stored.",
+    **{family.name: f"{family.help}." for family in CLUSTER_GPUS.values()},
 }
 
 
@@ -109,6 +113,21 @@ def count_health(
     if left_out:
         sums.add("jobsight_left_out", left_out)
     return sums.metrics()
+
+
+def count_gpus(usages: Iterable[GpuUsage]) -> ClusterMetrics:
+    """The GPU time and energy of all runs by cluster and partition."""
+    return ClusterMetrics(
+        [
+            Sample(
+                f"jobsight_cluster_gpu_{name}",
+                (("cluster", usage.cluster), ("partition", usage.partition or "None")),
+                getattr(usage, name),
+            )
+            for usage in usages
+            for name in ("held_seconds", "measured_seconds", "used_seconds", "energy_joules")
+        ]
+    )
 
 
 def exposition(clusters: Iterable[ClusterMetrics]) -> str:

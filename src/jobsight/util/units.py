@@ -17,7 +17,9 @@ _MINUTE = 60
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
 
-_KILOWATT_HOUR = 3.6e6
+#: In joules.
+_WATT_HOUR = 3600
+_WATT_HOURS = ("mWh", "Wh", "kWh", "MWh", "GWh")
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -40,14 +42,17 @@ def format_bytes(size: float | None) -> str:
 
 
 def format_energy(joules: float | None) -> str:
-    """Format an energy: 480 J, 36.0 kJ, 1.39 kWh."""
+    """Format an energy in watt hours, which a power and a time give directly: 133 mWh, 10.0 Wh,
+    1.39 kWh."""
     if not is_known(joules):
         return UNKNOWN
-    if abs(joules) < 999.5:
-        return f"{_three_digits(float(joules), integer=True)} J"
-    if abs(joules) < 0.1 * _KILOWATT_HOUR:
-        return f"{_three_digits(joules / 1000)} kJ"
-    return f"{_three_digits(joules / _KILOWATT_HOUR)} kWh"
+    if joules == 0:
+        return "0 Wh"
+    value, unit = joules / _WATT_HOUR * 1000, 0
+    while abs(value) >= 999.5 and unit < len(_WATT_HOURS) - 1:
+        value /= 1000
+        unit += 1
+    return f"{_three_digits(value, small=unit == 0)} {_WATT_HOURS[unit]}"
 
 
 def format_byte_rate(rate: float | None) -> str:

@@ -25,10 +25,9 @@ import jobsight
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
 from jobsight.reports.build import JobRow
-from jobsight.reports.gpu import MANY, gpu_remark, gpu_tone
+from jobsight.reports.gpu import LOW, MANY, conspicuous_first, gpu_remark, gpu_tone
 from jobsight.reports.pending import CURSOR_PATTERN, MAX_OFFSET, Cursor, find_report, list_page
 from jobsight.reports.report import (
-    GpuRow,
     describe_state,
     group_title,
     parse_state,
@@ -291,11 +290,6 @@ def path_of_run(run: str) -> str:
     return quote(run, safe=":+")
 
 
-def idle_first(rows: list[GpuRow]) -> list[GpuRow]:
-    """The GPUs in their order, those that were never used first."""
-    return sorted(rows, key=lambda row: row.used is not False)
-
-
 @cache
 def environment() -> Environment:
     """The Jinja environment."""
@@ -306,7 +300,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.globals.update(version=jobsight.__version__, root="", many_gpus=MANY)
+    jinja.globals.update(version=jobsight.__version__, root="", many_gpus=MANY, low_gpu_share=LOW)
     jinja.filters.update(
         bytes=units.format_bytes,
         duration=units.format_duration,
@@ -322,7 +316,7 @@ def environment() -> Environment:
         energy=units.format_energy,
         gpu_tone=gpu_tone,
         gpu_remark=gpu_remark,
-        idle_first=idle_first,
+        conspicuous_first=conspicuous_first,
         path_of_run=path_of_run,
         readable=readable_name,
         readable_lines=readable_lines,

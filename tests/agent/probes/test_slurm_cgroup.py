@@ -342,3 +342,19 @@ def test_a_step_without_tasks_has_run_nothing_unseen(v1: dict[str, Path]) -> Non
     probe = SlurmProbe(SlurmCounters(v1), ProcessTracker(ExecutableNames()), events=True)
     assert probe.report(0).coverage["executables"].quality == "exact"
     probe.close()
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_steps_have_the_gpu_time_of_their_processes(
+    request: pytest.FixtureRequest, version: str
+) -> None:
+    counters = SlurmCounters(request.getfixturevalue(version))
+    probe = SlurmProbe(counters, ProcessTracker(ExecutableNames()), events=True)
+    assert {(step.gpu_time, step.gpu_memory_peak) for step in probe.steps()} == {(None, None)}
+    first, *others = [step.step for step in probe.steps()]
+    probe.usage.step_gpu_time[first] += 7
+    probe.usage.step_gpu_memory[first] = 8
+    found = {step.step: (step.gpu_time, step.gpu_memory_peak) for step in probe.steps()}
+    # A step that was never seen on a GPU has used none.
+    assert found == {first: (7, 8)} | dict.fromkeys(others, (0, 0))
+    probe.close()

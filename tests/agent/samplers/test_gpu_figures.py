@@ -1,5 +1,6 @@
 """What GPUs did over time: counters, means, shares of jobs, and drivers that fail."""
 
+import itertools
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from jobsight.agent.samplers.gpu.devices import NodeGpus
 from jobsight.agent.samplers.gpu.nvml import Nvml
 from jobsight.agent.samplers.gpu.nvml_replay import ReplayLibrary
 from jobsight.agent.samplers.gpu.sampler import GpuSampler
-from jobsight.model import GPU_FIGURES, SECOND, GpuFault, GpuUse
+from jobsight.model import GPU_FIGURES, MISSING, SECOND, GpuFault, GpuUse
 from tests.agent.samplers.jobs import Job, write
 from tests.agent.samplers.test_gpu import Library, recording
 from tests.waiting import wait_until
@@ -33,6 +34,10 @@ class Driver(Library):
         self.events: list[Any] = []
         self.shares: list[tuple[int, int]] = []
         self.mig = False
+        #: The clients of an MPS server on the first GPU.
+        self.clients: list[int] = []
+        #: PID -> bytes of the GPU's memory.
+        self.memory: dict[int, int] = {}
         self.answers = threading.Event()
         self.answers.set()
 
@@ -77,6 +82,18 @@ class Driver(Library):
             )
             for field in fields
         ]
+
+    def do_DeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+        found = super().do_DeviceGetComputeRunningProcesses(handle)
+        for process in found:
+            process.usedGpuMemory = self.memory.get(process.pid)
+        return found
+
+    def do_DeviceGetMPSComputeRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.clients]
+
+    def do_SystemGetProcessName(self, pid: int) -> bytes:  # noqa: N802
+        return b"nvidia-cuda-mps-server" if pid == 50 else b"/usr/bin/app"
 
     def do_DeviceGetProcessUtilization(self, handle: str, last: int) -> Any:  # noqa: N802
         now = self.job.clock.now // 1000
@@ -279,6 +296,181 @@ def test_a_process_counts_from_the_reading_before_it_was_seen(job: Job, driver: 
     assert [one.gpu_time for one in job.view.usage.executables.values()] == [use.active_time]
 
 
+def test_gpu_time_by_step(job: Job, driver: Driver) -> None:
+    for pid, step in ((77, "0"), (78, "0"), (79, "1")):
+        job.process(pid).step = step
+    driver.processes = {"h0": [77, 78, 79]}
+    driver.memory = {77: 2**20, 78: 2**21, 79: 2**22}
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    assert job.view.usage.step_gpu_time == {"0": 0, "1": 0}
+    driver.use = 60
+    job.clock.go(10)
+    use = use_of(gpu, job)
+    times = job.view.usage.step_gpu_time
+    assert times["0"] == pytest.approx(2 * times["1"], abs=5)
+    assert sum(times.values()) == pytest.approx(use.active_time, abs=5)
+    assert job.view.usage.step_gpu_memory == {"0": 3 * 2**20, "1": 2**22}
+    # A step that ends keeps what it used.
+    del job.view.usage.members[79]
+    driver.processes = {"h0": [77, 78]}
+    before = times["1"]
+    job.clock.go(10)
+    use_of(gpu, job)
+    assert times["1"] == before
+    assert times["0"] > 2 * before
+
+
+def test_processes_without_end_keep_their_gpu_time(
+    job: Job, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.agent.samplers.gpu.sampler._MAX_ENDED", 2)
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    driver.use = 50
+    for pid in range(100, 110):
+        job.process(pid)
+        driver.processes = {"h0": [pid]}
+        job.clock.go(10)
+        use = use_of(gpu, job)
+        del job.view.usage.members[pid]
+    (row,) = job.view.usage.executables.values()
+    assert row.gpu_time == pytest.approx(use.active_time, abs=20)
+    assert len(gpu._seen) <= 3
+
+
+def test_a_row_has_the_sums_at_its_own_time(job: Job, driver: Driver) -> None:
+    """A GPU is read some time after the time of the row: the ratio is right all the same."""
+    job.view.gpus = ("5",)
+    driver.metrics[2] = 100.0
+    gpu = measured(job, driver)
+    delays = (0.002, 0.072, 0.004, 0.05, 0.3, 0.0)
+    rows = []
+    for delay in delays:
+        job.view.row_time = job.clock.now
+        job.clock.go(delay)
+        rows.append((job.view.row_time, gpu.columns(job.view).get("gpu.0.multiprocessor_time", 0)))
+        job.clock.go(1 - delay)
+    for (time, value), (later, higher) in itertools.pairwise(rows[1:]):
+        assert higher - value == pytest.approx(later - time, abs=2)
+    # The sums of the job are those of the readings.
+    assert use_of(gpu, job).multiprocessor_time == pytest.approx(5 * SECOND + 998_000_000, abs=2)
+
+
+def test_a_row_whose_reading_is_late_has_no_values(job: Job, driver: Driver) -> None:
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    gpus = job.node.shared("gpus", lambda: NodeGpus(job.node, "/none", 1.0))
+
+    def row() -> dict[str, int]:
+        job.clock.go(1)
+        job.view.row_time = job.clock.now
+        return gpu.columns(job.view)
+
+    row()
+    assert row()["gpu.0.tensor_time"] == SECOND // 2
+    gpus._looking.timeout = 0.01
+    driver.answers.clear()
+    late = row()
+    driver.answers.set()
+    assert late["gpu.held"] == 1
+    assert {value for name, value in late.items() if name.startswith("gpu.0.")} == {MISSING}
+    wait_until(lambda: not gpus._looking.busy)
+    gpus._looking.timeout = 60
+    # The late reading is used, and a new one is made.
+    assert row()["gpu.0.tensor_time"] == 3 * SECOND // 2
+
+
+def test_a_long_gap_is_known_to_the_hardware_counters(job: Job, driver: Driver) -> None:
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    job.clock.go(300)
+    use = use_of(gpu, job)
+    assert (use.multiprocessor_time, use.held_time) == (180 * SECOND, 300 * SECOND)
+    assert "profile" not in use.coverage
+    assert use.coverage["activity"].time_share == pytest.approx(14 / 300, abs=0.01)
+
+
+def test_an_energy_counter_that_is_reset(job: Job, driver: Driver) -> None:
+    job.view.gpus = ("5",)
+    driver.energy = 10**12
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    job.clock.go(10)
+    # The driver was loaded again, and its counter goes on from elsewhere.
+    driver.energy = 9 * 10**11
+    use = use_of(gpu, job)
+    assert use.energy == 705_000_000
+    assert use.coverage["energy"].quality == "estimate"
+    job.clock.go(10)
+    driver.energy += 1_000_000
+    assert use_of(gpu, job).energy == 1_705_000_000
+
+
+def test_memory_of_a_shared_gpu_whose_processes_have_none(job: Job, driver: Driver) -> None:
+    job.process(77)
+    write(job.root, {"proc/99/stat": ""})
+    driver.processes = {"h0": [77, 99]}
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    driver.use = 100
+    job.clock.go(10)
+    use = use_of(gpu, job)
+    assert (use.shared, use.memory_peak) == (True, 2**29)
+
+
+def test_clients_of_an_mps_server(job: Job, driver: Driver) -> None:
+    for pid, step in ((77, "0"), (78, "1")):
+        job.process(pid).step = step
+    write(job.root, {"proc/50/stat": ""})
+    driver.processes = {"h0": [50]}
+    driver.clients = [77, 78]
+    driver.shares = [(77, 30), (78, 90_000)]
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    for _ in range(2):
+        driver.use = 60
+        job.clock.go(10)
+        use = use_of(gpu, job)
+    # The server belongs to no job and uses nothing itself.
+    assert (use.shared, use.used) == (False, True)
+    times = job.view.usage.step_gpu_time
+    assert sum(times.values()) == pytest.approx(use.active_time, abs=5)
+    # A share is at most the whole GPU.
+    assert times["1"] < 4 * times["0"]
+
+
+def test_errors_of_a_gpu_while_the_first_one_is_not_read(job: Job, driver: Driver) -> None:
+    job.view.gpus = ("4",)
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    driver.events.append(SimpleNamespace(device="h1", eventData=63))
+    job.clock.go(10)
+    use = use_of(gpu, job)
+    assert use.key == "1"
+    assert use.faults == [GpuFault(kind="xid", code=63, count=1, last=job.node.wall())]
+
+
+def test_a_counter_that_fails_once_does_not_count_again(job: Job, driver: Driver) -> None:
+    job.view.gpus = ("5",)
+    driver.fields |= {270: 500 * SECOND, 142: 3, 143: 4}
+    gpu = measured(job, driver)
+    use_of(gpu, job)
+    for missing in (270, 143, None):
+        fields = dict(driver.fields)
+        if missing is not None:
+            del driver.fields[missing]
+        job.clock.go(10)
+        use = use_of(gpu, job)
+        driver.fields = fields
+    assert (use.throttled_time, use.faults) == ({}, [])
+
+
 def test_an_instance_of_a_divided_gpu_has_its_own_metrics(job: Job, driver: Driver) -> None:
     job.view.gpus = ("1:1",)
     driver.metrics[1] = 30.0
@@ -381,7 +573,8 @@ def test_a_gpu_that_falls_off_the_bus(job: Job, driver: Driver) -> None:
     driver.failing = {f"nvml{name}": 15 for name in names} | {"nvmlGpmSampleGet": 15}
     for _ in range(9):
         job.clock.go(10)
-        gpu.columns(job.view)
+        row = gpu.columns(job.view)
+    assert (row["gpu.held"], row["gpu.0.memory_used"]) == (1, MISSING)
     use = use_of(gpu, job, final=False)
     # What was known stays; the reason is said.
     assert (use.energy, use.multiprocessor_time) == (4_000_000_000, 6 * SECOND)
@@ -389,6 +582,33 @@ def test_a_gpu_that_falls_off_the_bus(job: Job, driver: Driver) -> None:
     assert use.coverage["energy"].time_share == pytest.approx(0.1, abs=0.01)
     reasons = {one.reason for one in use.coverage.values()}
     assert reasons <= {"the GPU has fallen off the bus", "the driver no longer lists the GPU"}
+
+
+def test_a_gpu_that_had_fallen_off_the_bus_before_the_job(job: Job, driver: Driver) -> None:
+    job.view.gpus = ("5",)
+    gpu = measured(job, driver)
+    names = [name[3:] for name in dir(driver) if name.startswith("do_DeviceGet")]
+    driver.failing = {f"nvml{name}": 15 for name in names} | {"nvmlGpmSampleGet": 15}
+    gpu.columns(job.view)
+    job.clock.go(10)
+    use = use_of(gpu, job)
+    assert use.held_time == 10 * SECOND
+    assert (use.used, use.active_time, use.energy, use.faults) == (None, None, None, None)
+    assert {(one.quality, one.reason) for one in use.coverage.values()} == {
+        ("missing", "the GPU has fallen off the bus")
+    }
+    assert use.coverage.keys() == GPU_FIGURES.keys()
+    # An administrator resets it.
+    driver.failing = {}
+    job.clock.go(60)
+    gpu.columns(job.view)
+    for _ in range(3):
+        job.clock.go(10)
+        driver.energy += 1_000_000
+        use = use_of(gpu, job)
+    assert use.energy
+    assert use.coverage["energy"].time_share is not None
+    assert use.multiprocessor_time
 
 
 def test_mig_mode_that_is_switched_on_while_a_job_runs(job: Job, driver: Driver) -> None:

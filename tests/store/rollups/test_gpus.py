@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from jobsight.model import SECOND, GpuUse
 from jobsight.server.app import create_app
-from jobsight.store.rollups.usage import Question, UsageRow, node_usage, usage
+from jobsight.store.rollups.usage import (
+    GpuUsage,
+    Question,
+    UsageRow,
+    gpu_usage,
+    node_usage,
+    usage,
+)
 from jobsight.store.store import Store
 from tests.software.rule_sets import PLAIN, rule_set
 from tests.store.contents import assert_sound
@@ -145,3 +153,33 @@ def test_the_api_has_the_hours(tmp_path: Path) -> None:
         (row,) = client.get("/api/v1/usage?by=user").json()["rows"]
         assert (row["gpu_hours"], row["gpu_used_hours"]) == (2, 0.4)
         assert row["gpu_energy_joules"] == 580 * HOUR
+
+
+def test_gpus_of_partitions_for_prometheus(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run(store, 1, HOUR, {"n1": [gpu("0", HOUR), idle_gpu("1", HOUR)]}, gpus=2, partition="gpu")
+    _run(store, 2, HOUR, {"n2": [old_gpu("0", HOUR)]}, gpus=1, partition="old", user="ada")
+    _run(store, 3, HOUR, {"n3": [old_gpu("0", HOUR)]}, user="eve")
+    _run(store, 4, HOUR, {"n4": []}, cpus=4, partition="cpu")
+    sum_up_everything(store, PLAIN)
+    joules = 500 * HOUR
+    old = (HOUR, HOUR, HOUR * 0.9, joules)
+    expected = [
+        GpuUsage("c1", "", *old),
+        GpuUsage("c1", "gpu", 2 * HOUR, 2 * HOUR, HOUR * 0.4, joules + 80 * HOUR),
+        GpuUsage("c1", "old", *old),
+    ]
+    with store.database.read() as connection:
+        assert gpu_usage(connection, 200) == expected
+        # However many partitions nodes name, the sums are those of all of them.
+        gpus, others = gpu_usage(connection, 1)
+    assert gpus == expected[1]
+    assert others == GpuUsage("c1", "other", *(2 * figure for figure in old))
+    client = TestClient(create_app(store, "t" * 20), base_url="http://localhost")
+    client.headers["Authorization"] = f"Bearer {'t' * 20}"
+    text = client.get("/metrics").text
+    assert 'jobsight_cluster_gpu_used_seconds{cluster="c1",partition="gpu"} 1440\n' in text
+    assert 'jobsight_cluster_gpu_energy_joules{cluster="c1",partition="None"} 1800000\n' in text
+    assert "ada" not in text
+    # They are read once a minute.
+    monkeypatch.setattr("jobsight.server.api.health.gpu_usage", None)
+    assert client.get("/metrics").text == text

@@ -248,3 +248,14 @@ def test_the_archive_has_gpus_and_gives_them_back(with_gpus: Store, tmp_path: Pa
         found = find(other)
         assert (found.gpus, other.gpus(found.id), other.executables(found.id)) == before
         assert_sound(other)
+
+
+def test_a_gpu_is_never_used_more_than_it_was_held(store: Store) -> None:
+    _sent(store, "n1", gpu("0", multiprocessor_time=1001 * SECOND), sequence=1)
+    absurd = old_gpu("1", active_time=2**62)
+    half = {"activity": Coverage(quality="estimate", time_share=0.5, reason="late")}
+    _sent(store, "n2", absurd, old_gpu("2", active_time=600 * SECOND, coverage=half), sequence=1)
+    sums = find(store).gpus
+    assert sums.gpu_measured_time == 2500 * SECOND
+    assert sums.gpu_used_time == 2500 * SECOND
+    assert_sound(store)

@@ -22,6 +22,8 @@ def test_steps_come_back(store: Store) -> None:
         first_seen=START,
         last_seen=START + SECOND,
         ended=True,
+        gpu_time=7 * SECOND,
+        gpu_memory_peak=8,
     )
     bare = StepUse(step="x%s'{}é")
     assert store.write(batch(part(steps=[bare, sent]), part(sighting(node="n2"), steps=[bare])))
@@ -101,3 +103,33 @@ def test_a_batch_that_speaks_twice_of_one_node(store: Store) -> None:
     assert (run.cpu_time, run.memory_peak) == (6 + 7 + 100, 9 + 1)
     assert [node.final for node in store.nodes(run.id)] == [True, False, False]
     assert steps(store) == [("n1", step("0", 2))]
+
+
+def test_gpu_time_of_a_step_adds_up_over_agent_epochs(store: Store) -> None:
+    def sent(epoch: str, seconds: int | None, second: int, **more: int) -> None:
+        gpu_time = None if seconds is None else seconds * SECOND
+        reading = step("0", 10, second=second, gpu_time=gpu_time, **more)
+        assert store.write(batch(part(epoch=epoch, steps=[reading])))
+
+    sent("first", None, 1)
+    sent("first", 5, 2, gpu_memory_peak=900)
+    sent("first", 7, 3, gpu_memory_peak=800)
+    # A reading that is late within its epoch takes nothing away.
+    sent("first", 6, 2)
+    sent("second", 0, 4)
+    sent("second", 3, 5)
+    sent("second", 4, 6)
+    # An epoch that has passed adds nothing.
+    sent("first", 6, 2)
+    sent("second", None, 7)
+    sent("third", 1, 8)
+    expected = step("0", 10, second=8, gpu_time=12 * SECOND, gpu_memory_peak=900)
+    assert steps(store) == [("n1", expected)]
+
+
+def test_gpu_time_of_a_step_saturates(store: Store) -> None:
+    for number in range(3):
+        reading = step("0", 1, second=number, gpu_time=2**62 - 1)
+        assert store.write(batch(part(epoch=f"epoch {number}", steps=[reading])))
+    ((_, found),) = steps(store)
+    assert found.gpu_time == 2**63 - 1

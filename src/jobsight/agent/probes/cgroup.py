@@ -780,6 +780,10 @@ class SlurmProbe(CgroupProbe):
             if step.ended:
                 # Its cgroup may have been removed before its last reading.
                 step.cpu_time = max(step.cpu_time or 0, self.usage.step_cpu[step.step])
+            if self.usage.step_gpu_time:
+                # A step without a process on a GPU has used none.
+                step.gpu_time = self.usage.step_gpu_time[step.step]
+                step.gpu_memory_peak = self.usage.step_gpu_memory.get(step.step, 0)
         return steps
 
     def totals(self) -> JobTotals:

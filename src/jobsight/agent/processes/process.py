@@ -78,6 +78,9 @@ class JobUsage:
         self.exited_io: IoCounters = NO_IO
         #: CPU time of ended processes by step.
         self.step_cpu: Counter[str] = Counter()
+        #: GPU time, and the highest GPU memory, of each step with a process on a GPU.
+        self.step_gpu_time: Counter[str] = Counter()
+        self.step_gpu_memory: dict[str, int] = {}
         #: Live processes by step, and the steps whose last process has just ended.
         self.step_members: Counter[str] = Counter()
         self.emptied_steps: set[str] = set()

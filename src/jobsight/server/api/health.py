@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Annotated, Any
@@ -14,7 +15,12 @@ from starlette.responses import Response
 
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.scheduler.cluster_metrics import ClusterMetrics, count_health, exposition
+from jobsight.scheduler.cluster_metrics import (
+    ClusterMetrics,
+    count_gpus,
+    count_health,
+    exposition,
+)
 from jobsight.scheduler.hostlist import expand_hosts
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.feeder import read_reasons
@@ -22,6 +28,7 @@ from jobsight.scheduler.state import ScrapeState, attempted_clusters, read_state
 from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
 from jobsight.store.checkpoints import Checkpoint
 from jobsight.store.dead_letters import DeadLetterCount, count_dead_letters
+from jobsight.store.rollups.usage import GpuUsage, gpu_usage
 from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
@@ -30,6 +37,9 @@ from jobsight.util.outer import Time
 from jobsight.util.workers import worker_reasons
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
+#: Partitions with GPU time in /metrics, and how long it is kept: the rollups of years are summed.
+_MAX_PARTITIONS = 200
+_GPU_USAGE_AGE = 60 * SECOND
 
 
 class ClusterHealth(msgspec.Struct):
@@ -84,6 +94,7 @@ def create_health_router(
 ) -> APIRouter:
     """Health and /metrics; ``more`` returns further text for /metrics."""
     router = APIRouter()
+    gpus = _GpuUsages(store, clock)
 
     @router.get("/api/v1/health", tags=["server"], responses=replies(Health, 503))
     def health() -> Response:
@@ -92,8 +103,8 @@ def create_health_router(
 
     @router.get("/metrics", include_in_schema=False)
     def metrics() -> Response:
-        """Cluster metrics for Prometheus, from the last scrape of Slurm."""
-        parts: list[ClusterMetrics] = []
+        """Cluster metrics for Prometheus, from the last scrape of Slurm and from the rollups."""
+        parts = [count_gpus(gpus.read())]
         set_aside, excess = count_dead_letters(store.database), read_excess(store.database)
         for cluster in _clusters(store, set_aside, excess):
             kinds = {each.kind: each.letters for each in set_aside if each.cluster == cluster}
@@ -104,6 +115,26 @@ def create_health_router(
         return Response(text, media_type=_METRICS)
 
     return router
+
+
+class _GpuUsages:
+    """The GPU time of all runs, read once a minute however often /metrics is scraped."""
+
+    def __init__(self, store: Store, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read_at: int | None = None
+        self._usages: list[GpuUsage] = []
+
+    def read(self) -> list[GpuUsage]:
+        with self._lock:
+            now = self._clock()
+            if self._read_at is None or not 0 <= now - self._read_at < _GPU_USAGE_AGE:
+                with self._store.database.read() as connection:
+                    self._usages = gpu_usage(connection, _MAX_PARTITIONS)
+                self._read_at = now
+            return self._usages
 
 
 def read_health(store: Store) -> Health:

@@ -25,7 +25,7 @@ from jobsight.store.read.search import count_unfindable
 from jobsight.store.rollups.rollups import MONTHS, month_differences, month_rebuild
 from jobsight.store.rollups.shares import first_day, month_of
 from jobsight.store.schema.search_index import rebuild_statements
-from jobsight.store.schema.statements import GPU_NAMES, RunSums
+from jobsight.store.schema.statements import GPU_NAMES, HIGHEST, RunSums
 from jobsight.store.schema.tables import (
     batches,
     chunks,
@@ -40,7 +40,7 @@ from jobsight.store.series.blocks import ARRIVED, SeriesBlock, Summary, join, su
 from jobsight.store.series.codec import ChunkError, decompress
 from jobsight.store.sql.load import load_statements
 from jobsight.store.write.gpus import sum_rows
-from jobsight.store.write.runs import HIGHEST, RunWriter, of_node, total
+from jobsight.store.write.runs import RunWriter, of_node, total
 
 logger = logging.getLogger(__name__)
 

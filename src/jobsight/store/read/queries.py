@@ -31,6 +31,7 @@ from jobsight.store.read.budget import ReadBudget, Reservation
 from jobsight.store.read.search import Search, parse_search
 from jobsight.store.schema.statements import (
     GPUS_OF_RUN,
+    HIGHEST,
     INFO_NAMES,
     PEAK_FIGURES,
     SUMMED_FIGURES,
@@ -40,7 +41,7 @@ from jobsight.store.schema.statements import (
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
 from jobsight.store.write.gpus import GpuSums, merge_epochs, rows_by_gpu
-from jobsight.store.write.runs import HIGHEST, info_from_columns, total
+from jobsight.store.write.runs import info_from_columns, total
 
 if TYPE_CHECKING:
     from jobsight.store.series.blocks import SeriesBlock
@@ -597,6 +598,7 @@ def sum_steps(rows: Iterable[Mapping[Any, Any]]) -> list[StoredStep]:
 def _add_step(use: StepUse, other: StepUse) -> StepUse:
     # A cgroup that was created again counts from zero: times add up, peaks do not.
     peaks = [step.memory_peak for step in (use, other) if step.memory_peak is not None]
+    gpu_peaks = [step.gpu_memory_peak for step in (use, other) if step.gpu_memory_peak is not None]
     return StepUse(
         step=use.step,
         tasks=max(use.tasks, other.tasks),
@@ -607,6 +609,8 @@ def _add_step(use: StepUse, other: StepUse) -> StepUse:
         first_seen=min(use.first_seen or other.first_seen, other.first_seen or use.first_seen),
         last_seen=max(use.last_seen, other.last_seen),
         ended=max(use, other, key=lambda step: step.last_seen).ended,
+        gpu_time=total([use.gpu_time, other.gpu_time]),
+        gpu_memory_peak=max(gpu_peaks, default=None),
     )
 
 

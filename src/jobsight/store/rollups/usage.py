@@ -155,6 +155,18 @@ class UsageRow(UsageKey, kw_only=True, omit_defaults=True):
     last: str
 
 
+class GpuUsage(NamedTuple):
+    """The GPUs of all runs of a partition."""
+
+    cluster: str
+    #: Empty if it is not known.
+    partition: str
+    held_seconds: float
+    measured_seconds: float
+    used_seconds: float
+    energy_joules: float
+
+
 class LeftOut(msgspec.Struct, frozen=True):
     """The hours of software that the rules ignore."""
 
@@ -202,6 +214,30 @@ def usage(connection: Connection, question: Question) -> list[UsageRow]:
     return sorted(rows, key=_order)
 
 
+def gpu_usage(connection: Connection, most: int) -> list[GpuUsage]:
+    """The GPUs of all runs by cluster and partition. Nodes may name partitions without bound: those
+    with the most GPU time are listed, and the others of a cluster are one row, "other"."""
+    table = usage_by_month.c
+    figures = (table.gpu_time, table.gpu_measured_time, table.gpu_used_time, table.gpu_energy)
+    query = (
+        select(table.cluster, table.partition, *map(total, figures))
+        .where(or_(table.gpu_time > 0, table.gpu_energy > 0))
+        .group_by(table.cluster, table.partition)
+    )
+    rows = sorted(map(tuple, connection.execute(query)), key=lambda row: (-row[2], row[:2]))
+    sums: dict[tuple[str, str], list[float]] = {}
+    for number, (cluster, partition, *values) in enumerate(rows):
+        key = (cluster, partition if number < most else _OTHER_PARTITIONS)
+        known = sums.setdefault(key, [0.0] * len(values))
+        sums[key] = [before + value for before, value in zip(known, values, strict=True)]
+    return [
+        # Microseconds, and millijoules.
+        GpuUsage(*key, held / 1e6, measured / 1e6, used / 1e6, energy / 1e3)
+        for key, (held, measured, used, energy) in sorted(sums.items())
+    ]
+
+
+_OTHER_PARTITIONS: Final = "other"
 _TIMES: Final = (
     *("cpu_time", "core_time", "gpu_time", "executions"),
     *("gpu_measured_time", "gpu_profiled_time", "gpu_used_time", "gpu_energy"),

@@ -372,6 +372,10 @@ CREATE TABLE steps (
 	first_seen BIGINT NOT NULL, 
 	last_seen BIGINT NOT NULL, 
 	ended BOOLEAN NOT NULL, 
+	gpu_time BIGINT, 
+	gpu_memory_peak BIGINT, 
+	gpu_epoch BIGINT, 
+	gpu_epoch_time BIGINT, 
 	CONSTRAINT pk_steps PRIMARY KEY (run_node_id, step), 
 	CONSTRAINT fk_steps_run_node_id_run_nodes FOREIGN KEY(run_node_id) REFERENCES run_nodes (id)
 )

@@ -16,6 +16,9 @@ from jobsight.store.sql.load import load_statements
 #: compares the two.
 VERSION: Final = "0001"
 
+#: Sums of figures saturate here instead of overflowing.
+HIGHEST: Final = 2**63 - 1
+
 #: The columns of ``runs`` that are fields of JobInfo, without the key of the run.
 INFO_NAMES: Final = tuple(
     name for name in JobInfo.__struct_fields__ if name not in ("cluster", "job_id", "start")
@@ -220,14 +223,40 @@ def _highest(name: str) -> str:
     )
 
 
-#: Figures of a step are cumulative since its creation, across agent epochs. A time of zero is one
-#: that the agent did not know.
+#: GPU time counts from zero in each agent epoch. The batches of a node come in order, so an epoch
+#: other than the stored one is a new one if it is later. A row of the archive has no epoch.
+_STEP_GPU_GROWTH: Final = """CASE
+    WHEN steps.gpu_epoch = excluded.gpu_epoch THEN
+        CASE WHEN excluded.gpu_time > steps.gpu_epoch_time
+            THEN excluded.gpu_time - steps.gpu_epoch_time ELSE 0 END
+    WHEN steps.gpu_epoch <> excluded.gpu_epoch THEN
+        CASE WHEN excluded.last_seen >= steps.last_seen THEN excluded.gpu_time ELSE 0 END
+    WHEN excluded.gpu_time > steps.gpu_time THEN excluded.gpu_time - steps.gpu_time
+    ELSE 0 END"""
+_STEP_GPU_IS_LATER: Final = """excluded.gpu_epoch IS NOT NULL AND (
+    steps.gpu_epoch IS NULL
+    OR (steps.gpu_epoch = excluded.gpu_epoch AND excluded.gpu_time > steps.gpu_epoch_time)
+    OR (steps.gpu_epoch <> excluded.gpu_epoch AND excluded.last_seen >= steps.last_seen))"""
+_STEP_GPU: Final = f"""
+    gpu_time = CASE
+        WHEN steps.gpu_time IS NULL THEN excluded.gpu_time
+        WHEN excluded.gpu_time IS NULL THEN steps.gpu_time
+        WHEN steps.gpu_time > {HIGHEST} - ({_STEP_GPU_GROWTH}) THEN {HIGHEST}
+        ELSE steps.gpu_time + ({_STEP_GPU_GROWTH}) END,
+    gpu_epoch = CASE WHEN {_STEP_GPU_IS_LATER} THEN excluded.gpu_epoch ELSE steps.gpu_epoch END,
+    gpu_epoch_time = CASE WHEN {_STEP_GPU_IS_LATER}
+        THEN excluded.gpu_epoch_time ELSE steps.gpu_epoch_time END
+"""
+#: Other figures of a step are cumulative since its creation, across agent epochs. A time of zero is
+#: one that the agent did not know.
 UPSERT_STEP = (
-    _insert("steps", "run_node_id", *StepUse.__struct_fields__)
+    _insert("steps", "run_node_id", *StepUse.__struct_fields__, "gpu_epoch", "gpu_epoch_time")
     + " ON CONFLICT (run_node_id, step) DO UPDATE SET "
+    + _STEP_GPU
+    + ", "
     + ", ".join(map(_newer, ("cpu_time", "cpu_overhead", "oom_kills")))
     + ", "
-    + ", ".join(map(_highest, ("tasks", "memory_peak", "last_seen")))
+    + ", ".join(map(_highest, ("tasks", "memory_peak", "gpu_memory_peak", "last_seen")))
     + """, ended = steps.ended OR excluded.ended,
         first_seen = CASE
             WHEN steps.first_seen = 0

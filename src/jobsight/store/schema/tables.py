@@ -287,6 +287,11 @@ steps = Table(
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
     Column("ended", Boolean, nullable=False),
+    # Over all agent epochs; the last of them, and its part of it.
+    Column("gpu_time", BigInteger),
+    Column("gpu_memory_peak", BigInteger),
+    Column("gpu_epoch", BigInteger),
+    Column("gpu_epoch_time", BigInteger),
     sqlite_with_rowid=False,
 )
 

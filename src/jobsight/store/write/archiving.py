@@ -199,7 +199,15 @@ def restore_run(
         )
         transaction.execute_many(
             statements.UPSERT_STEP,
-            [{**step, "run_node_id": node_ids[step["sighting"]]} for step in steps],
+            [
+                {
+                    **step,
+                    "run_node_id": node_ids[step["sighting"]],
+                    "gpu_epoch": None,
+                    "gpu_epoch_time": None,
+                }
+                for step in steps
+            ],
         )
         transaction.execute_rows(
             statements.UPSERT_GPU,

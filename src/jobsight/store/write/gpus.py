@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from jobsight.model import GPU_FIGURES, Coverage, GpuFault, GpuUse, Quality
-from jobsight.store.schema.statements import GPU_NAMES
-from jobsight.store.write.runs import HIGHEST, total
+from jobsight.store.schema.statements import GPU_NAMES, HIGHEST
+from jobsight.store.write.runs import total
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +57,17 @@ class GpuSums(NamedTuple):
 
 
 def used_time(use: GpuUse) -> int | None:
-    """How much of a GPU was used, as time: of the multiprocessors, else the active time."""
-    return use.active_time if use.multiprocessor_time is None else use.multiprocessor_time
+    """How much of a GPU was used, as time: of the multiprocessors, else the active time. Readings
+    at both ends of the held time may exceed it; the use of a GPU never does."""
+    figure = use.active_time if use.multiprocessor_time is None else use.multiprocessor_time
+    return None if figure is None else min(figure, measured_time(use))
 
 
 def measured_time(use: GpuUse) -> int:
     """The held time for which :func:`used_time` is known."""
-    group = "activity" if use.multiprocessor_time is None else "profile"
-    return 0 if used_time(use) is None else known_time(use, group)
+    if use.multiprocessor_time is not None:
+        return known_time(use, "profile")
+    return 0 if use.active_time is None else known_time(use, "activity")
 
 
 def known_time(use: GpuUse, group: str) -> int:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from jobsight.model import Coverage, JobPart, JobTotals, Sighting
+from jobsight.model import Coverage, JobPart, JobTotals, Sighting, StepUse
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
 from jobsight.store.schema.statements import (
@@ -239,7 +239,7 @@ class Parts:
             if part.executables:
                 self._add_executables(node, part, paths)
             if part.steps:
-                rows = [(node.id, *msgspec.structs.astuple(use)) for use in part.steps]
+                rows = [_step_row(node.id, use, part.epoch) for use in part.steps]
                 self._steps += self._limit_rows(node, part, rows, _STEPS)
             if part.gpus:
                 self._merge_gpus(node, run, part)
@@ -462,6 +462,11 @@ class _Table(NamedTuple):
 
 _EXECUTABLES = _Table("executables", _KEY_LENGTH, statements.FIND_EXECUTABLES)
 _STEPS = _Table("steps", 2, statements.FIND_STEPS)
+
+
+def _step_row(node_id: int, use: StepUse, epoch: str) -> _Row:
+    gpu_epoch = None if use.gpu_time is None else _epoch_number(epoch)
+    return (node_id, *msgspec.structs.astuple(use), gpu_epoch, use.gpu_time)
 
 
 @lru_cache(maxsize=4096)

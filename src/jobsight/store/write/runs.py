@@ -18,16 +18,13 @@ import msgspec
 from jobsight.model import SECOND, JobInfo, Sighting, merge_job_info
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
-from jobsight.store.schema.statements import RunSums
+from jobsight.store.schema.statements import HIGHEST, RunSums
 from jobsight.store.write.precedence import (
     SIGHTED,
     complete_run_info,
     fill_run_info,
     merge_run_info,
 )
-
-#: Sums of figures saturate here instead of overflowing.
-HIGHEST = 2**63 - 1
 
 _NO_SUMS: Final[Mapping[int, RunSums]] = {}
 

@@ -16,7 +16,8 @@ const section = document.getElementById("gpu-curves");
 const note = document.getElementById("gpu-note");
 const area = section.querySelector(".plots");
 const curves = document.getElementById("curves");
-const keys = section.dataset.gpus.split(",").slice(0, MOST_KEYS);
+const all = section.dataset.gpus.split(",");
+const keys = all.slice(0, MOST_KEYS);
 const many = Number(section.dataset.count) > Number(section.dataset.many);
 
 let plots = [];
@@ -115,6 +116,7 @@ class Strip {
     this.names.replaceChildren(...gpus.map((gpu) => {
       const name = document.createElement("span");
       name.textContent = gpu.label;
+      if (gpu.used.every((value) => !value)) name.className = "unused";
       return name;
     }));
     const idle = gpus.filter((gpu) => gpu.used.every((value) => !value)).map((gpu) => gpu.label);
@@ -181,7 +183,8 @@ async function load() {
     note.textContent = `The time series of the GPUs could not be loaded: ${error.message}.`;
     return;
   }
-  note.textContent = "";
+  note.textContent = all.length > keys.length
+    ? `Of ${all.length} GPUs of a node, the first ${keys.length} are shown over time.` : "";
   const aligned = alignNodes(nodes);
   const gpus = gpusOf(aligned);
   if (!gpus.length) return;

@@ -195,8 +195,8 @@ class NodeGpus:
         timeout = _FINAL_TIMEOUT if counters else None
         try:
             look = self._looking.run(work, timeout)
-            if look is not None and counters and self._looking_since < now:
-                # It was begun in an earlier round.
+            if look is not None and self._looking_since < now:
+                # It was begun in an earlier round: this one needs a reading of its own.
                 self._apply(look)
                 self._looking_since = now
                 look = self._looking.run(work, timeout)

@@ -24,6 +24,9 @@ _MAX_GAP: Final = 120 * SECOND
 #: Activity that shows that somebody used a GPU without a process that was seen.
 _LEAST_ACTIVITY: Final = SECOND // 10
 
+#: Microjoules a second that no GPU needs: 10 kW.
+_MOST_POWER: Final = 10**10
+
 ESTIMATED_ENERGY: Final = "power integrated over time"
 ESTIMATED_ACTIVITY: Final = "the utilization at each sample"
 ESTIMATED_THROTTLING: Final = "the state at each sample"
@@ -80,17 +83,12 @@ class GpuMeter:
         self._add_memory(span, previous, reading)
         self._add_energy(span, previous, reading)
         self._add_faults(wall, reading)
+        self._add_profile(span, reading)
         if span > _MAX_GAP:
-            # The sources keep no more than minutes.
+            # One value does not stand for minutes.
             span = 0
-        active = self._add_shares(span, reading)
+        active = self._add_activity(span, reading)
         self._add_throttling(span, reading)
-        if reading.traffic is not None:
-            for field, amount in reading.traffic.items():
-                self._grow(field, amount)
-            for group in ("pcie", "nvlink"):
-                if GPU_FIGURES[group][0] in reading.traffic:
-                    self._grow(f"known {group}", span)
         self._add_processes(list(processes), span, active)
 
     def _grow(self, name: str, amount: float) -> None:
@@ -115,12 +113,19 @@ class GpuMeter:
             before = previous.power if previous.power is not None else power
             # Milliwatts times seconds are millijoules.
             self._extrapolated += (before + power) / 2 * span / SECOND * 1000
+        self._energy_span += span
         if reading.energy is not None:
             if self._counted is None:
                 # What was extrapolated until now stays as it was.
                 self._base_energy = self.totals.get("energy", 0.0)
+            before_counted = self._counted or 0
             self._counted = self._energy.update(reading.energy)
-            self._extrapolated = 0.0
+            grown = self._counted - before_counted
+            if grown > _MOST_POWER * self._energy_span / SECOND + _MOST_POWER:
+                # The counter was reset, and what it had counted is not what was used.
+                self._base_energy += self._extrapolated - grown
+                self.estimated["energy"] = ESTIMATED_ENERGY
+            self._extrapolated, self._energy_span = 0.0, 0
         if reading.energy is None and power is None:
             if "energy" not in self.missing:
                 self.missing["energy"] = "not supported by this GPU"
@@ -135,9 +140,25 @@ class GpuMeter:
         self._grow("known energy", span)
 
     _base_energy = 0.0
+    #: Nanoseconds since the counter was last read.
+    _energy_span = 0
 
-    def _add_shares(self, span: int, reading: GpuReading) -> float:
-        """Add the shares of the time since the last reading; returns the active time of it."""
+    def _add_profile(self, span: int, reading: GpuReading) -> None:
+        """Add what the hardware counted between two samples, and the time between them."""
+        known = span if reading.profile_span is None else reading.profile_span
+        if reading.profile:
+            for field, amount in reading.profile.items():
+                self._grow(field, amount)
+            self._grow("known profile", known)
+        if reading.traffic is not None:
+            for field, amount in reading.traffic.items():
+                self._grow(field, amount)
+            for group in ("pcie", "nvlink"):
+                if GPU_FIGURES[group][0] in reading.traffic:
+                    self._grow(f"known {group}", known)
+
+    def _add_activity(self, span: int, reading: GpuReading) -> float:
+        """Add the activity since it was last known; returns the active time."""
         active = 0.0
         if reading.activity is not None:
             known = span if reading.activity_span is None else reading.activity_span
@@ -149,10 +170,6 @@ class GpuMeter:
             self._grow("active_time", active)
             self._grow("known activity", span)
             self.estimated["activity"] = ESTIMATED_ACTIVITY
-        if reading.profile:
-            for field, amount in reading.profile.items():
-                self._grow(field, amount)
-            self._grow("known profile", span)
         return active
 
     def _add_throttling(self, span: int, reading: GpuReading) -> None:
@@ -211,6 +228,10 @@ class JobGpu:
         self.meter = meter
         self.gpu = meter.gpu
         self._last = since
+        #: The time and the sums before the last update, between which the sums of a row are.
+        self._before: tuple[int, Totals] = (since.time, {})
+        #: The sums as of the last row: a time series never decreases.
+        self._row: Totals = {}
         #: The sums of the job, as in :attr:`GpuMeter.totals`.
         self.totals: Totals = dict.fromkeys(since.totals, 0.0)
         self.first_seen = self.last_seen = wall
@@ -247,6 +268,7 @@ class JobGpu:
             self._held_until = max(now, self._held_until)
             return
         state = GpuState.of(meter)
+        self._before = (last.time, dict(self.totals))
         self.held_time += max(0, meter.time - max(last.time, self._held_until))
         self._held_until = max(meter.time, self._held_until)
         self.last_seen = wall
@@ -259,7 +281,7 @@ class JobGpu:
             growth = value - last.totals.get(name, 0.0)
             known = name.startswith("known ")
             self.totals[name] = self.totals.get(name, 0.0) + growth * (1 if known else share)
-        self._add_memory(own, foreign, max(0, meter.time - last.time))
+        self._add_memory(own, foreign, share, max(0, meter.time - last.time))
         active = state.totals.get("active_time", 0.0) - last.totals.get("active_time", 0.0)
         if any(pid in own for pid in meter.process_memory):
             self.used = True
@@ -289,17 +311,19 @@ class JobGpu:
 
     _last_share: float | None = None
 
-    def _add_memory(self, own: Collection[int], foreign: Collection[int], span: int) -> None:
-        """The memory of the GPU, or that of the job's processes if others use it."""
+    def _add_memory(
+        self, own: Collection[int], foreign: Collection[int], share: float, span: int
+    ) -> None:
+        """The memory of the GPU, or that of the job's processes if others use it; the job's share
+        of it if the driver does not tell the memory of processes."""
         used = self.meter.reading.memory_used
         if foreign:
-            known = [
-                size
-                for pid, size in self.meter.process_memory.items()
-                if pid in own and size is not None
-            ]
-            used = sum(known)
-            self.totals["memory_time"] = self._memory_time + used * span / SECOND
+            sizes = [size for pid, size in self.meter.process_memory.items() if pid in own]
+            if None not in sizes:
+                used = sum(size for size in sizes if size is not None)
+            elif used is not None:
+                used = round(used * share)
+            self.totals["memory_time"] = self._memory_time + (used or 0) * span / SECOND
         self._memory_time = self.totals.get("memory_time", 0.0)
         if used is not None:
             self.memory_peak = max(self.memory_peak or 0, used)
@@ -329,7 +353,8 @@ class JobGpu:
                         setattr(use, field, round(totals[field]))
         if totals.get("known throttling"):
             use.throttled_time = {
-                name.removeprefix("throttled "): round(value)
+                # A counter that was reset would add all that it had counted.
+                name.removeprefix("throttled "): min(round(value), self.held_time)
                 for name, value in totals.items()
                 if name.startswith("throttled ") and value > 0
             }
@@ -375,6 +400,26 @@ class JobGpu:
 
     # For the time series and the documents of SAMS.
 
+    def totals_at(self, time: int | None, tolerance: int) -> Totals | None:
+        """The sums at the time of a row; None if the last reading is older than the tolerance.
+
+        A GPU is read some milliseconds after the time of its row, and never after the same delay.
+        At one row a second that would be a ratio of up to 107 %, so the sums of the row are
+        interpolated between the last two readings.
+        """
+        begin, before = self._before
+        end = self._last.time
+        if time is not None and time - end > tolerance:
+            return None
+        part = 1.0
+        if time is not None and end > begin:
+            part = min(max(0.0, (time - begin) / (end - begin)), 2.0)
+        for name, now in self.totals.items():
+            start = before.get(name, 0.0)
+            at = start + (now - start) * part
+            self._row[name] = max(self._row.get(name, 0.0), at)
+        return self._row
+
     def add_gauges(self) -> None:
         for field, gauge in self.gauges.items():
             gauge.add(self.time, getattr(self.reading, field))
@@ -401,14 +446,14 @@ class JobGpu:
         return self.reading.utilization == 0 if activity is None else activity == 0
 
     @property
-    def throttled(self) -> int:
-        """Nanoseconds with reduced clocks. Reasons may apply at the same time: the longest."""
-        times = [time for name, time in self.totals.items() if name.startswith("throttled ")]
-        return round(max(times, default=0))
-
-    @property
     def never_used(self) -> bool:
         return self.gauges["utilization"].maximum == 0
+
+
+def throttled_time(totals: Totals) -> int:
+    """Nanoseconds with reduced clocks. Reasons may apply at the same time: the longest."""
+    times = [time for name, time in totals.items() if name.startswith("throttled ")]
+    return round(max(times, default=0))
 
 
 class GpuState:

@@ -18,6 +18,8 @@ from jobsight.model import SECOND
 
 #: More MIG instances than a GPU can have.
 _MAX_INSTANCES: Final = 16
+#: Xid errors of a GPU that are kept until it is read.
+_MAX_XIDS: Final = 1000
 _NOT_SUPPORTED: Final = 3
 _NO_PERMISSION: Final = 4
 _NOT_FOUND: Final = 6
@@ -88,6 +90,9 @@ _LEAST_SPAN: Final = SECOND // 20
 #: The type of a value of NVML -> its field in the union.
 _VALUES: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
 
+#: The end of the name of the server through which several processes use a GPU at the same time.
+_MPS_SERVER: Final = "nvidia-cuda-mps-server"
+
 NO_PERMISSION: Final = "no permission"
 NEEDS_HOPPER: Final = "needs Hopper or later"
 TOO_OLD: Final = "the NVIDIA driver is too old"
@@ -112,7 +117,8 @@ class Nvml:
         #: GPU -> the driver's time of its last utilization sample.
         self._sampled: dict[str, int] = {}
         self._processes_sampled: dict[str, int] = {}
-        self._slow_counters: dict[str, dict[str, int]] = {}
+        #: GPU -> the last value of each counter: one that could not be read keeps it.
+        self._counters: dict[str, dict[int, int]] = {}
         self._application: dict[str, tuple[int | None, int | None]] = {}
         self._xids: dict[str, list[int]] = {}
         self._events: Any = None
@@ -128,6 +134,7 @@ class Nvml:
         self._unsupported.clear()
         self._lost.clear()
         self._application.clear()
+        self._counters.clear()
         self.gpus = tuple(self._find())
         self._register_events()
 
@@ -178,8 +185,6 @@ class Nvml:
         if handle is None:
             reading.failure = "the driver no longer lists the GPU"
             return reading
-        if gpu.key == next(iter(self._handles), None):
-            self._receive_events()
         self._lost.pop(gpu.key, None)
         self._read_memory(gpu, handle, reading)
         if gpu.key in self._lost:
@@ -285,6 +290,7 @@ class Nvml:
             return
         seconds = profiler.seconds
         reading.profile = _integrals(_PROFILE, metrics, seconds)
+        reading.profile_span = round(seconds * SECOND)
         reading.activity_follows = gpu.parent is not None
         if slow_profiler is not None:
             seconds_of_slow = slow_profiler.seconds
@@ -307,25 +313,15 @@ class Nvml:
             energy = self._call(gpu.key, "nvmlDeviceGetTotalEnergyConsumption", handle)
             if energy is not None:
                 reading.energy = energy * 1000
-            self._slow_counters[gpu.key] = {
-                reason: values[field]
-                for field, reason in _THROTTLED_SLOW.items()
-                if field in values
-            }
+        known = self._counters.setdefault(gpu.key, {})
+        known |= values
         if 269 in values and 74 in values:
-            throttled = dict(self._slow_counters.get(gpu.key, {}))
-            for field, reason in _THROTTLED.items():
-                if field in values:
-                    throttled[reason] = throttled.get(reason, 0) + values[field]
-            reading.throttled = throttled
+            reading.throttled = _sums(_THROTTLED | _THROTTLED_SLOW, known)
         else:
             self._read_reasons(gpu, handle, reading)
-        faults: dict[str, int] = {}
-        for field, kind in _FAULTS.items():
-            if field in values:
-                faults[kind] = faults.get(kind, 0) + values[field]
-        reading.faults = faults if values else None
-        if not values:
+        if values:
+            reading.faults = _sums(_FAULTS, known)
+        else:
             reading.missing["faults"] = self._reason(gpu.key, "nvmlDeviceGetFieldValues")
 
     def _read_reasons(self, gpu: Gpu, handle: Any, reading: GpuReading) -> None:
@@ -377,11 +373,16 @@ class Nvml:
             uuid = _text(self._call("", "nvmlDeviceGetUUID", event.device, quiet=True))
             for gpu in self.gpus:
                 if gpu.uuid == uuid:
-                    self._xids.setdefault(gpu.key, []).append(event.eventData)
+                    xids = self._xids.setdefault(gpu.key, [])
+                    # Those of a GPU that no job holds wait for the next job.
+                    del xids[: len(xids) - _MAX_XIDS + 1]
+                    xids.append(event.eventData)
 
     # Processes.
 
     def processes(self, candidates: Collection[int]) -> list[GpuProcess]:
+        # Called once in a round, whichever GPUs are read.
+        self._receive_events()
         processes: list[GpuProcess] = []
         parents = {gpu.parent for gpu in self.gpus if gpu.parent is not None}
         for gpu in self.gpus:
@@ -389,8 +390,7 @@ class Nvml:
             if gpu.key in parents or gpu.key not in self._handles:
                 continue
             handle = self._handles[gpu.key]
-            running = self._call(gpu.key, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
-            memory = {one.pid: getattr(one, "usedGpuMemory", None) for one in running}
+            memory = self._running(gpu, handle)
             # The time of one process is that of the GPU. Only several need to be told apart.
             shares = self._shares(gpu, handle) if len(memory) > 1 else {}
             processes += [
@@ -398,6 +398,23 @@ class Nvml:
                 for pid in memory.keys() | shares.keys()
             ]
         return processes
+
+    def _running(self, gpu: Gpu, handle: Any) -> dict[int, int | None]:
+        """The PIDs on a GPU and their memory. The clients of an MPS server have a list of their
+        own; the server itself uses nothing."""
+        running = self._call(gpu.key, "nvmlDeviceGetComputeRunningProcesses", handle) or []
+        found = {one.pid: getattr(one, "usedGpuMemory", None) for one in running}
+        if not found:
+            return {}
+        clients = self._call(gpu.key, "nvmlDeviceGetMPSComputeRunningProcesses", handle, quiet=True)
+        if not clients:
+            return found
+        used = {one.pid: getattr(one, "usedGpuMemory", None) for one in clients}
+        for pid in found.keys() - used.keys():
+            name = _text(self._call("", "nvmlSystemGetProcessName", pid, quiet=True))
+            if not name.endswith(_MPS_SERVER):
+                used[pid] = found[pid]
+        return used
 
     def _shares(self, gpu: Gpu, handle: Any) -> dict[int, float]:
         if gpu.parent is not None:
@@ -409,7 +426,10 @@ class Nvml:
         if samples:
             self._processes_sampled[gpu.key] = max(sample.timeStamp for sample in samples)
         # The buffer may hold processes of hours ago when it is read for the first time.
-        return {sample.pid: sample.smUtil / 100 for sample in samples if last and sample.pid}
+        # Some drivers give values far above 100.
+        return {
+            sample.pid: min(sample.smUtil, 100) / 100 for sample in samples if last and sample.pid
+        }
 
     # For people.
 
@@ -588,10 +608,19 @@ def _integrals(
 ) -> dict[str, float]:
     """Percent of the time between two samples, as nanoseconds."""
     return {
-        field: metrics[metric] / 100 * seconds * SECOND
+        field: min(metrics[metric] / 100, 1.0) * seconds * SECOND
         for metric, field in fields.items()
         if metric in metrics
     }
+
+
+def _sums(kinds: dict[int, str], values: dict[int, int]) -> dict[str, int]:
+    """Counters by kind; several of them may be of one kind."""
+    sums: dict[str, int] = {}
+    for field, kind in kinds.items():
+        if field in values:
+            sums[kind] = sums.get(kind, 0) + values[field]
+    return sums
 
 
 def _call_name(function: str, arguments: tuple[Any, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import TYPE_CHECKING, Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
@@ -15,7 +15,7 @@ from jobsight.agent.samplers.gpu.source import Gpu, GpuReading, GpuSource
 from jobsight.model import GPU_FIGURES, MISSING, Coverage, GpuUse
 
 if TYPE_CHECKING:
-    from jobsight.agent.samplers.gpu.meter import GpuState, JobGpu
+    from jobsight.agent.samplers.gpu.meter import GpuState, JobGpu, Totals
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ _COUNTERS: Final = tuple(
 )
 #: More than a node has; the store accepts no more.
 _MAX_GPUS: Final = 256
-#: Processes of a job whose executable is kept after they have ended.
-_MAX_NAMES: Final = 1024
+#: Processes of a job whose executable and step are kept after they have ended.
+_MAX_ENDED: Final = 1024
 #: Name in nvidia-smi -> field of :class:`GpuReading`, divisor and decimals of the printed value.
 _PRINTED: Final = {
     "power.draw": ("power", 1000, 2),
@@ -74,6 +74,32 @@ _METRICS: Final = (
 _AVERAGES: Final = ("power.draw", "utilization.gpu", "utilization.memory")
 
 
+def _row(held: JobGpu, totals: Totals | None) -> dict[str, int]:
+    """The metrics of one GPU; all of them are missing while the driver does not answer."""
+    # Imported here: a node without a GPU pays no memory for it.
+    from jobsight.agent.samplers.gpu.meter import throttled_time
+
+    row: dict[str, int] = {}
+    late = totals is None
+    utilization = None if late or held.reading.failure else held.mean_utilization()
+    if utilization is not None:
+        row["utilization"] = utilization
+    elif held.gauges["utilization"].last is not None:
+        row["utilization"] = MISSING
+    for metric, (field, factor) in _COLUMNS.items():
+        value = None if late else getattr(held.reading, field)
+        if value is not None:
+            row[metric] = value * factor
+        elif held.gauges[field].last is not None:
+            row[metric] = MISSING
+    for name in ("energy", *_COUNTERS):
+        if name in held.totals:
+            row[name] = MISSING if totals is None else round(totals[name])
+    if "known throttling" in held.totals:
+        row["throttled_time"] = MISSING if totals is None else throttled_time(totals)
+    return row
+
+
 def _names(where: str, key: str, value: object) -> tuple[str, ...]:
     return tuple(_ALIASES.get(name, name) for name in text_list(where, key, value))
 
@@ -109,8 +135,9 @@ class GpuSampler(JobSampler):
         self._started = False
         #: The GPUs that are not the job's as of the last round, in case its processes use one.
         self._before: dict[str, GpuState] = {}
-        #: The executables of the processes that were seen on a GPU.
-        self._names: dict[int, ExecutableName] = {}
+        #: The executable and the step of the processes that were seen on a GPU, by PID; those that
+        #: were not seen for longest come first.
+        self._seen: dict[int, tuple[ExecutableName, str]] = {}
 
     @property
     def gpus(self) -> dict[str, bool]:
@@ -202,17 +229,15 @@ class GpuSampler(JobSampler):
         )
 
     def _take(self, view: JobView) -> None:
-        """Add what the GPUs did since the last round, and attribute it to the executables."""
-        members = view.usage.members
+        """Add what the GPUs did since the last round, and attribute it to executables and steps."""
+        usage = view.usage
+        members = usage.members
         memory: dict[int, int] = {}
         for held in self._job_gpus.values():
             present = held.meter.process_memory
-            for pid in present.keys() & members.keys():
-                name = members[pid].name
-                if name is not None and len(self._names) < _MAX_NAMES:
-                    self._names[pid] = name
+            self._note_processes(view, present.keys())
             # The PID of a process that has ended may be that of another job's by now.
-            ended = self._names.keys() - members.keys()
+            ended = self._seen.keys() - members.keys()
             own = members.keys() | (ended - self._gpus.holders(ended))
             foreign = self._foreign(present.keys() - own)
             before = held.held_time
@@ -220,15 +245,34 @@ class GpuSampler(JobSampler):
             if held.held_time > before or not held.gauges["memory_used"].seconds:
                 held.add_gauges()
             for pid, grown in held.process_growth.items():
-                name = self._names.get(pid)
-                if name is not None:
-                    view.usage.row_for(name).gpu_time += round(grown)
+                if pid in self._seen:
+                    name, step = self._seen[pid]
+                    usage.row_for(name).gpu_time += round(grown)
+                    usage.step_gpu_time[step] += round(grown)
             held.process_growth = {}
-            for pid in present.keys() & self._names.keys():
+            for pid in present.keys() & self._seen.keys() & own:
                 memory[pid] = memory.get(pid, 0) + (present[pid] or 0)
+        by_step: dict[str, int] = {}
         for pid, size in memory.items():
-            row = view.usage.row_for(self._names[pid])
+            name, step = self._seen[pid]
+            row = usage.row_for(name)
             row.gpu_memory_peak = max(row.gpu_memory_peak, size)
+            by_step[step] = by_step.get(step, 0) + size
+        for step, size in by_step.items():
+            usage.step_gpu_memory[step] = max(usage.step_gpu_memory.get(step, 0), size)
+
+    def _note_processes(self, view: JobView, present: Set[int]) -> None:
+        """Keep executable and step of the job's processes on a GPU: their time is known later."""
+        members = view.usage.members
+        for pid in present & members.keys():
+            process = members[pid]
+            if process.name is not None:
+                self._seen.pop(pid, None)
+                self._seen[pid] = process.name, process.step
+                # It is known to be on a GPU before its time is.
+                view.usage.step_gpu_time[process.step] += 0
+        while len(self._seen) > _MAX_ENDED + len(members):
+            del self._seen[next(iter(self._seen))]
 
     def _foreign(self, pids: Collection[int]) -> list[int]:
         """The processes that are not the job's: those of other jobs, and others that are alive. One
@@ -252,23 +296,8 @@ class GpuSampler(JobSampler):
             "gpu.idle": sum(held.idle for held in self._job_gpus.values()),
         }
         for key, held in self._job_gpus.items():
-            failed = bool(held.reading.failure)
-            utilization = None if failed else held.mean_utilization()
-            if utilization is not None:
-                row[f"gpu.{key}.utilization"] = utilization
-            elif held.gauges["utilization"].last is not None:
-                row[f"gpu.{key}.utilization"] = MISSING
-            for metric, (field, factor) in _COLUMNS.items():
-                value = getattr(held.reading, field)
-                if value is not None:
-                    row[f"gpu.{key}.{metric}"] = value * factor
-                elif held.gauges[field].last is not None:
-                    row[f"gpu.{key}.{metric}"] = MISSING
-            for name in ("energy", *_COUNTERS):
-                if name in held.totals:
-                    row[f"gpu.{key}.{name}"] = round(held.totals[name])
-            if "known throttling" in held.totals:
-                row[f"gpu.{key}.throttled_time"] = held.throttled
+            totals = held.totals_at(view.row_time, self.node.freshness)
+            row |= {f"gpu.{key}.{metric}": value for metric, value in _row(held, totals).items()}
         return row
 
     def gpu_uses(self, view: JobView, *, final: bool) -> list[GpuUse]:
@@ -337,7 +366,7 @@ class GpuSampler(JobSampler):
         if self._estimated:
             reason = "the allocated GPUs are not known; those that the job's processes used"
             coverage["gpu"] = Coverage(quality="estimate", reason=reason)
-        if self._names:
+        if self._seen:
             reason = "divided among the processes that were seen at each sample"
             coverage["gpu_programs"] = Coverage(quality="estimate", reason=reason)
         return coverage

@@ -62,6 +62,9 @@ class GpuReading(msgspec.Struct):
     #: Field of :class:`jobsight.model.GpuUse` -> its growth since the last reading: a share times
     #: the nanoseconds that it stands for. Some fields are not part of every reading.
     profile: dict[str, float] | None = None
+    #: The time between the samples that ``profile`` and ``traffic`` were computed from, in
+    #: nanoseconds; None: the time since the last reading.
+    profile_span: int | None = None
     #: Field -> bytes since the last reading.
     traffic: dict[str, int] | None = None
     #: Reason -> the driver's counter of the time with reduced clocks, in nanoseconds.

@@ -513,6 +513,10 @@ def upgrade() -> None:
         sa.Column("first_seen", sa.BigInteger(), nullable=False),
         sa.Column("last_seen", sa.BigInteger(), nullable=False),
         sa.Column("ended", sa.Boolean(), nullable=False),
+        sa.Column("gpu_time", sa.BigInteger()),
+        sa.Column("gpu_memory_peak", sa.BigInteger()),
+        sa.Column("gpu_epoch", sa.BigInteger()),
+        sa.Column("gpu_epoch_time", sa.BigInteger()),
         sa.ForeignKeyConstraint(
             ["run_node_id"], ["run_nodes.id"], name=op.f("fk_steps_run_node_id_run_nodes")
         ),
