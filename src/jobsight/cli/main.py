@@ -34,6 +34,7 @@ COMMANDS = {
     "jobs": Command("jobsight.cli.jobs", "List the jobs of the store"),
     "cluster": Command("jobsight.cli.cluster", "Show nodes, partitions and the queue"),
     "software": Command("jobsight.cli.software.commands", "Report software usage, manage rules"),
+    "findings": Command("jobsight.cli.findings.commands", "Show findings, test their rules"),
     "scrape": Command("jobsight.cli.scrape", "Copy jobs and nodes from Slurm to the store"),
     "store": Command("jobsight.cli.store", "Inspect, check, prune, back up and move the store"),
     "doctor": Command("jobsight.cli.doctor", "Show what can be measured on this machine"),
