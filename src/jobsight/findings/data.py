@@ -17,10 +17,12 @@ from jobsight.model import SECOND, JobInfo, JobTotals, RunReference
 from jobsight.scheduler.records import JobDetails
 from jobsight.store.read.queries import TooLarge, summarize_nodes
 from jobsight.store.read.state import RunState, decide_state
+from jobsight.store.write.gpus import used_time
 from jobsight.text import readable_path
 
 if TYPE_CHECKING:
     from jobsight.store.read.queries import (
+        MetricSummary,
         NodesSummary,
         StoredExecutable,
         StoredGpu,
@@ -244,10 +246,18 @@ def _read_series(store: Store, data: RunData) -> None:
         sightings.setdefault(node.node, []).append(node)
     used: dict[str, set[str]] = {}
     for gpu in data.gpus:
-        if gpu.use.used is not False and gpu.use.active_time != 0:
+        if gpu.use.used is not False and used_time(gpu.use) != 0:
             used.setdefault(gpu.node, set()).add(gpu.use.key)
     keys = {gpu.use.key for gpu in data.gpus}
     metrics = [*METRICS, *(f"gpu.{key}.{name}" for key in sorted(keys) for name in GPU_METRICS)]
+    summaries = _summaries(store, data)
+    metrics += sorted(
+        {
+            summary.metric
+            for summary in summaries
+            if summary.metric.startswith("network.") and summary.metric.endswith(".received_bytes")
+        }
+    )
     timeline = Timeline(data.start, data.span, len(sightings))
     try:
         for series in store.series_by_node(data.stored.id, metrics):
@@ -257,8 +267,16 @@ def _read_series(store: Store, data: RunData) -> None:
         return
     if timeline.nodes:
         data.timeline = timeline
-    if any("cores" in node.coverage for node in data.nodes):
-        for summary in store.summaries(data.stored.id):
-            if summary.metric.startswith("cores.") and summary.metric.endswith(".time"):
-                growth = (summary.maximum - summary.minimum) / SECOND
-                data.cores_of_node.setdefault(summary.node, []).append(growth)
+    for summary in summaries:
+        if summary.metric.startswith("cores.") and summary.metric.endswith(".time"):
+            growth = (summary.maximum - summary.minimum) / SECOND
+            data.cores_of_node.setdefault(summary.node, []).append(growth)
+
+
+def _summaries(store: Store, data: RunData) -> list[MetricSummary]:
+    """The summaries of all series, if the run has those of single cores or links: their names are
+    known by nothing else, and only the growth of cores is needed."""
+    groups = {group for node in data.nodes for group in node.coverage}
+    if "cores" in groups or ("network" in groups and data.gpus):
+        return store.summaries(data.stored.id)
+    return []

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from jobsight.findings.analysis import cpu, idle, memory, programs, run
+from jobsight.findings.analysis import (
+    cpu,
+    energy,
+    gpu,
+    idle,
+    io,
+    memory,
+    pressure,
+    programs,
+    run,
+    shape,
+    steps,
+)
 from jobsight.findings.data import RunData
 from jobsight.findings.vocabulary import FigureSet, Group
 from jobsight.model import SECOND, Coverage
@@ -24,7 +36,7 @@ def compute_figures(data: RunData) -> FigureSet:
     """All figures of a run but those of the group "history"."""
     figures = FigureSet()
     _add_coverage(data, figures)
-    for theme in (run, cpu, memory, programs, idle):
+    for theme in (run, cpu, memory, pressure, io, programs, idle, steps, shape, gpu, energy):
         theme.add(data, figures)
     return figures
 

@@ -32,7 +32,7 @@ METRICS: Final = (
     *("energy.cpu", "gpu.held", "gpu.idle"),
 )
 #: The metrics of each GPU.
-GPU_METRICS: Final = ("utilization", "energy")
+GPU_METRICS: Final = ("utilization", "multiprocessor_time", "energy")
 
 #: Seconds of an interval, unless there would be fewer or more intervals than these.
 _WIDTH: Final = 10.0
@@ -100,6 +100,10 @@ class Timeline:
         """The column of a metric; None if it was not measured."""
         return self._columns.get(name)
 
+    def names(self) -> list[str]:
+        """The metrics that were measured."""
+        return list(self._columns)
+
     def known(self, name: str) -> Floats:
         """The number of nodes with values of the metric in each interval."""
         return self._known[name]
@@ -131,16 +135,14 @@ class Timeline:
             return
         times = (series.times - self.start) / SECOND
         self.nodes.append(series.node)
-        for name, values in series.columns.items():
-            mask = present(values)
-            known = values[mask].astype(np.float64)
-            if len(known):
-                self._add_column(name, Curve(times[mask], known), sightings)
+        for name in series.columns:
+            if not (name.startswith("gpu.") and name.count(".") > 1):
+                samples = _known(series, times, name)
+                if samples is not None:
+                    self._add_column(name, samples, sightings)
         self._add_gpus(series, times, gpus)
 
     def _add_column(self, name: str, samples: Curve, sightings: Collection[StoredNode]) -> None:
-        if name.startswith("gpu.") and name.count(".") > 1:
-            return
         metric = find_metric(name)
         if metric is None:
             return
@@ -186,30 +188,54 @@ class Timeline:
         )
 
     def _add_gpus(self, series: StoredSeries, times: Floats, used: Collection[str]) -> None:
-        for name, values in series.columns.items():
-            key = name.removeprefix("gpu.").removesuffix(".utilization")
-            if name != f"gpu.{key}.utilization":
+        keys = {
+            name[len("gpu.") : name.rindex(".")]
+            for name in series.columns
+            if name.startswith("gpu.") and name.count(".") > 1
+        }
+        for key in sorted(keys):
+            activity = self._activity_of(series, times, key)
+            if activity is None:
                 continue
-            mask = present(values)
-            if not mask.any():
-                continue
-            samples = Curve(times[mask], values[mask] / 100.0)
-            utilization, share = self._resample_mean(_integral(samples))
-            known = share > 0
+            share, known = activity
             sums = self.gpus
-            sums.active += known & (utilization > 0)
+            sums.active += known & (share > 0)
             sums.all_known += known
             if key in used:
-                sums.total += utilization
+                sums.total += share
                 sums.known += known
-                np.maximum(sums.highest, utilization, out=sums.highest)
-            energy = series.columns.get(f"gpu.{key}.energy")
-            mask = present(energy) if energy is not None else np.zeros(0, np.bool_)
-            if energy is not None and mask.any():
-                curve = _counter(Curve(times[mask], energy[mask].astype(np.float64)))
-                watts, _ = self._resample(curve)
-                idle = float(np.sum(watts[known & (utilization == 0)])) * self.width / 1e6
+                np.maximum(sums.highest, share, out=sums.highest)
+            energy = _known(series, times, f"gpu.{key}.energy")
+            if energy is not None:
+                microwatts, _ = self._resample(_counter(energy))
+                idle = float(np.sum(microwatts[known & (share == 0)])) * self.width / 1e6
                 sums.idle_energy = (sums.idle_energy or 0.0) + idle
+
+    def _activity_of(
+        self, series: StoredSeries, times: Floats, key: str
+    ) -> tuple[Floats, npt.NDArray[np.bool_]] | None:
+        """The utilization of a GPU, 0 to 1, and where it is known. Of an instance of a GPU only the
+        multiprocessors may be known."""
+        utilization = _known(series, times, f"gpu.{key}.utilization")
+        if utilization is not None:
+            samples = Curve(utilization.times, utilization.values / 100.0)
+            activity, share = self._resample_mean(_integral(samples))
+        else:
+            busy = _known(series, times, f"gpu.{key}.multiprocessor_time")
+            if busy is None:
+                return None
+            activity, share = self._resample_mean(_counter(busy))
+            activity /= SECOND
+        return np.clip(activity, 0.0, 1.0), share > 0
+
+
+def _known(series: StoredSeries, times: Floats, name: str) -> Curve | None:
+    """The samples of a metric that are not missing; None if there is none."""
+    values = series.columns.get(name)
+    if values is None:
+        return None
+    mask = present(values)
+    return Curve(times[mask], values[mask].astype(np.float64)) if mask.any() else None
 
 
 def _counter(samples: Curve) -> Curve:

@@ -143,6 +143,7 @@ _TABLE: Final = (
     Figure("start.program", "text", "executables", "Program with the most CPU time meanwhile"),
     # Steps.
     Figure("steps.count", "count", "scheduler", "Steps of the batch script"),
+    Figure("steps.alike", "share", "scheduler", "Steps that have the most frequent name"),
     Figure("steps.cores_peak", "count", "cpu", "Most CPUs busy by steps at a time"),
     Figure("steps.sequential", "flag", "scheduler", "The steps ran one after the other"),
     Figure("steps.idle", "core time", "cpu", "CPU time left idle while the steps ran"),
@@ -171,6 +172,7 @@ _TABLE: Final = (
     Figure("gpu.throttled_share", "share", "gpu", "Time with reduced clocks"),
     Figure("gpu.throttle_reason", "text", "gpu", "Main reason of reduced clocks"),
     Figure("gpu.faults", "count", "gpu", "Uncorrected ECC and Xid errors"),
+    Figure("gpu.fault_kinds", "texts", "gpu", "Kinds and codes of these errors"),
     Figure("gpu.model", "text", "gpu", "Model of the GPUs"),
     Figure("gpu.cores_per_gpu", "count", "scheduler", "Allocated CPUs by GPU"),
     Figure("gpu.node_cores_per_gpu", "count", "scheduler", "CPUs of a node by its GPUs"),
@@ -180,6 +182,7 @@ _TABLE: Final = (
     Figure("gpu.waiting", "gpu time", "gpu", "Idle GPU time between first and last use"),
     Figure("gpu.wait_cause", "text", "gpu", "Main cause of it: serial host code, data loading ..."),
     Figure("gpu.wait_share", "share", "gpu", "Share of the idle time with that cause"),
+    Figure("gpu.wait_causes", "texts", "gpu", "All causes with their shares, the main one first"),
     Figure("gpu.wait_program", "text", "gpu", "Program that used the CPUs meanwhile"),
     # The nodes and the shape.
     Figure("node.cores", "count", "scheduler", "CPUs of the smallest node of the run"),

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jobsight.findings.data import RunData
-from jobsight.findings.timeline import CPU, Timeline
+from jobsight.findings.timeline import CPU, Floats
 
 #: A run works while it uses this share of its CPUs, or half a CPU if that is less: a program on one
 #: of 64 CPUs works.
@@ -24,10 +24,15 @@ def working_cores(cores: int | None) -> float:
     return min(WORKING_SHARE * cores, WORKING_CORES) if cores else WORKING_SHARE
 
 
-def gpus_active(timeline: Timeline) -> npt.NDArray[np.float64] | None:
+def gpus_active(data: RunData) -> Floats | None:
     """The GPUs that were active in each interval; None if that was not measured."""
+    timeline = data.timeline
+    if timeline is None or not data.gpus:
+        return None
     held, idle = timeline.get("gpu.held"), timeline.get("gpu.idle")
-    if held is not None and idle is not None:
+    # An instance of a GPU without utilization is never counted as idle.
+    measured = all(gpu.use.active_time is not None for gpu in data.gpus)
+    if held is not None and idle is not None and measured:
         return np.maximum(held - idle, 0.0)
     return timeline.gpus.active if timeline.gpus.all_known.any() else None
 
@@ -39,7 +44,7 @@ def working(data: RunData) -> npt.NDArray[np.bool_] | None:
     if timeline is None or cpu is None:
         return None
     result: npt.NDArray[np.bool_] = cpu > working_cores(data.cores)
-    active = gpus_active(timeline)
+    active = gpus_active(data)
     return result if active is None else result | (active > 0)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 #: Reasons that several themes give.
 NO_CORES: Final = "the number of allocated CPUs is not known"
 NO_TIME: Final = "how long the run lasted is not known"
+NO_TIMES: Final = "it is not known when the programs ran"
 NO_NODE_RECORDS: Final = "the scheduler's records of the nodes are not known"
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from jobsight.findings.analysis.activity import working_cores
-from jobsight.findings.analysis.arithmetic import NO_CORES, ratio
+from jobsight.findings.analysis.arithmetic import NO_CORES, NO_TIMES, ratio
 from jobsight.findings.data import Program, RunData
 from jobsight.findings.program_names import is_sleep, is_waiting
 from jobsight.findings.timeline import CPU, Curve
@@ -99,7 +99,7 @@ def _add_top(data: RunData, figures: FigureSet) -> None:
     figures.set("programs.top", top.shown)
     figures.set("programs.top_share", ratio(top.cpu, used))
     cores = top.mean_cores(data.cores)
-    figures.set("programs.top_cores", cores, "it is not known when it ran")
+    figures.set("programs.top_cores", cores, NO_TIMES)
 
 
 class _Waste(NamedTuple):
@@ -129,8 +129,11 @@ def _add_wasteful(data: RunData, figures: FigureSet, curve: Curve) -> None:
             found.append(_Waste(idle, program, span))
     worst = max(found, key=lambda waste: waste.idle, default=None)
     if worst is None:
+        timed = any(program.span is not None for program in data.programs[:_MAX_PROGRAMS])
         for name in names:
-            figures.set(f"programs.{name}", None, "no single program left CPUs idle")
+            figures.set(
+                f"programs.{name}", None, "no single program left CPUs idle" if timed else NO_TIMES
+            )
         return
     figures.set("programs.wasteful", worst.program.shown)
     figures.set("programs.wasteful_cores", worst.program.mean_cores(data.cores))
@@ -145,7 +148,7 @@ def _add_serial(data: RunData, figures: FigureSet, curve: Curve) -> None:
         figures.set("programs.serial_share", None, "no program used CPU time")
         return
     if all(program.span is None for program in programs):
-        figures.set("programs.serial_share", None, "it is not known when the programs ran")
+        figures.set("programs.serial_share", None, NO_TIMES)
         return
     serial = sum(program.cpu for program in programs if _is_serial(program, programs, curve))
     figures.set("programs.serial_share", serial / used)
@@ -233,7 +236,7 @@ def _add_sleep(data: RunData, figures: FigureSet) -> None:
     idle = cpu <= working_cores(data.cores)
     centres = (timeline.edges[1:] + timeline.edges[:-1]) / 2
     asleep = np.zeros(len(cpu), np.bool_)
-    for program in data.programs[:]:
+    for program in data.programs:
         if is_sleep(program.path) and program.first is not None and program.last is not None:
             asleep |= (centres >= program.first) & (centres <= program.last)
     figures.set("programs.sleep_share", float((asleep & idle).mean()))
@@ -250,7 +253,7 @@ def _add_last(data: RunData, figures: FigureSet) -> None:
         ),
         default=None,
     )
-    figures.set("programs.last", last.shown if last else None, "it is not known when they ran")
+    figures.set("programs.last", last.shown if last else None, NO_TIMES)
 
 
 def _add_start(data: RunData, figures: FigureSet, curve: Curve) -> None:
@@ -266,8 +269,11 @@ def _add_start(data: RunData, figures: FigureSet, curve: Curve) -> None:
         moments.append((min(max(reached, program.first), program.last), program))
     names = ("duration", "share", "core_time", "program")
     if not moments:
+        reason = "no program used 5 s of CPU time"
+        if data.programs[0].cpu >= _STARTED:
+            reason = NO_TIMES
         for name in names:
-            figures.set(f"start.{name}", None, "no program used 5 s of CPU time")
+            figures.set(f"start.{name}", None, reason)
         return
     moment, started = min(moments, key=lambda found: found[0])
     figures.set("start.duration", moment)
