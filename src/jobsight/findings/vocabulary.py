@@ -8,13 +8,16 @@ rule that needs it is withheld, never decided by a zero.
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from jobsight.findings.units import Unit, Value
 
 #: The groups of figures. The first five have a coverage; "scheduler" is what Slurm recorded,
 #: "history" what earlier runs of the same work did.
 Group: TypeAlias = Literal["cpu", "memory", "io", "executables", "gpu", "scheduler", "history"]
+
+
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 
 class Figure(NamedTuple):
@@ -241,6 +244,11 @@ _TABLE: Final = (
 FIGURES: Final[dict[str, Figure]] = {figure.name: figure for figure in _TABLE}
 
 
+#: Characters of a text and texts of a list; a submit line may have 16 KiB.
+MAX_TEXT: Final = 1000
+MAX_TEXTS: Final = 100
+
+
 class FigureSet:
     """The figures of one run: known values, and why the others are not known."""
 
@@ -259,12 +267,16 @@ class FigureSet:
         assert name in FIGURES, name
         if value is None:
             if reason:
-                self.unknown[name] = reason
+                self.unknown[name] = reason[:MAX_TEXT]
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             if math.isfinite(value):
                 self.values[name] = float(value)
             else:
                 self.unknown[name] = "its value is not finite"
+        elif isinstance(value, str):
+            self.values[name] = value[:MAX_TEXT]
+        elif isinstance(value, list):
+            self.values[name] = [text[:MAX_TEXT] for text in value[:MAX_TEXTS]]
         else:
             self.values[name] = value
 
