@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from jobsight.findings.surroundings import NodeShape, Surroundings
 from jobsight.findings.timeline import GPU_METRICS, METRICS, Timeline
 from jobsight.model import SECOND, JobInfo, JobTotals, RunReference
+from jobsight.scheduler.fields import count_gpus
 from jobsight.scheduler.records import JobDetails
 from jobsight.store.read.queries import TooLarge, summarize_nodes
 from jobsight.store.read.state import RunState, decide_state
@@ -147,7 +148,8 @@ class RunData:
 
     @property
     def gpu_count(self) -> int:
-        return len(self.gpus) or self.info.gpus or 0
+        """The number of GPUs: that the nodes report, else of the allocation in any of its forms."""
+        return len(self.gpus) or self.info.gpus or count_gpus(self.info.tres or {}) or 0
 
     def at(self, moment: float) -> float:
         """A time of the run as seconds since 1970."""

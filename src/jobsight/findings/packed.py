@@ -33,7 +33,7 @@ _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
 _decode: Final = msgspec.msgpack.Decoder(_Form).decode
 
 
-def pack_figures(figures: FigureSet) -> bytes:
+def encode_figures(figures: FigureSet) -> bytes:
     """The stored form of figures; equal figures have equal forms."""
     unknown: dict[str, list[str]] = {}
     for name, reason in figures.unknown.items():
@@ -42,14 +42,14 @@ def pack_figures(figures: FigureSet) -> bytes:
         _VERSION,
         {name: _short(value) for name, value in figures.values.items()},
         unknown,
-        dict(figures.coverage),
+        {str(group): share for group, share in figures.coverage.items()},
     )
     return zstandard.ZstdCompressor(level=3, write_content_size=True).compress(
         _encoder.encode(form)
     )
 
 
-def unpack_figures(data: bytes) -> FigureSet:
+def decode_figures(data: bytes) -> FigureSet:
     """Figures from their stored form; raises :class:`StoreError` if it cannot be read."""
     try:
         text = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_SIZE)
