@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     )
     from jobsight.store.store import Store
 
-#: A live process is reported at least this often; see jobsight.agent.processes.process.
-_ALIVE: Final = 630.0
+#: Seconds between two reports of a program that is alive and waits, and some for their way; see
+#: jobsight.agent.processes.process.
+_ALIVE: Final = 330.0
 
 
 class Program:
