@@ -67,5 +67,5 @@ def is_server(path: bytes) -> bool:
 
 
 def is_interactive_command(submit_line: str) -> bool:
-    """Whether the command that submitted the job asked for a terminal."""
+    """Whether the command that submitted the job requested a terminal."""
     return _INTERACTIVE_COMMAND.match(submit_line) is not None

@@ -21,6 +21,9 @@ from jobsight.findings.vocabulary import FigureSet
 
 #: Programs whose intervals are compared with the CPU time of the run, the most CPU time first.
 _MAX_PROGRAMS: Final = 200
+#: Those that may be serial, and others that run at the same time as one of them.
+_MAX_COMPARED: Final = 50
+_MAX_OTHERS: Final = 16
 #: A program is responsible for an interval if it used this share of the CPU time in it.
 _DOMINANT: Final = 0.5
 #: Mean CPUs of a program on one core: readings of its time and CPU time are not of one moment.
@@ -142,7 +145,7 @@ def _add_wasteful(data: RunData, figures: FigureSet, curve: Curve) -> None:
 
 
 def _add_serial(data: RunData, figures: FigureSet, curve: Curve) -> None:
-    programs = data.programs[:_MAX_PROGRAMS]
+    programs = data.programs[:_MAX_COMPARED]
     used = sum(program.cpu for program in data.programs)
     if used <= 0:
         figures.set("programs.serial_share", None, "no program used CPU time")
@@ -161,7 +164,7 @@ def _is_serial(program: Program, programs: Sequence[Program], curve: Curve) -> b
     if mean is None or mean > _SERIAL or program.first is None or program.last is None:
         return False
     others = 0.0
-    for other in programs[:20]:
+    for other in programs[:_MAX_OTHERS]:
         if other is not program and other.first is not None and other.last is not None:
             shared = min(other.last, program.last) - max(other.first, program.first)
             if shared > 0.5 * (program.last - program.first):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jobsight.model import JobInfo
-from jobsight.store.read.queries import NodesSummary
+
+if TYPE_CHECKING:
+    from jobsight.store.read.queries import NodesSummary
 
 
 def requested_memory(info: JobInfo, on_nodes: NodesSummary) -> int | None:
