@@ -66,7 +66,8 @@ def test_findings_and_figures_are_listed(generate: ModuleType) -> None:
     assert generate.findings() in text, "findings.md is old; type: make docs"
     assert generate.figures() in text, "findings.md is old; type: make docs"
     # Every finding that the comparison with other tools names exists.
-    named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text.partition("## Advice of other tools")[2]))
+    table = text.partition("## Advice of other tools")[2]
+    named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table))
     assert named <= {rule.name for rule in generate.shipped_rules()}
 
 
