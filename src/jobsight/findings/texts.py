@@ -189,7 +189,5 @@ def _placeholder(
     unit = units[name]
     known = cast("Format", match["form"])
     if known == "slurm" and unit in NUMERIC and unit not in _SLURM_UNITS:
-        raise TemplateError(
-            f"{{{name}:slurm}} is a {unit}; expected a size, a duration or a count"
-        )
+        raise TemplateError(f"{{{name}:slurm}} is a {unit}; expected a size, a duration or a count")
     return name, unit, known, 1 + int(match["margin"] or 0) / 100
