@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
@@ -36,10 +36,12 @@ INK, MUTED, LINE, GRID = "#191d21", "#56606a", "#bbbbbb", "#e6e6e6"
 ACCENT, SECOND, BAD = "#0a6a84", "#b0590f", "#b3261e"
 #: Rows of a heat map; more nodes share a row.
 MAX_ROWS: Final = 128
+#: Seconds: matplotlib counts days.
+_DAY: Final = 86400.0
 #: Columns of a heat map.
 MAX_COLUMNS: Final = 400
 
-_STYLE: Final[dict[str, Any]] = {
+_STYLE: Final[Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8,
@@ -121,10 +123,10 @@ def draw_all(
         limit = (limits or {}).get(name)
         plots.append(Plot(name, _TITLES[name], draw_chart(name, rows, limit, marks, format)))
     for name in ("cpu", "memory", "gpu"):
-        rows = [row for part in rows_of(series, name).values() for row in part]
-        if len(rows) > 1:
+        each = [row for part in rows_of(series, name).values() for row in part]
+        if len(each) > 1:
             title = f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}"
-            plots.append(Plot(f"{name}-map", title, draw_heat_map(name, rows, format)))
+            plots.append(Plot(f"{name}-map", title, draw_heat_map(name, each, format)))
     return plots
 
 
@@ -169,9 +171,7 @@ def draw_chart(
         if limit:
             axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
         for since, until in marks:
-            axes.axvspan(
-                date2num(_date(since)), date2num(_date(until)), color=BAD, alpha=0.08, linewidth=0
-            )
+            axes.axvspan(since / _DAY, until / _DAY, color=BAD, alpha=0.08, linewidth=0)
         if len(rows) > 1:
             axes.legend(frameon=False, loc="upper right", fontsize=7, labelcolor=INK, ncols=3)
         axes.set_ylim(bottom=0)
@@ -300,9 +300,10 @@ def _finish(axes: Axes, name: str, title: str) -> None:
 
 
 def _locate(axes: Axes) -> None:
-    locator = AutoDateLocator(tz=UTC, maxticks=8)
+    locator = AutoDateLocator(tz=UTC, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))
+    formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)
 
 
 def _value(chart: str, value: float) -> str:
@@ -315,20 +316,16 @@ def _value(chart: str, value: float) -> str:
     return f"{value:g}"
 
 
-def _date(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
 def _dates(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Seconds since 1970 as matplotlib's days."""
-    return seconds / 86400.0
+    return seconds / _DAY
 
 
 def _render(figure: Figure, format: Format) -> bytes:
     file = io.BytesIO()
-    if format == "svg":
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": "jobsight"})
-    else:
-        figure.set_dpi(150)
-        FigureCanvasAgg(figure).print_png(file, metadata={"Software": "jobsight"})
+    metadata = (
+        {"Date": None, "Creator": "jobsight"} if format == "svg" else {"Software": "jobsight"}
+    )
+    canvas = FigureCanvasSVG(figure) if format == "svg" else FigureCanvasAgg(figure)
+    canvas.print_figure(file, format=format, dpi=150, metadata=metadata)
     return file.getvalue()
