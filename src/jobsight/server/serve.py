@@ -219,6 +219,10 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))
+        if settings.mail.interval:
+            from jobsight.mail.worker import mailing
+
+            stack.enter_context(mailing(store, settings.mail))
         tokens = TokenCache(store)
         stack.callback(tokens.write_uses)
         app = create_app(
