@@ -31,7 +31,7 @@ def write_files(
     html: str | None,
     plots: str | None,
 ) -> None:
-    """Write the files that were asked for and say where they are."""
+    """Write the requested files and print their paths."""
     # A pending job has no series.
     series = read_series() if (pdf or plots) and not report.pending else None
     samples = None
