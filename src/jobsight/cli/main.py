@@ -39,6 +39,7 @@ COMMANDS = {
     "store": Command("jobsight.cli.store", "Inspect, check, prune, back up and move the store"),
     "doctor": Command("jobsight.cli.doctor", "Show what can be measured on this machine"),
     "token": Command("jobsight.cli.token", "Create and revoke the tokens of agents"),
+    "mail": Command("jobsight.cli.mail", "Queue a mail about a job, as Slurm's MailProg"),
     "archive": Command("jobsight.cli.archive", "Write finished runs to Parquet files, and restore"),
     "import": Command("jobsight.cli.import_", "Import SAMS databases (idempotent)"),
 }

@@ -27,18 +27,38 @@ from jobsight.transport.running_server import RunningServer, read_running_server
 from jobsight.util.outer import encode_json, from_outer
 
 if TYPE_CHECKING:
+    from jobsight.reports.series import SeriesReply
     from jobsight.store.read.queries import StoredRun
     from jobsight.store.store import Store
 
 
 def report(
-    *, run: str | None, json: bool, all_rows: bool, store: str | None, config: str | None
+    *,
+    run: str | None,
+    json: bool,
+    all_rows: bool,
+    pdf: str | None,
+    html: str | None,
+    plots: str | None,
+    store: str | None,
+    config: str | None,
 ) -> None:
     """Report what a job requested and used, by executable, with the coverage of each figure."""
     settings = load_settings(config)
     location = store or settings.store.location
     wanted = run or job_of_this_shell()
     built = find_report(location, wanted, settings)
+    if pdf or html or plots:
+        from jobsight.cli.report_files import write_files
+
+        write_files(
+            built,
+            lambda: find_series(location, built.run, settings),
+            pdf=pdf,
+            html=html,
+            plots=plots,
+        )
+        return
     if json:
         sys.stdout.write(msgspec.json.format(encode_json(built)).decode() + "\n")
         return
@@ -64,18 +84,8 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
     if _readable(location):
         from jobsight.reports import pending
         from jobsight.reports.build import build_report
-        from jobsight.store.store import Store
 
-        opened = Store.open(location)
-        if settings is not None and settings.archive.location:
-            # pyarrow and numpy take longer than the whole report.
-            from jobsight.archive.reader import attach
-
-            attach(opened, settings.archive)
-        if settings is not None and settings.server.series == "promql":
-            from jobsight.server.promql import attach_promql
-
-            attach_promql(opened, settings.server)
+        opened = _open(location, settings)
         try:
             if reference is not None:
                 return pending.find_report(opened, reference)
@@ -86,6 +96,47 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
     if fetched is None:
         raise _no_store(location)
     return fetched
+
+
+def find_series(location: str, run: str, settings: Settings) -> SeriesReply:
+    """The time series that plots need, from the store or from the server that may read it."""
+    from jobsight.cli.report_files import POINTS
+    from jobsight.reports.plots import metrics_to_read
+    from jobsight.reports.series import SeriesReply, reply
+
+    if not _readable(location):
+        record = read_running_server(paths.server_file(location))
+        if record is None:
+            raise _no_store(location)
+        token = read_token(Path(record.token_file), own=True)
+        path = f"/api/v1/jobs/{quote(run)}/series?points={POINTS}"
+        return _get(record, path, token, SeriesReply)
+    opened = _open(location, settings)
+    try:
+        stored = opened.find(_reference(run))
+        names = {summary.metric for summary in opened.summaries(stored.id)}
+        wanted = metrics_to_read(sorted(names))
+        series = opened.series(stored.id, metrics=wanted) if wanted else []
+        return reply(run, series, [], POINTS)
+    finally:
+        opened.close()
+
+
+def _open(location: str, settings: Settings | None) -> Store:
+    """The store, with the archive and the external series of the settings."""
+    from jobsight.store.store import Store
+
+    opened = Store.open(location)
+    if settings is not None and settings.archive.location:
+        # pyarrow and numpy take longer than the whole report.
+        from jobsight.archive.reader import attach
+
+        attach(opened, settings.archive)
+    if settings is not None and settings.server.series == "promql":
+        from jobsight.server.promql import attach_promql
+
+        attach_promql(opened, settings.server)
+    return opened
 
 
 def user_name() -> str:
@@ -143,6 +194,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--all", dest="all_rows", action="store_true", help="Show all executables and nodes"
     )
+    parser.add_argument("--pdf", metavar="FILE", help="Write the report as PDF, with charts")
+    parser.add_argument("--html", metavar="FILE", help="Write the report as one HTML page")
+    parser.add_argument("--plots", metavar="DIRECTORY", help="Write the charts as SVG and PNG")
     add_store_options(parser)
     return parser.run(report, arguments)
 

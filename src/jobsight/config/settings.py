@@ -445,6 +445,39 @@ class FindingsSettings(msgspec.Struct, kw_only=True):
     prices: dict[str, PriceSettings] = msgspec.field(default_factory=dict)
 
 
+class MailSettings(msgspec.Struct, kw_only=True):
+    """Mails about jobs: Slurm's MailProg, and what the server sends."""
+
+    #: Directory in which `jobsight mail` leaves requests; the server sends them.
+    queue: str = "/var/spool/jobsight/mail"
+    #: Seconds between two rounds in `jobsight serve`; 0 sends nothing.
+    interval: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 0.0
+    #: Host of the mail server.
+    host: str = "127.0.0.1"
+    #: Port of the mail server.
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 25
+    #: How the connection is encrypted.
+    tls: Literal["none", "starttls", "tls"] = "none"
+    #: File with the certificates of accepted authorities; the system's by default.
+    certificates: str | None = None
+    #: User for the mail server.
+    user: str | None = None
+    #: File with the password for the mail server.
+    password_file: str | None = None
+    #: Seconds for each answer of the mail server.
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=600)] = 30.0
+    #: Address of the sender.
+    sender: str = "jobsight@localhost"
+    #: Domain of a recipient that is a user name; without it the name alone is used.
+    domain: str | None = None
+    #: Address of the pages, for links.
+    url: str | None = None
+    #: Seconds to wait for the last figures of an ended run.
+    wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 120.0
+    #: Seconds in which mails about the tasks of one array are joined to one.
+    array_wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
+
+
 class Settings(msgspec.Struct, kw_only=True):
     """All settings."""
 
@@ -462,6 +495,7 @@ class Settings(msgspec.Struct, kw_only=True):
     findings: FindingsSettings = msgspec.field(default_factory=FindingsSettings)
     export: ExportSettings = msgspec.field(default_factory=ExportSettings)
     archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)
+    mail: MailSettings = msgspec.field(default_factory=MailSettings)
 
     def scrapes(self) -> bool:
         """Whether the server scrapes a scheduler or feeds a sink."""

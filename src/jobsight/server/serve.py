@@ -231,6 +231,10 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))
+        if settings.mail.interval:
+            from jobsight.mail.worker import mailing
+
+            stack.enter_context(mailing(store, settings.mail))
         limits = fit_descriptors(connection_limits(settings.server))
         listener.table = ConnectionTable(limits, settings.server.trusted_proxies)
         stack.enter_context(limited_log())

@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from jobsight.config.settings import RetentionSettings
 from jobsight.model import SECOND
-from jobsight.server.api import series as pages
+from jobsight.reports import series as pages
 from jobsight.store.maintenance import retention
 from jobsight.store.maintenance.retention import (
     DOWNSAMPLED,

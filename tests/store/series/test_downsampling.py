@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobsight.metrics import METRICS
 from jobsight.model import MISSING, SECOND
-from jobsight.server.api import series as pages
+from jobsight.reports import series as pages
 from jobsight.store.read.queries import StoredSeries
 from jobsight.store.series import codec
 from jobsight.store.series.blocks import (

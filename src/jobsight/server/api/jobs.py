@@ -19,10 +19,10 @@ from starlette.responses import Response
 
 from jobsight.metrics import METRICS
 from jobsight.model import RunReference
+from jobsight.reports import series as time_series
 from jobsight.reports.build import JobRow
 from jobsight.reports.pending import CURSOR_PATTERN, MAX_OFFSET, Cursor, find_report, list_page
 from jobsight.reports.report import STATES, JobReport, parse_state
-from jobsight.server.api import series as time_series
 from jobsight.server.auth import RETRY_AFTER
 from jobsight.server.errors import ErrorReply
 from jobsight.server.receiver import Receipt

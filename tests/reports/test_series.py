@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobsight.metrics import METRICS
 from jobsight.model import MISSING, SECOND
-from jobsight.server.api import series as curves
+from jobsight.reports import series as curves
 
 CPU = METRICS["cpu.time"]
 READ = METRICS["io.read_bytes"]

@@ -1,0 +1,51 @@
+"""``jobsight mail``: Slurm's MailProg. It leaves the mail in a queue and returns at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobsight.cli.arguments import CommandParser, add_config_option
+from jobsight.config.load import load_settings
+from jobsight.errors import JobsightError
+from jobsight.mail.queue import MailQueue
+from jobsight.mail.request import is_address, slurm_request
+
+
+def mail(
+    *, subject: str | None, to: str | None, list_queue: bool, queue: str | None, config: str | None
+) -> None:
+    """Queue a mail about a job, as Slurm's MailProg; `jobsight serve` sends it with the report."""
+    directory = queue or load_settings(config).mail.queue
+    waiting = MailQueue(Path(directory).expanduser())
+    if list_queue:
+        _print_queue(waiting)
+        return
+    if subject is None or to is None:
+        wrong = JobsightError("expected -s SUBJECT and a recipient, as Slurm's MailProg gets them")
+        wrong.exit_code = 2
+        raise wrong
+    if not is_address(to):
+        raise JobsightError(f"{to[:80]!r} is not a user name or an address; the mail is not queued")
+    waiting.put(slurm_request(to, subject, os.environ, time.time_ns()))
+
+
+def _print_queue(queue: MailQueue) -> None:
+    for name, request in queue.requests():
+        print(f"{name}  waits   {request.to}  {request.subject}")
+    for name, reason in queue.failures():
+        print(f"{name}  failed  {reason.strip()}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = CommandParser("mail", mail.__doc__)
+    parser.add_argument("-s", dest="subject", metavar="SUBJECT", help="Subject, as Slurm writes it")
+    parser.add_argument("to", nargs="?", metavar="TO", help="User name or address")
+    parser.add_argument("--queue", metavar="DIRECTORY", help="Directory of the queue")
+    parser.add_argument(
+        "--list", dest="list_queue", action="store_true", help="List what waits and what failed"
+    )
+    add_config_option(parser)
+    return parser.run(mail, arguments)

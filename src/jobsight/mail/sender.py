@@ -1,0 +1,124 @@
+"""Sends messages by SMTP, with TLS and authentication."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from email.message import EmailMessage
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from jobsight.config.settings import MailSettings
+from jobsight.errors import JobsightError
+from jobsight.text import readable_text
+
+#: Messages in one session: some servers limit them.
+MAX_MESSAGES: Final = 50
+
+
+class MailUnavailable(JobsightError):
+    """The mail server cannot be reached or refuses for now; the message is tried again."""
+
+
+class MailRejected(JobsightError):
+    """The mail server refuses this message for good."""
+
+
+class Sender:
+    """One session with the mail server, opened at the first message."""
+
+    def __init__(self, settings: MailSettings) -> None:
+        self._settings = settings
+        self._session: smtplib.SMTP | None = None
+        self._sent = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(self, message: EmailMessage, to: str) -> None:
+        """Send a message, or raise :class:`MailUnavailable` or :class:`MailRejected`."""
+        try:
+            session = self._open()
+            session.send_message(message, self._settings.sender, [to])
+        except smtplib.SMTPRecipientsRefused as error:
+            code, reason = next(iter(error.recipients.values()))
+            self._reset()
+            raise self._refused(code, reason) from None
+        except smtplib.SMTPAuthenticationError as error:
+            self.close()
+            raise MailUnavailable(
+                f"{self._where()} does not accept the user or the password: {_text(error.smtp_error)}"
+            ) from None
+        except smtplib.SMTPResponseException as error:
+            self._reset()
+            raise self._refused(error.smtp_code, error.smtp_error) from None
+        except (smtplib.SMTPException, OSError, ssl.SSLError) as error:
+            self.close()
+            raise MailUnavailable(f"{self._where()}: {_text(str(error))}") from None
+        self._sent += 1
+
+    def close(self) -> None:
+        session, self._session, self._sent = self._session, None, 0
+        if session is not None:
+            try:
+                session.quit()
+            except (smtplib.SMTPException, OSError):
+                session.close()
+
+    def _open(self) -> smtplib.SMTP:
+        if self._sent >= MAX_MESSAGES:
+            self.close()
+        if self._session is not None:
+            return self._session
+        settings = self._settings
+        context = ssl.create_default_context(cafile=settings.certificates or None)
+        if settings.tls == "tls":
+            session: smtplib.SMTP = smtplib.SMTP_SSL(
+                settings.host, settings.port, timeout=settings.timeout, context=context
+            )
+        else:
+            session = smtplib.SMTP(settings.host, settings.port, timeout=settings.timeout)
+        self._session = session
+        if settings.tls == "starttls":
+            session.starttls(context=context)
+        if settings.user:
+            session.login(settings.user, _password(settings.password_file))
+        return session
+
+    def _reset(self) -> None:
+        """Make the session usable for the next message; one that is broken is closed."""
+        try:
+            if self._session is not None:
+                self._session.rset()
+        except (smtplib.SMTPException, OSError):
+            self.close()
+
+    def _refused(self, code: int, reason: bytes | str) -> JobsightError:
+        text = f"{self._where()} answered {code} {_text(reason)}"
+        return MailRejected(text) if 500 <= code < 600 else MailUnavailable(text)
+
+    def _where(self) -> str:
+        return f"the mail server {self._settings.host}:{self._settings.port}"
+
+
+def _password(file: str | None) -> str:
+    if not file:
+        return ""
+    try:
+        return Path(file).expanduser().read_text().strip()
+    except OSError as error:
+        raise MailUnavailable(f"mail.password_file {file}: {error.strerror}") from None
+
+
+def _text(reason: bytes | str) -> str:
+    text = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+    return " ".join(readable_text(text).split())[:300]

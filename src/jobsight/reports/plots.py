@@ -1,0 +1,331 @@
+"""Plots of a run as SVG or PNG: one chart per resource, and a heat map of nodes by time.
+
+Colours are those of the pages; the heat map uses cividis, which people with colour-blindness see
+alike. Names of nodes and GPUs are text that others chose: mathematical markup is off. matplotlib is
+imported here only, by the commands that draw.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+from jobsight.metrics import METRICS, find_metric
+from jobsight.reports.document import shown
+from jobsight.reports.series import SeriesReply
+from jobsight.util.units import format_byte_rate, format_bytes, format_share
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Format = Literal["svg", "png"]
+
+#: The style sheet's colours on paper.
+INK, MUTED, LINE, GRID = "#191d21", "#56606a", "#bbbbbb", "#e6e6e6"
+ACCENT, SECOND, BAD = "#0a6a84", "#b0590f", "#b3261e"
+#: Rows of a heat map; more nodes share a row.
+MAX_ROWS: Final = 128
+#: Seconds: matplotlib counts days.
+_DAY: Final = 86400.0
+#: Columns of a heat map.
+MAX_COLUMNS: Final = 400
+
+_STYLE: Final[Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8,
+    "text.parse_math": False,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    # The same picture for the same data.
+    "svg.hashsalt": "jobsight",
+}
+
+#: The metrics that a report draws, in this order, each with the metrics of the same chart.
+CHARTS: Final[dict[str, tuple[str, ...]]] = {
+    "cpu": ("cpu.time",),
+    "memory": ("memory.used",),
+    "gpu": ("gpu.*.multiprocessor_time", "gpu.*.utilization"),
+    "gpu-memory": ("gpu.*.memory_used",),
+    "storage": ("io.read_bytes", "io.written_bytes"),
+    "waiting": ("pressure.cpu", "pressure.io", "pressure.memory"),
+}
+_TITLES: Final = {
+    "cpu": "CPUs busy",
+    "memory": "Memory used",
+    "gpu": "GPUs busy",
+    "gpu-memory": "GPU memory",
+    "storage": "Storage, bytes per second",
+    "waiting": "Time spent waiting",
+}
+
+
+class Row(NamedTuple):
+    """One row of values over time: a node, or a GPU of a node."""
+
+    name: str
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+class Plot(NamedTuple):
+    """A drawn plot."""
+
+    name: str
+    title: str
+    data: bytes
+
+
+def metrics_to_read(names: Sequence[str]) -> list[str]:
+    """The stored metrics that the charts need, of those that a run has."""
+    wanted = {pattern for patterns in CHARTS.values() for pattern in patterns}
+    found = []
+    for name in names:
+        metric = find_metric(name)
+        if metric is not None and metric.name in wanted:
+            found.append(name)
+    return found
+
+
+def draw_all(
+    series: SeriesReply,
+    *,
+    limits: dict[str, float | None] | None = None,
+    marks: Sequence[tuple[float, float]] = (),
+    format: Format = "svg",
+) -> list[Plot]:
+    """A chart of each resource that the run has, then heat maps if there are several rows.
+
+    ``limits`` has what was requested by the name of the chart; ``marks`` are stretches of time, in
+    seconds since 1970, in which a finding can be seen.
+    """
+    plots = []
+    for name in CHARTS:
+        rows = rows_of(series, name)
+        if not rows:
+            continue
+        limit = (limits or {}).get(name)
+        plots.append(Plot(name, _TITLES[name], draw_chart(name, rows, limit, marks, format)))
+    for name in ("cpu", "memory", "gpu"):
+        each = [row for part in rows_of(series, name).values() for row in part]
+        if len(each) > 1:
+            title = f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}"
+            plots.append(Plot(f"{name}-map", title, draw_heat_map(name, each, format)))
+    return plots
+
+
+def rows_of(series: SeriesReply, chart: str) -> dict[str, list[Row]]:
+    """The rows of a chart by metric. Of GPUs the first metric that any of them has is taken."""
+    found: dict[str, list[Row]] = {}
+    for node in series.nodes:
+        times = np.array(node.times_seconds)
+        for name, part in node.metrics.items():
+            metric = find_metric(name)
+            if metric is None or metric.name not in CHARTS[chart]:
+                continue
+            values = np.array([np.nan if value is None else value for value in part.mean])
+            if metric.unit == "percent":
+                values = values / 100
+            label = node.node if "*" not in metric.name else f"{node.node}:{_instance(name)}"
+            found.setdefault(metric.name, []).append(Row(shown(label), times, values))
+    known = [metric for metric in CHARTS[chart] if metric in found]
+    return {metric: found[metric] for metric in (known[:1] if chart == "gpu" else known)}
+
+
+def _instance(name: str) -> str:
+    return name.partition(".")[2].rpartition(".")[0]
+
+
+def draw_chart(
+    name: str,
+    rows: dict[str, list[Row]],
+    limit: float | None,
+    marks: Sequence[tuple[float, float]],
+    format: Format,
+) -> bytes:
+    """The sum over nodes or GPUs of each metric, with what was requested as a dashed line."""
+    with rc_context(_STYLE):
+        figure, axes = _figure(7.2, 1.9)
+        for color, (metric, parts) in zip((ACCENT, SECOND, MUTED), rows.items(), strict=False):
+            times, values = _total(parts)
+            label = METRICS[metric].title
+            axes.plot(_dates(times), values, color=color, linewidth=1.1, label=label)
+            if len(rows) == 1:
+                axes.fill_between(_dates(times), 0, values, color=color, alpha=0.15, linewidth=0)
+        if limit:
+            axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+        for since, until in marks:
+            axes.axvspan(since / _DAY, until / _DAY, color=BAD, alpha=0.08, linewidth=0)
+        if len(rows) > 1:
+            axes.legend(frameon=False, loc="upper right", fontsize=7, labelcolor=INK, ncols=3)
+        axes.set_ylim(bottom=0)
+        _finish(axes, name, _TITLES[name])
+        return _render(figure, format)
+
+
+def draw_heat_map(name: str, rows: Sequence[Row], format: Format) -> bytes:
+    """Time by node or GPU: above it mean, minimum and maximum over time, at its side each mean."""
+    grid, edges, names = _cells(rows)
+    with rc_context(_STYLE):
+        height = min(1.5 + 0.11 * len(names), 6.0)
+        figure = Figure(figsize=(7.2, height + 0.9), layout="constrained")
+        (top, corner), (map_axes, side) = figure.subplots(
+            2, 2, width_ratios=(6, 1), height_ratios=(0.9, height), sharex="col", sharey="row"
+        )
+        corner.remove()
+        middle = _dates((edges[:-1] + edges[1:]) / 2)
+        with np.errstate(all="ignore"):
+            mean, low, high = _over_rows(grid)
+        top.fill_between(middle, low, high, color=ACCENT, alpha=0.2, linewidth=0)
+        top.plot(middle, mean, color=ACCENT, linewidth=1.0)
+        top.set_ylim(bottom=0)
+        mesh = map_axes.pcolormesh(
+            _dates(edges), np.arange(len(names) + 1), grid, cmap="cividis", vmin=0, rasterized=True
+        )
+        map_axes.invert_yaxis()
+        step = max(-(-len(names) // 32), 1)
+        map_axes.set_yticks(np.arange(0, len(names), step) + 0.5, names[::step])
+        means = np.array([_mean(row) for row in grid])
+        side.barh(np.arange(len(names)) + 0.5, np.nan_to_num(means), height=0.8, color=ACCENT)
+        side.set_xlim(left=0)
+        for axes in (top, side):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(color=GRID, linewidth=0.5)
+            axes.set_axisbelow(True)
+        _locate(map_axes)
+        formatter = FuncFormatter(lambda value, _: _value(name, value))
+        top.yaxis.set_major_formatter(formatter)
+        side.xaxis.set_major_formatter(formatter)
+        side.xaxis.set_major_locator(MaxNLocator(2))
+        top.yaxis.set_major_locator(MaxNLocator(2))
+        bar = figure.colorbar(mesh, ax=side, format=formatter, fraction=0.25, pad=0.08)
+        bar.outline.set_visible(False)
+        top.set_title(
+            f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}",
+            loc="left", fontsize=9, color=INK,
+        )  # fmt: skip
+        return _render(figure, format)
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _over_rows(
+    grid: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    known = ~np.isnan(grid)
+    count = known.sum(axis=0)
+    filled = np.where(known, grid, 0.0)
+    mean = np.where(count > 0, filled.sum(axis=0) / np.maximum(count, 1), np.nan)
+    low = np.fmin.reduce(grid, axis=0)
+    high = np.fmax.reduce(grid, axis=0)
+    return mean, low, high
+
+
+def _total(rows: Sequence[Row]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sum over the rows at all of their times; a gap of one row is a gap of the sum."""
+    if len(rows) == 1:
+        return rows[0].times, rows[0].values
+    times = np.unique(np.concatenate([row.times for row in rows]))
+    total = np.zeros(len(times))
+    for row in rows:
+        if len(row.times):
+            total += np.interp(times, row.times, row.values, left=0.0, right=0.0)
+    return times, total
+
+
+def _cells(
+    rows: Sequence[Row],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], list[str]]:
+    """Means by row and interval of time. Rows beyond :data:`MAX_ROWS` share a cell."""
+    filled = [row for row in rows if len(row.times)]
+    start = min(float(row.times[0]) for row in filled)
+    end = max(float(row.times[-1]) for row in filled)
+    columns = min(MAX_COLUMNS, max(max(len(row.times) for row in filled) // 2, 2))
+    edges = np.linspace(start, max(end, start + 1), columns + 1)
+    share = -(-len(filled) // MAX_ROWS)
+    groups = [filled[first : first + share] for first in range(0, len(filled), share)]
+    grid = np.full((len(groups), columns), np.nan)
+    for number, group in enumerate(groups):
+        total, count = np.zeros(columns), np.zeros(columns)
+        for row in group:
+            at = np.clip(np.searchsorted(edges, row.times, side="right") - 1, 0, columns - 1)
+            known = ~np.isnan(row.values)
+            total += np.bincount(at[known], row.values[known], columns)
+            count += np.bincount(at[known], minlength=columns)
+        grid[number] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    names = [
+        group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
+        for group in groups
+    ]
+    return grid, edges, [_short(name) for name in names]
+
+
+def _short(name: str, width: int = 24) -> str:
+    return name if len(name) <= width else f"{name[: width - 3]}..."
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _finish(axes: Axes, name: str, title: str) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.margins(x=0)
+    axes.set_title(title, loc="left", fontsize=9, color=INK)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _value(name, value)))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    _locate(axes)
+
+
+def _locate(axes: Axes) -> None:
+    locator = AutoDateLocator(tz=UTC, maxticks=8)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)
+
+
+def _value(chart: str, value: float) -> str:
+    if chart in ("memory", "gpu-memory"):
+        return format_bytes(value)
+    if chart == "storage":
+        return format_byte_rate(value)
+    if chart == "waiting":
+        return format_share(value)
+    return f"{value:g}"
+
+
+def _dates(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds since 1970 as matplotlib's days."""
+    return seconds / _DAY
+
+
+def _render(figure: Figure, format: Format) -> bytes:
+    file = io.BytesIO()
+    metadata = (
+        {"Date": None, "Creator": "jobsight"} if format == "svg" else {"Software": "jobsight"}
+    )
+    canvas = FigureCanvasSVG(figure) if format == "svg" else FigureCanvasAgg(figure)
+    canvas.print_figure(file, format=format, dpi=150, metadata=metadata)
+    return file.getvalue()

@@ -1,0 +1,299 @@
+"""Mails: requests of slurmctld through the queue to a real mail server."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import ssl
+from collections.abc import Iterator
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, LoginPassword
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobsight.cli.main import main
+from jobsight.config.settings import MailSettings
+from jobsight.errors import JobsightError
+from jobsight.mail.message import build_message
+from jobsight.mail.queue import MailQueue
+from jobsight.mail.request import MailRequest, is_address, slurm_request
+from jobsight.mail.worker import MailWorker
+from jobsight.model import SECOND
+from jobsight.store.store import Store
+from tests.ports import free_port
+from tests.server.certificates import Papers
+from tests.web import sample
+
+NOW = sample.NOW
+ENDED = "Slurm Job_id=1 Name=pi Ended, Run time 00:00:01, COMPLETED, ExitCode 0"
+
+
+class Mailbox:
+    """A mail server that keeps what it accepts, and refuses what it is told to refuse."""
+
+    def __init__(self) -> None:
+        self.received: list[EmailMessage] = []
+        self.users: list[str] = []
+        self.reply = ""
+
+    async def handle_RCPT(  # noqa: N802
+        self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
+    ) -> str:
+        if self.reply:
+            return self.reply
+        if address.startswith("nobody"):
+            return "550 no such user"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+        message = email.message_from_bytes(envelope.content, policy=email.policy.default)
+        assert isinstance(message, EmailMessage)
+        self.received.append(message)
+        self.users.append(session.auth_data.login.decode() if session.auth_data else "")
+        return "250 OK"
+
+
+@pytest.fixture
+def mailbox() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+def smtp(mailbox: Mailbox) -> Iterator[Controller]:
+    controller = Controller(mailbox, hostname="127.0.0.1", port=free_port())
+    controller.start()
+    yield controller
+    controller.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path / "store.db")
+    sample.fill(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, smtp: Controller) -> MailSettings:
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    return MailSettings(
+        queue=str(queue),
+        port=port_of(smtp),
+        sender="jobs@example.org",
+        domain="example.org",
+        url="https://jobs.example.org/",
+    )
+
+
+def port_of(controller: Controller) -> int:
+    assert controller.server is not None
+    port: int = controller.server.sockets[0].getsockname()[1]
+    return port
+
+
+def request(subject: str = ENDED, to: str = "ada", **values: Any) -> MailRequest:
+    environment = {"SLURM_CLUSTER_NAME": "local", "SLURM_JOB_ID": "1"} | values
+    return slurm_request(to, subject, environment, NOW)
+
+
+def later(seconds: float) -> Any:
+    return lambda: NOW + int(seconds * SECOND)
+
+
+def test_slurm_s_words_and_the_report_arrive(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request())
+    assert worker.once().sent == 1
+    (message,) = mailbox.received
+    assert message["Subject"].strip() == ENDED
+    assert message["To"] == "ada@example.org"
+    plain = message.get_body(("plain",))
+    page = message.get_body(("html",))
+    assert plain is not None
+    assert page is not None
+    assert ENDED in plain.get_content()
+    assert "pi-parallel" in plain.get_content()
+    assert "https://jobs.example.org/jobs/local" in page.get_content()
+    assert worker.queue.requests() == []
+    assert worker.once().sent == 0
+
+
+def test_a_mail_server_that_is_away_loses_nothing(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    away = MailSettings(queue=settings.queue, port=1, timeout=1)
+    worker = MailWorker(store, away, clock=later(1))
+    for _ in range(3):
+        worker.queue.put(request())
+    with pytest.raises(JobsightError, match="mail server"):
+        worker.once()
+    assert len(worker.queue.requests()) == 3
+    assert MailWorker(store, settings, clock=later(2)).once().sent == 3
+    assert len({message["Message-ID"] for message in mailbox.received}) == 3
+
+
+def test_a_refusal_for_now_is_tried_again(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request())
+    mailbox.reply = "451 busy"
+    with pytest.raises(JobsightError, match="451"):
+        worker.once()
+    mailbox.reply = ""
+    assert worker.once().sent == 1
+    assert len(mailbox.received) == 1
+
+
+def test_a_rejected_mail_does_not_keep_back_the_others(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request(to="nobody"))
+    worker.queue.put(request())
+    done = worker.once()
+    assert (done.sent, done.rejected) == (1, 1)
+    ((_, reason),) = worker.queue.failures()
+    assert "no such user" in reason
+
+
+def test_tasks_of_an_array_are_one_mail(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    worker = MailWorker(store, settings, clock=later(30))
+    for task in range(40):
+        worker.queue.put(
+            request(
+                f"Slurm Array Task Job_id=62_{task} ({100 + task}) Name=x Ended, COMPLETED",
+                SLURM_ARRAY_JOB_ID="62",
+                SLURM_ARRAY_TASK_ID=str(task),
+                SLURM_JOB_ID=str(100 + task),
+                SLURM_JOB_MAIL_TYPE="END",
+            )
+        )
+    assert worker.once().waiting == 40
+    assert MailWorker(store, settings, clock=later(200)).once().sent == 1
+    (message,) = mailbox.received
+    assert "40 tasks" in message["Subject"]
+
+
+def test_the_end_of_a_run_is_waited_for(store: Store, settings: MailSettings) -> None:
+    worker = MailWorker(store, settings, clock=later(5))
+    # Job 9 still runs by what the store knows.
+    worker.queue.put(request(ENDED.replace("=1 ", "=9 "), SLURM_JOB_ID="9"))
+    # Of job 77 nothing is known yet.
+    worker.queue.put(request(ENDED.replace("=1 ", "=77 "), SLURM_JOB_ID="77"))
+    assert worker.once() == (0, 2, 0)
+    assert MailWorker(store, settings, clock=later(500)).once().sent == 2
+
+
+def test_a_session_is_encrypted_and_authenticated(
+    store: Store, settings: MailSettings, mailbox: Mailbox, tmp_path: Path
+) -> None:
+    (tmp_path / "papers").mkdir()
+    papers = Papers(tmp_path / "papers")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*papers.pair("server"))
+
+    def check(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        return AuthResult(success=data.password == b"secret", handled=False, auth_data=data)
+
+    controller = Controller(
+        mailbox,
+        hostname="127.0.0.1",
+        port=free_port(),
+        tls_context=context,
+        require_starttls=True,
+        auth_required=True,
+        authenticator=check,
+    )
+    controller.start()
+    try:
+        password = tmp_path / "password"
+        password.write_text("secret\n")
+        settings.port, settings.tls, settings.user = port_of(controller), "starttls", "jobs"
+        settings.certificates = papers.authority
+        settings.password_file = str(password)
+        worker = MailWorker(store, settings, clock=later(1))
+        worker.queue.put(request())
+        assert worker.once().sent == 1
+        assert mailbox.users == ["jobs"]
+        worker.queue.put(request())
+        password.write_text("wrong")
+        with pytest.raises(JobsightError, match="password"):
+            worker.once()
+        settings.certificates = None
+        with pytest.raises(JobsightError, match="mail server"):
+            worker.once()
+        assert len(worker.queue.requests()) == 1
+    finally:
+        controller.stop()
+
+
+def test_the_command_only_writes_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert main(["mail", "-s", ENDED, "ada", "--queue", str(tmp_path)]) == 0
+    (mail,) = MailQueue(tmp_path).requests()
+    assert mail.request.job_id == 12
+    assert main(["mail", "--list", "--queue", str(tmp_path)]) == 0
+    assert "ada" in capsys.readouterr().out
+    assert main(["mail", "-s", "x", "a b\nBcc: c", "--queue", str(tmp_path)]) != 0
+    assert main(["mail", "--queue", str(tmp_path)]) == 2
+    assert main(["mail", "-s", "x", "ada", "--queue", str(tmp_path / "missing")]) != 0
+
+
+def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobsight.mail.queue.MAX_REQUESTS", 3)
+    queue = MailQueue(tmp_path)
+    for _ in range(3):
+        queue.put(request())
+    with pytest.raises(JobsightError, match="holds 3"):
+        queue.put(request())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"to": 1}', b"x" * 20_000])
+def test_a_damaged_request_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    queue = MailQueue(tmp_path)
+    (tmp_path / "00000000000000000001-aa.json").write_bytes(content)
+    queue.put(request())
+    assert len(queue.requests()) == 1
+    assert len(queue.failures()) == 1
+
+
+@pytest.mark.parametrize(
+    ("subject", "job", "array", "task", "summary"),
+    [
+        ("Slurm Job_id=12 Name=Job_id=99 Began", 12, None, None, False),
+        ("Slurm Array Task Job_id=62_3 (65) Name=x Failed", 65, 62, 3, False),
+        ("Slurm Array Summary Job_id=62_* (62) Name=x Ended, Mixed", 62, 62, None, True),
+        ("Hello Job_id=12", None, None, None, False),
+    ],
+)
+def test_the_job_is_read_from_what_slurm_writes(
+    subject: str, job: int | None, array: int | None, task: int | None, summary: bool
+) -> None:
+    made = slurm_request("ada", subject, {}, NOW)
+    assert (made.job_id, made.array_job_id, made.array_task_id) == (job, array, task)
+    assert made.array_summary is summary
+
+
+@given(st.text(max_size=600), st.text(max_size=40), st.dictionaries(st.text(), st.text()))
+def test_no_text_breaks_a_message(subject: str, to: str, environment: dict[str, str]) -> None:
+    made = slurm_request(to if is_address(to) else "ada", subject, environment, NOW)
+    message = build_message(MailSettings(), "name", [made], [])
+    parsed = email.message_from_bytes(message.as_bytes(), policy=email.policy.default)
+    assert parsed["Bcc"] is None
+    assert len(parsed.get_all("To") or ()) == 1

@@ -1,0 +1,144 @@
+"""Reports as PDF, HTML and plots: the same words as the terminal, and text stays text."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from jobsight.cli.main import main
+from jobsight.model import RunReference
+from jobsight.reports.build import build_report
+from jobsight.reports.document import DocumentFinding, build_document, shown
+from jobsight.reports.html import render_html
+from jobsight.reports.pdf import render_pdf
+from jobsight.reports.plots import draw_all, metrics_to_read
+from jobsight.reports.report import JobReport
+from jobsight.reports.series import MetricSeries, NodeSeriesReply, SeriesReply, reply
+from jobsight.reports.terminal import report_text
+from jobsight.store.store import Store
+from tests.web import gpu_jobs, sample
+
+HOSTILE = (
+    "#eval(1) $x^2$ *b* <script>alert(1)</script> {{7*7}} \x1b[31m\nBcc: a@b \u202e`@ref` "
+    + "x" * 5000
+)
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("documents") / "store.db"
+    store = Store.open(path)
+    gpu_jobs.fill(store)
+    sample.fill(store)
+    store.close()
+    return str(path)
+
+
+@pytest.fixture
+def store(location: str) -> Iterator[Store]:
+    opened = Store.open(location)
+    yield opened
+    opened.close()
+
+
+def report_of(store: Store, reference: str) -> JobReport:
+    return build_report(store, store.find(RunReference.parse(reference)))
+
+
+def series_of(store: Store, reference: str) -> SeriesReply:
+    stored = store.find(RunReference.parse(reference))
+    names = metrics_to_read(sorted({row.metric for row in store.summaries(stored.id)}))
+    return reply(str(stored.run), store.series(stored.id, metrics=names), [], 300)
+
+
+@pytest.mark.parametrize("reference", ["gpus:1", "gpus:2", "local:1", "local:6", "local:9"])
+def test_all_renderings_have_the_figures_of_the_terminal(store: Store, reference: str) -> None:
+    report = report_of(store, reference)
+    terminal = " ".join(report_text(report, width=200).split())
+    document = build_document(report)
+    page = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", render_html(document))).split())
+    for gauge in document.gauges:
+        for text in (gauge.text, gauge.verdict, gauge.percent if gauge.share is not None else ""):
+            assert text in terminal
+            assert text in page
+    for row in document.tables[0].rows[:5]:
+        for figure in row[1:2] + row[3:]:
+            assert figure in terminal
+            assert figure in page
+
+
+def test_a_pdf_has_the_findings_first(store: Store) -> None:
+    report = report_of(store, "gpus:2")
+    finding = DocumentFinding("gpu-not-used", "critical", "A title", "A text", "#SBATCH -G1", "3 h")
+    document = build_document(report, findings=[finding])
+    pdf = render_pdf(document, draw_all(series_of(store, "gpus:2")))
+    assert pdf.startswith(b"%PDF-")
+    page = render_html(document)
+    assert page.index("A title") < page.index("never used") < page.index("Cluster")
+
+
+def test_hostile_text_stays_text(store: Store) -> None:
+    report = report_of(store, "local:1")
+    report.name = report.user = report.command = report.account = HOSTILE
+    report.nodes = [HOSTILE]
+    finding = DocumentFinding("x", "warning", HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+    document = build_document(report, findings=[finding])
+    assert "\n" not in document.subtitle
+    assert "\x1b" not in document.subtitle
+    assert len(document.subtitle) <= 200
+    page = render_html(document)
+    assert "<script" not in page
+    assert "{{7*7}}" in page
+    assert render_pdf(document).startswith(b"%PDF-")
+
+
+def test_names_of_nodes_are_no_markup_of_plots() -> None:
+    part = MetricSeries("cores", [1.0, 2.0, None], [1.0, 2.0, None], [1.0, 2.0, None])
+    nodes = [
+        NodeSeriesReply(name, [0.0, 10.0, 20.0], {"cpu.time": part, "unknown.metric": part})
+        for name in (r"$\frac{", "<b>&", HOSTILE)
+    ]
+    for plot in draw_all(SeriesReply("x", [], nodes), limits={"cpu": 4}, marks=[(5.0, 9.0)]):
+        ElementTree.fromstring(plot.data)
+    for plot in draw_all(SeriesReply("x", [], nodes), format="png"):
+        assert plot.data.startswith(b"\x89PNG")
+
+
+def test_plots_are_the_same_for_the_same_data(store: Store) -> None:
+    first, second = (draw_all(series_of(store, "local:6")) for _ in range(2))
+    assert [plot.data for plot in first] == [plot.data for plot in second]
+    assert {plot.name for plot in first} >= {"cpu", "memory", "cpu-map"}
+
+
+def test_a_run_without_series_has_no_plots(store: Store) -> None:
+    assert draw_all(SeriesReply("x", [], [])) == []
+    report = report_of(store, "local:1")
+    assert render_pdf(build_document(report)).startswith(b"%PDF-")
+
+
+def test_the_command_writes_the_files(location: str, tmp_path: Path) -> None:
+    options = ["--pdf", str(tmp_path / "a.pdf"), "--html", str(tmp_path / "a.html")]
+    options += ["--plots", str(tmp_path / "plots")]
+    assert main(["report", "gpus:2", "--store", location, *options]) == 0
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
+    assert "finetune" in (tmp_path / "a.html").read_text()
+    assert (tmp_path / "plots" / "gpu.svg").exists()
+    assert (tmp_path / "plots" / "gpu.png").exists()
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    location: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = str(tmp_path / "missing" / "a.html")
+    assert main(["report", "gpus:2", "--store", location, "--html", wanted]) != 0
+    assert wanted in capsys.readouterr().err
+
+
+def test_a_missing_text_is_shown_as_unknown() -> None:
+    assert shown(None) == "-"
+    assert shown("a\tb  c") != ""
