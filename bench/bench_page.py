@@ -12,8 +12,8 @@ from bench.figures import Figures
 from bench.peer_venv import scratch_directory
 from bench.workload import FIRST_JOB, Job, make_jobs
 from jobsight.model import RunReference
-from jobsight.reports.build import build_report
 from jobsight.reports import series
+from jobsight.reports.build import build_report
 from jobsight.server.receiver import Receiver
 from jobsight.store.store import Store
 

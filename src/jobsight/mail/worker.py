@@ -113,10 +113,10 @@ class MailWorker:
         newest = max(mail.request.created for mail in group)
         oldest = min(mail.request.created for mail in group)
         patient = now - oldest < self._settings.wait * SECOND
-        if len(group) > 1 or group[0].request.array_task_id is not None:
+        joined = len(group) > 1 or group[0].request.array_task_id is not None
+        if joined and patient and now - newest < self._settings.array_wait * SECOND:
             # More tasks may follow.
-            if now - newest < self._settings.array_wait * SECOND and patient:
-                return None
+            return None
         reports = [self._report(mail) for mail in group[:MAX_TASKS]]
         if patient and any(
             report is None or (report.running and _is_end(mail))
