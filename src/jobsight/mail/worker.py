@@ -2,8 +2,8 @@
 
 A request about the end of a job waits until the job's nodes have reported it, or for
 ``mail.wait`` seconds. Requests about tasks of one array are joined to one message. A message that
-the mail server does not accept for now stays in the queue, and the round ends: the others would fail
-for the same reason. One that it rejects for good is set aside.
+the mail server does not accept for now stays in the queue, and the round ends: the others would
+fail for the same reason. One that it rejects for good is set aside.
 """
 
 from __future__ import annotations
