@@ -14,6 +14,7 @@ from jobsight.reports.html import render_html
 from jobsight.reports.report import JobReport
 from jobsight.reports.terminal import report_text
 from jobsight.util.units import format_bytes, format_duration, format_share
+from jobsight.util.urls import without_credentials
 
 #: Characters of a line in the plain part.
 WIDTH = 78
@@ -58,7 +59,13 @@ def recipient(settings: MailSettings, to: str) -> str:
 
 def run_url(settings: MailSettings, run: str) -> str | None:
     """The address of the page of a run."""
-    return f"{settings.url.rstrip('/')}/jobs/{quote(run)}" if settings.url else None
+    base = pages_url(settings)
+    return f"{base}/jobs/{quote(run)}" if base else None
+
+
+def pages_url(settings: MailSettings) -> str | None:
+    """The address of the pages; a password in the setting is not sent to anybody."""
+    return without_credentials(settings.url).rstrip("/") if settings.url else None
 
 
 def _of_run(settings: MailSettings, said: str, report: JobReport) -> tuple[str, str]:
@@ -80,9 +87,8 @@ def _of_array(
         lines.append("  ".join(table.columns))
         lines += ["  ".join(row) for row in table.rows]
         lines += [table.note] if table.note else []
-    footer = []
-    if settings.url:
-        footer = [("Open the list of jobs", settings.url.rstrip("/"))]
+    base = pages_url(settings)
+    footer = [("Open the list of jobs", base)] if base else []
     return "\n".join(lines) + "\n", render_html(document, lead=said[0], footer=footer)
 
 

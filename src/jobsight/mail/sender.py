@@ -55,9 +55,9 @@ class Sender:
             raise self._refused(code, reason) from None
         except smtplib.SMTPAuthenticationError as error:
             self.close()
-            reason = _text(error.smtp_error)
+            answer = _text(error.smtp_error)
             raise MailUnavailable(
-                f"{self._where()} does not accept the user or the password: {reason}"
+                f"{self._where()} does not accept the user or the password: {answer}"
             ) from None
         except smtplib.SMTPResponseException as error:
             self._reset()

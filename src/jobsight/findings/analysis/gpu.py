@@ -57,7 +57,7 @@ def add(data: RunData, figures: FigureSet) -> None:
     uses = [gpu.use for gpu in data.gpus]
     held = sum(use.held_time for use in uses) / SECOND
     figures.set("gpu.held", held)
-    _add_totals(uses, figures)
+    _add_totals(uses, figures, held)
     _add_unused(data.gpus, figures)
     _add_idle(data, figures, held)
     _add_imbalance(data, figures)
@@ -70,7 +70,7 @@ def is_unused(use: GpuUse) -> bool:
     return use.used is False or used_time(use) == 0
 
 
-def _add_totals(uses: list[GpuUse], figures: FigureSet) -> None:
+def _add_totals(uses: list[GpuUse], figures: FigureSet, held: float) -> None:
     for figure, (field, group) in _SHARES.items():
         known = [use for use in uses if getattr(use, field) is not None]
         time = sum(known_time(use, group) for use in known)
@@ -79,7 +79,9 @@ def _add_totals(uses: list[GpuUse], figures: FigureSet) -> None:
     measured = sum(measured_time(use) for use in uses)
     used = ratio(total(used_time(use) for use in uses), measured)
     reason = _reason(uses, "activity")
-    figures.set("gpu.used_share", None if used is None else min(used, 1.0), reason)
+    share = None if used is None else min(used, 1.0)
+    figures.set("gpu.used_share", share, reason)
+    figures.set("gpu.used", None if share is None else held * share, reason)
     largest = max(uses, key=lambda use: use.memory_peak or -1)
     if largest.memory_peak is None:
         for name in ("memory_peak", "memory_total", "memory_share"):
