@@ -56,9 +56,7 @@ def run_tests(files: Sequence[Path], *, shipped: bool = True) -> TestRun:
     added = [read_rules(file) for file in files if file.resolve() not in own]
     rules = RuleSet([*read, *added])
     tested = added + [
-        each
-        for file, each in zip(ready, read, strict=True)
-        if not files or file.resolve() in given
+        each for file, each in zip(ready, read, strict=True) if not files or file.resolve() in given
     ]
     outcomes = [
         TestResult(file.name, test.line, rule.name, _differences(rules, rule, test))
