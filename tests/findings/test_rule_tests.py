@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from jobsight.cli.main import main
 from jobsight.findings.engine import shipped_files
+from jobsight.findings.rule_file import parse_rules
 from jobsight.findings.rule_tests import run_tests
 from tests.findings.rule_texts import with_lines, write
 
@@ -94,3 +96,14 @@ def test_a_shipped_file_can_be_tested_by_its_path() -> None:
     done = run_tests([file])
     assert done.outcomes
     assert {each.file for each in done.outcomes} == {file.name}
+
+
+def test_the_examples_of_the_document_hold(tmp_path: Path) -> None:
+    text = Path(__file__).parents[2].joinpath("docs", "findings-rules.md").read_text()
+    first, second = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    rule = "\n".join(line for line in first.splitlines() if "explains:" not in line)
+    done = run_tests([write(tmp_path, rule)], shipped=False)
+    assert len(done.outcomes) == 2
+    assert done.failed == []
+    assert done.untested == []
+    assert len(parse_rules("second.yaml", second).adjustments) == 3

@@ -574,7 +574,7 @@ def _parameters(entry: _Entry | None) -> dict[str, Parameter]:
         if not _PARAMETER.fullmatch(name) or name in RESERVED:
             raise field.error(
                 f"{_quoted(name)} cannot be the name of a parameter; expected lower case letters, "
-                "digits and _, and neither a word of CEL nor the first part of a figure"
+                "digits and _, and neither reserved by CEL nor the first part of a figure"
             )
         parameters[name] = field.parameter()
     return parameters
