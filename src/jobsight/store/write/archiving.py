@@ -88,10 +88,10 @@ def _insert(table: str, names: tuple[str, ...]) -> str:
 
 _INSERT_RUN: Final = _insert(
     "runs",
-    # Not stale: the daily rollups contain the run already.
+    # Neither stale nor to be judged: the daily rollups contain the run and its findings already.
     (
         *("cluster", "job_id", "start", *_RUN),
-        *("archived", "archived_updated", "archived_start", "stale"),
+        *("archived", "archived_updated", "archived_start", "stale", "unjudged"),
     ),
 )
 _INSERT_NODE: Final = _insert(
@@ -228,6 +228,7 @@ def _run_id(transaction: Transaction, archived: ArchivedRun, row: Mapping[str, A
             "archived_updated": row["updated"],
             "archived_start": archived.start,
             "stale": False,
+            "unjudged": False,
         }
         transaction.execute(_INSERT_RUN, values)
         found = transaction.execute(_FIND_RUN, key).fetchone()
