@@ -16,6 +16,7 @@ from jobsight.util.urls import without_credentials
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
+Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 #: An empty path would be the working directory of the command.
 NonEmptyPath = Annotated[str, msgspec.Meta(min_length=1)]
@@ -408,6 +409,38 @@ class SoftwareSettings(msgspec.Struct, kw_only=True):
     interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 60.0
 
 
+class PriceSettings(msgspec.Struct, kw_only=True):
+    """What resources cost in one unit: money, credits or grams of CO2."""
+
+    #: Name of the unit, such as "EUR" or "g CO2".
+    unit: Annotated[str, msgspec.Meta(min_length=1, max_length=20)]
+    #: Price of a core for an hour.
+    core_hour: Price = 0.0
+    #: Price of a GPU for an hour.
+    gpu_hour: Price = 0.0
+    #: Price of 10^9 bytes of memory for an hour.
+    memory_gb_hour: Price = 0.0
+    #: Price of a kilowatt hour.
+    kwh: Price = 0.0
+
+
+class FindingsSettings(msgspec.Struct, kw_only=True):
+    """What is said about runs: rules, how often they are applied, and the price list."""
+
+    #: Rule files in the order in which they apply; a rule replaces an earlier one of its name.
+    rules: list[str] = msgspec.field(default_factory=list)
+    #: Apply the built-in rules before them.
+    ready_rules: bool = True
+    #: Seconds between two looks for ended runs in `jobsight serve`; 0 disables findings.
+    interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 20.0
+    #: Seconds between two evaluations of running jobs; 0 disables them.
+    running_interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 300.0
+    #: Price list, in which costs are shown beside hours.
+    prices: Annotated[list[PriceSettings], msgspec.Meta(max_length=10)] = msgspec.field(
+        default_factory=list
+    )
+
+
 class Settings(msgspec.Struct, kw_only=True):
     """All settings."""
 
@@ -422,6 +455,7 @@ class Settings(msgspec.Struct, kw_only=True):
     clusters: dict[str, SchedulerSettings] = msgspec.field(default_factory=dict)
     sinks: SinksSettings = msgspec.field(default_factory=SinksSettings)
     software: SoftwareSettings = msgspec.field(default_factory=SoftwareSettings)
+    findings: FindingsSettings = msgspec.field(default_factory=FindingsSettings)
     export: ExportSettings = msgspec.field(default_factory=ExportSettings)
     archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)
 
