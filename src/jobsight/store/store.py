@@ -142,6 +142,12 @@ class Store(Intake):
         with self.database.query() as transaction:
             return queries.find_run(transaction, reference, self.database.where)
 
+    def run_by_id(self, run_id: int) -> StoredRun | None:
+        """A run by its row; None if it was deleted."""
+        with self.database.query() as transaction:
+            filter = queries.RunFilter(("id = :run_id",), {"run_id": run_id})
+            return next(iter(queries.list_runs(transaction, filter, 1, complete=True)), None)
+
     def revision_of(self, reference: RunReference) -> RunRevision:
         """The revision of the run that a reference names."""
         with self.database.query() as transaction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobsight.store.findings.rows import Owner, StoredCost
 from jobsight.store.findings.works import WorkKey, find_or_add_work, pack_figures
-from jobsight.store.findings.write import Change, Judged, NewFinding, store_judged
+from jobsight.store.findings.write import NO_CHANGES, Change, Judged, NewFinding, store_judged
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
 from tests.store.sample import START
@@ -40,7 +40,7 @@ def judged(
     run: StoredRun,
     *findings: NewFinding,
     work_id: int | None = None,
-    changes: int | None = None,
+    changes: int = NO_CHANGES,
     withheld: frozenset[str] = frozenset(),
 ) -> Judged:
     return Judged(

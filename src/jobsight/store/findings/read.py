@@ -144,13 +144,13 @@ class Worst(NamedTuple):
     """The findings of a run in a list of runs: the highest severity, and how many."""
 
     severity: int
-    count: int
+    findings: int
 
 
 def worst_of_runs(transaction: Transaction, run_ids: Sequence[int]) -> dict[int, Worst]:
     """Of the runs that have findings for their users."""
     rows = transaction.look_up(SQL["worst_of_runs"], [(id,) for id in run_ids])
-    return {run_id: Worst(severity, count) for run_id, severity, count in rows}
+    return {run_id: Worst(severity, findings) for run_id, severity, findings in rows}
 
 
 def list_kinds(database: Database, since: int) -> dict[str, int]:

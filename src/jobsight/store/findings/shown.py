@@ -57,7 +57,8 @@ class ShownWork(NamedTuple):
     work_id: int
     kind: str
     first: int
-    count: int
+    #: How often.
+    times: int
 
 
 class WorkRun(NamedTuple):
@@ -102,7 +103,11 @@ def runs_of_work(database: Database, work_id: int, kind: str) -> list[WorkRun]:
     values = {"work_id": work_id, "kind": kind, "limit": MAX_RUNS}
     with database.query() as transaction:
         rows = transaction.execute(SQL["runs_of_work"], values).fetchall()
-    return [WorkRun(*row[:8], StoredCost(*row[8:])) for row in reversed(rows)]
+    found = []
+    for id, start, state, cpus, gpus, memory, limit, finding, *cost in reversed(rows):
+        requested = (cpus, gpus, memory, limit)
+        found.append(WorkRun(id, start, state, *requested, finding, StoredCost(*cost)))
+    return found
 
 
 def describe_work(database: Database, work_id: int) -> WorkName:

@@ -27,6 +27,8 @@ from jobsight.store.findings.rows import (
 
 #: The checkpoint with the last day of which retention has removed findings, but not their sums.
 REMOVED: Final = "findings removed"
+#: No run has changed so often.
+NO_CHANGES: Final = -1
 _FIGURES: Final = ("runs", "acknowledged", "not_helpful", *StoredCost._fields)
 
 
@@ -45,8 +47,8 @@ class Judged(NamedTuple):
     """What the rules have found in one run."""
 
     run_id: int
-    #: runs.changes when it was read; None leaves the mark that the run is to be judged.
-    changes: int | None
+    #: runs.changes when it was read; NO_CHANGES leaves the mark that the run is to be judged.
+    changes: int
     owner: Owner
     work_id: int | None
     findings: tuple[NewFinding, ...]
@@ -131,7 +133,7 @@ def store_judged(database: Database, judged: Sequence[Judged], now: int) -> list
             {
                 "run_id": each.run_id,
                 "work_id": each.work_id,
-                "revision": each.changes or 0,
+                "revision": each.changes,
                 "data": each.figures,
             }
             for each in found
@@ -141,7 +143,7 @@ def store_judged(database: Database, judged: Sequence[Judged], now: int) -> list
         _write(transaction, changes)
         transaction.execute_many(
             SQL["set_judged"],
-            [{"id": e.run_id, "changes": e.changes} for e in found if e.changes is not None],
+            [{"id": each.run_id, "changes": each.changes} for each in found],
         )
     return changes
 

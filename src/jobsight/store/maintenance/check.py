@@ -152,10 +152,10 @@ class Checker:
         ]
         for done, (table, key) in enumerate(keys, 1):
             referenced = select(1).where(key.column == key.parent).exists()
-            query = select(*table.primary_key).where(~referenced).limit(MAX_LISTED)
+            query = select(*table.primary_key).where(key.parent.is_not(None), ~referenced)
             missing = f"it refers to a missing row of {key.column.table.name}"
             with self._database.read() as connection:
-                for row in connection.execute(query):
+                for row in connection.execute(query.limit(MAX_LISTED)):
                     self._fault(f"{table.name} {', '.join(map(str, row))}", missing)
             self._progress("references", done, len(keys))
 

@@ -3,25 +3,25 @@
 -- Ended runs that changed since they were judged, the newest first: what has just ended comes
 -- before a backlog.
 -- name: unjudged_runs
-SELECT id, cluster, changes, pruned FROM runs
+SELECT :columns FROM runs
 WHERE unjudged AND id < :before AND ("end" IS NOT NULL OR open_nodes = 0) AND NOT EXISTS (
     SELECT 1 FROM dead_letters WHERE kind = 'finding' AND key = CAST(runs.id AS TEXT))
 ORDER BY id DESC LIMIT :limit
 
 -- Running runs that a node has reported lately, that changed, or that no node reports.
 -- name: running_runs
-SELECT id, cluster, changes, pruned FROM runs
+SELECT :columns FROM runs
 WHERE shown_state = 'RUNNING' AND id > :after
     AND (unjudged OR last_seen IS NULL OR last_seen >= :seen) AND NOT EXISTS (
     SELECT 1 FROM dead_letters WHERE kind = 'finding' AND key = CAST(runs.id AS TEXT))
 ORDER BY id LIMIT :limit
 
 -- name: run_to_judge
-SELECT id, cluster, changes, pruned FROM runs WHERE id = :id
+SELECT :columns FROM runs WHERE id = :id
 
 -- Runs that can be judged again without their time series.
 -- name: runs_with_figures
-SELECT runs.id, runs.cluster, runs.changes, runs.pruned FROM run_figures
+SELECT :columns FROM run_figures
 JOIN runs ON runs.id = run_figures.run_id
 WHERE run_figures.run_id > :after ORDER BY run_figures.run_id LIMIT :limit
 
