@@ -1,18 +1,14 @@
-"""Costs of findings: as text, in a site's own units, and as one number by which lists are ordered.
-
-All renderings use :func:`price` and :func:`format_cost`, so that terminal, page and API have the
-same figures.
-"""
+"""Costs of findings: as integers of the store, in a site's own units, and as one number by which
+lists are ordered. ``reported.py`` writes them as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
-
-import msgspec
 
 from jobsight.config.settings import PriceSettings
 from jobsight.findings.finding import Cost
+from jobsight.findings.reported import Amount
 from jobsight.store.findings.rows import StoredCost
 
 #: Microseconds, MiB seconds and millijoules in an hour, a GB hour and a kWh.
@@ -24,13 +20,6 @@ _HIGHEST: Final = 2**62
 _GPU_WEIGHT: Final = 16.0
 _MEMORY_WEIGHT: Final = 0.25
 _ENERGY_WEIGHT: Final = 50.0
-
-
-class Amount(msgspec.Struct, frozen=True):
-    """A cost in one unit."""
-
-    amount: float
-    unit: str
 
 
 def to_stored(cost: Cost) -> StoredCost:
@@ -88,29 +77,3 @@ def price(cost: Cost, prices: Iterable[PriceSettings]) -> list[Amount]:
         if known:
             amounts.append(Amount(sum(known), each.unit))
     return amounts
-
-
-def format_cost(cost: Cost, amounts: Sequence[Amount] = ()) -> str:
-    """ "1,240 core h, 38 GPU h (412 EUR)"; empty without any cost."""
-    units = (
-        (cost.core_hours, "core h"),
-        (cost.gpu_hours, "GPU h"),
-        (cost.memory_gb_hours, "GB h"),
-        (cost.energy_kwh, "kWh"),
-    )
-    text = ", ".join(f"{format_amount(value)} {unit}" for value, unit in units if value)
-    if not text or not amounts:
-        return text
-    prices = ", ".join(f"{format_amount(each.amount)} {each.unit}" for each in amounts)
-    return f"{text} ({prices})"
-
-
-def format_amount(value: float) -> str:
-    """Three significant digits, whole numbers from 100 on."""
-    if abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    if abs(value) >= 9.995:
-        return f"{value:.1f}".removesuffix(".0")
-    if abs(value) >= 0.01:
-        return f"{value:.2f}".rstrip("0").rstrip(".")
-    return f"{value:.2g}"

@@ -8,56 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from jobsight.config.settings import PriceSettings
-from jobsight.findings.cost import Amount, from_stored, price, to_stored, weigh
-from jobsight.findings.finding import (
-    SEVERITIES,
-    Audience,
-    Cost,
-    Evidence,
-    Finding,
-    Severity,
-    State,
-    Verdict,
-)
+from jobsight.findings.cost import from_stored, price, to_stored, weigh
+from jobsight.findings.finding import SEVERITIES, Finding, Verdict
+from jobsight.findings.reported import ReportedFinding
 from jobsight.findings.vocabulary import FIGURES, FigureSet
 from jobsight.store.findings.rows import FindingRow
 from jobsight.store.findings.works import pack_figures, unpack_figures
 from jobsight.store.findings.write import NewFinding
-from jobsight.util.outer import Time
+from jobsight.store.store import Store
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Finding).decode
-
-
-class ReportedFinding(msgspec.Struct, kw_only=True):
-    """A finding as reports, pages and the API have it."""
-
-    kind: str
-    severity: Severity
-    audience: Audience
-    state: State
-    title: str
-    text: str
-    #: The line to change; empty if there is none.
-    change: str
-    cost: Cost
-    #: The same in the units of the site's price list.
-    prices: list[Amount]
-    evidence: Evidence
-    #: The figures that the condition used, as shown.
-    figures: dict[str, str]
-    #: Kinds of findings with the same cause, which are not listed on their own.
-    explains: tuple[str, ...]
-    #: When the rule first held, and when the finding last changed.
-    first: Time
-    last: Time
-    #: Who has replied to it, and when.
-    reply_user: str | None
-    reply_time: Time | None
-
-    @property
-    def holds(self) -> bool:
-        return self.state in ("open", "acknowledged", "not helpful")
 
 
 def to_row(finding: Finding) -> NewFinding:
@@ -130,3 +91,12 @@ def decode_figures(data: bytes) -> FigureSet:
     figures.unknown.update(unknown)
     figures.coverage.update(coverage)  # type: ignore[arg-type]
     return figures
+
+
+def report_findings(
+    store: Store, run_id: int, prices: Sequence[PriceSettings] = ()
+) -> list[ReportedFinding]:
+    """The findings of a run that hold, the worst first, those with a reply last."""
+    rows = [row for row in store.findings(run_id) if row.holds]
+    rows.sort(key=lambda row: row.state != "open")
+    return [from_row(row, prices) for row in rows]

@@ -12,6 +12,8 @@ import msgspec
 
 from jobsight.model import JobInfo, RunReference
 from jobsight.store.database import Database
+from jobsight.store.findings.read import findings_of_run
+from jobsight.store.findings.rows import FindingRow
 from jobsight.store.read import queries
 from jobsight.store.read.external import (
     Archive,
@@ -86,6 +88,7 @@ class Store(Intake):
         search: str | None = None,
         since: int | None = None,
         unused_gpus: bool = False,
+        finding: str | None = None,
         after: Position | None = None,
     ) -> list[StoredRun]:
         """Runs that pass the filter, the latest start first; ``after`` is a position of the list,
@@ -97,6 +100,7 @@ class Store(Intake):
             search=search,
             since=since,
             unused_gpus=unused_gpus,
+            finding=finding,
         )
         if after is not None:
             filter = filter.following(after)
@@ -112,6 +116,7 @@ class Store(Intake):
         search: str | None = None,
         since: int | None = None,
         unused_gpus: bool = False,
+        finding: str | None = None,
     ) -> int:
         """How many runs pass the filter; more than ``queries.COUNT_LIMIT`` are not counted."""
         filter = queries.run_filter(
@@ -121,6 +126,7 @@ class Store(Intake):
             search=search,
             since=since,
             unused_gpus=unused_gpus,
+            finding=finding,
         )
         with self.database.query() as transaction:
             return queries.count_runs(transaction, filter)
@@ -184,6 +190,10 @@ class Store(Intake):
         """The GPUs that the run held, by node and key."""
         with self.database.query() as transaction:
             return queries.list_gpus(transaction, run_id)
+
+    def findings(self, run_id: int) -> list[FindingRow]:
+        """What the rules have found in the run, in every state, the worst first."""
+        return findings_of_run(self.database, run_id)
 
     def details(self, run_id: int, kind: type[_Record]) -> _Record | None:
         """What the scheduler recorded of the run beyond its columns."""

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+import zstandard
 
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL
-from jobsight.store.series.codec import compress, decompress
 from jobsight.store.transaction import Transaction
 from jobsight.util.batching import batched
 
 #: Works that are removed in one transaction.
 _BATCH_SIZE = 500
+#: Bytes of the figures of a run.
+_MAX_FIGURES = 2**24
 
 
 class WorkKey(NamedTuple):
@@ -64,11 +66,12 @@ def find_script(database: Database, key: bytes) -> str | None:
 
 def pack_figures(document: object) -> bytes:
     """Figures as compressed msgpack."""
-    return compress(msgspec.msgpack.encode(document), level=3)
+    return zstandard.compress(msgspec.msgpack.encode(document), 3)
 
 
 def unpack_figures(data: bytes) -> object:
-    return msgspec.msgpack.decode(decompress(data))
+    decompressor = zstandard.ZstdDecompressor()
+    return msgspec.msgpack.decode(decompressor.decompress(data, max_output_size=_MAX_FIGURES))
 
 
 def figures_of_runs(database: Database, run_ids: Sequence[int]) -> dict[int, StoredFigures]:

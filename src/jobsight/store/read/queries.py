@@ -76,6 +76,8 @@ _LISTED: Final = ", ".join(
     )
 )
 
+#: In place of the kind of a finding.
+ANY_FINDING: Final = "any"
 #: Runs that are counted; a list of more is not counted to its end.
 COUNT_LIMIT: Final = 2000
 #: Runs that a search may find for all of them to be read and sorted.
@@ -119,9 +121,11 @@ def run_filter(
     search: str | None = None,
     since: int | None = None,
     unused_gpus: bool = False,
+    finding: str | None = None,
 ) -> RunFilter:
-    """The filter of a list of runs; ``since`` keeps the runs started at that time or later, and
-    ``unused_gpus`` those that held a GPU which they never used.
+    """The filter of a list of runs; ``since`` keeps the runs started at that time or later,
+    ``unused_gpus`` those that held a GPU which they never used, and ``finding`` those with a
+    finding of that kind, or of any kind.
 
     ``state`` is the state that is shown, which runs without a record of the scheduler have as well.
     """
@@ -133,6 +137,13 @@ def run_filter(
         parameters["since"] = since
     if unused_gpus:
         conditions.append("gpu_unused_count > 0")
+    if finding is not None:
+        kind = "" if finding == ANY_FINDING else "kind = :finding AND "
+        conditions.append(
+            f"id IN (SELECT run_id FROM findings WHERE {kind}state IN ('open', 'acknowledged'))"
+        )
+        if kind:
+            parameters["finding"] = finding
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
 
