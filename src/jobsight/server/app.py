@@ -136,7 +136,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         schema["paths"][BATCHES] = {"post": ingest.BatchRoute.description()}
         components = schema.setdefault("components", {})
-        # Replaces FastAPI's own schema of a validation error, which is not what is sent.
+        # Without FastAPI's own schema of a validation error, which is not what is sent.
+        bodies = components.get("schemas", {}).items()
+        schemas |= {name: body for name, body in bodies if name.startswith("Body_")}
         components["schemas"] = schemas
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         schema["security"] = [{"token": []}]

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query
 from pydantic import BeforeValidator
 from starlette.responses import Response
 
+from jobsight.errors import JobsightError
 from jobsight.findings.effect import Effect, measure_effect
 from jobsight.findings.explain import Explanation, explain_run
 from jobsight.findings.finding import SEVERITIES
@@ -179,7 +180,11 @@ def create_router(
     def explain(run: RunText) -> Response:
         """What every rule says about a run, and why; judged now."""
         stored = find_run(store, run)
-        return json_reply(explain_run(store, findings.require_judge(), stored, clock()))
+        try:
+            judge = findings.require_judge()
+        except JobsightError as error:
+            raise HTTPException(503, str(error)) from None
+        return json_reply(explain_run(store, judge, stored, clock()))
 
     def reply_to(run: str, kind: str, state: Any, user: str) -> Response:
         stored = find_run(store, run)
