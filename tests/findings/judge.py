@@ -51,6 +51,6 @@ class ToldJudge:
         figures.set("gpu.count", None, "the job has no GPU")
         return Measured(figures)
 
-    def judge(self, figures: FigureSet, owner: Owner) -> Sequence[Verdict]:
+    def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
         self.judged += 1
         return self.say(figures)

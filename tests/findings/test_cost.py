@@ -3,7 +3,7 @@
 import pytest
 
 from jobsight.config.settings import PriceSettings
-from jobsight.findings.cost import from_stored, price, to_stored, weigh
+from jobsight.findings.costs import from_stored, price, stored_weight, to_stored
 from jobsight.findings.finding import Cost
 from jobsight.findings.reported import Amount, format_amount, format_cost
 from jobsight.store.findings.rows import StoredCost
@@ -30,19 +30,21 @@ def test_a_gpu_hour_weighs_more_than_a_core_hour() -> None:
         Cost(),
         Cost(memory_gb_hours=1.0),
         Cost(core_hours=1.0),
-        Cost(gpu_hours=1.0),
         Cost(energy_kwh=1.0),
+        Cost(gpu_hours=1.0),
     ]
-    weights = [weigh(cost) for cost in costs]
+    weights = [stored_weight(cost) for cost in costs]
     assert weights == sorted(weights)
     assert weights[0] == 0
 
 
 def test_a_price_list() -> None:
-    money = PriceSettings(unit="EUR", core_hour=0.01, gpu_hour=1.5)
-    carbon = PriceSettings(unit="g CO2", kwh=380.0)
-    assert price(FULL, [money, carbon]) == [Amount(3.1, "EUR"), Amount(1140.0, "g CO2")]
-    assert price(Cost(memory_gb_hours=5.0), [money, carbon]) == []
+    prices = {
+        "EUR": PriceSettings(core_hour=0.01, gpu_hour=1.5),
+        "g CO2": PriceSettings(energy_kwh=380.0),
+    }
+    assert price(FULL, prices) == [Amount(3.1, "EUR"), Amount(1140.0, "g CO2")]
+    assert price(Cost(memory_gb_hours=5.0), prices) == []
 
 
 def test_costs_as_text() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.findings.cost import from_stored
+from jobsight.findings.costs import from_stored
 from jobsight.findings.finding import Cost, Verdict
 from jobsight.findings.stored import from_row
 from jobsight.findings.vocabulary import FigureSet

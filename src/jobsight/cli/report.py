@@ -67,7 +67,7 @@ def find_report(
 
     With ``record`` the findings of the report are recorded as shown to this user.
     """
-    prices = settings.findings.prices if settings is not None else ()
+    prices = settings.findings.prices if settings is not None else {}
     reference = parse_run(wanted) if wanted else None
     if _readable(location):
         from jobsight.reports import pending

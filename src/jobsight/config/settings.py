@@ -16,7 +16,6 @@ from jobsight.util.urls import without_credentials
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
-Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 #: An empty path would be the working directory of the command.
 NonEmptyPath = Annotated[str, msgspec.Meta(min_length=1)]
@@ -409,36 +408,39 @@ class SoftwareSettings(msgspec.Struct, kw_only=True):
     interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 60.0
 
 
-class PriceSettings(msgspec.Struct, kw_only=True):
-    """What resources cost in one unit: money, credits or grams of CO2."""
+Price = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
-    #: Name of the unit, such as "EUR" or "g CO2".
-    unit: Annotated[str, msgspec.Meta(min_length=1, max_length=20)]
-    #: Price of a core for an hour.
+
+class PriceSettings(msgspec.Struct, kw_only=True):
+    """What resources cost in one currency: money, credits, grams of CO2."""
+
+    #: Price of a core hour.
     core_hour: Price = 0.0
-    #: Price of a GPU for an hour.
+    #: Price of a GPU hour.
     gpu_hour: Price = 0.0
     #: Price of 10^9 bytes of memory for an hour.
     memory_gb_hour: Price = 0.0
     #: Price of a kilowatt hour.
-    kwh: Price = 0.0
+    energy_kwh: Price = 0.0
 
 
 class FindingsSettings(msgspec.Struct, kw_only=True):
-    """What is said about runs: rules, how often they are applied, and the price list."""
+    """Findings about runs, by rules."""
 
-    #: Rule files in the order in which they apply; a rule replaces an earlier one of its name.
+    #: Rule files of the site; see docs/findings-rules.md.
     rules: list[str] = msgspec.field(default_factory=list)
-    #: Apply the built-in rules before them.
-    ready_rules: bool = True
-    #: Seconds between two looks for ended runs in `jobsight serve`; 0 disables findings.
+    #: Apply the shipped rules.
+    shipped_rules: bool = True
+    #: Seconds that a run must last so that rules decide, unless a rule has its own minimum.
+    minimum_elapsed: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] = 600.0
+    #: Share of a run that its figures must stand for, 0 to 1, unless a rule has its own minimum.
+    minimum_coverage: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
+    #: Seconds between two rounds over ended and changed runs in `jobsight serve`; 0 disables them.
     interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 20.0
-    #: Seconds between two evaluations of running jobs; 0 disables them.
+    #: Seconds between two rounds over running jobs in `jobsight serve`; 0 disables them.
     running_interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 300.0
-    #: Price list, in which costs are shown beside hours.
-    prices: Annotated[list[PriceSettings], msgspec.Meta(max_length=10)] = msgspec.field(
-        default_factory=list
-    )
+    #: Prices by currency, such as [findings.prices.EUR]; costs are shown in each of them.
+    prices: dict[str, PriceSettings] = msgspec.field(default_factory=dict)
 
 
 class Settings(msgspec.Struct, kw_only=True):

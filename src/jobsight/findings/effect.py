@@ -7,15 +7,15 @@ not fail before, and how much less of the resources was wasted until now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from jobsight.config.settings import PriceSettings
-from jobsight.findings.cost import from_stored, price
+from jobsight.findings.costs import from_stored, price
 from jobsight.findings.finding import Cost
-from jobsight.findings.reported import Amount, format_cost
+from jobsight.findings.reported import NO_PRICES, Amount, format_cost
 from jobsight.store.findings.rows import HOLDING
 from jobsight.store.findings.shown import ShownWork, WorkRun, describe_work, runs_of_work
 from jobsight.store.findings.shown import shown_works as list_shown_works
@@ -105,7 +105,7 @@ def measure_effect(
     *,
     kind: str | None = None,
     since: int = 0,
-    prices: Sequence[PriceSettings] = (),
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> Effect:
     """Compare the runs of all works of which a finding was shown since then."""
     works = []
@@ -121,7 +121,7 @@ def measure_effect(
 
 
 def compare(
-    shown: ShownWork, runs: Sequence[WorkRun], prices: Sequence[PriceSettings] = ()
+    shown: ShownWork, runs: Sequence[WorkRun], prices: Mapping[str, PriceSettings] = NO_PRICES
 ) -> WorkEffect:
     """Compare the runs of one work, which are sorted by start."""
     before = [run for run in runs if run.start <= shown.first]
@@ -178,7 +178,7 @@ def _waste(run: WorkRun, name: str) -> float | None:
 
 
 def sum_kinds(
-    works: Iterable[WorkEffect], prices: Sequence[PriceSettings] = ()
+    works: Iterable[WorkEffect], prices: Mapping[str, PriceSettings] = NO_PRICES
 ) -> list[KindEffect]:
     """The effect by kind, the largest saving first."""
     by_kind: dict[str, list[WorkEffect]] = {}

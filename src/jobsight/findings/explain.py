@@ -50,7 +50,7 @@ def explain_run(store: Store, judge: Judge, run: StoredRun, now: int) -> Explana
     else:
         measured = judge.measure(run, now)
     verdicts = sorted(
-        judge.judge(measured.figures, wanted.owner),
+        judge.judge(measured.figures, wanted.owner, every=True),
         key=lambda each: (OUTCOMES.index(each.outcome), each.kind),
     )
     return Explanation(run=str(run.run), time=now, rules_digest=judge.digest, verdicts=verdicts)

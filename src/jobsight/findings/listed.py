@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from jobsight.config.settings import PriceSettings
-from jobsight.findings.cost import from_stored, price
+from jobsight.findings.costs import from_stored, price
 from jobsight.findings.finding import Cost
-from jobsight.findings.reported import Amount, ReportedFinding, format_cost
+from jobsight.findings.reported import NO_PRICES, Amount, ReportedFinding, format_cost
 from jobsight.findings.stored import from_row
 from jobsight.model import Run
 from jobsight.store.findings.read import (
@@ -68,7 +68,7 @@ def list_reports(
     wanted: FindingFilter,
     limit: int,
     after: FindingPosition | None = None,
-    prices: Sequence[PriceSettings] = (),
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> tuple[list[FindingReport], FindingPosition | None]:
     """Findings, the highest cost first, and the position of the next page."""
     # One more than is shown: it tells whether there is a next page.
@@ -77,7 +77,7 @@ def list_reports(
     return [_report(row, prices) for row in rows[:limit]], following
 
 
-def _report(row: ListedFinding, prices: Sequence[PriceSettings]) -> FindingReport:
+def _report(row: ListedFinding, prices: Mapping[str, PriceSettings]) -> FindingReport:
     finding = row.finding
     task = row.array_task_id
     return FindingReport(
@@ -98,7 +98,7 @@ def summarize(
     store: Store,
     by: Sequence[str],
     wanted: FindingFilter,
-    prices: Sequence[PriceSettings] = (),
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> list[FindingSummary]:
     """Sums by some dimensions of :data:`jobsight.store.findings.read.DIMENSIONS`."""
     rows = []

@@ -3,12 +3,17 @@ comes from a server is shown without it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from jobsight.config.settings import PriceSettings
 from jobsight.findings.finding import Audience, Cost, Evidence, Severity, State
 from jobsight.util.outer import Time
+
+#: No price list.
+NO_PRICES: Final[Mapping[str, PriceSettings]] = {}
 
 
 class Amount(msgspec.Struct, frozen=True):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jobsight.config.settings import FindingsSettings
-from jobsight.errors import JobsightError
-from jobsight.findings.finding import Verdict
+from jobsight.findings.engine import RuleSet, Selection
+from jobsight.findings.finding import Outcome, Verdict
 from jobsight.findings.reported import ReportedFinding
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker
@@ -27,41 +26,35 @@ from jobsight.util.workers import PeriodicWorker
 
 logger = logging.getLogger(__name__)
 
+#: Outcomes that change what is stored of a run.
+_STORED: Final[frozenset[Outcome]] = frozenset({"fired", "withheld"})
+
 
 class RuleJudge:
     """Computes the figures of runs of a store and applies a set of rules."""
 
-    def __init__(self, store: Store, rules: Any) -> None:
+    def __init__(self, store: Store, rules: RuleSet) -> None:
         self._store = store
         self._rules = rules
 
     @property
     def digest(self) -> str:
-        return str(self._rules.digest)
+        return self._rules.digest
 
     def measure(self, run: StoredRun, now: int) -> Measured:
         data = _part("data").read_run(self._store, run, now)
         figures: FigureSet = _part("figures").compute_figures(data)
         return Measured(figures, _part("history").add_history(self._store, data, figures))
 
-    def judge(self, figures: FigureSet, owner: Owner) -> Sequence[Verdict]:
-        selection = _part("engine").Selection(
-            cluster=owner.cluster, partition=owner.partition, account=owner.account
-        )
-        verdicts: Sequence[Verdict] = self._rules.judge(figures, selection)
-        return verdicts
+    def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
+        selection = Selection(owner.cluster, owner.partition, owner.account)
+        if every:
+            return self._rules.judge(figures, selection)
+        return self._rules.judge(figures, selection, outcomes=_STORED)
 
 
 def _part(name: str) -> Any:
     return importlib.import_module(f"jobsight.findings.{name}")
-
-
-def load_judge(store: Store, settings: FindingsSettings) -> Judge | None:
-    """The judge by the rules of the settings."""
-    if importlib.util.find_spec("jobsight.findings.engine") is None:
-        return None
-    files = [Path(file).expanduser() for file in settings.rules]
-    return RuleJudge(store, _part("engine").RuleSet.load(files, ready=settings.ready_rules))
 
 
 class FindingsService:
@@ -77,21 +70,14 @@ class FindingsService:
         self._file_states: object = None
         self._mutex = threading.Lock()
 
-    def judge(self) -> Judge | None:
-        """The judge by the rules as they are now; None without rules."""
+    def judge(self) -> Judge:
+        """The judge by the rules as they are now."""
         with self._mutex:
             states = [file_state(Path(file).expanduser()) for file in self.settings.rules]
             if self._judge is None or states != self._file_states:
-                self._judge = load_judge(self._store, self.settings)
+                self._judge = RuleJudge(self._store, RuleSet.of_settings(self.settings))
                 self._file_states = states
             return self._judge
-
-    def require_judge(self) -> Judge:
-        """The judge, or an error that says that there is none."""
-        judge = self.judge()
-        if judge is None:
-            raise JobsightError("there are no rules to judge runs by")
-        return judge
 
     def record(
         self, run: str, findings: Iterable[ReportedFinding], viewer: str | None, place: Place

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from jobsight.config.settings import PriceSettings
-from jobsight.findings.cost import from_stored, price, to_stored, weigh
+from jobsight.findings.costs import from_stored, price, stored_weight, to_stored
 from jobsight.findings.finding import SEVERITIES, Finding, Verdict
-from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.reported import NO_PRICES, ReportedFinding
 from jobsight.findings.vocabulary import FIGURES, FigureSet
 from jobsight.store.findings.rows import FindingRow
 from jobsight.store.findings.works import pack_figures, unpack_figures
@@ -28,12 +28,12 @@ def to_row(finding: Finding) -> NewFinding:
         severity=SEVERITIES.index(finding.severity),
         audience=finding.audience,
         cost=to_stored(finding.cost),
-        weight=weigh(finding.cost),
+        weight=stored_weight(finding.cost),
         data=_encode(finding),
     )
 
 
-def from_row(row: FindingRow, prices: Sequence[PriceSettings] = ()) -> ReportedFinding:
+def from_row(row: FindingRow, prices: Mapping[str, PriceSettings] = NO_PRICES) -> ReportedFinding:
     """A stored finding. The cost is that of the sums."""
     finding = _decode(row.data)
     cost = from_stored(row.cost)
@@ -94,7 +94,7 @@ def decode_figures(data: bytes) -> FigureSet:
 
 
 def report_findings(
-    store: Store, run_id: int, prices: Sequence[PriceSettings] = ()
+    store: Store, run_id: int, prices: Mapping[str, PriceSettings] = NO_PRICES
 ) -> list[ReportedFinding]:
     """The findings of a run that hold, the worst first, those with a reply last."""
     rows = [row for row in store.findings(run_id) if row.holds]

@@ -72,8 +72,9 @@ class Judge(Protocol):
         """The figures of a run, read from the store."""
         ...
 
-    def judge(self, figures: FigureSet, owner: Owner) -> Sequence[Verdict]:
-        """What each rule says about a run of this cluster, account and partition."""
+    def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
+        """What rules say about a run of this cluster, account and partition: those that fired or
+        were withheld, or all."""
         ...
 
 
@@ -220,7 +221,7 @@ class Worker:
     def __init__(
         self,
         store: Store,
-        load_judge: Callable[[], Judge | None],
+        load_judge: Callable[[], Judge],
         *,
         running_interval: float = 300.0,
         shown: ShownFindings | None = None,
@@ -229,8 +230,8 @@ class Worker:
         clock: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``load_judge`` returns the judge by the current rules, or None if there is none yet; an
-        error leaves the previous one in force."""
+        """``load_judge`` returns the judge by the current rules; an error leaves the previous one in
+        force."""
         self._store = store
         self._load_judge = load_judge
         self._running_interval = running_interval
@@ -264,7 +265,7 @@ class Worker:
             judge = self._load_judge()
         except JobsightError as error:
             return JobsightError(f"the rules of the findings are not loaded: {error}")
-        if judge is not None and (self._judge is None or judge.digest != self._judge.digest):
+        if self._judge is None or judge.digest != self._judge.digest:
             if due.adopt(self._store.database, judge.digest):
                 logger.info("the rules of the findings have changed; all runs are judged again")
             self._judge = judge

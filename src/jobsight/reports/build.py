@@ -8,13 +8,14 @@ no query per row.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import field
 
 from jobsight.findings.finding import SEVERITIES, Severity
+from jobsight.findings.reported import NO_PRICES
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, real_signal
 from jobsight.reports.gpu import gpu_rows, gpu_totals, measure_of
 from jobsight.reports.report import (
@@ -73,7 +74,7 @@ def build_report(
     stored: StoredRun,
     *,
     clock: Callable[[], int] = time.time_ns,
-    prices: Sequence[PriceSettings] = (),
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> JobReport:
     """Read everything about one run from the store and the archive."""
     # Imported here: a report that comes from a server is shown without loading SQLAlchemy.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobsight.findings.reported import NO_PRICES
 from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, build_report, display_id, job_row, scheduler_facts
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
@@ -121,7 +122,7 @@ def find_report(
     reference: RunReference,
     *,
     clock: Callable[[], int] = time.time_ns,
-    prices: Sequence[PriceSettings] = (),
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> JobReport:
     """The report of a run, or that of a job which has not started."""
     try:

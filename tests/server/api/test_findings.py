@@ -30,14 +30,14 @@ def say(figures: FigureSet) -> list[Verdict]:
 class Told(FindingsService):
     """A service with a judge that says what the test wants."""
 
-    def judge(self) -> Judge | None:
+    def judge(self) -> Judge:
         return ToldJudge(say)
 
 
 @pytest.fixture
 def service(filled: Store) -> FindingsService:
     update_all(filled, ToldJudge(say))
-    prices = [PriceSettings(unit="EUR", gpu_hour=2.0, memory_gb_hour=0.01)]
+    prices = {"EUR": PriceSettings(gpu_hour=2.0, memory_gb_hour=0.01)}
     return Told(filled, FindingsSettings(prices=prices))
 
 

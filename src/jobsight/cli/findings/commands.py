@@ -13,9 +13,10 @@ from jobsight.cli.findings.listing import (
     summary,
 )
 from jobsight.cli.findings.replies import ack, add_reply_options, not_helpful, reopen
+from jobsight.cli.findings.rule_tests import add_test_options, try_rules
 from jobsight.cli.findings.update import add_update_options, update
 
-_DESCRIPTION = "List findings, reply to them, and apply changed rules."
+_DESCRIPTION = "List findings, reply to them, and test and apply the rules that make them."
 
 COMMANDS = {
     "list": Subcommand(list_, add_list_options),
@@ -24,6 +25,7 @@ COMMANDS = {
     "not-helpful": Subcommand(not_helpful, add_reply_options),
     "reopen": Subcommand(reopen, add_reply_options),
     "update": Subcommand(update, add_update_options),
+    "test": Subcommand(try_rules, add_test_options),
     "effect": Subcommand(effect, add_effect_options),
 }
 

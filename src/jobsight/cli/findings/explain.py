@@ -44,7 +44,7 @@ def explain(
 
     with Store.open(location) as opened:
         attach(opened, settings.archive)
-        judge = FindingsService(opened, settings.findings).require_judge()
+        judge = FindingsService(opened, settings.findings).judge()
         explanation = explain_run(opened, judge, opened.find(reference), time.time_ns())
     if json:
         write_json(explanation)

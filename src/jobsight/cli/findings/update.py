@@ -36,7 +36,7 @@ def update(
     from jobsight.store.store import Store
 
     with Store.open(location) as opened, shown_progress() as progress:
-        judge = FindingsService(opened, settings.findings).require_judge()
+        judge = FindingsService(opened, settings.findings).judge()
         done = update_all(
             opened,
             judge,

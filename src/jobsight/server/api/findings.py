@@ -181,7 +181,7 @@ def create_router(
         """What every rule says about a run, and why; judged now."""
         stored = find_run(store, run)
         try:
-            judge = findings.require_judge()
+            judge = findings.judge()
         except JobsightError as error:
             raise HTTPException(503, str(error)) from None
         return json_reply(explain_run(store, judge, stored, clock()))
