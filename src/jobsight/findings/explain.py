@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from jobsight.findings.finding import Outcome, Verdict
-from jobsight.findings.stored import decode_figures
+from jobsight.findings.packed import decode_figures
 from jobsight.findings.worker import Judge, Measured
 from jobsight.store.findings import due
 from jobsight.store.findings.works import figures_of_runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobsight.config.settings import FindingsSettings
+from jobsight.findings.data import read_run
 from jobsight.findings.engine import RuleSet, Selection
+from jobsight.findings.figures import compute_figures
 from jobsight.findings.finding import Outcome, Verdict
 from jobsight.findings.reported import ReportedFinding
 from jobsight.findings.vocabulary import FigureSet
@@ -42,8 +45,10 @@ class RuleJudge:
         return self._rules.digest
 
     def measure(self, run: StoredRun, now: int) -> Measured:
-        data = _part("data").read_run(self._store, run, now)
-        figures: FigureSet = _part("figures").compute_figures(data)
+        data = read_run(self._store, run, now)
+        figures = compute_figures(data)
+        if importlib.util.find_spec("jobsight.findings.history") is None:
+            return Measured(figures)
         return Measured(figures, _part("history").add_history(self._store, data, figures))
 
     def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:

@@ -1,9 +1,8 @@
-"""Findings and figures as the store has them: the conversion in both directions."""
+"""Findings as the store has them: the conversion in both directions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
 
 import msgspec
 
@@ -11,9 +10,7 @@ from jobsight.config.settings import PriceSettings
 from jobsight.findings.costs import from_stored, price, stored_weight, to_stored
 from jobsight.findings.finding import SEVERITIES, Finding, Verdict
 from jobsight.findings.reported import NO_PRICES, ReportedFinding
-from jobsight.findings.vocabulary import FIGURES, FigureSet
 from jobsight.store.findings.rows import FindingRow
-from jobsight.store.findings.works import pack_figures, unpack_figures
 from jobsight.store.findings.write import NewFinding
 from jobsight.store.store import Store
 
@@ -64,33 +61,6 @@ def findings_in(verdicts: Sequence[Verdict]) -> list[Finding]:
         for verdict in verdicts
         if verdict.outcome == "fired" and verdict.finding is not None
     ]
-
-
-#: Whole numbers take fewer bytes than floating-point ones; up to here both are exact.
-_EXACT: Final = 2.0**53
-
-
-def encode_figures(figures: FigureSet) -> bytes:
-    """The figures of a run in few bytes."""
-    values: dict[str, Any] = {}
-    for name, value in figures.values.items():
-        is_whole = isinstance(value, float) and abs(value) < _EXACT and value == int(value)
-        values[name] = int(value) if is_whole and not isinstance(value, (str, list)) else value
-    return pack_figures([values, figures.unknown, figures.coverage])
-
-
-def decode_figures(data: bytes) -> FigureSet:
-    """Figures of this or an earlier release; names that no longer exist are left out."""
-    values, unknown, coverage = msgspec.convert(
-        unpack_figures(data), tuple[dict[str, Any], dict[str, str], dict[str, float]]
-    )
-    figures = FigureSet()
-    for name, value in values.items():
-        if name in FIGURES:
-            figures.set(name, value)
-    figures.unknown.update(unknown)
-    figures.coverage.update(coverage)  # type: ignore[arg-type]
-    return figures
 
 
 def report_findings(

@@ -20,13 +20,14 @@ from typing import Final, NamedTuple, Protocol
 
 from jobsight.errors import JobsightError, StoreError
 from jobsight.findings.finding import Verdict
-from jobsight.findings.stored import decode_figures, encode_figures, findings_in, to_row
+from jobsight.findings.packed import decode_figures, encode_figures
+from jobsight.findings.stored import findings_in, to_row
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.store.findings import due
 from jobsight.store.findings.due import DueRun, Failure
 from jobsight.store.findings.rows import Owner
 from jobsight.store.findings.shown import Shown, record_shown
-from jobsight.store.findings.works import figures_of_runs
+from jobsight.store.findings.works import StoredFigures, figures_of_runs
 from jobsight.store.findings.write import (
     NO_CHANGES,
     Change,
@@ -138,7 +139,7 @@ class Evaluation:
         for run in runs:
             try:
                 if run.id in stored:
-                    measured = Measured(decode_figures(stored[run.id].data), stored[run.id].work_id)
+                    measured = _decoded(stored[run.id])
                     if stored_figures:
                         # What has changed since the figures were computed is still to be judged.
                         run = run._replace(changes=NO_CHANGES)
@@ -194,6 +195,14 @@ class Evaluation:
         return first + self._store_all(judged[middle:], runs, failures)
 
 
+def _decoded(stored: StoredFigures) -> Measured:
+    try:
+        return Measured(decode_figures(stored.data), stored.work_id)
+    except StoreError as error:
+        # Damaged figures of one run: all other runs can be judged.
+        raise ValueError(str(error)) from None
+
+
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
@@ -230,8 +239,8 @@ class Worker:
         clock: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``load_judge`` returns the judge by the current rules; an error leaves the previous one in
-        force."""
+        """``load_judge`` returns the judge by the current rules; after an error the previous one is
+        used."""
         self._store = store
         self._load_judge = load_judge
         self._running_interval = running_interval

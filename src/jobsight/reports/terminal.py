@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobsight.findings.reported import ReportedFinding
-from jobsight.reports.build import has_steps, is_out_of_memory, total
+from jobsight.reports.build import has_steps, total
 from jobsight.reports.gpu import MANY, gpu_groups, gpu_remark, gpu_tone
 from jobsight.reports.report import (
     ExecutableRow,
@@ -32,6 +32,7 @@ from jobsight.reports.report import (
     StepRow,
     tone_of,
 )
+from jobsight.store.read.memory import is_out_of_memory
 from jobsight.text import readable_text
 from jobsight.util.units import (
     UNKNOWN,

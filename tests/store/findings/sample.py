@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from jobsight.findings.packed import encode_figures
+from jobsight.findings.vocabulary import FigureSet
 from jobsight.store.findings.rows import Owner, StoredCost
-from jobsight.store.findings.works import WorkKey, find_or_add_work, pack_figures
+from jobsight.store.findings.works import WorkKey, find_or_add_work
 from jobsight.store.findings.write import NO_CHANGES, Change, Judged, NewFinding, store_judged
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
@@ -50,7 +52,7 @@ def judged(
         work_id=work_id,
         findings=findings,
         withheld=withheld,
-        figures=pack_figures([{}, {}, {}]),
+        figures=encode_figures(FigureSet()),
     )
 
 

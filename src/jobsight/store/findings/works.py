@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
-import zstandard
-
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL
 from jobsight.store.transaction import Transaction
@@ -15,8 +12,6 @@ from jobsight.util.batching import batched
 
 #: Works that are removed in one transaction.
 _BATCH_SIZE = 500
-#: Bytes of the figures of a run.
-_MAX_FIGURES = 2**24
 
 
 class WorkKey(NamedTuple):
@@ -62,16 +57,6 @@ def find_script(database: Database, key: bytes) -> str | None:
     with database.query() as transaction:
         row = transaction.execute(SQL["find_script"], {"key": key}).fetchone()
     return None if row is None else str(row[0])
-
-
-def pack_figures(document: object) -> bytes:
-    """Figures as compressed msgpack."""
-    return zstandard.compress(msgspec.msgpack.encode(document), 3)
-
-
-def unpack_figures(data: bytes) -> object:
-    decompressor = zstandard.ZstdDecompressor()
-    return msgspec.msgpack.decode(decompressor.decompress(data, max_output_size=_MAX_FIGURES))
 
 
 def figures_of_runs(database: Database, run_ids: Sequence[int]) -> dict[int, StoredFigures]:

@@ -7,6 +7,7 @@ such rows is built from the same lists.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final, NamedTuple
 
 from jobsight.model import ExecutableUse, GpuUse, JobInfo, Sighting, StepUse
@@ -58,6 +59,11 @@ class RunSums(NamedTuple):
     gpu_used_time: int | None = None
     gpu_memory_peak: int | None = None
     gpu_energy: int | None = None
+
+
+def path_digest(path: bytes) -> bytes:
+    """The key of a path in ``paths``."""
+    return hashlib.blake2b(path, digest_size=16).digest()
 
 
 def quoted(name: str) -> str:

@@ -6,7 +6,6 @@ checkpoints its runs as archived. A record that is found later names the files o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -266,7 +265,7 @@ def _gpu_columns(row: Mapping[str, Any]) -> list[Any]:
 def _path_ids(transaction: Transaction, paths: Iterable[bytes]) -> dict[bytes, int]:
     ids = {}
     # Always insert in sorted order to avoid deadlocks.
-    digests = {hashlib.blake2b(path, digest_size=16).digest(): path for path in paths}
+    digests = {statements.path_digest(path): path for path in paths}
     for digest, path in sorted(digests.items()):
         key = {"digest": digest}
         transaction.execute(statements.INSERT_PATH, key | {"path": path})
