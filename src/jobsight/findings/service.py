@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobsight.config.settings import FindingsSettings
-from jobsight.findings.data import read_run
+from jobsight.findings.data import RunData, read_run
 from jobsight.findings.engine import RuleSet, Selection
 from jobsight.findings.figures import compute_figures
 from jobsight.findings.finding import Outcome, Verdict
 from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.surroundings import Surroundings
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker
 from jobsight.model import RunReference
@@ -39,13 +40,25 @@ class RuleJudge:
     def __init__(self, store: Store, rules: RuleSet) -> None:
         self._store = store
         self._rules = rules
+        self._surroundings = Surroundings(store)
+        self._mutex = threading.Lock()
 
     @property
     def digest(self) -> str:
         return self._rules.digest
 
     def measure(self, run: StoredRun, now: int) -> Measured:
-        data = read_run(self._store, run, now)
+        # Requests for an explanation come from other threads than the worker.
+        shared = self._mutex.acquire(blocking=False)
+        try:
+            surroundings = self._surroundings if shared else Surroundings(self._store)
+            data = read_run(self._store, run, now, surroundings)
+            return self._measure(data)
+        finally:
+            if shared:
+                self._mutex.release()
+
+    def _measure(self, data: RunData) -> Measured:
         figures = compute_figures(data)
         if importlib.util.find_spec("jobsight.findings.history") is None:
             return Measured(figures)

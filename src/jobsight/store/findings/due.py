@@ -11,9 +11,8 @@ from jobsight.store import dead_letters
 from jobsight.store.checkpoints import read_checkpoint, remove_checkpoint, set_checkpoint
 from jobsight.store.database import Database
 from jobsight.store.dead_letters import FINDING
-from jobsight.store.findings.rows import SQL, Owner
+from jobsight.store.findings.rows import SQL, Owner, owner_of
 from jobsight.store.rollups.rollups import MAX_TRIES, RETRY_DELAY, is_at_work
-from jobsight.store.rollups.shares import DAY, MAX_OWNER
 from jobsight.store.schema.statements import quoted
 
 #: A server that has not renewed its lease for this long has ended.
@@ -45,18 +44,7 @@ class DueRun(NamedTuple):
     @property
     def owner(self) -> Owner:
         """The key of its sums."""
-        return Owner(
-            cluster=_short(self.cluster),
-            user=_short(self.user),
-            account=_short(self.account),
-            partition=_short(self.partition),
-            day=self.start // DAY,
-        )
-
-
-def _short(name: str | None) -> str:
-    """All names of a key together must fit into a row of an index."""
-    return (name or "").encode()[:MAX_OWNER].decode(errors="ignore")
+        return owner_of(self.cluster, self.user, self.account, self.partition, self.start)
 
 
 _COLUMNS: Final = ", ".join(f"runs.{quoted(name)}" for name in DueRun._fields)

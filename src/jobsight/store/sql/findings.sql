@@ -42,6 +42,11 @@ SELECT id, changes FROM runs WHERE id IN (:keys)
 -- name: set_judged
 UPDATE runs SET unjudged = false WHERE id = :id AND changes = :changes
 
+-- Sinks are fed by changes of the details; running runs are sent each time.
+-- name: feed_again
+UPDATE run_details SET changed = :now WHERE run_id = :run_id AND changed < :now
+    AND EXISTS (SELECT 1 FROM runs WHERE id = :run_id AND "end" IS NOT NULL)
+
 -- name: set_figures
 INSERT INTO run_figures (run_id, work_id, revision, data)
 VALUES (:run_id, :work_id, :revision, :data)
