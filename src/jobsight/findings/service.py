@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,9 @@ from jobsight.findings.data import RunData, read_run
 from jobsight.findings.engine import RuleSet, Selection
 from jobsight.findings.figures import compute_figures
 from jobsight.findings.finding import Outcome, Verdict
+from jobsight.findings.help_page import help_page
 from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.rule_file import Rule
 from jobsight.findings.surroundings import Surroundings
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker
@@ -42,6 +44,11 @@ class RuleJudge:
         self._rules = rules
         self._surroundings = Surroundings(store)
         self._mutex = threading.Lock()
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """The rules by name."""
+        return self._rules.rules
 
     @property
     def digest(self) -> str:
@@ -96,6 +103,12 @@ class FindingsService:
                 self._judge = RuleJudge(self._store, RuleSet.of_settings(self.settings))
                 self._file_states = states
             return self._judge
+
+    def help(self, kind: str) -> str | None:
+        """The page of a rule, as Markdown; None if there is no such rule."""
+        judge = self.judge()
+        rule = judge.rules.get(kind) if isinstance(judge, RuleJudge) else None
+        return None if rule is None else help_page(rule)
 
     def record(
         self, run: str, findings: Iterable[ReportedFinding], viewer: str | None, place: Place
