@@ -7,6 +7,7 @@ rule that needs it is withheld, never decided by a zero.
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from jobsight.findings.units import Unit, Value
@@ -89,9 +90,11 @@ _TABLE: Final = (
     Figure("memory.growth_rate", "byte rate", "memory", "Slope over the last two thirds"),
     Figure("memory.growth_share", "share", "memory", "Growth in that time, of the limit"),
     Figure("memory.growth_fit", "share", "memory", "How linear the growth is, R squared"),
+    Figure("memory.growth_node", "text", "memory", "Node with the most growth by its limit"),
     Figure("memory.growth_plateau", "flag", "memory", "It has stopped growing"),
     Figure("memory.time_to_limit", "duration", "memory", "Until the limit at that slope"),
     Figure("memory.largest_program", "text", "executables", "Program with the largest process"),
+    Figure("memory.largest_process", "size", "executables", "Peak of that process"),
     Figure("memory.per_core_of_node", "size", "scheduler", "Memory of a node divided by its cores"),
     Figure("memory.cores_fill_node", "flag", "scheduler", "Its CPUs leave no room for other jobs"),
     # Input and output.
@@ -255,7 +258,10 @@ class FigureSet:
             if reason:
                 self.unknown[name] = reason
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            self.values[name] = float(value)
+            if math.isfinite(value):
+                self.values[name] = float(value)
+            else:
+                self.unknown[name] = "its value is not finite"
         else:
             self.values[name] = value
 

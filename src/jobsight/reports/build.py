@@ -36,6 +36,7 @@ from jobsight.reports.report import (
     own_namespace_note,
 )
 from jobsight.scheduler.records import JobDetails
+from jobsight.store.read.memory import is_out_of_memory, requested_memory, used_peak
 from jobsight.store.read.state import decide_state
 from jobsight.text import readable_path
 from jobsight.util.outer import Duration, Time
@@ -44,7 +45,6 @@ from jobsight.util.units import format_duration, format_share
 if TYPE_CHECKING:
     from jobsight.model import StepUse
     from jobsight.store.read.queries import (
-        NodesSummary,
         StoredExecutable,
         StoredNode,
         StoredRun,
@@ -256,11 +256,6 @@ def display_id(info: JobInfo) -> str:
     return str(info.job_id)
 
 
-def requested_memory(info: JobInfo, on_nodes: NodesSummary) -> int | None:
-    """The requested memory; if the scheduler gives none, the limits of the cgroups."""
-    return info.memory or on_nodes.memory_limit
-
-
 def total(values: Iterable[int | None]) -> int | None:
     """The sum of the known values; None if there is none."""
     known = [value for value in values if value is not None]
@@ -291,21 +286,6 @@ def _cpu(info: JobInfo, totals: list[JobTotals], counted: int | None) -> CpuUse:
         source=", ".join(sources) or None,
         overhead_text=text if overhead else "",
     )
-
-
-def is_out_of_memory(state: str) -> bool:
-    """Whether the scheduler or the launcher has found that the job ran out of memory."""
-    return state.upper() == "OUT_OF_MEMORY"
-
-
-def used_peak(
-    used: int | None, kernel: int | None, requested: int | None, state: str
-) -> int | None:
-    """The peak of the memory in use. Of a job that ran out of memory it is the kernel's, up to the
-    limit: page cache is reclaimed before a process is killed."""
-    if not is_out_of_memory(state) or used is None or kernel is None:
-        return used
-    return max(used, kernel if requested is None else min(kernel, requested))
 
 
 def _memory(requested: int | None, totals: list[JobTotals], state: str) -> MemoryUse:

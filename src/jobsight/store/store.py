@@ -5,7 +5,7 @@ SQLAlchemy and numpy are imported by the methods that need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -179,6 +179,16 @@ class Store(Intake):
         with self.database.query() as transaction:
             return queries.list_gpus(transaction, run_id)
 
+    def software_of(self, run_id: int, limit: int = 20) -> list[str]:
+        """The names of the software that the run used, the most CPU time first."""
+        with self.database.query() as transaction:
+            return queries.list_software(transaction, run_id, limit)
+
+    def failures_of(self, path: bytes, limit: int) -> list[tuple[int, int, int]]:
+        """The newest uses of an executable in all runs: sighting, executions and failures."""
+        with self.database.query() as transaction:
+            return queries.list_path_failures(transaction, path, limit)
+
     def details(self, run_id: int, kind: type[_Record]) -> _Record | None:
         """What the scheduler recorded of the run beyond its columns."""
         from jobsight.store.snapshot import unpack
@@ -205,6 +215,22 @@ class Store(Intake):
         return found or self._archived(
             run_id, lambda archive, run: archive.series(run, metrics, since, until)
         )
+
+    def series_by_node(self, run_id: int, metrics: Sequence[str]) -> Iterator[StoredSeries]:
+        """The time series of some metrics, one node after the other: a run of many nodes has more
+        values than :meth:`series` returns."""
+        if self.external_series is not None:
+            yield from self.series(run_id, metrics)
+            return
+        found = False
+        with self.database.query() as transaction:
+            for series in queries.iterate_series(transaction, run_id, metrics):
+                found = True
+                yield series
+        if not found:
+            yield from self._archived(
+                run_id, lambda archive, run: archive.series(run, metrics, None, None)
+            )
 
     def summaries(self, run_id: int) -> list[MetricSummary]:
         """Minimum, mean, maximum and last value of each time series."""
