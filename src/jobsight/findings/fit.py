@@ -1,9 +1,9 @@
 """What would have fitted: the request of least expected waste, from past runs of the same work.
 
 :func:`fit_request` is a pure function of a sequence of past runs. It is used for memory and time,
-whose limit kills a run, in any unit. The next need is predicted by the maximum of the last 1, 3, 10
-or 200 runs, times a margin. How far each of the four was exceeded in the past (the residuals)
-gives the margin for a probability of failure. Of all pairs of predictor and margin, the one is
+whose limit kills a run, in any unit. The next need is predicted by the smoothed mean, or by the
+maximum of the last 3 or 200 runs, times a margin. How far each of the three was exceeded in
+the past (the residuals) gives the margin for a probability of failure. Of all pairs of predictor and margin, the one is
 taken that would have wasted least: resources allotted and not needed, and those of a failed run
 and of its repetition with the old request (Tovar et al., 2018). Recent runs have more weight.
 
@@ -22,8 +22,10 @@ from typing import Final, NamedTuple
 HALF_LIFE: Final = 20
 #: Runs whose residuals are used: the older ones have less than an eighth of the weight.
 _RESIDUALS: Final = 60
-#: The predictors: the maximum of so many last runs.
-_REACHES: Final = (1, 3, 10, 200)
+#: The predictors: the maximum of so many last runs; 0 is their smoothed mean.
+_REACHES: Final = (0, 3, 200)
+#: Weight of the last run in the smoothed mean.
+_SMOOTHING: Final = 0.15
 #: Runs that are read.
 MAX_RUNS: Final = 200
 #: Probabilities of failure that are compared.
@@ -175,11 +177,12 @@ def _least_waste(
     all_repeated = sum(repeated)
     first = len(needs) - count
     highest = list(accumulate(needs, max))
+    smoothed = list(accumulate(needs, lambda mean, need: mean + _SMOOTHING * (need - mean)))
     best, least = needs[-1], math.inf
     for reach in _REACHES:
-        if reach >= MAX_RUNS:
-            bases = highest[first - 1 : -1]
-            base = highest[-1]
+        if reach == 0 or reach >= MAX_RUNS:
+            over_time = smoothed if reach == 0 else highest
+            bases, base = over_time[first - 1 : -1], over_time[-1]
         else:
             bases = [max(needs[max(i - reach, 0) : i]) for i in range(first, len(needs))]
             base = max(needs[-reach:])
