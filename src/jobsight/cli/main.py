@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": Command("jobsight.cli.serve", "Serve the pages, the API and the ingest endpoint"),
     "demo": Command("jobsight.cli.demo", "Run four sample jobs and show their pages"),
     "agent": Command("jobsight.cli.agent", "Measure the jobs of this node"),
+    "fit": Command("jobsight.cli.fit", "Show what would have fitted, from earlier runs"),
     "jobs": Command("jobsight.cli.jobs", "List the jobs of the store"),
     "cluster": Command("jobsight.cli.cluster", "Show nodes, partitions and the queue"),
     "software": Command("jobsight.cli.software.commands", "Report software usage, manage rules"),

@@ -2,10 +2,11 @@
 
 :func:`fit_request` is a pure function of a sequence of past runs. It is used for memory and time,
 whose limit kills a run, in any unit. The next need is predicted by the smoothed mean, or by the
-maximum of the last 3 or 200 runs, times a margin. How far each of the three was exceeded in
-the past (the residuals) gives the margin for a probability of failure. Of all pairs of predictor and margin, the one is
-taken that would have wasted least: resources allotted and not needed, and those of a failed run
-and of its repetition with the old request (Tovar et al., 2018). Recent runs have more weight.
+maximum of the last 3 or 200 runs, times a margin. How far each of the three was exceeded in the
+past (the residuals) gives the margin for a probability of failure. Of all pairs of predictor and
+margin, the one is taken that would have wasted least: resources allotted and not needed, and those
+of a failed run and of its repetition with the old request (Tovar et al., 2018). Recent runs have
+more weight.
 
 The probability of failure is bounded: 5 % at most, and less while the advice of the past has failed
 more often than in one of 20 runs. A run that was killed at its limit needed at least the limit.

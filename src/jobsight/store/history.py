@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from jobsight.model import Run
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL as FINDINGS_SQL
 from jobsight.store.sql.load import load_statements
@@ -107,6 +108,16 @@ def work_of_run(database: Database, run_id: int) -> int | None:
     with database.query() as transaction:
         row = transaction.execute(_SQL["work_of_run"], {"run_id": run_id}).fetchone()
     return None if row is None else row[0]
+
+
+def latest_run(
+    database: Database, user: str, *, name: str | None = None, key: bytes | None = None
+) -> Run | None:
+    """The last judged run of a user's works with this folded name, or with this script."""
+    with database.query() as transaction:
+        values = {"user": user, "name": name, "key": key}
+        row = transaction.execute(_SQL["latest_run"], values).fetchone()
+    return None if row is None else Run(*row)
 
 
 def earlier_runs(database: Database, work_id: int, run_id: int) -> list[EarlierRun]:

@@ -12,6 +12,14 @@ ORDER BY id DESC LIMIT :limit
 -- name: work_of_run
 SELECT work_id FROM run_figures WHERE run_id = :run_id
 
+-- The last run of a user's works by their name or script.
+-- name: latest_run
+SELECT runs.cluster, runs.job_id, runs.start FROM works
+JOIN run_figures ON run_figures.work_id = works.id
+JOIN runs ON runs.id = run_figures.run_id
+WHERE works."user" = :user AND (works.name = :name OR works.key = :key)
+ORDER BY runs.start DESC LIMIT 1
+
 -- The latest runs of a work that were stored before one of them.
 -- name: earlier_runs
 SELECT runs.id, runs.job_id, runs.start, runs."end", runs.shown_state AS state, runs.exit_code,
