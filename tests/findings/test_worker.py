@@ -49,7 +49,7 @@ def test_an_ended_run_is_judged_once(store: Store) -> None:
     work = worker(store, judge)
     done = work.once()
     assert (done.runs, done.changes, done.complete) == (2, {(KIND, "new"): 2}, True)
-    assert judge.measured == [2, 1]
+    assert judge.measured == [1, 2]
     (row,) = held(store, 1)
     finding = from_row(row)
     assert (finding.text, finding.change) == (
@@ -58,7 +58,19 @@ def test_an_ended_run_is_judged_once(store: Store) -> None:
     )
     assert from_stored(row.cost).memory_gb_hours == pytest.approx(100.0)
     work.once()
-    assert judge.measured == [2, 1]
+    assert judge.measured == [1, 2]
+
+
+def test_what_has_just_ended_comes_before_a_backlog_in_its_order(store: Store) -> None:
+    ended(store, 1, 2, 3)
+    long_ago = START - 90 * 86400 * SECOND
+    store.record_jobs(
+        [info(job, long_ago, end=long_ago + SECOND, state="COMPLETED") for job in (4, 5)]
+    )
+    ended(store, 6)
+    judge = ToldJudge()
+    worker(store, judge).once()
+    assert judge.measured == [1, 2, 3, 6, 4, 5]
 
 
 def test_a_record_that_comes_late_has_the_run_judged_again(store: Store) -> None:

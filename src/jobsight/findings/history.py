@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-import msgspec
-
+from jobsight.errors import StoreError
 from jobsight.findings import fit
 from jobsight.findings.fit import Fit, PastRun
+from jobsight.findings.packed import decode_figures
 from jobsight.findings.program_names import names_of
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.work import Signature, find_work, name_key, signature_of
 from jobsight.model import SECOND
 from jobsight.store import history as stored_history
-from jobsight.store.findings.works import WorkKey, find_or_add_work, unpack_figures
+from jobsight.store.findings.works import WorkKey, find_or_add_work
 from jobsight.store.history import MAX_EARLIER, ArrayTask, EarlierRun, ProgramUse, Wait
 from jobsight.store.read.memory import is_out_of_memory
 from jobsight.store.schema.statements import path_digest
@@ -161,11 +161,9 @@ def work_of(store: Store, data: RunData) -> WorkKey | None:
 def figure_values(data: bytes) -> dict[str, Any]:
     """The values of stored figures; of a damaged row none."""
     try:
-        document = unpack_figures(data)
-    except (ValueError, msgspec.DecodeError):
+        return dict(decode_figures(data).values)
+    except StoreError:
         return {}
-    values = document[0] if isinstance(document, list) and document else None
-    return values if isinstance(values, dict) else {}
 
 
 def _number(values: dict[str, Any], name: str) -> float | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jobsight.config.settings import FindingsSettings
 from jobsight.findings.data import RunData, read_run
@@ -17,6 +15,7 @@ from jobsight.findings.engine import RuleSet, Selection
 from jobsight.findings.figures import compute_figures
 from jobsight.findings.finding import Outcome, Verdict
 from jobsight.findings.help_page import help_page
+from jobsight.findings.history import add_history
 from jobsight.findings.reported import ReportedFinding
 from jobsight.findings.rule_file import Rule
 from jobsight.findings.surroundings import Surroundings
@@ -67,19 +66,13 @@ class RuleJudge:
 
     def _measure(self, data: RunData) -> Measured:
         figures = compute_figures(data)
-        if importlib.util.find_spec("jobsight.findings.history") is None:
-            return Measured(figures)
-        return Measured(figures, _part("history").add_history(self._store, data, figures))
+        return Measured(figures, add_history(self._store, data, figures))
 
     def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
         selection = Selection(owner.cluster, owner.partition, owner.account)
         if every:
             return self._rules.judge(figures, selection)
         return self._rules.judge(figures, selection, outcomes=_STORED)
-
-
-def _part(name: str) -> Any:
-    return importlib.import_module(f"jobsight.findings.{name}")
 
 
 class FindingsService:

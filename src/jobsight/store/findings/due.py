@@ -19,7 +19,8 @@ from jobsight.store.schema.statements import quoted
 LEASE: Final = 120 * SECOND
 #: A running run of which nothing was heard for this long is judged again only after a change.
 _SILENT: Final = 3600 * SECOND
-_FIRST_ID: Final = 2**63 - 1
+#: Before any run.
+_DISTANT_PAST: Final = -(2**62)
 #: The run up to which the rules in use were applied, and their digest.
 _RULES: Final = "findings rules"
 #: The runs that are being judged, and by whom.
@@ -56,9 +57,11 @@ def _query(database: Database, name: str, **values: int) -> list[DueRun]:
     return [DueRun(*row) for row in rows]
 
 
-def unjudged_runs(database: Database, limit: int, before: int = _FIRST_ID) -> list[DueRun]:
-    """Ended runs that changed since they were judged, the newest first."""
-    return _query(database, "unjudged_runs", limit=limit, before=before)
+def unjudged_runs(
+    database: Database, limit: int, after: int = 0, since: int = _DISTANT_PAST
+) -> list[DueRun]:
+    """Runs that ended since a time and changed since they were judged, by id."""
+    return _query(database, "unjudged_runs", limit=limit, after=after, since=since)
 
 
 def running_runs(database: Database, limit: int, now: int, after: int = 0) -> list[DueRun]:
