@@ -209,18 +209,24 @@ def test_a_run_that_ends_the_process_is_judged_alone_the_next_time(store: Store)
         pass
 
     def say(figures: FigureSet) -> list[Verdict]:
-        if figures.values["run.tasks"] == 1:
+        if figures.values["run.tasks"] == 2:
             raise Killed
         return [fired()]
 
     judge = ToldJudge(say)
     with pytest.raises(Killed):
         worker(store, judge, owner="host 1").once()
-    assert held(store, 2) == []
+    assert held(store, 1) == []
     # The next process judges them one by one.
     with pytest.raises(Killed):
         worker(store, judge, owner="host 1").once()
-    assert [bool(held(store, job)) for job in (1, 2)] == [False, True]
+    assert [bool(held(store, job)) for job in (1, 2)] == [True, False]
+    # A process that is killed leaves its mark, and the next one passes the run over.
+    due.mark(store.database, due.due_run(store.database, find(store, "2").id))  # type: ignore[arg-type]
+    ended(store, 3)
+    worker(store, judge, owner="host 1").once()
+    assert judge.measured.count(2) == 2
+    assert held(store, 3)
 
 
 def test_rules_that_cannot_be_read_leave_the_previous_ones_in_force(store: Store) -> None:

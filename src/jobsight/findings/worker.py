@@ -1,10 +1,10 @@
 """The background work of the findings, and the same from the command line.
 
 A round of :class:`Worker` judges runs that have just ended, then others that changed, then running
-ones every few minutes, then the whole history if the rules have changed. Figures are computed outside of
-transactions, in groups that fit into memory; a transaction stores finished rows. A run that fails
-becomes a dead letter and stops nobody. Of several servers on one store, the one with the lease does
-the work; the others take over when it ends.
+ones every few minutes, then the whole history if the rules have changed. Figures are computed
+outside of transactions, in groups that fit into memory; a transaction stores finished rows. A run
+that fails becomes a dead letter and stops nobody. Of several servers on one store, the one with the
+lease does the work; the others take over when it ends.
 
 What a run is judged by is a :class:`Judge`, so that this module knows nothing of rules.
 """

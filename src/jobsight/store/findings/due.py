@@ -177,10 +177,14 @@ def end(database: Database) -> None:
 
 
 def interrupted(database: Database) -> list[int]:
-    """The runs that were being judged when the process with the lease was killed."""
+    """The runs that were being judged when the process with the lease was killed, without those
+    that were judged alone then: only an operator has them tried again."""
     with database.query() as transaction:
         checkpoint = read_checkpoint(transaction, _IN_PROGRESS)
-    return [int(id) for id in (checkpoint.text or "").split()] if checkpoint else []
+        ids = (checkpoint.text or "").split() if checkpoint else []
+        rows = transaction.look_up(SQL["dead_letters_of_runs"], [(id,) for id in ids])
+        set_aside = {key for (key,) in rows}
+    return [int(id) for id in ids if id not in set_aside]
 
 
 class Progress(NamedTuple):

@@ -39,6 +39,9 @@ SELECT key FROM dead_letters
 WHERE kind = 'finding' AND tries < :tries AND last <= :before AND reason <> :interrupted
 ORDER BY last, key LIMIT :limit
 
+-- name: dead_letters_of_runs
+SELECT key FROM dead_letters WHERE kind = 'finding' AND key IN (:keys)
+
 -- name: changes_of_runs
 SELECT id, changes FROM runs WHERE id IN (:keys)
 
