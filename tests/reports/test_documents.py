@@ -11,9 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from jobsight.cli.main import main
+from jobsight.findings.finding import Cost, Evidence
+from jobsight.findings.reported import ReportedFinding
 from jobsight.model import RunReference
 from jobsight.reports.build import build_report
-from jobsight.reports.document import DocumentFinding, build_document, shown
+from jobsight.reports.document import build_document, shown
 from jobsight.reports.html import render_html
 from jobsight.reports.pdf import render_pdf
 from jobsight.reports.plots import draw_all, metrics_to_read
@@ -56,6 +58,27 @@ def series_of(store: Store, reference: str) -> SeriesReply:
     return reply(str(stored.run), store.series(stored.id, metrics=names), [], 300)
 
 
+def finding_of(title: str, text: str, change: str) -> ReportedFinding:
+    return ReportedFinding(
+        kind="gpu-not-used",
+        severity="critical",
+        audience="user",
+        state="open",
+        title=title,
+        text=text,
+        change=change,
+        cost=Cost(gpu_hours=3.0),
+        prices=[],
+        evidence=Evidence(),
+        figures={},
+        explains=(),
+        first=0,
+        last=0,
+        reply_user=None,
+        reply_time=None,
+    )
+
+
 @pytest.mark.parametrize("reference", ["gpus:1", "gpus:2", "local:1", "local:6", "local:9"])
 def test_all_renderings_have_the_figures_of_the_terminal(store: Store, reference: str) -> None:
     report = report_of(store, reference)
@@ -74,8 +97,8 @@ def test_all_renderings_have_the_figures_of_the_terminal(store: Store, reference
 
 def test_a_pdf_has_the_findings_first(store: Store) -> None:
     report = report_of(store, "gpus:2")
-    finding = DocumentFinding("gpu-not-used", "critical", "A title", "A text", "#SBATCH -G1", "3 h")
-    document = build_document(report, findings=[finding])
+    report.findings = [finding_of("A title", "A text", "#SBATCH -G1")]
+    document = build_document(report)
     pdf = render_pdf(document, draw_all(series_of(store, "gpus:2")))
     assert pdf.startswith(b"%PDF-")
     page = render_html(document)
@@ -86,8 +109,8 @@ def test_hostile_text_stays_text(store: Store) -> None:
     report = report_of(store, "local:1")
     report.name = report.user = report.command = report.account = HOSTILE
     report.nodes = [HOSTILE]
-    finding = DocumentFinding("x", "warning", HOSTILE, HOSTILE, HOSTILE, HOSTILE)
-    document = build_document(report, findings=[finding])
+    report.findings = [finding_of(HOSTILE, HOSTILE, HOSTILE)]
+    document = build_document(report)
     assert "\n" not in document.subtitle
     assert "\x1b" not in document.subtitle
     assert len(document.subtitle) <= 200

@@ -31,10 +31,14 @@ COMMANDS = {
     "serve": Command("jobsight.cli.serve", "Serve the pages, the API and the ingest endpoint"),
     "demo": Command("jobsight.cli.demo", "Run four sample jobs and show their pages"),
     "agent": Command("jobsight.cli.agent", "Measure the jobs of this node"),
+    "fit": Command("jobsight.cli.fit", "Show what would have fitted, from earlier runs"),
     "jobs": Command("jobsight.cli.jobs", "List the jobs of the store"),
+    "findings": Command(
+        "jobsight.cli.findings.commands", "List what went wrong in jobs, what it cost and the cure"
+    ),
+    "explain": Command("jobsight.cli.findings.explain", "Show what every rule says about a job"),
     "cluster": Command("jobsight.cli.cluster", "Show nodes, partitions and the queue"),
     "software": Command("jobsight.cli.software.commands", "Report software usage, manage rules"),
-    "findings": Command("jobsight.cli.findings.commands", "Show findings, test their rules"),
     "scrape": Command("jobsight.cli.scrape", "Copy jobs and nodes from Slurm to the store"),
     "store": Command("jobsight.cli.store", "Inspect, check, prune, back up and move the store"),
     "doctor": Command("jobsight.cli.doctor", "Show what can be measured on this machine"),

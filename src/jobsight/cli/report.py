@@ -5,9 +5,11 @@ The report comes from the store, or from the running server if the store cannot 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -47,7 +49,7 @@ def report(
     settings = load_settings(config)
     location = store or settings.store.location
     wanted = run or job_of_this_shell()
-    built = find_report(location, wanted, settings)
+    built = find_report(location, wanted, settings, record=True)
     if pdf or html or plots:
         from jobsight.cli.report_files import write_files
 
@@ -78,9 +80,15 @@ def job_of_this_shell() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def find_report(location: str, wanted: str | None, settings: Settings | None = None) -> JobReport:
-    """Build the report from the store, or request it from the server that may read the store."""
-    reference = _reference(wanted) if wanted else None
+def find_report(
+    location: str, wanted: str | None, settings: Settings | None = None, *, record: bool = False
+) -> JobReport:
+    """Build the report from the store, or request it from the server that may read the store.
+
+    With ``record`` the findings of the report are recorded as shown to this user.
+    """
+    prices = settings.findings.prices if settings is not None else {}
+    reference = parse_run(wanted) if wanted else None
     if _readable(location):
         from jobsight.reports import pending
         from jobsight.reports.build import build_report
@@ -88,8 +96,12 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
         opened = _open(location, settings)
         try:
             if reference is not None:
-                return pending.find_report(opened, reference)
-            return build_report(opened, _latest(opened))
+                built = pending.find_report(opened, reference, prices=prices)
+            else:
+                built = build_report(opened, _latest(opened), prices=prices)
+            if record:
+                _record_shown(opened, built)
+            return built
         finally:
             opened.close()
     fetched = fetch_report(paths.server_file(location), wanted, user_name())
@@ -113,7 +125,7 @@ def find_series(location: str, run: str, settings: Settings) -> SeriesReply:
         return _get(record, path, token, SeriesReply)
     opened = _open(location, settings)
     try:
-        stored = opened.find(_reference(run))
+        stored = opened.find(RunReference.parse(run))
         names = {summary.metric for summary in opened.summaries(stored.id)}
         wanted = metrics_to_read(sorted(names))
         series = opened.series(stored.id, metrics=wanted) if wanted else []
@@ -139,6 +151,19 @@ def _open(location: str, settings: Settings | None) -> Store:
     return opened
 
 
+def _record_shown(store: Store, built: JobReport) -> None:
+    """Record what this user is shown; a store that cannot be written is no reason to fail."""
+    if not built.findings:
+        return
+    from jobsight.store.findings.shown import Shown, record_shown
+
+    run_id = store.find(RunReference.parse(built.run)).id
+    viewer = user_name()
+    shown = {Shown(run_id, each.kind, viewer, "report"): 1 for each in built.findings}
+    with contextlib.suppress(StoreError):
+        record_shown(store.database, shown, time.time_ns())
+
+
 def user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -146,7 +171,7 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def _reference(text: str) -> RunReference:
+def parse_run(text: str) -> RunReference:
     try:
         return RunReference.parse(text)
     except ValueError as error:
@@ -226,7 +251,8 @@ def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
         if not rows:
             raise StoreError(f"the server {record.url} has no job of {user}")
         wanted = rows[0].run
-    return _get(record, f"/api/v1/jobs/{quote(wanted)}", token, JobReport)
+    viewer = urlencode({"viewer": user})
+    return _get(record, f"/api/v1/jobs/{quote(wanted)}?{viewer}", token, JobReport)
 
 
 _Reply = TypeVar("_Reply")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jobsight.errors import JobsightError
+from jobsight.model import SECOND
 from jobsight.reports.document import build_document
 from jobsight.reports.html import render_html
 from jobsight.reports.plots import Format, Plot, draw_all
@@ -63,7 +64,16 @@ def _draw(report: JobReport, series: SeriesReply, format: Format) -> list[Plot]:
         "memory": report.memory.requested_bytes,
         "gpu": None if report.gpu is None else report.gpu.count,
     }
-    return draw_all(series, limits=limits, format=format)
+    marks = [
+        (each.evidence.since / SECOND, each.evidence.until / SECOND)
+        for each in report.findings
+        if each.holds
+        and each.evidence.since is not None
+        and each.evidence.until is not None
+        # A stretch that is the whole run marks nothing.
+        and (each.evidence.since, each.evidence.until) != (report.start, report.end)
+    ]
+    return draw_all(series, limits=limits, marks=marks[:5], format=format)
 
 
 def _write(path: str, data: bytes) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import field
 
+from jobsight.findings.finding import SEVERITIES, Severity
+from jobsight.findings.reported import NO_PRICES
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, real_signal
 from jobsight.reports.gpu import gpu_rows, gpu_totals, measure_of
 from jobsight.reports.report import (
@@ -43,7 +45,9 @@ from jobsight.util.outer import Duration, Time
 from jobsight.util.units import format_count, format_duration, format_share
 
 if TYPE_CHECKING:
+    from jobsight.config.settings import PriceSettings
     from jobsight.model import StepUse
+    from jobsight.store.findings.read import Worst
     from jobsight.store.read.queries import (
         ExecutableSums,
         StoredNode,
@@ -66,10 +70,15 @@ _Number = TypeVar("_Number", int, float)
 
 
 def build_report(
-    store: Store, stored: StoredRun, *, clock: Callable[[], int] = time.time_ns
+    store: Store,
+    stored: StoredRun,
+    *,
+    clock: Callable[[], int] = time.time_ns,
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> JobReport:
     """Read everything about one run from the store and the archive."""
     # Imported here: a report that comes from a server is shown without loading SQLAlchemy.
+    from jobsight.findings.stored import report_findings
     from jobsight.store.read.queries import summarize_nodes
 
     info, nodes = stored.info, store.nodes(stored.id)
@@ -124,6 +133,7 @@ def build_report(
         as_of=as_of,
         steps=step_rows(store.steps(stored.id)),
         scheduler=facts,
+        findings=report_findings(store, stored.id, prices),
         gpu=gpu_totals(stored.gpus, gpus, info.gpus, coverage.get("gpu")),
         gpus=gpus,
     )
@@ -200,10 +210,13 @@ class JobRow(msgspec.Struct, kw_only=True):
     #: Summed over the GPUs.
     gpu_memory_peak_bytes: int | None = None
     gpu_energy_joules: float | None = None
+    #: Findings for the user that hold, and the highest severity of them.
+    findings: int = 0
+    severity: Severity | None = None
 
 
-def job_row(stored: StoredRun, now: int) -> JobRow:
-    """The row of one run."""
+def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
+    """The row of one run, with its findings."""
     info, on_nodes, gpus = stored.info, stored.on_nodes, stored.gpus
     state, running, start, elapsed, counted = decide_state(
         info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=on_nodes.counted, now=now
@@ -245,6 +258,8 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         gpu_measure=measure_of(gpus.gpu_measured_time, gpus.gpu_profiled_time),
         gpu_memory_peak_bytes=gpus.gpu_memory_peak,
         gpu_energy_joules=None if gpus.gpu_energy is None else gpus.gpu_energy / 1e6,
+        findings=worst.findings if worst else 0,
+        severity=SEVERITIES[worst.severity] if worst else None,
     )
 
 

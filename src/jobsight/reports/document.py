@@ -102,11 +102,15 @@ def shown(text: str | None) -> str:
     return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 3]}..."
 
 
+def shown_text(text: str) -> str:
+    """A sentence with names that users chose: printable, of bounded length."""
+    line = " ".join(readable_text(text[: 16 * MAX_TEXT]).split())
+    return line if len(line) <= 8 * MAX_TEXT else f"{line[: 8 * MAX_TEXT - 3]}..."
+
+
 def build_document(
     report: JobReport,
     *,
-    findings: list[DocumentFinding] | None = None,
-    no_findings: str = "",
     samples: int | None = None,
     now: int | None = None,
 ) -> Document:
@@ -117,8 +121,19 @@ def build_document(
         state=shown(report.state_text or report.state),
         tone=tone_of(report.state),
         facts=_facts(report),
-        findings=findings or [],
-        no_findings=no_findings,
+        findings=[
+            DocumentFinding(
+                kind=each.kind,
+                severity=each.severity,
+                title=shown(each.title),
+                text=shown_text(each.text),
+                change=shown_text(each.change) if each.change else "",
+                cost=each.cost_text,
+            )
+            for each in report.findings
+            if each.holds
+        ],
+        no_findings="",
         gauges=[
             DocumentGauge(
                 name=gauge.name,

@@ -27,6 +27,7 @@ from jobsight.archive.reader import attach
 from jobsight.config import paths
 from jobsight.config.settings import ServerSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.findings.service import FindingsService
 from jobsight.prometheus.remote_write import RemoteWriter, best_snappy
 from jobsight.server.app import create_app
 from jobsight.server.auth import SignInCodes, TokenCache
@@ -201,6 +202,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
         attach_promql(store, settings.server)
         tokens = TokenCache(store)
         stack.callback(tokens.write_uses)
+        findings = FindingsService(store, settings.findings)
         app = create_app(
             store,
             token,
@@ -209,6 +211,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             tokens=tokens,
             codes=codes,
             remote=_remote(settings, stack),
+            findings=findings,
         )
         # After the app: see `updating`.
         if settings.archive.interval:
@@ -231,6 +234,8 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))
+        if settings.findings.interval:
+            stack.enter_context(findings.judging())
         if settings.mail.interval:
             from jobsight.mail.worker import mailing
 

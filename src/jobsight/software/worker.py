@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from jobsight.software.naming import (
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import Round, sum_up_all
 from jobsight.store.store import Store
+from jobsight.util.durable import FileState, file_state
 from jobsight.util.log_once import LogOnce
 from jobsight.util.workers import PeriodicWorker
 
@@ -55,7 +55,7 @@ class Worker:
     def __init__(self, store: Store, settings: SoftwareSettings) -> None:
         self._store = store
         self._settings = settings
-        self._file_states: list[tuple[str, int, int, int] | None] | None = None
+        self._file_states: list[FileState | None] | None = None
         self._rules: RuleSet | None = None
         #: The digest of the rules that this process adopted last.
         self._adopted = ""
@@ -109,7 +109,7 @@ class Worker:
 
     def load(self) -> None:
         """Read the rules if their files have changed."""
-        states = [_file_state(file) for file in self._settings.rules]
+        states = [file_state(Path(file).expanduser()) for file in self._settings.rules]
         if states == self._file_states:
             return
         self._file_states = states
@@ -137,11 +137,3 @@ def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
         # A process that ends in the work on a run cannot know that the run did not end it.
         stop_timeout=_STOP_TIMEOUT,
     )
-
-
-def _file_state(file: str) -> tuple[str, int, int, int] | None:
-    try:
-        status = os.stat(Path(file).expanduser())
-    except OSError:
-        return None
-    return file, status.st_ino, status.st_size, status.st_mtime_ns

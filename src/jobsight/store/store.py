@@ -12,6 +12,8 @@ import msgspec
 
 from jobsight.model import JobInfo, RunReference
 from jobsight.store.database import Database
+from jobsight.store.findings.read import findings_of_run
+from jobsight.store.findings.rows import FindingRow
 from jobsight.store.read import queries
 from jobsight.store.read.external import (
     Archive,
@@ -121,6 +123,12 @@ class Store(Intake):
         with self.database.query() as transaction:
             return queries.find_run(transaction, reference, self.database.where)
 
+    def run_by_id(self, run_id: int) -> StoredRun | None:
+        """A run by its row; None if it was deleted."""
+        with self.database.query() as transaction:
+            filter = queries.RunFilter(("id = :run_id",), {"run_id": run_id})
+            return next(iter(queries.list_runs(transaction, filter, 1, complete=True)), None)
+
     def revision_of(self, reference: RunReference) -> RunRevision:
         """The revision of the run that a reference names."""
         with self.database.query() as transaction:
@@ -166,6 +174,10 @@ class Store(Intake):
         """The GPUs that the run held, by node and key."""
         with self.database.query() as transaction:
             return queries.list_gpus(transaction, run_id)
+
+    def findings(self, run_id: int) -> list[FindingRow]:
+        """What the rules have found in the run, in every state, the worst first."""
+        return findings_of_run(self.database, run_id)
 
     def software_of(self, run_id: int, limit: int = 20) -> list[str]:
         """The names of the software that the run used, the most CPU time first."""

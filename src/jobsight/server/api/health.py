@@ -17,6 +17,7 @@ from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.scheduler.cluster_metrics import (
     ClusterMetrics,
+    count_findings,
     count_gpus,
     count_health,
     exposition,
@@ -28,6 +29,7 @@ from jobsight.scheduler.state import ScrapeState, attempted_clusters, read_state
 from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
 from jobsight.store.checkpoints import Checkpoint
 from jobsight.store.dead_letters import DeadLetterCount, count_dead_letters
+from jobsight.store.findings.read import totals_by_kind
 from jobsight.store.rollups.usage import GpuUsage, gpu_usage
 from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
@@ -111,6 +113,7 @@ def create_health_router(
             parts += read_snapshot(store.database, cluster, "cluster_metrics", ClusterMetrics)
             left_out = excess[cluster].value if cluster in excess else 0
             parts.append(count_health(_state(store, cluster), clock(), kinds, left_out))
+        parts += count_findings(totals_by_kind(store.database))
         text = exposition(parts) + (more() if more is not None else "")
         return Response(text, media_type=_METRICS)
 

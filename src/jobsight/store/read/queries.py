@@ -91,6 +91,8 @@ _LISTED: Final = ", ".join(
     )
 )
 
+#: In place of the kind of a finding.
+ANY_FINDING: Final = "any"
 #: Runs that are counted; a list of more is not counted to its end.
 COUNT_LIMIT: Final = 2000
 #: Runs that a search may find for all of them to be read and sorted.
@@ -138,6 +140,8 @@ class Filters(TypedDict, total=False):
     since: int | None
     #: Runs that held a GPU which they never used.
     unused_gpus: bool
+    #: Runs with a finding of that kind, or of any kind.
+    finding: str | None
 
 
 def run_filter(**filters: Unpack[Filters]) -> RunFilter:
@@ -155,6 +159,14 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         parameters["since"] = since
     if filters.get("unused_gpus"):
         conditions.append("gpu_unused_count > 0")
+    finding = filters.get("finding")
+    if finding is not None:
+        kind = "" if finding == ANY_FINDING else "kind = :finding AND "
+        conditions.append(
+            f"id IN (SELECT run_id FROM findings WHERE {kind}state IN ('open', 'acknowledged'))"
+        )
+        if kind:
+            parameters["finding"] = finding
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
 

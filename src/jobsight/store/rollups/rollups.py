@@ -316,7 +316,7 @@ def _interrupted_groups(transaction: Transaction) -> list[_Group]:
     for first, checkpoint in list_checkpoints(transaction, _IN_PROGRESS).items():
         host, _, owner = (checkpoint.text or "").partition(" ")
         pid, _, cluster = owner.partition(" ")
-        if not _is_at_work(host, int(pid)):
+        if not is_at_work(host, int(pid)):
             groups.append(_Group(cluster, int(first), checkpoint.value))
     return groups
 
@@ -347,7 +347,7 @@ def _sum_up_interrupted(
         yield Round(done, changed, 0)
 
 
-def _is_at_work(host: str, pid: int) -> bool:
+def is_at_work(host: str, pid: int) -> bool:
     """Whether another process of this host is running."""
     if host != os.uname().nodename or pid == os.getpid():
         # In a container each server has the same PID as the one before.

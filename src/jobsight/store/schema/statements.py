@@ -102,8 +102,8 @@ INSERT_IMPORT: Final = _SQL["insert_import"]
 
 # Runs
 
-#: Every change makes the rollups and the archive stale.
-_CHANGED: Final = "stale = true, changes = changes + 1, archived_updated = NULL"
+#: Every change makes the rollups, the findings and the archive stale.
+_CHANGED: Final = "stale = true, unjudged = true, changes = changes + 1, archived_updated = NULL"
 #: The order of the values of INSERT_RUN and UPDATE_RUN.
 RUN_NAMES: Final = ("start", "provisional", "updated", *INFO_NAMES, "id")
 INSERT_RUN: Final = _insert("runs", "cluster", "job_id", *RUN_NAMES, *RunSums._fields)

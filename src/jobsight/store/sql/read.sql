@@ -15,6 +15,9 @@ ORDER BY run_nodes.node, run_nodes.birth
 -- name: revision_of_run
 SELECT updated, changes, pruned, archived, open_nodes, "end", state,
     (SELECT changed FROM run_details WHERE run_details.run_id = runs.id),
+    (SELECT count(*) FROM findings WHERE findings.run_id = runs.id),
+    (SELECT max(last) FROM findings WHERE findings.run_id = runs.id),
+    (SELECT sum(reply_time) FROM findings WHERE findings.run_id = runs.id),
     (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id),
     (SELECT max(written) FROM run_nodes WHERE run_nodes.run_id = runs.id),
     (SELECT sum(agents.clock_skew) FROM run_nodes
