@@ -317,6 +317,19 @@ def test_failures_name_the_program_and_its_habit(store: Store) -> None:
     assert value(habitual, "programs.failed_habit") == near(0.5)
 
 
+def test_an_exit_code_that_is_an_answer_does_not_hide_a_failure(store: Store) -> None:
+    figures = figures_of(
+        store, length=600,
+        programs=[
+            program("/usr/bin/grep", 0.1, 0, 1, executions=9, failures=9),
+            program("/apps/solve", 100, 0, 600, executions=6, failures=6),
+        ],
+    )  # fmt: skip
+    assert value(figures, "programs.failed") == "/apps/solve"
+    only = [program("/usr/bin/grep", 0.1, 0, 1, executions=9, failures=9)]
+    assert value(figures_of(store, job_id=8, programs=only), "programs.failed_habit") == 0.5
+
+
 def test_nothing_failed(store: Store) -> None:
     figures = figures_of(store, programs=[program("/apps/solve", 4 * HOUR, 0, HOUR)])
     assert value(figures, "programs.failures") == 0

@@ -35,6 +35,12 @@ _SERVERS: Final = re.compile(
     r"grafana(-server)?|uvicorn|gunicorn|streamlit|shiny-server",
     re.IGNORECASE,
 )
+#: Programs whose exit code is an answer (1 is "no", not a failure), or that scripts try out.
+_ANSWERS: Final = re.compile(
+    r"\[|test|[efz]?grep|rg|ag|diff|cmp|comm|expr|which|readlink|realpath|pgrep|pkill|kill|killall|"
+    r"false|ls|stat|tty|stty|mountpoint|getent|id|tput|lsof|fuser|ping|nvidia-smi|lspci|pidof|"
+    r"scontrol|squeue|sacct|module|modulecmd|tclsh|lua|git|ldconfig|objdump|file|head|find"
+)
 _INTERACTIVE_COMMAND: Final = re.compile(r"\s*(\S*/)?(salloc\b|srun\b.*\s--pty\b)")
 
 
@@ -52,6 +58,11 @@ def is_waiting(path: bytes) -> bool:
 
 def is_sleep(path: bytes) -> bool:
     return names_of(path)[0] == "sleep"
+
+
+def answers_by_exit_code(path: bytes) -> bool:
+    """Whether a failure of the program is usually an answer that its script expects."""
+    return _ANSWERS.fullmatch(names_of(path)[0]) is not None
 
 
 def is_session(path: bytes) -> bool:

@@ -7,6 +7,7 @@ was what ran.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from jobsight.findings.analysis.activity import working_cores
 from jobsight.findings.analysis.arithmetic import NO_CORES, NO_TIMES, ratio
 from jobsight.findings.data import Program, RunData
-from jobsight.findings.program_names import is_sleep, is_waiting
+from jobsight.findings.program_names import answers_by_exit_code, is_sleep, is_waiting
 from jobsight.findings.timeline import CPU, Curve
 from jobsight.findings.vocabulary import FigureSet
 
@@ -30,6 +31,10 @@ _DOMINANT: Final = 0.5
 _SERIAL: Final = 1.15
 #: Share of the CPU time of a serial program that must be used while not more cores are busy.
 _SERIAL_TIME: Final = 0.9
+#: Programs whose failures are compared, the most failures first.
+_MAX_FAILED: Final = 8
+#: The share of failures of a program that answers by its exit code, if no other run tells it.
+_ANSWERS: Final = 0.5
 #: CPU seconds by start of a short program.
 _SHORT: Final = 0.1
 #: CPU seconds that a program of the actual work reaches.
@@ -194,24 +199,35 @@ def _add_threads(data: RunData, figures: FigureSet) -> None:
 
 
 def _add_failures(data: RunData, figures: FigureSet) -> None:
-    # A shell or a launcher ends with the failure of what it started.
+    """The program whose failures are the least expected: it fails often here and rarely elsewhere,
+    and its exit code is not an answer, as that of grep."""
     failed = [program for program in data.programs if program.failures > 0]
-    own = [program for program in failed if not is_waiting(program.path)]
-    worst = max(own or failed, key=lambda program: (program.failures, program.cpu), default=None)
-    figures.set("programs.failures", 0 if worst is None else worst.failures)
-    if worst is None:
+    # A shell or a launcher ends with the failure of what it started.
+    own = [program for program in failed if not is_waiting(program.path)] or failed
+    if not own:
+        figures.set("programs.failures", 0)
         for name in ("failed", "failed_executions", "failed_share", "failed_habit"):
             figures.set(f"programs.{name}", None, "no program failed")
         return
+    most = heapq.nlargest(_MAX_FAILED, own, key=lambda program: program.failures)
+    habits = {program: _habit(data, program) for program in most}
+    worst = max(most, key=lambda program: (program.failures * (1 - (habits[program] or 0.0)),
+                                           program.cpu))  # fmt: skip
     starts = max(worst.starts, worst.failures)
     figures.set("programs.failed", worst.shown)
+    figures.set("programs.failures", worst.failures)
     figures.set("programs.failed_executions", starts)
     figures.set("programs.failed_share", worst.failures / starts)
+    figures.set("programs.failed_habit", habits[worst], "it was rarely started in other runs")
+
+
+def _habit(data: RunData, program: Program) -> float | None:
+    """The share of its starts that fail in other runs."""
     habit = None
     if data.surroundings is not None:
         sightings = {node.id for node in data.nodes}
-        habit = data.surroundings.failure_habit(worst.path, sightings, data.now)
-    figures.set("programs.failed_habit", habit, "it was rarely started in other runs")
+        habit = data.surroundings.failure_habit(program.path, sightings, data.now)
+    return _ANSWERS if habit is None and answers_by_exit_code(program.path) else habit
 
 
 def _add_short(data: RunData, figures: FigureSet) -> None:
@@ -224,7 +240,8 @@ def _add_short(data: RunData, figures: FigureSet) -> None:
     time = sum(program.cpu for program in short)
     figures.set("programs.short_time", time)
     figures.set("programs.short_share", ratio(time, used), "no program used CPU time")
-    most = max(short, key=lambda program: program.executions, default=None)
+    # Programs without a path of their own share a name.
+    most = max(short, key=lambda program: (program.known, program.executions), default=None)
     figures.set("programs.short", None if most is None else most.shown, "there is none")
     figures.set("programs.short_executions", 0 if most is None else most.executions)
 
