@@ -680,6 +680,21 @@ def test_pressure_is_known_only_where_it_was_measured(store: Store) -> None:
     assert value(figures, "io.stalled") == near(0.1 * 4 * HOUR)
 
 
+def test_what_was_not_measured_is_not_idle(store: Store) -> None:
+    """The agent was gone after two of ten hours; the scheduler knows the end."""
+    figures = figures_of(
+        store, length=2 * HOUR, running=True, state="COMPLETED", end=at(10 * HOUR), exit_code=0,
+        gpus=[gpu("0", 2 * HOUR, HOUR)], columns=gpu_columns(lambda moment: 1.0),
+        coverage=GPU_COVERAGE,
+    )  # fmt: skip
+    assert value(figures, "run.elapsed") == 10 * HOUR
+    assert figures.coverage["cpu"] == near(0.2)
+    assert figures.coverage["gpu"] == near(0.2)
+    for name in ("idle.since", "idle.duration", "gpu.idle_since"):
+        assert name not in figures.values
+    assert figures.reason("idle.since") == "the nodes did not report to the end of the run"
+
+
 # Coverage, and runs of which little is known
 
 
