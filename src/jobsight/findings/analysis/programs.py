@@ -25,6 +25,8 @@ _MAX_PROGRAMS: Final = 200
 #: Those that may be serial, and others that run at the same time as one of them.
 _MAX_COMPARED: Final = 50
 _MAX_OTHERS: Final = 16
+#: Share of the CPU time of a program that is too small to be compared.
+_SMALL: Final = 0.005
 #: A program is responsible for an interval if it used this share of the CPU time in it.
 _DOMINANT: Final = 0.5
 #: Mean CPUs of a program on one core: readings of its time and CPU time are not of one moment.
@@ -33,7 +35,7 @@ _SERIAL: Final = 1.15
 _SERIAL_TIME: Final = 0.9
 #: Programs whose failures are compared, the most failures first.
 _MAX_FAILED: Final = 8
-#: The share of failures of a program that answers by its exit code, if no other run tells it.
+#: The share of failures of a program that answers by its exit code, if it is not known from other runs.
 _ANSWERS: Final = 0.5
 #: CPU seconds by start of a short program.
 _SHORT: Final = 0.1
@@ -158,28 +160,48 @@ def _add_serial(data: RunData, figures: FigureSet, curve: Curve) -> None:
     if all(program.span is None for program in programs):
         figures.set("programs.serial_share", None, NO_TIMES)
         return
-    serial = sum(program.cpu for program in programs if _is_serial(program, programs, curve))
+    # What is used by smaller programs is not worth the comparison.
+    programs = [program for program in programs if program.cpu >= _SMALL * used]
+    lives = [life for program in programs[:_MAX_OTHERS] if (life := _life(program)) is not None]
+    serial = sum(program.cpu for program in programs if _is_serial(program, lives, curve))
     figures.set("programs.serial_share", serial / used)
 
 
-def _is_serial(program: Program, programs: Sequence[Program], curve: Curve) -> bool:
+class _Life(NamedTuple):
+    """A program from its first start to its last end, and the CPUs that it kept busy."""
+
+    program: Program
+    first: float
+    last: float
+    cores: float
+
+
+def _life(program: Program) -> _Life | None:
+    cores = program.mean_cores(None)
+    if cores is None or program.first is None or program.last is None:
+        return None
+    return _Life(program, program.first, program.last, cores)
+
+
+def _is_serial(program: Program, lives: Sequence[_Life], curve: Curve) -> bool:
     """Whether a program kept one core busy: on average, and while it used its CPU time. One that is
     started now and then on many cores has a low mean as well."""
-    mean = program.mean_cores(None)
-    if mean is None or mean > _SERIAL or program.first is None or program.last is None:
+    life = _life(program)
+    if life is None or life.cores > _SERIAL:
         return False
-    others = 0.0
-    for other in programs[:_MAX_OTHERS]:
-        if other is not program and other.first is not None and other.last is not None:
-            shared = min(other.last, program.last) - max(other.first, program.first)
-            if shared > 0.5 * (program.last - program.first):
-                others += other.mean_cores(None) or 0.0
-    first, last = np.searchsorted(curve.times, (program.first, program.last))
+    half = 0.5 * (life.last - life.first)
+    others = sum(
+        other.cores
+        for other in lives
+        if other.program is not program
+        and min(other.last, life.last) - max(other.first, life.first) > half
+    )
+    first, last = np.searchsorted(curve.times, (life.first, life.last))
     values = curve.values[max(int(first) - 1, 0) : int(last) + 1]
     times = curve.times[max(int(first) - 1, 0) : int(last) + 1]
     if len(times) < 2:
         return True
-    grown, widths = np.diff(values), np.diff(times)
+    grown, widths = values[1:] - values[:-1], times[1:] - times[:-1]
     on_one = grown[grown <= (_SERIAL + others) * widths]
     return float(on_one.sum()) >= _SERIAL_TIME * float(grown.sum())
 
