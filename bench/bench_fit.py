@@ -2,8 +2,9 @@
 
 Every work (the runs of one script) is walked in the order of submission. Each method recommends a
 request from the runs before, which is rounded up to what a user would write (3840M, 14G, 01:30:00);
-without any, and where a method recommends more than the user requested, the user's request is used. A run that needs more than it got fails: what it held until
-its end is wasted, and it is repeated with the user's request. Printed for each method: the waste
+without any, and where a method recommends more than the user requested, the user's request is used.
+A run that needs more than it got fails: what it held until its end is wasted, and it is repeated
+with the user's request. Printed for each method: the waste
 (GB h, or hours of time limit) against "last run x 1.2", the share of failed runs, their wasted
 hours, and the regret, which is the waste as a share of what was needed.
 

@@ -60,9 +60,7 @@ def _run(
         "end": start + seconds * SECOND, "submit": start - 60 * SECOND,
     }  # fmt: skip
     fields |= more
-    info = JobInfo(
-        cluster="c1", job_id=job_id, source="slurm", start=start, state=state, **fields
-    )
+    info = JobInfo(cluster="c1", job_id=job_id, source="slurm", start=start, state=state, **fields)
     counted = totals(0, cpu * SECOND, memory_used_peak=used, memory_peak=used)
     counted.time = start + seconds * SECOND
     uses = [

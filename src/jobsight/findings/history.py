@@ -490,7 +490,7 @@ def read_needs(
     return needs
 
 
-def _add_need(
+def _add_need(  # noqa: PLR0913 -- one for each figure of a request
     needs: Needs,
     *,
     state: str,
