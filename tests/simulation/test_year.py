@@ -10,13 +10,18 @@ from jobsight.errors import StoreError
 from jobsight.metrics import find_metric
 from jobsight.model import JobPart
 from jobsight.simulation.fill import Truth, fill, read_truth
-from jobsight.simulation.misbehaviour import MISBEHAVIOUR
+from jobsight.simulation.misbehaviour import KINDS
 from jobsight.simulation.records import SimulatedRun
 from jobsight.simulation.year import Year
 from jobsight.store.store import Store
 from tests.store.contents import assert_sound, rows
 
-RUNS = 500
+RUNS = 1000
+#: Kinds of findings that nothing plants: a symptom of others may show as one of them.
+UNPLANTED = {
+    *("better-elsewhere", "cpu-core-imbalance", "gpu-memory-unused"),
+    *("gpu-too-powerful", "gpu-idle-now"),
+}
 
 
 def small(seed: int = 1, runs: int = RUNS) -> Year:
@@ -58,13 +63,13 @@ def test_another_seed_gives_another_year(runs: list[SimulatedRun]) -> None:
 def test_every_kind_is_planted(seed: int) -> None:
     year = small(seed)
     planted = {label for number in range(RUNS) for label in year.plan(number).labels}
-    assert planted == set(MISBEHAVIOUR)
+    assert planted == KINDS
 
 
 def test_a_label_is_never_undecided(runs: list[SimulatedRun]) -> None:
     for run in runs:
         assert not run.labels & run.undecided
-        assert run.labels | run.undecided <= set(MISBEHAVIOUR)
+        assert run.labels | run.undecided <= KINDS | UNPLANTED
 
 
 def test_the_site_has_all_shapes(runs: list[SimulatedRun]) -> None:

@@ -24,7 +24,9 @@ from jobsight.simulation.works import MIB, Work, choose
 Random = np.random.Generator
 
 #: A loss below these is left undecided: core hours, GPU hours, GB hours.
-CORE_HOURS, GPU_HOURS, GB_HOURS = 10.0, 2.0, 300.0
+CORE_HOURS, GPU_HOURS, GB_HOURS = 25.0, 2.5, 300.0
+#: The same of what a shape costs, which always costs something.
+SHAPE_CORE_HOURS = 60.0
 #: Runs that are shorter are left undecided.
 SHORTEST = 15 * 60
 
@@ -71,8 +73,27 @@ def settle(plan: Plan) -> None:
     if plan.elapsed < SHORTEST:
         _withdraw(plan, plan.labels - _WHATEVER_LENGTH)
     if plan.running:
-        _withdraw(plan, {name for name in plan.labels if not MISBEHAVIOUR[name].live})
+        _settle_running(plan)
+    if plan.state == "TIMEOUT":
+        plan.undecided.add("time-limit-reached")
+    if plan.labels & _LOW_CPU_CAUSES or plan.used_share < 0.6:
+        plan.undecided |= {"better-elsewhere", "cpu-unsteady", "cpu-core-imbalance"}
+    if plan.labels & _GPU_CAUSES:
+        plan.undecided |= {"gpu-memory-unused", "gpu-too-powerful", "gpu-idle-long"}
     plan.undecided -= plan.labels
+
+
+def _settle_running(plan: Plan) -> None:
+    """What shows while a run lasts has names of its own."""
+    if "gpu-not-used" in plan.labels:
+        _label(plan, "gpu-not-opened-yet", matters=plan.elapsed >= 3600)
+    if plan.gpus and plan.labels & {"held-after-work", "gpu-not-used"}:
+        plan.undecided.add("gpu-idle-now")
+    if plan.gpus and not plan.phases[-1].gpu:
+        plan.undecided.add("gpu-idle-now")
+    if plan.peak >= 0.85 * plan.memory:
+        plan.undecided.add("memory-near-limit")
+    _withdraw(plan, {name for name in plan.labels if name not in LIVE})
 
 
 def label_request(plan: Plan) -> None:
@@ -84,15 +105,15 @@ def label_request(plan: Plan) -> None:
     # Memory that the CPUs of the run entitle it to is in nobody's way.
     entitled = plan.memory <= 1.05 * plan.cpus * plan.kind.memory_per_core
     if share < 0.35 and unused >= GB_HOURS and not fills_node and not entitled:
-        plan.labels.add("memory-over-request")
+        plan.labels.add("memory-request-unused")
     elif share < 0.75:
-        plan.undecided.add("memory-over-request")
+        plan.undecided.add("memory-request-unused")
     if plan.state == "COMPLETED" and plan.elapsed < 0.15 * plan.time_limit:
-        _label(plan, "time-over-request", matters=plan.core_hours > 2)
+        _label(plan, "time-request-unused", matters=plan.core_hours > 8)
     elif plan.elapsed < 0.6 * plan.time_limit:
-        plan.undecided.add("time-over-request")
+        plan.undecided.add("time-request-unused")
     if plan.kind.partition == "bigmem" and plan.peak < 0.6 * _usual_memory(plan):
-        _label(plan, "large-memory-node-misused", matters=plan.core_hours >= CORE_HOURS)
+        _label(plan, "large-memory-node-not-needed", matters=plan.core_hours >= CORE_HOURS)
 
 
 def _usual_memory(plan: Plan) -> int:
@@ -109,8 +130,8 @@ def _label(plan: Plan, name: str, *, matters: bool) -> None:
     (plan.labels if matters else plan.undecided).add(name)
 
 
-def _label_idle(plan: Plan, name: str, idle_share: float) -> None:
-    _label(plan, name, matters=plan.core_hours * idle_share >= CORE_HOURS)
+def _label_idle(plan: Plan, name: str, idle_share: float, floor: float = CORE_HOURS) -> None:
+    _label(plan, name, matters=plan.core_hours * idle_share >= floor)
 
 
 def _gpu_hours(plan: Plan) -> float:
@@ -170,7 +191,7 @@ def _held_after_work(plan: Plan, work: Work, random: Random) -> None:
     ]
     if random.random() < 0.4:
         plan.time_limit, plan.state = int(plan.elapsed), "TIMEOUT"
-        plan.undecided.add("hit-time-limit")
+        plan.undecided.add("time-limit-reached")
     else:
         _allow(plan, 1.1)
         if random.random() < 0.5:
@@ -197,7 +218,7 @@ def _polling(plan: Plan, work: Work, random: Random) -> None:
         msgspec.structs.replace(step, first=shift + step.first * (1 - shift)) for step in plan.steps
     ]
     _allow(plan)
-    plan.labels.add("polling-with-sleep")
+    plan.labels.add("sleeping")
 
 
 def _cpu_never_used(plan: Plan, work: Work, random: Random) -> None:
@@ -211,7 +232,7 @@ def _cpu_never_used(plan: Plan, work: Work, random: Random) -> None:
     ]
     plan.state = "CANCELLED"
     _allow(plan)
-    plan.labels.add("cpu-never-used")
+    plan.labels.add("cpu-not-used")
 
 
 def _interactive_idle(plan: Plan, work: Work, random: Random) -> None:
@@ -228,7 +249,7 @@ def _interactive_idle(plan: Plan, work: Work, random: Random) -> None:
     plan.state = choose(random, ("CANCELLED", "TIMEOUT"))
     if plan.state == "TIMEOUT":
         plan.time_limit = int(plan.elapsed)
-        plan.undecided.add("hit-time-limit")
+        plan.undecided.add("time-limit-reached")
     plan.labels.add("interactive-idle")
 
 
@@ -245,7 +266,7 @@ def _serial(plan: Plan, work: Work, random: Random) -> None:
         phase.executions, phase.process_memory = 1, 1.0
         phase.read, phase.written = 0.5 * MIB, 0.2 * MIB
     plan.steps, plan.tasks = [], 1
-    _label_idle(plan, "serial-on-many-cores", 1 - cores / plan.cpus)
+    _label_idle(plan, "cpu-one-core", 1 - cores / plan.cpus)
 
 
 def _cores_unused(plan: Plan, work: Work, random: Random) -> None:
@@ -256,7 +277,7 @@ def _cores_unused(plan: Plan, work: Work, random: Random) -> None:
     for phase in plan.phases:
         phase.cores = min(phase.cores, threads * 0.96)
         phase.running = phase.cores
-    _label_idle(plan, "cores-unused", 1 - threads / plan.cpus)
+    _label_idle(plan, "cpu-cores-idle", 1 - threads / plan.cpus)
 
 
 def _wasteful_program(plan: Plan, work: Work, random: Random) -> None:
@@ -284,7 +305,7 @@ def _wrong_pinning(plan: Plan, work: Work, random: Random) -> None:
     for phase in plan.phases:
         phase.cores = min(phase.cores, pinned * 0.995)
     plan.change(running=float(plan.cpus), cpu_pressure=float(random.uniform(0.75, 0.97)))
-    _label_idle(plan, "wrong-pinning", 1 - pinned / plan.cpus)
+    _label_idle(plan, "cpu-wrong-pinning", 1 - pinned / plan.cpus)
 
 
 def _oversubscribed(plan: Plan, work: Work, random: Random) -> None:
@@ -297,14 +318,14 @@ def _oversubscribed(plan: Plan, work: Work, random: Random) -> None:
         cpu_pressure=float(random.uniform(0.7, 0.98)),
         system_share=0.14,
     )
-    _label_idle(plan, "oversubscription", 0.3)
+    _label_idle(plan, "cpu-oversubscribed", 0.3)
 
 
 def _system_time(plan: Plan, work: Work, random: Random) -> None:
     _more_cores(plan, random, 8)
     _at_least(plan, 4 * CORE_HOURS)
     plan.change(system_share=float(random.uniform(0.45, 0.7)))
-    _label_idle(plan, "system-time-high", 0.4)
+    _label_idle(plan, "cpu-system-time", 0.4)
 
 
 def _fork_storm(plan: Plan, work: Work, random: Random) -> None:
@@ -332,13 +353,26 @@ def _fork_storm(plan: Plan, work: Work, random: Random) -> None:
     plan.labels.add("fork-storm")
 
 
-def _start_up_tax(plan: Plan, work: Work, random: Random) -> None:
+def _array_start_up(plan: Plan, work: Work, random: Random) -> None:
     """Each task of an array spends most of its time on starting an environment."""
-    start = float(random.uniform(120, 400))
-    useful = float(random.uniform(60, 200))
+    plan.cpus = 4
+    _start_slowly(plan, float(random.uniform(400, 900)), float(random.uniform(200, 400)))
+    plan.labels.add("array-start-up")
+
+
+def _start_up(plan: Plan, work: Work, random: Random) -> None:
+    """A large run waits for its environment at first."""
+    _more_cores(plan, random)
+    start = float(random.uniform(1500, 3600))
+    _start_slowly(plan, start, start * float(random.uniform(0.7, 1.3)))
+    plan.nodes, plan.steps = 1, []
+    lost = plan.cpus * start / 3600
+    _label(plan, "start-up", matters=lost >= 3)
+
+
+def _start_slowly(plan: Plan, start: float, useful: float) -> None:
     main = plan.busy()[-1]
     main.duration = useful
-    main.executions = 1
     plan.phases = [
         Phase(
             program=_CONDA,
@@ -346,7 +380,7 @@ def _start_up_tax(plan: Plan, work: Work, random: Random) -> None:
             # Most of it waits for small files: no program reaches 5 s of CPU time in it.
             cores=4.0 / start,
             memory=(0.05, 0.2),
-            read=0.5 * MIB,
+            read=0.05 * MIB,
             call_size=4096,
             io_pressure=0.5,
             executions=3,
@@ -354,7 +388,7 @@ def _start_up_tax(plan: Plan, work: Work, random: Random) -> None:
         ),
         main,
     ]
-    plan.labels.add("start-up-tax")
+    _allow(plan)
 
 
 # Memory
@@ -385,7 +419,7 @@ def _leak(plan: Plan, work: Work, random: Random) -> None:
         grown = level + 0.92 * phase.duration / total
         phase.memory, level = (level, grown), grown
     _allow(plan)
-    plan.labels.add("memory-leak")
+    plan.labels.add("memory-grows")
 
 
 def _out_of_memory(plan: Plan, work: Work, random: Random) -> None:
@@ -405,6 +439,16 @@ def _near_limit(plan: Plan, work: Work, random: Random) -> None:
     """Run after run needs all but a few per cent of what is requested."""
     plan.memory = max(plan.memory, 4 * GIB)
     plan.need = plan.memory * float(random.uniform(0.962, 0.992))
+    _label(plan, "memory-request-tight", matters=plan.streak >= 8 and plan.core_hours >= 2)
+
+
+def _close_to_limit(plan: Plan, work: Work, random: Random) -> None:
+    """Only of a running job: it has nearly reached its memory limit."""
+    _at_least(plan, 10)
+    plan.memory = max(plan.memory, 4 * GIB)
+    plan.need = plan.memory * float(random.uniform(0.94, 0.98))
+    for phase in plan.phases:
+        phase.memory = (1.0, 1.0)
     plan.labels.add("memory-near-limit")
 
 
@@ -423,10 +467,11 @@ def _page_cache(plan: Plan, work: Work, random: Random) -> None:
     plan.need = min(plan.need, 0.4 * plan.memory)
     plan.memory = max(plan.memory, 16 * GIB)
     plan.cache = plan.memory * float(random.uniform(0.5, 0.58))
-    plan.stretch(max(1.0, 1800 / plan.elapsed))
+    unused = (plan.memory - plan.need) / 1e9
+    plan.stretch(max(1.0, 3600 * 80 / unused / plan.elapsed, 1800 / plan.elapsed))
     plan.change(read=plan.cache * 3 / plan.elapsed)
     _allow(plan)
-    plan.labels.add("page-cache-counted")
+    plan.labels.add("memory-is-cache")
 
 
 def _large_memory_node(plan: Plan, work: Work, random: Random) -> None:
@@ -446,7 +491,7 @@ def _io_stalls(plan: Plan, work: Work, random: Random) -> None:
         phase.cores *= 1 - stalled
         phase.io_full, phase.io_pressure = stalled, min(1.0, stalled + 0.15)
         phase.read = 300 * MIB
-    _label_idle(plan, "io-stalls", stalled)
+    _label_idle(plan, "io-stalled", stalled)
 
 
 def _tiny_io(plan: Plan, work: Work, random: Random) -> None:
@@ -456,7 +501,41 @@ def _tiny_io(plan: Plan, work: Work, random: Random) -> None:
     plan.change(
         read=float(random.uniform(20_000, 90_000)) * size, call_size=size, system_share=0.35
     )
-    plan.labels.add("tiny-io")
+    plan.labels.add("io-small-calls")
+
+
+def _small_files(plan: Plan, work: Work, random: Random) -> None:
+    plan.stretch(max(1.0, 3600 * 1.5 / plan.nodes / plan.cpus / plan.elapsed, 1800 / plan.elapsed))
+    _allow(plan)
+    plan.open_files = float(random.integers(1500, 6000))
+    for phase in plan.phases:
+        phase.read = phase.written = 2e9 / plan.elapsed
+    plan.labels.add("small-files")
+
+
+def _no_scratch(plan: Plan, work: Work, random: Random) -> None:
+    """It writes a lot, and none of it to scratch."""
+    plan.stretch(max(1.0, 3600 * 2 / plan.nodes / plan.cpus / plan.elapsed, 1800 / plan.elapsed))
+    _allow(plan)
+    plan.scratch_files = 0.0
+    plan.change(written=float(random.uniform(40e9, 400e9)) / plan.elapsed)
+    plan.labels.add("scratch-not-used")
+
+
+def _unsteady(plan: Plan, work: Work, random: Random) -> None:
+    """All CPUs for a while, then a few of them for longer, in turns."""
+    _more_cores(plan, random)
+    _at_least(plan, 2 * SHAPE_CORE_HOURS)
+    main, total = plan.busy()[0], plan.elapsed
+    few = float(random.uniform(0.05, 0.12)) * plan.cpus
+    plan.phases = []
+    for number in range(4):
+        first = main.executions if number == 0 else 0
+        plan.phases += [
+            msgspec.structs.replace(main, duration=total * 0.05, executions=first),
+            msgspec.structs.replace(main, duration=total * 0.2, cores=few, executions=0),
+        ]
+    _label_idle(plan, "cpu-unsteady", 0.7, SHAPE_CORE_HOURS)
 
 
 # Programs and steps
@@ -488,7 +567,7 @@ def _sequential_steps(plan: Plan, work: Work, random: Random) -> None:
         for first, last in pairwise(edges)
     ]
     plan.nodes, plan.tasks, plan.node_activity = 1, 1, None
-    _label_idle(plan, "sequential-steps", 1 - 1 / plan.cpus)
+    _label_idle(plan, "steps-in-sequence", 1 - 1 / plan.cpus)
 
 
 # Nodes and shape
@@ -501,15 +580,15 @@ def _node_unused(plan: Plan, work: Work, random: Random) -> None:
     _at_least(plan, 4 * CORE_HOURS)
     plan.node_activity = [1.0] + [0.0] * (plan.nodes - 1)
     _allow(plan)
-    _label_idle(plan, "node-unused", 1 - 1 / plan.nodes)
+    _label_idle(plan, "nodes-not-used", 1 - 1 / plan.nodes)
 
 
 def _node_imbalance(plan: Plan, work: Work, random: Random) -> None:
     plan.nodes = int(choose(random, (2, 3, 4)))
-    _at_least(plan, 5 * CORE_HOURS)
+    _at_least(plan, 4 * SHAPE_CORE_HOURS)
     slow = float(random.uniform(0.15, 0.4))
     plan.node_activity = [1.0] + [slow] * (plan.nodes - 1)
-    _label_idle(plan, "node-imbalance", (1 - slow) * (1 - 1 / plan.nodes))
+    _label_idle(plan, "nodes-uneven", (1 - slow) * (1 - 1 / plan.nodes), SHAPE_CORE_HOURS)
 
 
 def _too_many_nodes(plan: Plan, work: Work, random: Random) -> None:
@@ -520,8 +599,12 @@ def _too_many_nodes(plan: Plan, work: Work, random: Random) -> None:
     plan.memory = max(GIB, int(plan.need * 1.4 / GIB + 1) * GIB)
     plan.stretch(max(1.0, 3 * 3600 / plan.elapsed))
     plan.tasks = plan.nodes * plan.cpus
-    _allow(plan)
-    plan.labels.add("too-many-nodes")
+    # What the processes say to each other goes over the network.
+    slowed = float(random.uniform(0.55, 0.75))
+    for phase in plan.phases:
+        phase.cores *= slowed
+    _at_least(plan, SHAPE_CORE_HOURS / (1 - slowed))
+    _label_idle(plan, "too-many-nodes", 1 - slowed, 0.9 * SHAPE_CORE_HOURS)
 
 
 def _whole_node(plan: Plan, work: Work, random: Random) -> None:
@@ -534,16 +617,16 @@ def _whole_node(plan: Plan, work: Work, random: Random) -> None:
     plan.cpus = plan.kind.cores
     plan.memory = plan.kind.memory
     plan.need = min(plan.need, 0.2 * plan.kind.memory)
-    _at_least(plan, 5 * CORE_HOURS)
+    _at_least(plan, 2 * SHAPE_CORE_HOURS)
     plan.tasks, plan.steps = 1, []
-    _label_idle(plan, "whole-node-held", 1 - used / plan.cpus)
+    _label_idle(plan, "whole-node-held", 1 - used / plan.cpus, SHAPE_CORE_HOURS)
 
 
 # Time, state and history
 
 
 def _time_over_request(plan: Plan, work: Work, random: Random) -> None:
-    _at_least(plan, 4)
+    _at_least(plan, 10)
     plan.stretch(min(1.0, MAX_TIME * 0.1 / plan.elapsed))
     wanted = plan.elapsed / float(random.uniform(0.03, 0.1))
     plan.time_limit = min(math.ceil(wanted / 3600) * 3600, MAX_TIME)
@@ -557,25 +640,33 @@ def _hit_limit(plan: Plan, work: Work, random: Random) -> None:
     plan.stretch(max(1.0, 1.2 * limit / plan.elapsed))
     plan.cut(limit)
     plan.state = "TIMEOUT"
-    plan.labels.add("hit-time-limit")
+    plan.labels.add("time-limit-reached")
 
 
 def _will_hit_limit(plan: Plan, work: Work, random: Random) -> None:
     """Only of a running job: its time limit ends before its earlier runs would have."""
     plan.time_limit = max(1800, int(plan.elapsed * float(random.uniform(0.6, 0.8)) / 600) * 600)
-    plan.labels.add("will-hit-limit")
+    plan.labels.add("time-limit-ahead")
+
+
+def _beyond_limit(plan: Plan, work: Work, random: Random) -> None:
+    """Only of a running job: the scheduler has not ended it at its limit."""
+    plan.time_limit = max(900, int(plan.elapsed * 0.4 / 600) * 600)
+    plan.labels.add("runs-beyond-limit")
 
 
 def _repeated_failure(plan: Plan, work: Work, random: Random) -> None:
     """The same failure within minutes of the start, again and again."""
-    plan.cut(float(random.uniform(20, 150)))
+    _more_cores(plan, random, 32)
+    plan.cut(float(random.uniform(60, 270)))
     plan.phases[-1].failures = 1
     plan.state, plan.exit_code = "FAILED", 127 if work.number % 2 else 1
     plan.steps = [
         msgspec.structs.replace(step, state="FAILED", exit_code=plan.exit_code)
         for step in plan.steps
     ]
-    plan.labels.add("repeated-failures")
+    lost = plan.streak * plan.nodes * plan.cpus * 60 / 3600
+    _label(plan, "failed-again", matters=plan.streak >= 4 and lost >= 1.5)
 
 
 def _slower(plan: Plan, work: Work, random: Random) -> None:
@@ -586,7 +677,8 @@ def _slower(plan: Plan, work: Work, random: Random) -> None:
             b"/6.4.2/", b"/6.4.3/"
         )
     _allow(plan)
-    plan.labels.add("script-slower")
+    used = plan.core_hours * plan.used_share
+    _label(plan, "slower-than-before", matters=plan.streak >= 4 and used * 0.3 >= 8)
 
 
 def _array_outliers(plan: Plan, work: Work, random: Random) -> None:
@@ -597,22 +689,23 @@ def _array_outliers(plan: Plan, work: Work, random: Random) -> None:
     plan.need = big * float(random.uniform(0.9, 1.0)) if outlier else 3 * GIB
     plan.stretch(max(1.0, 5400 / plan.elapsed))
     _allow(plan)
-    plan.labels.add("array-outliers")
+    plan.labels.add("array-split")
     if not outlier:
-        plan.undecided.add("memory-over-request")
+        plan.undecided.add("memory-request-unused")
 
 
 def _short_jobs(plan: Plan, work: Work, random: Random) -> None:
-    """Very many runs of a minute."""
-    plan.stretch(float(random.uniform(30, 90)) / plan.elapsed)
+    """Very many runs of a minute, half of which is the start."""
+    useful = float(random.uniform(20, 60))
+    _start_slowly(plan, useful, useful)
     plan.time_limit = 3600
-    plan.labels.add("short-job-storm")
+    _label(plan, "short-runs", matters=plan.storm >= 220)
 
 
 def _node_failure(plan: Plan, work: Work, random: Random) -> None:
     plan.cut(plan.elapsed * float(random.uniform(0.3, 0.95)))
     plan.state = "NODE_FAIL"
-    plan.labels.add("node-failure")
+    plan.labels.add("node-failed")
 
 
 # GPUs
@@ -624,22 +717,32 @@ def _last_gpu_hours(plan: Plan, hours: float) -> None:
     _allow(plan)
 
 
-def _gpu_never_used(plan: Plan, work: Work, random: Random) -> None:
-    """A program that was built for CPUs, or does not find the device."""
-    _last_gpu_hours(plan, 1.5 * GPU_HOURS)
-    for phase in plan.phases:
-        phase.gpu = 0.0
-        phase.cores = min(plan.cpus * 0.95, max(phase.cores, plan.cpus * 0.9))
-    plan.gpu_activity = [0.0] * plan.gpus
-    plan.gpu_opened = bool(random.random() < 0.3)
-    plan.labels.add("gpu-never-used")
-
-
-def _gpus_partly_used(plan: Plan, work: Work, random: Random) -> None:
-    _with_gpus(plan, random, (2, 4))
+def _gpu_not_used(plan: Plan, work: Work, random: Random) -> None:
+    """A program that was built for CPUs, or uses only the first of several GPUs."""
+    some = bool(random.random() < 0.5)
+    if some:
+        _with_gpus(plan, random, (2, 4))
     _last_gpu_hours(plan, 3 * GPU_HOURS)
-    plan.gpu_activity = [1.0] + [0.0] * (plan.gpus - 1)
-    plan.labels.add("gpus-partly-used")
+    plan.gpu_activity = [1.0 if some else 0.0] + [0.0] * (plan.gpus - 1)
+    if not some:
+        for phase in plan.phases:
+            phase.gpu = 0.0
+            phase.cores = plan.cpus * 0.93
+        plan.gpu_opened = bool(random.random() < 0.3)
+    plan.labels.add("gpu-not-used")
+
+
+def _gpu_idle_long(plan: Plan, work: Work, random: Random) -> None:
+    """The GPU works for some minutes, then the CPUs do all the rest."""
+    _last_gpu_hours(plan, 4 * GPU_HOURS)
+    main, total = plan.busy()[-1], plan.elapsed
+    used = max(120.0, total * float(random.uniform(0.01, 0.2)))
+    after = msgspec.structs.replace(
+        main, duration=total - used, gpu=0.0, cores=plan.cpus * 0.92, executions=0
+    )
+    main.duration = used
+    plan.phases = [main, after]
+    plan.labels.add("gpu-idle-long")
 
 
 def _with_gpus(plan: Plan, random: Random, counts: tuple[int, ...]) -> None:
@@ -681,11 +784,11 @@ def _gpu_waits(plan: Plan, work: Work, random: Random) -> None:
             executions=0,
         )
         plan.phases += [host, device]
-    plan.labels.add("gpu-waits-for-host")
+    plan.labels.add("gpu-waits")
 
 
 def _gpu_low_use(plan: Plan, work: Work, random: Random) -> None:
-    _last_gpu_hours(plan, 4 * GPU_HOURS)
+    _last_gpu_hours(plan, 5 * GPU_HOURS)
     plan.change(gpu=float(random.uniform(0.04, 0.11)), multiprocessors=0.4)
     plan.gpu_memory = 0.05
     plan.labels.add("gpu-low-use")
@@ -699,7 +802,7 @@ def _gpu_small_kernels(plan: Plan, work: Work, random: Random) -> None:
 
 
 def _gpu_throttled(plan: Plan, work: Work, random: Random) -> None:
-    _last_gpu_hours(plan, 2 * GPU_HOURS)
+    _last_gpu_hours(plan, 5 * GPU_HOURS)
     plan.throttled = {"temperature": float(random.uniform(0.3, 0.8))}
     plan.labels.add("gpu-throttled")
 
@@ -709,15 +812,15 @@ def _gpu_faults(plan: Plan, work: Work, random: Random) -> None:
     if random.random() < 0.5:
         plan.cut(plan.elapsed * float(random.uniform(0.3, 0.9)))
         plan.state, plan.exit_code = "FAILED", 1
-    plan.labels.add("gpu-faults")
+    plan.labels.add("gpu-errors")
 
 
 def _gpus_uneven(plan: Plan, work: Work, random: Random) -> None:
     _with_gpus(plan, random, (4,))
-    _last_gpu_hours(plan, 6 * GPU_HOURS)
+    _last_gpu_hours(plan, 10 * GPU_HOURS)
     slow = float(random.uniform(0.25, 0.4))
     plan.gpu_activity = [1.0] + [slow] * (plan.gpus - 1)
-    plan.labels.add("gpus-uneven")
+    plan.labels.add("gpu-uneven")
 
 
 def _cores_per_gpu(plan: Plan, work: Work, random: Random) -> None:
@@ -731,7 +834,7 @@ def _cores_per_gpu(plan: Plan, work: Work, random: Random) -> None:
     plan.stretch(max(1.0, 3 * 3600 / plan.elapsed))
     _at_least(plan, 4 * CORE_HOURS)
     _allow(plan)
-    plan.labels.add("too-many-cores-per-gpu")
+    plan.labels.add("gpu-too-many-cores")
 
 
 def _memory_per_gpu(plan: Plan, work: Work, random: Random) -> None:
@@ -744,7 +847,7 @@ def _memory_per_gpu(plan: Plan, work: Work, random: Random) -> None:
         phase.cores = min(phase.cores, plan.cpus * 0.9)
     plan.stretch(max(1.0, 4 * 3600 / plan.elapsed))
     _allow(plan)
-    plan.labels.add("too-much-memory-per-gpu")
+    plan.labels.add("gpu-host-memory")
 
 
 def _gpus_spread(plan: Plan, work: Work, random: Random) -> None:
@@ -755,8 +858,8 @@ def _gpus_spread(plan: Plan, work: Work, random: Random) -> None:
     for phase in plan.phases:
         phase.cores = min(phase.cores, plan.cpus * 0.9)
     plan.change(gpu=float(random.uniform(0.3, 0.45)))
-    _last_gpu_hours(plan, 6 * GPU_HOURS)
-    plan.labels.add("gpus-spread")
+    _last_gpu_hours(plan, 8 * GPU_HOURS)
+    plan.labels.add("gpu-spread")
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -766,7 +869,7 @@ def _kinds(text: str) -> frozenset[str]:
 _PARALLEL: Final = _kinds("cpu mpi")
 _SMALL: Final = _kinds("cpu serial")
 _GPU: Final = _kinds("gpu")
-_LOW_CPU: Final = ("cores-unused", "serial-on-many-cores", "program-leaves-cores-idle")
+_LOW_CPU: Final = ("cpu-cores-idle", "cpu-one-core", "program-leaves-cores-idle")
 _LOW_GPU: Final = ("gpu-low-use", "gpu-small-kernels")
 
 _TABLE: Final = (
@@ -775,22 +878,22 @@ _TABLE: Final = (
         "Held after the work had ended",
         _kinds("cpu mpi gpu"),
         _held_after_work,
-        ("gpu-waits-for-host", *_LOW_CPU, *_LOW_GPU, "polling-with-sleep", "cpu-never-used"),
+        ("gpu-waits", *_LOW_CPU, *_LOW_GPU, "sleeping", "cpu-not-used"),
         live=True,
     ),
     Misbehaviour(
-        "polling-with-sleep",
+        "sleeping",
         "Waited in a loop of sleep",
         _PARALLEL,
         _polling,
-        (*_LOW_CPU, "fork-storm", "start-up-tax", "held-after-work"),
+        (*_LOW_CPU, "fork-storm", "array-start-up", "held-after-work"),
     ),
     Misbehaviour(
-        "cpu-never-used",
+        "cpu-not-used",
         "Never used its CPUs",
         _PARALLEL,
         _cpu_never_used,
-        ("held-after-work", "node-unused", "start-up-tax", "time-over-request", *_LOW_CPU),
+        ("held-after-work", "nodes-not-used", "array-start-up", "time-request-unused", *_LOW_CPU),
         live=True,
     ),
     Misbehaviour(
@@ -801,38 +904,42 @@ _TABLE: Final = (
         ("held-after-work", *_LOW_CPU),
     ),
     Misbehaviour(
-        "serial-on-many-cores",
+        "cpu-one-core",
         "Serial program on many CPUs",
         _kinds("cpu serial"),
         _serial,
-        ("cores-unused", "program-leaves-cores-idle", "whole-node-held", "node-unused"),
+        ("cpu-cores-idle", "program-leaves-cores-idle", "whole-node-held", "nodes-not-used"),
     ),
     Misbehaviour(
-        "cores-unused",
+        "cpu-cores-idle",
         "Fewer threads than CPUs",
         _PARALLEL,
         _cores_unused,
-        ("program-leaves-cores-idle", "serial-on-many-cores", "whole-node-held"),
+        ("program-leaves-cores-idle", "cpu-one-core", "whole-node-held"),
     ),
     Misbehaviour(
         "program-leaves-cores-idle",
         "A serial program in a parallel pipeline",
         _kinds("pipeline"),
         _wasteful_program,
-        ("cores-unused", "serial-on-many-cores", "held-after-work"),
+        ("cpu-cores-idle", "cpu-one-core", "held-after-work"),
     ),
     Misbehaviour(
-        "wrong-pinning",
+        "cpu-wrong-pinning",
         "All processes on a few CPUs",
         _PARALLEL,
         _wrong_pinning,
-        (*_LOW_CPU, "oversubscription"),
+        (*_LOW_CPU, "cpu-oversubscribed"),
     ),
     Misbehaviour(
-        "oversubscription", "More threads than CPUs", _PARALLEL, _oversubscribed, ("wrong-pinning",)
+        "cpu-oversubscribed",
+        "More threads than CPUs",
+        _PARALLEL,
+        _oversubscribed,
+        ("cpu-wrong-pinning",),
     ),
     Misbehaviour(
-        "system-time-high",
+        "cpu-system-time",
         "Most of the CPU time in the kernel",
         _PARALLEL,
         _system_time,
@@ -842,27 +949,35 @@ _TABLE: Final = (
         "Very many short programs",
         _SMALL,
         _fork_storm,
-        (*_LOW_CPU, "system-time-high", "held-after-work"),
+        (*_LOW_CPU, "cpu-system-time", "held-after-work"),
     ),
     Misbehaviour(
-        "start-up-tax",
-        "Most of the time of a task is its start",
+        "array-start-up",
+        "Most of the time of each task of an array is its start",
         _kinds("array"),
-        _start_up_tax,
-        ("short-job-storm", "time-over-request", "tiny-io"),
+        _array_start_up,
+        ("start-up", "short-runs", "time-request-unused", *_LOW_CPU),
+        rate=1.0,
     ),
     Misbehaviour(
-        "memory-over-request",
+        "start-up",
+        "Most of the time is the start",
+        _PARALLEL,
+        _start_up,
+        (*_LOW_CPU, "time-request-unused"),
+    ),
+    Misbehaviour(
+        "memory-request-unused",
         "Most of the requested memory unused",
         _SMALL,
         _memory_over_request,
     ),
     Misbehaviour(
-        "memory-leak",
+        "memory-grows",
         "Memory grows from beginning to end",
         _kinds("cpu serial mpi"),
         _leak,
-        ("memory-near-limit",),
+        ("memory-request-tight",),
         live=True,
     ),
     Misbehaviour(
@@ -870,45 +985,62 @@ _TABLE: Final = (
         "Killed for want of memory",
         _kinds("cpu serial mpi gpu"),
         _out_of_memory,
-        ("memory-near-limit", "repeated-failures", "memory-leak", "failed-inside"),
+        ("memory-request-tight", "failed-again", "memory-grows", "failed-inside"),
         rate=0.35,
     ),
     Misbehaviour(
-        "memory-near-limit",
+        "memory-request-tight",
         "Run after run within 5 % of the memory limit",
-        _SMALL,
+        _kinds("cpu"),
         _near_limit,
-        ("memory-leak",),
+        ("memory-grows",),
         history=True,
         rate=1.0,
+    ),
+    Misbehaviour(
+        "memory-near-limit",
+        "Close to its memory limit",
+        _kinds("cpu"),
+        _close_to_limit,
+        rate=0.0,
+        live=True,
     ),
     Misbehaviour(
         "memory-thrashing",
         "Stopped for memory",
         _SMALL,
         _thrashing,
-        (*_LOW_CPU, "memory-near-limit", "memory-leak"),
+        (*_LOW_CPU, "memory-request-tight", "memory-grows"),
     ),
     Misbehaviour(
-        "page-cache-counted",
+        "memory-is-cache",
         "Page cache counted as used memory",
         _kinds("cpu pipeline"),
         _page_cache,
-        ("memory-over-request",),
+        ("memory-request-unused",),
     ),
     Misbehaviour(
-        "large-memory-node-misused",
+        "large-memory-node-not-needed",
         "Large-memory node without need",
         _kinds("bigmem"),
         _large_memory_node,
     ),
-    Misbehaviour("io-stalls", "All processes wait for I/O", _SMALL, _io_stalls, _LOW_CPU),
+    Misbehaviour("io-stalled", "All processes wait for I/O", _SMALL, _io_stalls, _LOW_CPU),
     Misbehaviour(
-        "tiny-io",
+        "io-small-calls",
         "Calls of a few bytes",
         _SMALL,
         _tiny_io,
-        ("system-time-high",),
+        ("cpu-system-time",),
+    ),
+    Misbehaviour("small-files", "Very many open files with few bytes", _SMALL, _small_files),
+    Misbehaviour("scratch-not-used", "Much written, nothing to scratch", _SMALL, _no_scratch),
+    Misbehaviour(
+        "cpu-unsteady",
+        "All CPUs now and then",
+        _kinds("cpu"),
+        _unsteady,
+        ("held-after-work", *_LOW_CPU),
     ),
     Misbehaviour(
         "failed-inside",
@@ -917,21 +1049,21 @@ _TABLE: Final = (
         _failed_inside,
     ),
     Misbehaviour(
-        "sequential-steps",
+        "steps-in-sequence",
         "Steps one after the other on many CPUs",
         _kinds("cpu"),
         _sequential_steps,
         _LOW_CPU,
     ),
     Misbehaviour(
-        "node-unused",
+        "nodes-not-used",
         "Nodes on which nothing ran",
         _PARALLEL,
         _node_unused,
-        ("node-imbalance", "too-many-nodes", *_LOW_CPU),
+        ("nodes-uneven", "too-many-nodes", *_LOW_CPU),
     ),
     Misbehaviour(
-        "node-imbalance",
+        "nodes-uneven",
         "Nodes wait for the busiest",
         _kinds("mpi"),
         _node_imbalance,
@@ -943,19 +1075,19 @@ _TABLE: Final = (
         "Whole node for a few CPUs",
         _PARALLEL,
         _whole_node,
-        (*_LOW_CPU, "memory-over-request", "large-memory-node-misused"),
+        (*_LOW_CPU, "memory-request-unused", "large-memory-node-not-needed"),
     ),
-    Misbehaviour("time-over-request", "Far too much time requested", _SMALL, _time_over_request),
+    Misbehaviour("time-request-unused", "Far too much time requested", _SMALL, _time_over_request),
     Misbehaviour(
-        "hit-time-limit",
+        "time-limit-reached",
         "Ended by the time limit while it worked",
         _kinds("cpu mpi gpu serial"),
         _hit_limit,
-        ("repeated-failures",),
+        ("failed-again",),
         rate=0.4,
     ),
     Misbehaviour(
-        "will-hit-limit",
+        "time-limit-ahead",
         "Will be ended by its time limit",
         _kinds("cpu mpi serial"),
         _will_hit_limit,
@@ -964,70 +1096,79 @@ _TABLE: Final = (
         live=True,
     ),
     Misbehaviour(
-        "repeated-failures",
+        "runs-beyond-limit",
+        "Running beyond its time limit",
+        _kinds("cpu mpi"),
+        _beyond_limit,
+        ("time-limit-ahead",),
+        rate=0.0,
+        live=True,
+    ),
+    Misbehaviour(
+        "failed-again",
         "The same failure again and again",
         _kinds("cpu mpi serial"),
         _repeated_failure,
-        ("failed-inside", "short-job-storm", "time-over-request", "cpu-never-used"),
+        ("failed-inside", "short-runs", "time-request-unused", "cpu-not-used"),
         history=True,
         rate=1.0,
     ),
     Misbehaviour(
-        "script-slower",
+        "slower-than-before",
         "The script got slower",
         _kinds("mpi"),
         _slower,
+        ("cpu-cores-idle",),
         history=True,
         rate=1.0,
     ),
     Misbehaviour(
-        "array-outliers",
+        "array-split",
         "A few tasks of an array need more memory than the rest",
         _kinds("array"),
         _array_outliers,
-        ("memory-over-request",),
+        ("memory-request-unused",),
         history=True,
         rate=1.0,
     ),
     Misbehaviour(
-        "short-job-storm",
+        "short-runs",
         "Very many runs of a minute",
         _kinds("array"),
         _short_jobs,
-        ("start-up-tax", "time-over-request"),
+        ("array-start-up", "time-request-unused"),
         history=True,
         rate=1.0,
     ),
     Misbehaviour(
-        "node-failure",
+        "node-failed",
         "A node failed",
         _kinds("cpu mpi gpu serial"),
         _node_failure,
-        ("repeated-failures",),
+        ("failed-again",),
         rate=0.2,
     ),
     Misbehaviour(
-        "gpu-never-used",
-        "GPUs never used",
-        _GPU,
-        _gpu_never_used,
-        ("gpus-partly-used", *_LOW_GPU, "gpu-waits-for-host", "held-after-work"),
-        live=True,
-    ),
-    Misbehaviour(
-        "gpus-partly-used",
-        "Some of the GPUs never used",
+        "gpu-not-used",
+        "GPUs, or some of them, never used",
         _kinds("train"),
-        _gpus_partly_used,
-        (*_LOW_GPU, "gpus-uneven", "gpu-never-used"),
+        _gpu_not_used,
+        (*_LOW_GPU, "gpu-waits", "held-after-work", "gpu-uneven", "gpu-idle-long"),
         live=True,
     ),
     Misbehaviour(
-        "gpu-waits-for-host",
+        "gpu-idle-long",
+        "GPU used at the beginning only",
+        _kinds("train"),
+        _gpu_idle_long,
+        (*_LOW_GPU, "held-after-work"),
+    ),
+    Misbehaviour(
+        "gpu-waits",
         "The GPU waits for the host",
         _kinds("train"),
         _gpu_waits,
-        (*_LOW_GPU, "io-stalls", *_LOW_CPU),
+        (*_LOW_GPU, "io-stalled", *_LOW_CPU),
     ),
     Misbehaviour("gpu-low-use", "The GPU is hardly used", _kinds("train"), _gpu_low_use, _LOW_GPU),
     Misbehaviour(
@@ -1038,26 +1179,26 @@ _TABLE: Final = (
         ("gpu-low-use",),
     ),
     Misbehaviour("gpu-throttled", "Reduced clocks", _GPU, _gpu_throttled),
-    Misbehaviour("gpu-faults", "Errors of the GPU", _GPU, _gpu_faults, ("repeated-failures",)),
+    Misbehaviour("gpu-errors", "Errors of the GPU", _GPU, _gpu_faults, ("failed-again",)),
     Misbehaviour(
-        "gpus-uneven", "GPUs wait for the busiest", _kinds("train"), _gpus_uneven, _LOW_GPU
+        "gpu-uneven", "GPUs wait for the busiest", _kinds("train"), _gpus_uneven, _LOW_GPU
     ),
     Misbehaviour(
-        "too-many-cores-per-gpu",
+        "gpu-too-many-cores",
         "The CPUs of a whole node for one GPU",
         _kinds("train"),
         _cores_per_gpu,
         (*_LOW_CPU, "whole-node-held"),
     ),
     Misbehaviour(
-        "too-much-memory-per-gpu",
+        "gpu-host-memory",
         "The memory of a whole node for one GPU",
         _kinds("train"),
         _memory_per_gpu,
-        ("memory-over-request",),
+        ("memory-request-unused",),
     ),
     Misbehaviour(
-        "gpus-spread",
+        "gpu-spread",
         "One GPU on each of several nodes",
         _kinds("train"),
         _gpus_spread,
@@ -1067,6 +1208,21 @@ _TABLE: Final = (
 MISBEHAVIOUR: Final[dict[str, Misbehaviour]] = {each.name: each for each in _TABLE}
 #: These are decided however short the run was.
 _WHATEVER_LENGTH: Final = frozenset(
-    {"out-of-memory", "repeated-failures", "short-job-storm", "node-failure", "start-up-tax",
-     "array-outliers"}
+    {"out-of-memory", "failed-again", "short-runs", "node-failed", "array-start-up",
+     "array-split", "gpu-errors"}
+)  # fmt: skip
+#: The kinds that a run can have while it lasts.
+LIVE: Final = frozenset(name for name, each in MISBEHAVIOUR.items() if each.live) | {
+    "gpu-not-opened-yet"
+}
+#: All kinds that can be labelled.
+KINDS: Final = frozenset(MISBEHAVIOUR) | LIVE
+_LOW_CPU_CAUSES: Final = frozenset(
+    {"held-after-work", "sleeping", "cpu-not-used", "interactive-idle", "nodes-not-used",
+     "nodes-uneven", "steps-in-sequence", "io-stalled", "memory-thrashing", "whole-node-held",
+     "cpu-wrong-pinning", "too-many-nodes", "start-up", *_LOW_CPU}
+)  # fmt: skip
+_GPU_CAUSES: Final = frozenset(
+    {"gpu-not-used", "gpu-waits", "held-after-work", "gpu-uneven", "gpu-spread", "gpu-idle-long",
+     *_LOW_GPU}
 )  # fmt: skip

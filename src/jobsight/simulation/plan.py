@@ -112,6 +112,7 @@ class Plan(msgspec.Struct, kw_only=True):
     #: Page cache at its highest, in bytes on each node.
     cache: float = 0.0
     open_files: float = 12.0
+    scratch_files: float = 3.0
     state: str = "COMPLETED"
     exit_code: int = 0
     exit_signal: int = 0
@@ -120,6 +121,9 @@ class Plan(msgspec.Struct, kw_only=True):
     array_task: int | None = None
     array_size: int = 0
     seen: Seen = "full"
+    #: Runs of the script since its habit began, and in the storm that it is part of.
+    streak: int = 0
+    storm: int = 0
     #: Kinds of misbehaviour that this run has.
     labels: set[str] = msgspec.field(default_factory=set)
     #: Kinds that are symptoms of these, or too small to decide: neither right nor wrong.

@@ -464,6 +464,7 @@ def _gauges(plan: Plan, timeline: _Timeline, index: int, activity: float) -> dic
         "tasks.threads": threads,
         "tasks.processes": np.minimum(threads, plan.cpus + 3),
         "files.open": np.full(len(memory), plan.open_files),
+        "files.scratch": np.full(len(memory), plan.scratch_files),
     }
     if any(phase.swap for phase in plan.phases):
         columns["memory.swap"] = timeline.gauge([(phase.swap,) * 2 for phase in plan.phases])

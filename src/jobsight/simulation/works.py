@@ -60,6 +60,8 @@ def _tags(text: str) -> frozenset[str]:
 
 
 _CPU: Final = ("cpu", "main")
+_R: Final = b"/apps/r/4.4.1/lib/R/bin/exec/R"
+_SPADES: Final = b"/apps/spades/4.0/bin/spades-core"
 _PYTHON: Final = b"/apps/python/3.11/bin/python3.11//home/"
 
 TEMPLATES: Final = (
@@ -141,7 +143,7 @@ TEMPLATES: Final = (
         ("sweep", "montecarlo", "fit"),
         _tags("serial array"),
         _CPU,
-        (Part(_PYTHON, 1.0, 0, (0.6, 1.0), 0.5, 0.1),),
+        (Part(_PYTHON, 0.15, 0, (0.5, 1.0), 2, 0.1), Part(_PYTHON, 0.85, 0, (1.0, 1.0), 0.3, 0.1)),
         memory=(1.0, 4.0),
         hours=(0.25, 3),
         weight=1.5,
@@ -150,7 +152,7 @@ TEMPLATES: Final = (
         ("stats", "bayes", "panel"),
         _tags("serial"),
         _CPU,
-        (Part(b"/apps/r/4.4.1/lib/R/bin/exec/R", 1.0, 0, (0.5, 1.0), 0.5, 0.2),),
+        (Part(_R, 0.2, 0, (0.3, 1.0), 2, 0.2), Part(_R, 0.8, 0, (1.0, 1.0), 0.1, 0.2)),
         memory=(2.0, 7.0),
         hours=(0.5, 5),
     ),
@@ -196,7 +198,8 @@ TEMPLATES: Final = (
         _tags("bigmem cpu"),
         ("bigmem",),
         (
-            Part(b"/apps/spades/4.0/bin/spades-core", 0.8, 0.9, (0.5, 1.0), 4, 4),
+            Part(_SPADES, 0.25, 0.9, (0.3, 1.0), 4, 4),
+            Part(_SPADES, 0.55, 0.9, (1.0, 1.0), 2, 2),
             Part(b"/apps/spades/4.0/bin/spades-corrector", 0.2, 0.85, (0.6, 0.6), 2, 2),
         ),
         cpus=(32, 64),
@@ -217,6 +220,16 @@ TEMPLATES: Final = (
         memory=(3, 8),
         hours=(0.7, 3),
         weight=0.6,
+    ),
+    Template(
+        ("database", "broker"),
+        _tags("server"),
+        _CPU,
+        (Part(b"/usr/lib/postgresql/16/bin/postgres", 1.0, 0, (0.5, 0.5), 1, 1),),
+        cpus=(2, 4),
+        memory=(2, 4),
+        hours=(6, 30),
+        weight=0.4,
     ),
     Template(
         ("forecast", "ocean", "regional"),
@@ -259,6 +272,9 @@ class Work(msgspec.Struct, kw_only=True):
     habit_rate: float = 1.0
     habit_since: float = 0.0
     habit_until: float = 1.0
+    #: The number of its first run with the habit, and of all its runs.
+    habit_first: int = 0
+    runs: int = 0
     #: Tasks of its arrays; 0 if it has none.
     array_size: int = 0
     #: It has a second component with one node.

@@ -30,7 +30,9 @@ _FAILED, _CANCELLED = 0.03, 0.03
 #: In a smaller site nobody changes a habit, so that every kind occurs.
 _LEARNING_RUNS: Final = 10_000
 #: Fewest runs of a script whose kind needs earlier runs, and of the others.
-_HISTORY_RUNS, _RUNS = 14, 3
+_HISTORY_RUNS, _RUNS = 16, 3
+#: Runs of a storm of short ones, if the year is large enough for one.
+_STORM_RUNS, _STORM_YEAR = 240, 1000
 
 
 class Appointment(NamedTuple):
@@ -103,12 +105,12 @@ class Year:
             _set_habit(work, kind, random)
             if self.count < _LEARNING_RUNS and not kind.history:
                 work.habit_since, work.habit_until = 0.0, 1.0
-        if "array" in template.tags and (kind is None or kind.name != "short-job-storm"):
+        if "array" in template.tags and (kind is None or kind.name != "short-runs"):
             work.array_size = int(choose(random, (12, 24, 40, 60)))
-        if kind is not None and kind.name == "short-job-storm":
+        if kind is not None and kind.name == "short-runs":
             work.array_size = 0
         work.het = kind is None and "mpi" in template.tags and bool(random.random() < 0.15)
-        if random.random() < 0.5:
+        if work.begin == 0 and work.habit != "slower-than-before" and random.random() < 0.5:
             work.begin = float(random.uniform(0, 0.6))
             work.end = float(random.uniform(work.begin + 0.25, 1.0))
         return work
@@ -126,12 +128,7 @@ class Year:
 
     def _counts(self, random: np.random.Generator) -> list[int]:
         """How often each script runs: a few very often."""
-        least = np.array(
-            [
-                _HISTORY_RUNS if work.habit and MISBEHAVIOUR[work.habit].history else _RUNS
-                for work in self.works
-            ]
-        )
+        least = np.array([self._fewest(work) for work in self.works])
         weights = random.permutation(np.arange(1, len(self.works) + 1) ** -0.6)
         left = self.count - int(least.sum())
         if left <= 0:
@@ -140,20 +137,36 @@ class Year:
         more[: left - int(more.sum())] += 1
         return [int(count) for count in least + more]
 
+    def _fewest(self, work: Work) -> int:
+        if work.habit == "short-runs" and self.count >= _STORM_YEAR:
+            return _STORM_RUNS
+        if work.habit in ("array-start-up", "array-split"):
+            return 24
+        return _HISTORY_RUNS if work.habit and MISBEHAVIOUR[work.habit].history else _RUNS
+
     def _of_work(self, work: Work, count: int, random: np.random.Generator) -> list[Appointment]:
+        made = self._submit(work, count, random)
+        since = self.begin + work.habit_since * self.days * _DAY
+        work.runs = len(made)
+        work.habit_first = sum(each.start < since for each in made)
+        return made
+
+    def _submit(self, work: Work, count: int, random: np.random.Generator) -> list[Appointment]:
         first, length = self.begin + work.begin * self.days * _DAY, self.days * _DAY
         span = max(length * (work.end - work.begin), 1.0)
-        if work.habit == "short-job-storm":
-            # All in a few hours of a few days.
-            days = random.uniform(0, span, max(1, count // 150))
-            moments = days[random.integers(len(days), size=count)] + random.uniform(0, 9000, count)
+        if work.habit == "short-runs":
+            # All in a few hours of a few days, of one date each.
+            days = np.floor(random.uniform(0, span / _DAY, max(1, count // 300))) * _DAY
+            moments = days[np.arange(count) % len(days)] + random.uniform(0, 9000, count)
+            first = first // _DAY * _DAY + 36_000
         else:
             moments = random.uniform(0, span, count)
         if work.array_size:
             return self._arrays(work, count, first, np.sort(moments))
-        if work.het:
-            moments[1::2] = moments[: len(moments) // 2 * 2 : 2]
         starts = first + np.sort(moments)
+        if work.het:
+            # The components of a job start together.
+            starts = np.repeat(starts[::2], 2)[:count]
         return [
             Appointment(
                 int(start), work, number, running=False, het_offset=number % 2 if work.het else None
@@ -210,6 +223,8 @@ class Year:
         if appointment.het_offset:
             plan.nodes = 1
         if self._goes_wrong(appointment, position, random):
+            plan.streak = appointment.number - work.habit_first + 1
+            plan.storm = min(work.runs, _STORM_RUNS)
             plant(plan, work, work.habit, random)
         elif not appointment.running:
             _end_otherwise(plan, random)
@@ -240,18 +255,18 @@ class Year:
     def _interrupt(self, plan: Plan, random: np.random.Generator) -> None:
         """Let a plan be under way at the end of the year."""
         worked = plan.elapsed
-        if "held-after-work" in plan.labels or "will-hit-limit" in plan.labels:
+        if "held-after-work" in plan.labels or "time-limit-ahead" in plan.labels:
             done = float(random.uniform(0.9, 0.98))
-            if "will-hit-limit" in plan.labels:
+            if "time-limit-ahead" in plan.labels:
                 done = min(0.5, 0.9 * plan.time_limit / worked)
         else:
             done = float(random.uniform(0.3, 0.95))
-        if "memory-leak" in plan.labels:
+        if "memory-grows" in plan.labels:
             done = float(random.uniform(0.6, 0.95))
         plan.cut(worked * done)
         plan.start = self.end - round(plan.elapsed)
         plan.running, plan.state = True, "RUNNING"
-        if "will-hit-limit" not in plan.labels:
+        if not plan.labels & {"time-limit-ahead", "runs-beyond-limit"}:
             plan.time_limit = max(plan.time_limit, round(worked * 1.15))
 
 
@@ -265,7 +280,7 @@ def _array_id(appointment: Appointment) -> int:
 def _template(kind: Misbehaviour | None, random: np.random.Generator) -> Template:
     """A kind of work that can go wrong in this way."""
     fitting = [each for each in TEMPLATES if kind is None or each.tags & kind.tags]
-    if kind is not None and kind.name != "large-memory-node-misused":
+    if kind is not None and kind.name != "large-memory-node-not-needed":
         fitting = [each for each in fitting if "bigmem" not in each.tags] or fitting
     weights = np.array([each.weight for each in fitting])
     return fitting[int(random.choice(len(fitting), p=weights / weights.sum()))]
@@ -273,11 +288,14 @@ def _template(kind: Misbehaviour | None, random: np.random.Generator) -> Templat
 
 def _set_habit(work: Work, kind: Misbehaviour, random: np.random.Generator) -> None:
     work.habit_rate = kind.rate
-    if kind.name == "script-slower":
+    if kind.name == "slower-than-before":
         # There must be runs before and after the change.
         work.habit_since = float(random.uniform(0.4, 0.6))
-    elif kind.name == "repeated-failures":
-        work.habit_since = float(random.uniform(0.3, 0.5))
+    elif kind.name == "failed-again":
+        # All tries are within a few weeks.
+        work.begin = float(random.uniform(0.1, 0.7))
+        work.end = work.begin + 0.12
+        work.habit_since = work.begin + 0.04
     elif random.random() < 0.2 and not kind.history:
         # Its owner learns of it, or begins with it.
         if random.random() < 0.5:
