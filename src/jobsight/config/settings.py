@@ -408,6 +408,43 @@ class SoftwareSettings(msgspec.Struct, kw_only=True):
     interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 60.0
 
 
+Price = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class PriceSettings(msgspec.Struct, kw_only=True):
+    """What resources cost in one currency: money, credits, grams of CO2."""
+
+    #: Price of a core hour.
+    core_hour: Price = 0.0
+    #: Price of a GPU hour.
+    gpu_hour: Price = 0.0
+    #: Price of 10^9 bytes of memory for an hour.
+    memory_gb_hour: Price = 0.0
+    #: Price of a kilowatt hour.
+    energy_kwh: Price = 0.0
+
+
+class FindingsSettings(msgspec.Struct, kw_only=True):
+    """Findings about runs, by rules."""
+
+    #: Rule files of the site; see docs/findings-rules.md.
+    rules: list[str] = msgspec.field(default_factory=list)
+    #: Apply the shipped rules.
+    shipped_rules: bool = True
+    #: Seconds that a run must last so that rules decide, unless a rule has its own minimum.
+    minimum_elapsed: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] = 600.0
+    #: Share of a run that its figures must stand for, 0 to 1, unless a rule has its own minimum.
+    minimum_coverage: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
+    #: Seconds between two rounds over ended and changed runs in `jobsight serve`; 0 disables them.
+    interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
+    #: Seconds between two rounds over running jobs in `jobsight serve`; 0 disables them.
+    running_interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 300.0
+    #: Days after the end of a run until its findings are deleted; 0 is with the run.
+    retention: Days = 0.0
+    #: Prices by currency, such as [findings.prices.EUR]; costs are shown in each of them.
+    prices: dict[str, PriceSettings] = msgspec.field(default_factory=dict)
+
+
 class Settings(msgspec.Struct, kw_only=True):
     """All settings."""
 
@@ -422,6 +459,7 @@ class Settings(msgspec.Struct, kw_only=True):
     clusters: dict[str, SchedulerSettings] = msgspec.field(default_factory=dict)
     sinks: SinksSettings = msgspec.field(default_factory=SinksSettings)
     software: SoftwareSettings = msgspec.field(default_factory=SoftwareSettings)
+    findings: FindingsSettings = msgspec.field(default_factory=FindingsSettings)
     export: ExportSettings = msgspec.field(default_factory=ExportSettings)
     archive: ArchiveSettings = msgspec.field(default_factory=ArchiveSettings)
 
