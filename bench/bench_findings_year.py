@@ -269,7 +269,7 @@ def main(arguments: Sequence[str]) -> None:
     figures = Figures()
     year = Year(count)
     now = year.end * SECOND
-    with scratch_directory() as folder, Store.open(folder / "store.db") as store:
+    with scratch_directory() as folder, Store.open(Path(folder) / "store.db") as store:
         begun = time.process_time()
         truths = {(each.cluster, each.job_id): each for each in fill(store, year)}
         spent = time.process_time() - begun
