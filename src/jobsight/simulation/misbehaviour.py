@@ -78,6 +78,8 @@ def settle(plan: Plan) -> None:
         plan.undecided.add("time-limit-reached")
     if plan.labels & _LOW_CPU_CAUSES or plan.used_share < 0.6:
         plan.undecided |= {"better-elsewhere", "cpu-unsteady", "cpu-core-imbalance"}
+    if plan.nodes > 1 and plan.cpus < 0.55 * plan.kind.cores and plan.used_share < 0.85:
+        plan.undecided.add("too-many-nodes")
     if plan.labels & _GPU_CAUSES:
         plan.undecided |= {"gpu-memory-unused", "gpu-too-powerful", "gpu-idle-long"}
     plan.undecided -= plan.labels
@@ -93,7 +95,8 @@ def _settle_running(plan: Plan) -> None:
         plan.undecided.add("gpu-idle-now")
     if plan.peak >= 0.85 * plan.memory:
         plan.undecided.add("memory-near-limit")
-    _withdraw(plan, {name for name in plan.labels if name not in LIVE})
+    # The name of the ended run is another.
+    _withdraw(plan, {name for name in plan.labels if name not in LIVE - {"gpu-not-used"}})
 
 
 def label_request(plan: Plan) -> None:
@@ -257,6 +260,7 @@ def _interactive_idle(plan: Plan, work: Work, random: Random) -> None:
 
 
 def _serial(plan: Plan, work: Work, random: Random) -> None:
+    plan.nodes = 1
     _more_cores(plan, random, 8)
     _at_least(plan, 3 * CORE_HOURS)
     # A serial program with a helper thread uses a little more than one CPU.
@@ -330,13 +334,13 @@ def _system_time(plan: Plan, work: Work, random: Random) -> None:
 
 def _fork_storm(plan: Plan, work: Work, random: Random) -> None:
     """A loop of the script starts very many short programs."""
-    plan.stretch(max(1.0, 5400 / plan.elapsed))
+    plan.stretch(max(1.0, 5 * 3600 / plan.elapsed))
     _allow(plan)
     program = choose(random, (b"/usr/bin/awk", b"/usr/bin/sed", b"/usr/bin/bc"))
-    main = plan.busy()[0]
+    main = plan.busy()[-1]
     storm = float(random.uniform(0.35, 0.7)) * main.duration
-    rate = float(random.uniform(120, 400))
-    cores = min(rate * 0.004, plan.cpus * 0.95)
+    rate = float(random.uniform(130, 240))
+    cores = rate * 0.004
     main.duration -= storm
     plan.phases.append(
         Phase(
@@ -567,6 +571,9 @@ def _sequential_steps(plan: Plan, work: Work, random: Random) -> None:
         for first, last in pairwise(edges)
     ]
     plan.nodes, plan.tasks, plan.node_activity = 1, 1, None
+    # There must be memory for all of them at once.
+    plan.need, plan.memory = 0.5 * GIB, 32 * GIB
+    plan.cache = 0.1 * GIB
     _label_idle(plan, "steps-in-sequence", 1 - 1 / plan.cpus)
 
 
@@ -651,7 +658,9 @@ def _will_hit_limit(plan: Plan, work: Work, random: Random) -> None:
 
 def _beyond_limit(plan: Plan, work: Work, random: Random) -> None:
     """Only of a running job: the scheduler has not ended it at its limit."""
-    plan.time_limit = max(900, int(plan.elapsed * 0.4 / 600) * 600)
+    plan.stretch(max(1.0, 3 * 3600 / plan.elapsed))
+    _at_least(plan, 20)
+    plan.time_limit = int(plan.elapsed * 0.25 / 600) * 600
     plan.labels.add("runs-beyond-limit")
 
 
@@ -817,7 +826,7 @@ def _gpu_faults(plan: Plan, work: Work, random: Random) -> None:
 
 def _gpus_uneven(plan: Plan, work: Work, random: Random) -> None:
     _with_gpus(plan, random, (4,))
-    _last_gpu_hours(plan, 10 * GPU_HOURS)
+    _last_gpu_hours(plan, 14 * GPU_HOURS)
     slow = float(random.uniform(0.25, 0.4))
     plan.gpu_activity = [1.0] + [slow] * (plan.gpus - 1)
     plan.labels.add("gpu-uneven")
@@ -886,15 +895,14 @@ _TABLE: Final = (
         "Waited in a loop of sleep",
         _PARALLEL,
         _polling,
-        (*_LOW_CPU, "fork-storm", "array-start-up", "held-after-work"),
+        (*_LOW_CPU, "fork-storm", "start-up", "held-after-work"),
     ),
     Misbehaviour(
         "cpu-not-used",
         "Never used its CPUs",
         _PARALLEL,
         _cpu_never_used,
-        ("held-after-work", "nodes-not-used", "array-start-up", "time-request-unused", *_LOW_CPU),
-        live=True,
+        ("held-after-work", "nodes-not-used", "start-up", "time-request-unused", *_LOW_CPU),
     ),
     Misbehaviour(
         "interactive-idle",
@@ -947,7 +955,7 @@ _TABLE: Final = (
     Misbehaviour(
         "fork-storm",
         "Very many short programs",
-        _SMALL,
+        _kinds("serial"),
         _fork_storm,
         (*_LOW_CPU, "cpu-system-time", "held-after-work"),
     ),
@@ -1069,7 +1077,9 @@ _TABLE: Final = (
         _node_imbalance,
         ("too-many-nodes", *_LOW_CPU),
     ),
-    Misbehaviour("too-many-nodes", "A few CPUs on many nodes", _kinds("mpi"), _too_many_nodes),
+    Misbehaviour(
+        "too-many-nodes", "A few CPUs on many nodes", _kinds("mpi"), _too_many_nodes, _LOW_CPU
+    ),
     Misbehaviour(
         "whole-node-held",
         "Whole node for a few CPUs",
@@ -1181,7 +1191,11 @@ _TABLE: Final = (
     Misbehaviour("gpu-throttled", "Reduced clocks", _GPU, _gpu_throttled),
     Misbehaviour("gpu-errors", "Errors of the GPU", _GPU, _gpu_faults, ("failed-again",)),
     Misbehaviour(
-        "gpu-uneven", "GPUs wait for the busiest", _kinds("train"), _gpus_uneven, _LOW_GPU
+        "gpu-uneven",
+        "GPUs wait for the busiest",
+        _kinds("train"),
+        _gpus_uneven,
+        (*_LOW_GPU, "gpu-waits"),
     ),
     Misbehaviour(
         "gpu-too-many-cores",
@@ -1202,7 +1216,7 @@ _TABLE: Final = (
         "One GPU on each of several nodes",
         _kinds("train"),
         _gpus_spread,
-        (*_LOW_GPU, "too-many-nodes"),
+        (*_LOW_GPU, "too-many-nodes", "gpu-waits"),
     ),
 )
 MISBEHAVIOUR: Final[dict[str, Misbehaviour]] = {each.name: each for each in _TABLE}

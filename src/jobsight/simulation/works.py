@@ -225,7 +225,7 @@ TEMPLATES: Final = (
         ("database", "broker"),
         _tags("server"),
         _CPU,
-        (Part(b"/usr/lib/postgresql/16/bin/postgres", 1.0, 0, (0.5, 0.5), 1, 1),),
+        (Part(b"/usr/lib/postgresql/16/bin/postgres", 1.0, 0.1, (0.9, 1.0), 1, 1),),
         cpus=(2, 4),
         memory=(2, 4),
         hours=(6, 30),
@@ -300,6 +300,10 @@ def make_work(
         cpus = min(cpus * gpus, kind.cores * gpus // kind.gpus)
     if gpus:
         cpus = min(cpus, kind.cores * gpus // kind.gpus)
+    nodes = choose(random, template.nodes)
+    if nodes > 1 and random.random() < 0.8:
+        # Who spreads a job over nodes mostly takes all of their CPUs.
+        cpus = kind.cores
     low, high = template.memory
     need = float(random.uniform(low, high)) * cpus * GIB
     low, high = template.hours
@@ -311,7 +315,7 @@ def make_work(
         template=template,
         kind=kind,
         name=f"{stem}_{number % 997}" if random.random() < 0.7 else stem,
-        nodes=choose(random, template.nodes),
+        nodes=nodes,
         cpus=cpus,
         gpus=gpus,
         need=min(need, kind.memory * 0.7),
