@@ -105,10 +105,8 @@ class Year:
             _set_habit(work, kind, random)
             if self.count < _LEARNING_RUNS and not kind.history:
                 work.habit_since, work.habit_until = 0.0, 1.0
-        if "array" in template.tags and (kind is None or kind.name != "short-runs"):
-            work.array_size = int(choose(random, (12, 24, 40, 60)))
-        if kind is not None and kind.name == "short-runs":
-            work.array_size = 0
+        if "array" in template.tags and work.habit in ("", "array-split", "array-start-up"):
+            work.array_size = int(choose(random, (24, 40, 60)))
         work.het = kind is None and "mpi" in template.tags and bool(random.random() < 0.15)
         if work.begin == 0 and work.habit != "slower-than-before" and random.random() < 0.5:
             work.begin = float(random.uniform(0, 0.6))
