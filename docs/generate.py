@@ -20,6 +20,10 @@ from jobsight.archive.schema import field_table
 from jobsight.cli import main as command
 from jobsight.cli.compat import collector, jobs_exporter
 from jobsight.config.settings import Settings
+from jobsight.findings.engine import shipped_files
+from jobsight.findings.rule_file import Rule, read_rules
+from jobsight.findings.texts import show
+from jobsight.findings.vocabulary import FIGURES
 
 DOCS = Path(__file__).parent
 #: What a default that depends on the machine or the user is called in the table.
@@ -124,10 +128,56 @@ def others() -> str:
     return "\n\n".join(f"## {name}\n\n{helps(name)}" for name in missing)
 
 
+def shipped_rules() -> list[Rule]:
+    """The rules of jobsight, in the order of their files."""
+    return [rule for file in shipped_files() for rule in read_rules(file).rules]
+
+
+def findings() -> str:
+    """Every finding with its title, and where it is described."""
+    lines = ["| finding | what it says | severity | of |", "|---|---|---|---|"]
+    for rule in shipped_rules():
+        severity = "/".join(dict.fromkeys(severity for severity, _ in rule.severities))
+        runs = {"ended": "ended runs", "running": "running ones", "both": "both"}[rule.when]
+        staff = ", for staff" if rule.audience == "staff" else ""
+        link = f"[`{rule.name}`](findings/{rule.name}.md)"
+        lines.append(f"| {link} | {rule.title} | {severity} | {runs}{staff} |")
+    return "\n".join(lines)
+
+
+def figures() -> str:
+    """Every figure that a condition can use."""
+    lines = ["| figure | unit | group | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{f.name}` | {f.unit} | {f.group} | {f.help} |" for f in FIGURES.values()]
+    return "\n".join(lines)
+
+
+def finding_page(rule: Rule) -> str:
+    """The page of one finding."""
+    lines = [f"# {rule.title}", "", f"`{rule.name}`", "", rule.help.strip(), ""]
+    lines += ["## When it is reported", "", "```", rule.condition.text, "```", ""]
+    if rule.requires is not None:
+        lines += ["It applies to runs with", "", "```", rule.requires.text, "```", ""]
+    if rule.parameters:
+        lines += ["| parameter | value |", "|---|---|"]
+        lines += [f"| `{name}` | {show(p.value, p.unit)} |" for name, p in rule.parameters.items()]
+        lines.append("")
+    for excuse, because in rule.excuses:
+        lines += [f"It is excused with `{excuse.text}`: {because.text}.", ""]
+    if rule.explains:
+        names = ", ".join(f"[`{name}`]({name}.md)" for name in rule.explains)
+        lines += [f"It covers {names} of the same run.", ""]
+    for resource, cost in rule.cost.items():
+        lines += [f"The cost in {resource.replace('_', ' ')} is `{cost.text}`.", ""]
+    lines += ["## What to change", "", "```", *(text.text for text in rule.change), "```", ""]
+    lines += ["[All findings](../findings.md)"]
+    return "\n".join(lines) + "\n"
+
+
 def part(name: str) -> str:
     if name.startswith("archive "):
         return field_table(name.removeprefix("archive "))
-    parts = {"settings": settings, "others": others}
+    parts = {"settings": settings, "others": others, "findings": findings, "figures": figures}
     return parts[name]() if name in parts else helps(name)
 
 
@@ -148,6 +198,13 @@ def main() -> None:
         if made != text:
             file.write_text(made)
             print(f"{file.name}: written")
+    pages = {f"{rule.name}.md": finding_page(rule) for rule in shipped_rules()}
+    (DOCS / "findings").mkdir(exist_ok=True)
+    for old in (DOCS / "findings").glob("*.md"):
+        if old.name not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        (DOCS / "findings" / name).write_text(text)
 
 
 if __name__ == "__main__":

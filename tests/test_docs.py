@@ -52,6 +52,26 @@ def test_every_option_of_a_command_is_described(generate: ModuleType, name: str)
         assert option in described, f"commands.md does not know {name} {option}; type: make docs"
 
 
+def test_every_finding_has_its_page(generate: ModuleType) -> None:
+    rules = generate.shipped_rules()
+    assert {file.stem for file in (DOCS / "findings").glob("*.md")} == {r.name for r in rules}
+    for rule in rules:
+        page = (DOCS / "findings" / f"{rule.name}.md").read_text()
+        assert page == generate.finding_page(rule), f"{rule.name}.md is old; type: make docs"
+        assert rule.help.strip(), f"{rule.name} has no help"
+
+
+def test_findings_and_figures_are_listed(generate: ModuleType) -> None:
+    text = (DOCS / "findings.md").read_text()
+    assert generate.findings() in text, "findings.md is old; type: make docs"
+    assert generate.figures() in text, "findings.md is old; type: make docs"
+    # Every finding that the comparison with other tools names exists.
+    named = set(
+        re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text.partition("## Advice of other tools")[2])
+    )
+    assert named <= {rule.name for rule in generate.shipped_rules()}
+
+
 def test_every_setting_has_a_description_of_its_own(generate: ModuleType) -> None:
     for path, _, comment in generate._fields(Settings, ()):
         assert comment.endswith("."), f"{'.'.join(path)} has no description in config/settings.py"

@@ -128,6 +128,9 @@ class FakeStore:
     def gpus(self, run_id: int) -> list[Any]:
         return self._gpus
 
+    def findings(self, run_id: int) -> list[Any]:
+        return []
+
     def details(self, run_id: int, kind: type) -> None:
         return None
 

@@ -13,10 +13,12 @@ from schemathesis.specs.openapi.checks import (
     positive_data_acceptance,
 )
 
+from jobsight.findings.worker import update_all
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
 from jobsight.transport.wire import CONTENT_TYPE
 from tests.examples import examples
+from tests.findings.judge import ToldJudge
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
 
@@ -25,6 +27,13 @@ OPERATIONS = [
     ("/api/v1/jobs", "GET"),
     ("/api/v1/jobs/{run}", "GET"),
     ("/api/v1/jobs/{run}/series", "GET"),
+    ("/api/v1/jobs/{run}/explain", "GET"),
+    ("/api/v1/jobs/{run}/findings/{kind}/acknowledge", "POST"),
+    ("/api/v1/jobs/{run}/findings/{kind}/not-helpful", "POST"),
+    ("/api/v1/jobs/{run}/findings/{kind}/reopen", "POST"),
+    ("/api/v1/findings", "GET"),
+    ("/api/v1/findings/summary", "GET"),
+    ("/api/v1/findings/effect", "GET"),
     ("/api/v1/metrics", "GET"),
     ("/api/v1/health", "GET"),
     ("/api/v1/usage", "GET"),
@@ -48,6 +57,7 @@ PLAIN = ("/api/v1/jobs", "/api/v1/metrics")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with Store.open(tmp_path_factory.mktemp("schema") / "store.db") as store:
         store.write(batch())
+        update_all(store, ToldJudge())
         app = create_app(store, TOKEN, delay=0)
         yield schemathesis.openapi.from_asgi("/api/v1/openapi.json", app, headers=HEADERS)
 

@@ -88,6 +88,8 @@ _COLUMNS = {
     "gpu_measure": _Column("GPU measure", _text),
     "gpu_memory_peak_bytes": _Column("GPU memory", format_bytes, True),
     "gpu_energy_joules": _Column("GPU energy", format_energy, True),
+    "findings": _Column("findings", format_count, True),
+    "severity": _Column("worst finding", _text),
 }
 _DEFAULT = (
     "display_id,user,account,name,state,start,elapsed_seconds,node_count,requested_cpus,cpu_share,"
@@ -109,6 +111,7 @@ def jobs(
     since: str | None,
     search: str | None,
     unused_gpus: bool,
+    finding: str | None,
     limit: int,
     columns: str | None,
     form: Format,
@@ -134,6 +137,7 @@ def jobs(
             search=search,
             since=moment,
             unused_gpus=unused_gpus,
+            finding=finding,
         )
     _WRITERS[form](rows, chosen, columns is not None)
 
@@ -237,6 +241,11 @@ def main(arguments: Sequence[str]) -> int:
         "--unused-gpus",
         action="store_true",
         help="Only jobs that held a GPU which they never used",
+    )
+    parser.add_argument(
+        "--finding",
+        metavar="KIND",
+        help='Only jobs with a finding of this kind; "any" for all kinds',
     )
     parser.add_argument(
         "--limit",

@@ -32,6 +32,10 @@ COMMANDS = {
     "demo": Command("jobsight.cli.demo", "Run four sample jobs and show their pages"),
     "agent": Command("jobsight.cli.agent", "Measure the jobs of this node"),
     "jobs": Command("jobsight.cli.jobs", "List the jobs of the store"),
+    "findings": Command(
+        "jobsight.cli.findings.commands", "List what went wrong in jobs, what it cost and the cure"
+    ),
+    "explain": Command("jobsight.cli.findings.explain", "Show what every rule says about a job"),
     "cluster": Command("jobsight.cli.cluster", "Show nodes, partitions and the queue"),
     "software": Command("jobsight.cli.software.commands", "Report software usage, manage rules"),
     "scrape": Command("jobsight.cli.scrape", "Copy jobs and nodes from Slurm to the store"),

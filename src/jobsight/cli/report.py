@@ -5,9 +5,11 @@ The report comes from the store, or from the running server if the store cannot 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -38,7 +40,7 @@ def report(
     settings = load_settings(config)
     location = store or settings.store.location
     wanted = run or job_of_this_shell()
-    built = find_report(location, wanted, settings)
+    built = find_report(location, wanted, settings, record=True)
     if json:
         sys.stdout.write(msgspec.json.format(encode_json(built)).decode() + "\n")
         return
@@ -58,9 +60,15 @@ def job_of_this_shell() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def find_report(location: str, wanted: str | None, settings: Settings | None = None) -> JobReport:
-    """Build the report from the store, or request it from the server that may read the store."""
-    reference = _reference(wanted) if wanted else None
+def find_report(
+    location: str, wanted: str | None, settings: Settings | None = None, *, record: bool = False
+) -> JobReport:
+    """Build the report from the store, or request it from the server that may read the store.
+
+    With ``record`` the findings of the report are recorded as shown to this user.
+    """
+    prices = settings.findings.prices if settings is not None else {}
+    reference = parse_run(wanted) if wanted else None
     if _readable(location):
         from jobsight.reports import pending
         from jobsight.reports.build import build_report
@@ -78,14 +86,31 @@ def find_report(location: str, wanted: str | None, settings: Settings | None = N
             attach_promql(opened, settings.server)
         try:
             if reference is not None:
-                return pending.find_report(opened, reference)
-            return build_report(opened, _latest(opened))
+                built = pending.find_report(opened, reference, prices=prices)
+            else:
+                built = build_report(opened, _latest(opened), prices=prices)
+            if record:
+                _record_shown(opened, built)
+            return built
         finally:
             opened.close()
     fetched = fetch_report(paths.server_file(location), wanted, user_name())
     if fetched is None:
         raise _no_store(location)
     return fetched
+
+
+def _record_shown(store: Store, built: JobReport) -> None:
+    """Record what this user is shown; a store that cannot be written is no reason to fail."""
+    if not built.findings:
+        return
+    from jobsight.store.findings.shown import Shown, record_shown
+
+    run_id = store.find(RunReference.parse(built.run)).id
+    viewer = user_name()
+    shown = {Shown(run_id, each.kind, viewer, "report"): 1 for each in built.findings}
+    with contextlib.suppress(StoreError):
+        record_shown(store.database, shown, time.time_ns())
 
 
 def user_name() -> str:
@@ -95,7 +120,7 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def _reference(text: str) -> RunReference:
+def parse_run(text: str) -> RunReference:
     try:
         return RunReference.parse(text)
     except ValueError as error:
@@ -172,7 +197,8 @@ def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
         if not rows:
             raise StoreError(f"the server {record.url} has no job of {user}")
         wanted = rows[0].run
-    return _get(record, f"/api/v1/jobs/{quote(wanted)}", token, JobReport)
+    viewer = urlencode({"viewer": user})
+    return _get(record, f"/api/v1/jobs/{quote(wanted)}?{viewer}", token, JobReport)
 
 
 _Reply = TypeVar("_Reply")

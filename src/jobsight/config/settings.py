@@ -436,11 +436,9 @@ class FindingsSettings(msgspec.Struct, kw_only=True):
     #: Share of a run that its figures must stand for, 0 to 1, unless a rule has its own minimum.
     minimum_coverage: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
     #: Seconds between two rounds over ended and changed runs in `jobsight serve`; 0 disables them.
-    interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
+    interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 20.0
     #: Seconds between two rounds over running jobs in `jobsight serve`; 0 disables them.
     running_interval: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 300.0
-    #: Days after the end of a run until its findings are deleted; 0 is with the run.
-    retention: Days = 0.0
     #: Prices by currency, such as [findings.prices.EUR]; costs are shown in each of them.
     prices: dict[str, PriceSettings] = msgspec.field(default_factory=dict)
 

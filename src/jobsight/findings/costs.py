@@ -1,4 +1,5 @@
-"""Costs of findings: conversion to hours, prices of a site, and their order."""
+"""Costs of findings: conversion to hours and to the integers of the store, prices of a site, and
+their order."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from typing import Final
 
 from jobsight.config.settings import PriceSettings
 from jobsight.findings.finding import Cost
+from jobsight.findings.reported import Amount
+from jobsight.store.findings.rows import StoredCost
 
 _HOUR: Final = 3600.0
 _GIGABYTE: Final = 1e9
@@ -62,3 +65,51 @@ def amounts(cost: Cost, prices: Mapping[str, PriceSettings]) -> dict[str, float]
         if known:
             found[currency] = sum(known)
     return found
+
+
+def price(cost: Cost, prices: Mapping[str, PriceSettings]) -> list[Amount]:
+    """A cost in the units of the price list, as reports have it."""
+    return [Amount(amount, unit) for unit, amount in amounts(cost, prices).items()]
+
+
+#: What the store counts in: microseconds, MiB seconds and millijoules.
+_STORED_HOUR: Final = 3_600_000_000
+_STORED_GB_HOUR: Final = 1e9 / 2**20 * 3600
+_STORED_KWH: Final = 3_600_000_000
+#: A cost in one row; the sums of many fit into 63 bits or are refused.
+_HIGHEST: Final = 2**62
+
+
+def to_stored(cost: Cost) -> StoredCost:
+    """As integers, whose sums are exact."""
+    return StoredCost(
+        core_time=_whole(cost.core_hours, _STORED_HOUR),
+        gpu_time=_whole(cost.gpu_hours, _STORED_HOUR),
+        memory_time=_whole(cost.memory_gb_hours, _STORED_GB_HOUR),
+        energy=_whole(cost.energy_kwh, _STORED_KWH),
+    )
+
+
+def from_stored(cost: StoredCost) -> Cost:
+    """In hours, as everywhere outside."""
+    return Cost(
+        core_hours=_divided(cost.core_time, _STORED_HOUR),
+        gpu_hours=_divided(cost.gpu_time, _STORED_HOUR),
+        memory_gb_hours=_divided(cost.memory_time, _STORED_GB_HOUR),
+        energy_kwh=_divided(cost.energy, _STORED_KWH),
+    )
+
+
+def stored_weight(cost: Cost) -> int:
+    """The weight of a cost as the store orders lists by it."""
+    return _whole(weight(cost), _STORED_HOUR) or 0
+
+
+def _whole(value: float | None, factor: float) -> int | None:
+    if value is None or value != value:
+        return None
+    return round(min(max(value * factor, 0.0), _HIGHEST))
+
+
+def _divided(value: int | None, factor: float) -> float | None:
+    return None if value is None else value / factor

@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from jobsight.findings.conditions import nearest
 from jobsight.findings.units import NUMERIC, Unit, Value
@@ -36,7 +36,8 @@ MAX_NAMES: Final = 10
 MAX_LISTED: Final = 500
 
 Format: TypeAlias = Literal["", "slurm", "raw"]
-_FORMATS: Final[tuple[Format, ...]] = ("", "slurm", "raw")
+#: ``slurm+20%`` adds a fifth: advice from a single run needs a margin.
+_FORMAT: Final = re.compile(r"(?P<form>slurm|raw|)(?:(?<=slurm)\+(?P<margin>\d{1,3})%)?", re.ASCII)
 _HOUR: Final = 3600.0
 _DAY: Final = 86400
 _MEBIBYTE, _GIBIBYTE = 2**20, 2**30
@@ -129,8 +130,8 @@ class Template:
             raise TemplateError(f"has {len(text):,} characters; expected at most {MAX_TEMPLATE:,}")
         self.text = text
         self._quoted = quoted
-        #: A literal, or a figure or parameter with its unit and format.
-        self._pieces: list[str | tuple[str, Unit, Format]] = []
+        #: A literal, or a figure or parameter with its unit, format and factor.
+        self._pieces: list[str | tuple[str, Unit, Format, float]] = []
         for match in _PIECES.finditer(text):
             if match["wrong"] is not None:
                 raise TemplateError(
@@ -156,13 +157,13 @@ class Template:
         """Whether all its figures are known."""
         return all(name in values for name in self.names)
 
-    def _shown(self, piece: tuple[str, Unit, Format], values: Mapping[str, Value]) -> str:
-        name, unit, form = piece
+    def _shown(self, piece: tuple[str, Unit, Format, float], values: Mapping[str, Value]) -> str:
+        name, unit, form, factor = piece
         value = values.get(name)
         if value is None:
             return "not known"
         if isinstance(value, float) and form and math.isfinite(value):
-            return f"{value:.12g}" if form == "raw" else show_slurm(value, unit)
+            return f"{value:.12g}" if form == "raw" else show_slurm(value * factor, unit)
         if form == "slurm" and isinstance(value, list):
             # Nodes or task ids; dots at the end make it plain that the line is not complete.
             rest = ["..."] if len(value) > MAX_LISTED else []
@@ -172,19 +173,21 @@ class Template:
         return shlex.quote(text) if self._quoted and unit not in NUMERIC else text
 
 
-def _placeholder(name: str, form: str, units: Mapping[str, Unit]) -> tuple[str, Unit, Format]:
+def _placeholder(
+    name: str, form: str, units: Mapping[str, Unit]
+) -> tuple[str, Unit, Format, float]:
     if name not in units:
         raise TemplateError(
             f"{{{name[:80]}}} is not a figure or a parameter; {nearest(name, units)}"
         )
-    for known in _FORMATS:
-        if form == known:
-            unit = units[name]
-            if form == "slurm" and unit in NUMERIC and unit not in _SLURM_UNITS:
-                raise TemplateError(
-                    f"{{{name}:slurm}} is a {unit}; expected a size, a duration or a count"
-                )
-            return name, unit, known
-    raise TemplateError(
-        f"{{{name}:{form[:20]}}} has an unknown format; expected slurm, raw or no format"
-    )
+    match = _FORMAT.fullmatch(form)
+    if match is None:
+        raise TemplateError(
+            f"{{{name}:{form[:20]}}} has an unknown format; expected slurm, slurm+20%, raw or no "
+            "format"
+        )
+    unit = units[name]
+    known = cast("Format", match["form"])
+    if known == "slurm" and unit in NUMERIC and unit not in _SLURM_UNITS:
+        raise TemplateError(f"{{{name}:slurm}} is a {unit}; expected a size, a duration or a count")
+    return name, unit, known, 1 + int(match["margin"] or 0) / 100

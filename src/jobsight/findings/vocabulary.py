@@ -7,13 +7,17 @@ rule that needs it is withheld, never decided by a zero.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, TypeAlias
+import math
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from jobsight.findings.units import Unit, Value
 
 #: The groups of figures. The first five have a coverage; "scheduler" is what Slurm recorded,
 #: "history" what earlier runs of the same work did.
 Group: TypeAlias = Literal["cpu", "memory", "io", "executables", "gpu", "scheduler", "history"]
+
+
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 
 class Figure(NamedTuple):
@@ -89,9 +93,11 @@ _TABLE: Final = (
     Figure("memory.growth_rate", "byte rate", "memory", "Slope over the last two thirds"),
     Figure("memory.growth_share", "share", "memory", "Growth in that time, of the limit"),
     Figure("memory.growth_fit", "share", "memory", "How linear the growth is, R squared"),
+    Figure("memory.growth_node", "text", "memory", "Node with the most growth by its limit"),
     Figure("memory.growth_plateau", "flag", "memory", "It has stopped growing"),
     Figure("memory.time_to_limit", "duration", "memory", "Until the limit at that slope"),
     Figure("memory.largest_program", "text", "executables", "Program with the largest process"),
+    Figure("memory.largest_process", "size", "executables", "Peak of that process"),
     Figure("memory.per_core_of_node", "size", "scheduler", "Memory of a node divided by its cores"),
     Figure("memory.cores_fill_node", "flag", "scheduler", "Its CPUs leave no room for other jobs"),
     # Input and output.
@@ -140,6 +146,7 @@ _TABLE: Final = (
     Figure("start.program", "text", "executables", "Program with the most CPU time meanwhile"),
     # Steps.
     Figure("steps.count", "count", "scheduler", "Steps of the batch script"),
+    Figure("steps.alike", "share", "scheduler", "Steps that have the most frequent name"),
     Figure("steps.cores_peak", "count", "cpu", "Most CPUs busy by steps at a time"),
     Figure("steps.sequential", "flag", "scheduler", "The steps ran one after the other"),
     Figure("steps.idle", "core time", "cpu", "CPU time left idle while the steps ran"),
@@ -158,6 +165,7 @@ _TABLE: Final = (
     Figure("gpu.multiprocessors", "share", "gpu", "Multiprocessors that were busy"),
     Figure("gpu.occupancy", "share", "gpu", "Warps of those that could be held"),
     Figure("gpu.tensor", "share", "gpu", "Tensor cores' activity"),
+    Figure("gpu.used", "gpu time", "gpu", "Held GPU time, weighted by the used share"),
     Figure("gpu.used_share", "share", "gpu", "Multiprocessors where known, else utilization"),
     Figure("gpu.memory_peak", "size", "gpu", "Highest memory of any GPU"),
     Figure("gpu.memory_total", "size", "gpu", "Memory of that GPU"),
@@ -168,6 +176,7 @@ _TABLE: Final = (
     Figure("gpu.throttled_share", "share", "gpu", "Time with reduced clocks"),
     Figure("gpu.throttle_reason", "text", "gpu", "Main reason of reduced clocks"),
     Figure("gpu.faults", "count", "gpu", "Uncorrected ECC and Xid errors"),
+    Figure("gpu.fault_kinds", "texts", "gpu", "Kinds and codes of these errors"),
     Figure("gpu.model", "text", "gpu", "Model of the GPUs"),
     Figure("gpu.cores_per_gpu", "count", "scheduler", "Allocated CPUs by GPU"),
     Figure("gpu.node_cores_per_gpu", "count", "scheduler", "CPUs of a node by its GPUs"),
@@ -177,6 +186,7 @@ _TABLE: Final = (
     Figure("gpu.waiting", "gpu time", "gpu", "Idle GPU time between first and last use"),
     Figure("gpu.wait_cause", "text", "gpu", "Main cause of it: serial host code, data loading ..."),
     Figure("gpu.wait_share", "share", "gpu", "Share of the idle time with that cause"),
+    Figure("gpu.wait_causes", "texts", "gpu", "All causes with their shares, the main one first"),
     Figure("gpu.wait_program", "text", "gpu", "Program that used the CPUs meanwhile"),
     # The nodes and the shape.
     Figure("node.cores", "count", "scheduler", "CPUs of the smallest node of the run"),
@@ -196,6 +206,7 @@ _TABLE: Final = (
     Figure("history.failed_fast", "count", "history", "Of these, within 5 minutes"),
     Figure("history.same_failure", "share", "history", "Share with this exit code and program"),
     Figure("history.slower_share", "share", "history", "More CPU time than before a change"),
+    Figure("history.slower_core_time", "core time", "history", "CPU time beyond that of before"),
     Figure("history.slower_since", "time", "history", "When the change happened"),
     Figure("history.slower_runs", "count", "history", "Runs since then"),
     Figure("history.slower_change", "text", "history", "What else changed at that time"),
@@ -235,6 +246,11 @@ _TABLE: Final = (
 FIGURES: Final[dict[str, Figure]] = {figure.name: figure for figure in _TABLE}
 
 
+#: Characters of a text and texts of a list; a submit line may have 16 KiB.
+MAX_TEXT: Final = 1000
+MAX_TEXTS: Final = 100
+
+
 class FigureSet:
     """The figures of one run: known values, and why the others are not known."""
 
@@ -253,9 +269,16 @@ class FigureSet:
         assert name in FIGURES, name
         if value is None:
             if reason:
-                self.unknown[name] = reason
+                self.unknown[name] = reason[:MAX_TEXT]
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            self.values[name] = float(value)
+            if math.isfinite(value):
+                self.values[name] = float(value)
+            else:
+                self.unknown[name] = "its value is not finite"
+        elif isinstance(value, str):
+            self.values[name] = value[:MAX_TEXT]
+        elif isinstance(value, list):
+            self.values[name] = [text[:MAX_TEXT] for text in value[:MAX_TEXTS]]
         else:
             self.values[name] = value
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import field
 
+from jobsight.findings.finding import SEVERITIES, Severity
+from jobsight.findings.reported import NO_PRICES
 from jobsight.model import SECOND, Coverage, ExecutableUse, JobInfo, JobTotals, real_signal
 from jobsight.reports.gpu import gpu_rows, gpu_totals, measure_of
 from jobsight.reports.report import (
@@ -36,15 +38,17 @@ from jobsight.reports.report import (
     own_namespace_note,
 )
 from jobsight.scheduler.records import JobDetails
+from jobsight.store.read.memory import is_out_of_memory, requested_memory, used_peak
 from jobsight.store.read.state import decide_state
 from jobsight.text import readable_path
 from jobsight.util.outer import Duration, Time
 from jobsight.util.units import format_duration, format_share
 
 if TYPE_CHECKING:
+    from jobsight.config.settings import PriceSettings
     from jobsight.model import StepUse
+    from jobsight.store.findings.read import Worst
     from jobsight.store.read.queries import (
-        NodesSummary,
         StoredExecutable,
         StoredNode,
         StoredRun,
@@ -66,10 +70,15 @@ _Number = TypeVar("_Number", int, float)
 
 
 def build_report(
-    store: Store, stored: StoredRun, *, clock: Callable[[], int] = time.time_ns
+    store: Store,
+    stored: StoredRun,
+    *,
+    clock: Callable[[], int] = time.time_ns,
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> JobReport:
     """Read everything about one run from the store and the archive."""
     # Imported here: a report that comes from a server is shown without loading SQLAlchemy.
+    from jobsight.findings.stored import report_findings
     from jobsight.store.read.queries import summarize_nodes
 
     info, nodes = stored.info, store.nodes(stored.id)
@@ -123,6 +132,7 @@ def build_report(
         as_of=as_of,
         steps=step_rows(store.steps(stored.id)),
         scheduler=facts,
+        findings=report_findings(store, stored.id, prices),
         gpu=gpu_totals(stored.gpus, gpus, info.gpus, coverage.get("gpu")),
         gpus=gpus,
     )
@@ -199,10 +209,13 @@ class JobRow(msgspec.Struct, kw_only=True):
     #: Summed over the GPUs.
     gpu_memory_peak_bytes: int | None = None
     gpu_energy_joules: float | None = None
+    #: Findings for the user that hold, and the highest severity of them.
+    findings: int = 0
+    severity: Severity | None = None
 
 
-def job_row(stored: StoredRun, now: int) -> JobRow:
-    """The row of one run."""
+def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
+    """The row of one run, with its findings."""
     info, on_nodes, gpus = stored.info, stored.on_nodes, stored.gpus
     state, running, start, elapsed, counted = decide_state(
         info, stored.run.start, ended_on_nodes=on_nodes.ended, as_of=on_nodes.counted, now=now
@@ -244,6 +257,8 @@ def job_row(stored: StoredRun, now: int) -> JobRow:
         gpu_measure=measure_of(gpus.gpu_measured_time, gpus.gpu_profiled_time),
         gpu_memory_peak_bytes=gpus.gpu_memory_peak,
         gpu_energy_joules=None if gpus.gpu_energy is None else gpus.gpu_energy / 1e6,
+        findings=worst.findings if worst else 0,
+        severity=SEVERITIES[worst.severity] if worst else None,
     )
 
 
@@ -254,11 +269,6 @@ def display_id(info: JobInfo) -> str:
     if info.het_offset is not None:
         return f"{info.het_job_id or info.job_id}+{info.het_offset}"
     return str(info.job_id)
-
-
-def requested_memory(info: JobInfo, on_nodes: NodesSummary) -> int | None:
-    """The requested memory; if the scheduler gives none, the limits of the cgroups."""
-    return info.memory or on_nodes.memory_limit
 
 
 def total(values: Iterable[int | None]) -> int | None:
@@ -291,21 +301,6 @@ def _cpu(info: JobInfo, totals: list[JobTotals], counted: int | None) -> CpuUse:
         source=", ".join(sources) or None,
         overhead_text=text if overhead else "",
     )
-
-
-def is_out_of_memory(state: str) -> bool:
-    """Whether the scheduler or the launcher has found that the job ran out of memory."""
-    return state.upper() == "OUT_OF_MEMORY"
-
-
-def used_peak(
-    used: int | None, kernel: int | None, requested: int | None, state: str
-) -> int | None:
-    """The peak of the memory in use. Of a job that ran out of memory it is the kernel's, up to the
-    limit: page cache is reclaimed before a process is killed."""
-    if not is_out_of_memory(state) or used is None or kernel is None:
-        return used
-    return max(used, kernel if requested is None else min(kernel, requested))
 
 
 def _memory(requested: int | None, totals: list[JobTotals], state: str) -> MemoryUse:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobsight.findings.reported import NO_PRICES
 from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, build_report, display_id, job_row, scheduler_facts
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
+from jobsight.store.findings.read import worst_of_runs
 from jobsight.store.read.queries import COUNT_LIMIT, Position, RunNotFound
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.util.units import format_time
 
 if TYPE_CHECKING:
+    from jobsight.config.settings import PriceSettings
     from jobsight.scheduler.records import JobRecord
+    from jobsight.store.read.queries import StoredRun
     from jobsight.store.store import Store
 
 #: Rows that a list can skip by number; a cursor leads further.
@@ -85,7 +89,7 @@ def list_page(
         runs, count = store.page_of_runs(
             limit=wanted + 1, offset=skipped, after=position, **filters
         )
-        rows += [job_row(run, now) for run in runs[:wanted]]
+        rows += job_rows(store, runs[:wanted], now)
         if len(runs) <= wanted:
             following = None
         elif wanted:
@@ -102,12 +106,23 @@ def list_jobs(store: Store, *, now: int, limit: int, **filters: Any) -> list[Job
     waiting = _pending(store, **filters)
     rows = [_pending_row(record) for record in waiting[:limit]]
     if len(rows) < limit:
-        rows += [job_row(run, now) for run in store.runs(limit=limit - len(rows), **filters)]
+        rows += job_rows(store, store.runs(limit=limit - len(rows), **filters), now)
     return rows
 
 
+def job_rows(store: Store, runs: Sequence[StoredRun], now: int) -> list[JobRow]:
+    """The rows of some runs, with the findings that they have."""
+    with store.database.query() as transaction:
+        worst = worst_of_runs(transaction, [run.id for run in runs])
+    return [job_row(run, now, worst.get(run.id)) for run in runs]
+
+
 def find_report(
-    store: Store, reference: RunReference, *, clock: Callable[[], int] = time.time_ns
+    store: Store,
+    reference: RunReference,
+    *,
+    clock: Callable[[], int] = time.time_ns,
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> JobReport:
     """The report of a run, or that of a job which has not started."""
     try:
@@ -117,7 +132,7 @@ def find_report(
             if reference.start is None and _is_named(record, reference):
                 return _pending_report(record)
         raise
-    return build_report(store, stored, clock=clock)
+    return build_report(store, stored, clock=clock, prices=prices)
 
 
 def _records(store: Store, cluster: str | None = None) -> list[JobRecord]:
@@ -140,9 +155,10 @@ def _pending(
     search: str | None = None,
     since: int | None = None,
     unused_gpus: bool = False,
+    finding: str | None = None,
 ) -> list[JobRecord]:
     """The waiting jobs that pass the filter, the latest submission first."""
-    if state != "PENDING" or since is not None or unused_gpus:
+    if state != "PENDING" or since is not None or unused_gpus or finding is not None:
         return []
     records = [
         record

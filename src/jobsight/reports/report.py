@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import field
 
+from jobsight.findings.reported import ReportedFinding
 from jobsight.model import Coverage, real_signal
 from jobsight.store.read.state import ACTIVE
 from jobsight.util.outer import Duration, Time
@@ -281,6 +282,9 @@ class JobReport(msgspec.Struct, kw_only=True):
     steps: list[StepRow] = field(default_factory=list)
     #: None if no scheduler has reported the job.
     scheduler: SchedulerFacts | None = None
+    #: What went wrong, what it cost and what to change; the worst first, those that somebody has
+    #: replied to last.
+    findings: list[ReportedFinding] = field(default_factory=list)
     #: None for a run without GPUs.
     gpu: GpuTotals | None = None
     #: By node and index.

@@ -21,7 +21,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobsight.reports.build import has_steps, is_out_of_memory, total
+from jobsight.findings.reported import ReportedFinding
+from jobsight.reports.build import has_steps, total
 from jobsight.reports.gpu import MANY, gpu_groups, gpu_remark, gpu_tone
 from jobsight.reports.report import (
     ExecutableRow,
@@ -31,6 +32,7 @@ from jobsight.reports.report import (
     StepRow,
     tone_of,
 )
+from jobsight.store.read.memory import is_out_of_memory
 from jobsight.text import readable_text
 from jobsight.util.units import (
     UNKNOWN,
@@ -52,6 +54,11 @@ _MAX_ROWS = 12
 _MAX_NODES = 16
 _GPU_BAR = 12
 _MAX_REMARKS = 4
+#: Findings of a report without --all, and cells of a line that are enough for a cut sentence.
+_MAX_FINDINGS = 5
+_LEAST_SENTENCE = 20
+_SEVERITY_STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
+_SEVERITY_MARKS = {"critical": "!", "warning": "*", "info": "-"}
 _GPU_STYLES = {"bad": "red", "warn": "yellow"}
 
 _TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
@@ -81,6 +88,8 @@ def render_report(report: JobReport, console: Console, *, all_rows: bool = False
     blocks = console.is_terminal and not console.options.ascii_only
     parts: list[RenderableType] = [_title(report, width), Text(("─" if blocks else "-") * width)]
     parts.append(_facts(report, width))
+    if report.findings:
+        parts += [Text(), *_findings(report, width, all_rows)]
     # A pending job has nothing to measure.
     if not report.pending:
         parts += [Text(), *(_bar_line(gauge, width, blocks) for gauge in gauges(report))]
@@ -182,6 +191,41 @@ def _node_list(nodes: list[str]) -> str:
         return UNKNOWN
     shown = ", ".join(readable_text(node) for node in nodes[:2])
     return shown if len(nodes) <= 2 else f"{len(nodes)}: {shown}, ..."
+
+
+def _findings(report: JobReport, width: int, all_rows: bool) -> Iterator[Text]:
+    """Two lines for each: what it is and what it cost; the line to change and the figures."""
+    findings = report.findings
+    shown = findings if all_rows else findings[:_MAX_FINDINGS]
+    for finding in shown:
+        replied = finding.state != "open"
+        style = "dim" if replied else _SEVERITY_STYLES[finding.severity]
+        cost = f"  {finding.cost_text}" if finding.cost_text else ""
+        title = readable_text(finding.title) + (f" ({finding.state})" if replied else "")
+        left = fit(title, width - 2 - cell_len(cost))
+        space = " " * max(width - 2 - cell_len(left) - cell_len(cost), 0)
+        mark = _SEVERITY_MARKS[finding.severity]
+        yield Text.assemble((f"{mark} ", style), (left, f"bold {style}"), space, (cost, style))
+        yield from _finding_lines(finding, width, all_rows)
+    if len(shown) < len(findings):
+        more = len(findings) - len(shown)
+        yield Text(f"  {more} more finding{'s' * (more > 1)} (--all shows them)", style="dim")
+
+
+def _finding_lines(finding: ReportedFinding, width: int, all_rows: bool) -> Iterator[Text]:
+    change, text = readable_text(finding.change), readable_text(finding.text)
+    if all_rows:
+        if change:
+            yield Text.assemble("  ", (change, "bold"))
+        yield from (Text(f"  {line}") for line in textwrap.wrap(text, width - 2))
+        return
+    line = Text.assemble("  ", (fit(change, width - 2), "bold"), "  " if change else "")
+    space = width - line.cell_len
+    # A few words of a sentence help nobody.
+    if space >= _LEAST_SENTENCE or cell_len(text) <= space:
+        line.append(fit(text, space))
+    line.rstrip()
+    yield line
 
 
 def _bar_line(gauge: Gauge, width: int, blocks: bool) -> Text:

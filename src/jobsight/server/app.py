@@ -18,8 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import jobsight
 from jobsight import web
 from jobsight.config.settings import ServerSettings
+from jobsight.findings.service import FindingsService
 from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server import errors, ingest
+from jobsight.server.api import findings as found
 from jobsight.server.api import health, jobs, usage
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
 from jobsight.server.conditional import ConditionalReplies
@@ -49,6 +51,7 @@ def create_app(
     tokens: TokenCache | None = None,
     codes: SignInCodes | None = None,
     remote: RemoteWriter | None = None,
+    findings: FindingsService | None = None,
     delay: float = 0.25,
     clock: Callable[[], int] = time.time_ns,
 ) -> FastAPI:
@@ -71,12 +74,14 @@ def create_app(
     copy = remote.put if remote is not None else None
     batches = ingest.BatchRoute(ingest.Ingest(store, tokens, settings or ServerSettings(), copy))
     app.router.routes.insert(0, Route(BATCHES, batches, methods=["POST"]))
-    app.include_router(jobs.create_router(store, clock=clock))
+    service = findings or FindingsService(store)
+    app.include_router(jobs.create_router(store, service, clock=clock))
+    app.include_router(found.create_router(store, service, clock=clock))
     app.include_router(health.create_health_router(store, more=remote.text if remote else None))
     listed = health.listed_nodes(settings.discovery_nodes if settings else ())
     app.include_router(health.create_discovery_router(store, listed=listed))
     app.include_router(usage.create_router(store))
-    app.include_router(pages.create_router(store, clock=clock))
+    app.include_router(pages.create_router(store, service, clock=clock))
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
     @app.get("/healthz", include_in_schema=False)
@@ -123,12 +128,17 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         schemas = outer_schemas(
-            (*jobs.REPLIES, *usage.REPLIES, health.Health, health.TargetGroup),
+            (
+                *(*jobs.REPLIES, *usage.REPLIES, *found.REPLIES),
+                *(health.Health, health.TargetGroup),
+            ),
             ref_template="#/components/schemas/{name}",
         )
         schema["paths"][BATCHES] = {"post": ingest.BatchRoute.description()}
         components = schema.setdefault("components", {})
-        # Replaces FastAPI's own schema of a validation error, which is not what is sent.
+        # Without FastAPI's own schema of a validation error, which is not what is sent.
+        bodies = components.get("schemas", {}).items()
+        schemas |= {name: body for name, body in bodies if name.startswith("Body_")}
         components["schemas"] = schemas
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         schema["security"] = [{"token": []}]

@@ -27,6 +27,7 @@ from jobsight.archive.reader import attach
 from jobsight.config import paths
 from jobsight.config.settings import ServerSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.findings.service import FindingsService
 from jobsight.prometheus.remote_write import RemoteWriter, best_snappy
 from jobsight.server.app import create_app
 from jobsight.server.auth import SignInCodes, TokenCache
@@ -219,6 +220,9 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             from jobsight.software.worker import updating
 
             stack.enter_context(updating(store, settings.software))
+        findings = FindingsService(store, settings.findings)
+        if settings.findings.interval:
+            stack.enter_context(findings.judging())
         tokens = TokenCache(store)
         stack.callback(tokens.write_uses)
         app = create_app(
@@ -229,6 +233,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             tokens=tokens,
             codes=codes,
             remote=_remote(settings, stack),
+            findings=findings,
         )
         limits = fit_descriptors(connection_limits(settings.server))
         listener.table = ConnectionTable(limits, settings.server.trusted_proxies)

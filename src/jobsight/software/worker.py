@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from jobsight.software.naming import adopt_rules, digest_in_use, name_all_new, r
 from jobsight.software.rules import RuleSet
 from jobsight.store.rollups.rollups import Round, sum_up_all
 from jobsight.store.store import Store
+from jobsight.util.durable import FileState, file_state
 from jobsight.util.log_once import LogOnce
 from jobsight.util.workers import PeriodicWorker
 
@@ -46,7 +46,7 @@ class Worker:
     def __init__(self, store: Store, settings: SoftwareSettings) -> None:
         self._store = store
         self._settings = settings
-        self._file_states: list[tuple[str, int, int, int] | None] | None = None
+        self._file_states: list[FileState | None] | None = None
         self._rules: RuleSet | None = None
         #: Why the rules could not be read; empty if they were.
         self._reason = ""
@@ -81,7 +81,7 @@ class Worker:
 
     def _reload(self) -> bool:
         """Read the rules if their files have changed; True if the rules differ."""
-        states = [_file_state(file) for file in self._settings.rules]
+        states = [file_state(Path(file).expanduser()) for file in self._settings.rules]
         if states == self._file_states:
             return False
         self._file_states = states
@@ -105,11 +105,3 @@ def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
         logger=logger,
         failure="software names and rollups are not updated",
     )
-
-
-def _file_state(file: str) -> tuple[str, int, int, int] | None:
-    try:
-        status = os.stat(Path(file).expanduser())
-    except OSError:
-        return None
-    return file, status.st_ino, status.st_size, status.st_mtime_ns

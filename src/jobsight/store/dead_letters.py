@@ -21,6 +21,8 @@ from jobsight.util.outer import Time
 
 #: The kind of a run whose daily rollups cannot be computed or stored; its key is the id of the run.
 ROLLUP: Final = "rollup"
+#: The kind of a run that cannot be judged by the rules; its key is the id of the run.
+FINDING: Final = "finding"
 #: The reason of work that is still being done, or that ended the process.
 INTERRUPTED: Final = "the process ended during this work"
 #: Characters of a reason: it may quote what an agent sent.
@@ -28,7 +30,7 @@ MAX_REASON: Final = 500
 
 _SQL: Final = load_statements("dead_letters")
 #: What giving up means beyond removing the dead letter, by kind.
-_GIVE_UP: Final = {ROLLUP: _SQL["give_up_rollup"]}
+_GIVE_UP: Final = {ROLLUP: _SQL["give_up_rollup"], FINDING: _SQL["give_up_finding"]}
 
 
 class DeadLetter(msgspec.Struct):

@@ -5,13 +5,15 @@ SQLAlchemy and numpy are imported by the methods that need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from jobsight.model import JobInfo, RunReference
 from jobsight.store.database import Database
+from jobsight.store.findings.read import findings_of_run
+from jobsight.store.findings.rows import FindingRow
 from jobsight.store.read import queries
 from jobsight.store.read.external import (
     Archive,
@@ -86,6 +88,7 @@ class Store(Intake):
         search: str | None = None,
         since: int | None = None,
         unused_gpus: bool = False,
+        finding: str | None = None,
         after: Position | None = None,
     ) -> list[StoredRun]:
         """Runs that pass the filter, the latest start first; ``after`` is a position of the list,
@@ -97,6 +100,7 @@ class Store(Intake):
             search=search,
             since=since,
             unused_gpus=unused_gpus,
+            finding=finding,
         )
         if after is not None:
             filter = filter.following(after)
@@ -112,6 +116,7 @@ class Store(Intake):
         search: str | None = None,
         since: int | None = None,
         unused_gpus: bool = False,
+        finding: str | None = None,
     ) -> int:
         """How many runs pass the filter; more than ``queries.COUNT_LIMIT`` are not counted."""
         filter = queries.run_filter(
@@ -121,6 +126,7 @@ class Store(Intake):
             search=search,
             since=since,
             unused_gpus=unused_gpus,
+            finding=finding,
         )
         with self.database.query() as transaction:
             return queries.count_runs(transaction, filter)
@@ -141,6 +147,12 @@ class Store(Intake):
         """The run that a reference names; a bare id names the latest run of that job."""
         with self.database.query() as transaction:
             return queries.find_run(transaction, reference, self.database.where)
+
+    def run_by_id(self, run_id: int) -> StoredRun | None:
+        """A run by its row; None if it was deleted."""
+        with self.database.query() as transaction:
+            filter = queries.RunFilter(("id = :run_id",), {"run_id": run_id})
+            return next(iter(queries.list_runs(transaction, filter, 1, complete=True)), None)
 
     def revision_of(self, reference: RunReference) -> RunRevision:
         """The revision of the run that a reference names."""
@@ -179,6 +191,20 @@ class Store(Intake):
         with self.database.query() as transaction:
             return queries.list_gpus(transaction, run_id)
 
+    def findings(self, run_id: int) -> list[FindingRow]:
+        """What the rules have found in the run, in every state, the worst first."""
+        return findings_of_run(self.database, run_id)
+
+    def software_of(self, run_id: int, limit: int = 20) -> list[str]:
+        """The names of the software that the run used, the most CPU time first."""
+        with self.database.query() as transaction:
+            return queries.list_software(transaction, run_id, limit)
+
+    def failures_of(self, path: bytes, limit: int) -> list[tuple[int, int, int]]:
+        """The newest uses of an executable in all runs: sighting, executions and failures."""
+        with self.database.query() as transaction:
+            return queries.list_path_failures(transaction, path, limit)
+
     def details(self, run_id: int, kind: type[_Record]) -> _Record | None:
         """What the scheduler recorded of the run beyond its columns."""
         from jobsight.store.snapshot import unpack
@@ -205,6 +231,22 @@ class Store(Intake):
         return found or self._archived(
             run_id, lambda archive, run: archive.series(run, metrics, since, until)
         )
+
+    def series_by_node(self, run_id: int, metrics: Sequence[str]) -> Iterator[StoredSeries]:
+        """The time series of some metrics, one node after the other: a run of many nodes has more
+        values than :meth:`series` returns."""
+        if self.external_series is not None:
+            yield from self.series(run_id, metrics)
+            return
+        found = False
+        with self.database.query() as transaction:
+            for series in queries.iterate_series(transaction, run_id, metrics):
+                found = True
+                yield series
+        if not found:
+            yield from self._archived(
+                run_id, lambda archive, run: archive.series(run, metrics, None, None)
+            )
 
     def summaries(self, run_id: int) -> list[MetricSummary]:
         """Minimum, mean, maximum and last value of each time series."""

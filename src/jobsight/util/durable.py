@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Errors of link(2) on file systems without hard links.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -110,3 +110,21 @@ def make_directories(directory: Path, mode: int = 0o777) -> None:
     except FileExistsError:
         return
     sync_directory(directory.parent)
+
+
+class FileState(NamedTuple):
+    """A text of a file; another one has another state."""
+
+    path: str
+    inode: int
+    size: int
+    modified: int
+
+
+def file_state(path: Path) -> FileState | None:
+    """The state of a file; None if it cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return FileState(str(path), status.st_ino, status.st_size, status.st_mtime_ns)

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 import jobsight
+from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
 from jobsight.reports.build import JobRow
@@ -35,7 +36,8 @@ from jobsight.reports.report import (
     quality_text,
     tone_of,
 )
-from jobsight.store.read.queries import MetricSummary, TooLarge
+from jobsight.store.findings.read import list_kinds
+from jobsight.store.read.queries import ANY_FINDING, MetricSummary, TooLarge
 from jobsight.store.store import Store
 from jobsight.text import readable_text
 from jobsight.util import units
@@ -43,6 +45,11 @@ from jobsight.util import units
 logger = logging.getLogger(__name__)
 
 ROWS_PER_PAGE = 50
+#: Days of runs whose kinds of findings the filter offers.
+_KIND_DAYS = 90
+_DAY = 86400 * SECOND
+#: All who have the server's token are one viewer.
+_VIEWER = "signed in"
 
 #: The states in the filter, by frequency of use.
 STATES = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "PENDING")
@@ -63,6 +70,18 @@ class RunsPage(msgspec.Struct, kw_only=True):
     user: str
     state: str
     unused_gpus: bool = False
+    #: The kind of finding in the filter, and the kinds that runs have with how many of them.
+    finding: str = ""
+    kinds: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def known_kinds(self) -> list[str]:
+        chosen = {self.finding} - {"", ANY_FINDING}
+        return sorted({*self.kinds, *chosen})
+
+    @property
+    def has_findings(self) -> bool:
+        return any(row.findings for row in self.rows)
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -71,7 +90,7 @@ class RunsPage(msgspec.Struct, kw_only=True):
 
     @property
     def filtered(self) -> bool:
-        return bool(self.search or self.user or self.state or self.unused_gpus)
+        return bool(self.search or self.user or self.state or self.unused_gpus or self.finding)
 
     @property
     def running(self) -> bool:
@@ -103,7 +122,12 @@ class RunsPage(msgspec.Struct, kw_only=True):
         return self._address(0)
 
     def _address(self, offset: int, cursor: Cursor | None = None) -> str:
-        filters = {"search": self.search, "user": self.user, "state": self.state}
+        filters = {
+            "search": self.search,
+            "user": self.user,
+            "state": self.state,
+            "finding": self.finding,
+        }
         pairs = {name: value for name, value in filters.items() if value}
         if self.unused_gpus:
             pairs["unused_gpus"] = "true"
@@ -131,7 +155,9 @@ class SeriesSummary(msgspec.Struct):
     total: float | None = None
 
 
-def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> APIRouter:
+def create_router(
+    store: Store, findings: FindingsService, *, clock: Callable[[], int] = time.time_ns
+) -> APIRouter:
     """The routes of the pages."""
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -143,6 +169,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         user: Text = "",
         state: Text = "",
         unused_gpus: bool = False,
+        finding: Text = "",
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
         cursor: Annotated[str, Query(pattern=CURSOR_PATTERN)] | None = None,
     ) -> HTMLResponse:
@@ -157,6 +184,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             "user": user.strip() or None,
             "state": state or None,
             "unused_gpus": unused_gpus,
+            "finding": finding.strip() or None,
         }
         found = list_page(
             store,
@@ -176,6 +204,8 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             user=user,
             state=state,
             unused_gpus=unused_gpus,
+            finding=finding,
+            kinds=list_kinds(store.database, clock() // _DAY - _KIND_DAYS),
         )
         return _page(request, "runs.html", page=page)
 
@@ -185,7 +215,10 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             reference = RunReference.parse(run)
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
-        report = find_report(store, reference, clock=clock)
+        report = find_report(store, reference, clock=clock, prices=findings.prices)
+        # A page that refreshes itself is not shown again.
+        if "if-none-match" not in request.headers:
+            findings.record(report.run, report.findings, _VIEWER, "page")
         summaries = [] if report.pending else series_summaries(store, store.find(reference).id)
         return _page(request, "run.html", report=report, summaries=summaries)
 

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from jobsight.agent.processes.netlink import ExitRecord, ProcessEvent
-from jobsight.agent.processes.process import ROW_SIZE, JobUsage, Process, Segment
+from jobsight.agent.processes.process import (
+    ROW_SIZE,
+    SEEN_INTERVAL,
+    JobUsage,
+    Process,
+    Segment,
+)
 from jobsight.agent.processes.procfs import IoCounters
 from jobsight.agent.processes.tracker import LEADER_EXIT_DELAY
 from tests.agent.lives import MILLISECOND, Alive, Kernel, figures, record
@@ -528,3 +534,18 @@ def test_a_child_of_slurmstepd_that_executes_nothing_is_no_program_of_the_job() 
     kernel.tell(kernel.exit(200), record(200, 5 * MILLISECOND, command=b"slurmstepd"))
     assert not figures(usage)
     assert not usage.members
+
+
+def test_a_live_process_is_seen_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds a running job is known by the programs that are still alive."""
+    kernel = Kernel()
+    usage = JobUsage()
+    kernel.names.links[200] = b"/usr/bin/sleep"
+    kernel.tracker.adopt(Alive(200), usage, new=True)  # type: ignore[arg-type]
+    (row,) = usage.snapshot(polled_is_estimate=False)
+    later = (row.last_seen // SEEN_INTERVAL + 5) * SEEN_INTERVAL
+    for passed in (0, SEEN_INTERVAL - 1):
+        # Not at each sample: the row would be sent every time.
+        monkeypatch.setattr(time, "time_ns", lambda passed=passed: later + passed)
+        (row,) = usage.snapshot(polled_is_estimate=False)
+        assert row.last_seen == later

@@ -12,6 +12,8 @@ from sqlalchemy import func, select
 from jobsight.config.settings import RetentionSettings
 from jobsight.scheduler.records import JobDetails, NodeInfo
 from jobsight.store import dead_letters
+from jobsight.store.findings.shown import Shown, record_shown
+from jobsight.store.findings.works import add_script
 from jobsight.store.maintenance.dump import back_up, copy_store, restore
 from jobsight.store.maintenance.inventory import CLASSES, take_inventory
 from jobsight.store.maintenance.retention import prune
@@ -21,6 +23,7 @@ from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens
 from tests.software.rule_sets import PLAIN
 from tests.store.contents import check, rows
+from tests.store.findings.sample import KIND, add_findings, finding, work
 from tests.store.many import NOW, fill
 from tests.store.sample import START, find, info
 from tests.store.sums import sum_up_everything
@@ -44,6 +47,9 @@ def _fill_every_table(store: Store) -> None:
             "INSERT INTO exported (name, run_id) VALUES ('all', :id)", {"id": run_id}
         )
         dead_letters.mark(transaction, dead_letters.ROLLUP, str(run_id), "c1", "broken", START)
+    add_findings(store, find(store, "7"), finding(), work=work())
+    record_shown(store.database, {Shown(find(store, "7").id, KIND, "anna", "report"): 1}, NOW)
+    add_script(store.database, work().key, "#!/bin/sh\nsleep 1\n")
     counted = _counts(store)
     assert [name for name in sorted(TABLES) if not counted[name]] == []
 
@@ -88,12 +94,17 @@ CLASS_OF = {
     "contributions": "rollups",
     "dead_letters": "dead letters",
     "executables": "executables",
+    "findings": "findings",
+    "findings_by_day": "findings",
+    "findings_shown": "findings",
     "exported": "exports",
     "gpus": "runs",
     "paths": "executables",
     "run_details": "runs",
+    "run_figures": "findings",
     "run_nodes": "runs",
     "runs": "runs",
+    "scripts": "findings",
     "software": "executables",
     "software_by_day": "rollups",
     "software_by_month": "rollups",
@@ -102,6 +113,7 @@ CLASS_OF = {
     "tokens": "agents",
     "usage_by_day": "rollups",
     "usage_by_month": "rollups",
+    "works": "findings",
 }
 
 
@@ -123,19 +135,26 @@ REMOVED_WITH_RUN = {
     "dead_letters",
     "executables",
     "exported",
+    "findings",
+    "findings_shown",
     "gpus",
     "run_details",
+    "run_figures",
     "run_nodes",
     "runs",
     "steps",
     # Once no executable refers to them.
     "paths",
+    # Once no run is of the work, and no work has the script.
+    "works",
+    "scripts",
 }
 KEPT = {
     "agents": "one row per node",
     "batches": "one row per interval of sequence numbers",
     "checkpoints": "the position of background work",
     "cluster_records": "replaced by each scrape",
+    "findings_by_day": "sums outlive their runs",
     "software": "names of the rollups",
     "software_by_day": "rollups outlive their runs",
     "software_by_month": "rollups outlive their runs",
@@ -161,8 +180,12 @@ FAULTS = {
     "contributions": "UPDATE contributions SET run_id = run_id + 90",
     "dead_letters": "UPDATE dead_letters SET key = '99'",
     "executables": "UPDATE executables SET path_id = path_id + 90",
+    "findings": "UPDATE findings SET core_time = core_time + 1",
+    "findings_by_day": "DELETE FROM findings_by_day",
+    "findings_shown": "UPDATE findings_shown SET run_id = 99",
     "paths": "UPDATE paths SET digest = path",
     "run_details": "UPDATE run_details SET run_id = 99",
+    "run_figures": "UPDATE run_figures SET run_id = 99",
     "run_nodes": "UPDATE run_nodes SET open_chunks = 5",
     "runs": "UPDATE runs SET cpu_time = 5",
     "software_by_day": "UPDATE software_by_day SET executions = executions + 1",
@@ -171,6 +194,7 @@ FAULTS = {
     "gpus": "UPDATE gpus SET run_node_id = 99",
     "steps": "UPDATE steps SET run_node_id = 99",
     "usage_by_day": "DELETE FROM usage_by_day",
+    "works": "UPDATE works SET id = 99",
     "usage_by_month": "UPDATE usage_by_month SET days = days | 1 << 30",
 }
 #: Nothing else in the store says what their rows should be; the engine's own check reads them.
@@ -179,6 +203,7 @@ UNCHECKED = {
     "checkpoints",
     "cluster_records",
     "exported",
+    "scripts",
     "software",
     "tokens",
 }

@@ -28,7 +28,7 @@ from jobsight.agent.processes.procfs import (
     read_sched_stat,
     subtract_io,
 )
-from jobsight.model import ExecutableUse
+from jobsight.model import SECOND, ExecutableUse
 
 #: Executables without a row of their own share this one.
 OTHER_PROGRAMS: Final = ExecutableName(b"other programs", known=False)
@@ -53,6 +53,11 @@ class RowMemory:
 
     limit = 24 * 2**20
     used = 0
+
+
+#: The times at which live processes are seen are multiples of this: the row of a program that only
+#: waits changes, and is sent, this rarely.
+SEEN_INTERVAL: Final = 300 * SECOND
 
 
 class JobUsage:
@@ -265,10 +270,12 @@ class JobUsage:
             if name.own_namespace and _is_used(use):
                 row.own_namespace = True
         live_cpu: Counter[RowKey] = Counter()
+        seen = time.time_ns() // SEEN_INTERVAL * SEEN_INTERVAL
         for process in self.members.values():
             row = rows.get(process.name[:2]) if process.name is not None else None
             if row is None:
                 continue
+            row.last_seen = max(row.last_seen, seen)
             segment = process.segments[-1]
             cpu = max(0, process.polled_cpu - process.base_cpu - (segment.cpu_before or 0))
             user = min(cpu, process.polled_user)

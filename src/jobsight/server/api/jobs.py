@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS
 from jobsight.model import RunReference
 from jobsight.reports.build import JobRow
@@ -113,6 +114,10 @@ StateParameter = Annotated[
     WithJsonSchema({"type": "string", "enum": [*STATES]}),
     Query(description="The state that the list shows"),
 ]
+ViewerParameter = Annotated[
+    str | None,
+    Query(max_length=64, description="Who is shown the findings: recorded, see `effect`"),
+]
 RunText = Annotated[
     str,
     Path(
@@ -127,7 +132,9 @@ RunText = Annotated[
 ]
 
 
-def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> APIRouter:
+def create_router(
+    store: Store, findings: FindingsService, *, clock: Callable[[], int] = time.time_ns
+) -> APIRouter:
     """The routes under /api/v1."""
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
 
@@ -153,6 +160,10 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         unused_gpus: Annotated[
             bool, Query(description="Only runs that held a GPU which they never used")
         ] = False,
+        finding: Annotated[
+            str | None,
+            Query(max_length=100, description="Only runs with a finding of this kind, or of `any`"),
+        ] = None,
     ) -> Response:
         """List the runs, the latest first."""
         filters: dict[str, Any] = {
@@ -162,6 +173,7 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
             "search": search,
             "since": since,
             "unused_gpus": unused_gpus,
+            "finding": finding,
         }
         position = None if cursor is None else Cursor.parse(cursor)
         page = list_page(store, now=clock(), limit=limit, offset=offset, cursor=position, **filters)
@@ -171,9 +183,12 @@ def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> A
         )
 
     @router.get("/jobs/{run}", tags=["jobs"], responses=replies(JobReport, 304, 400, 404, 422, 503))
-    def job(run: RunText) -> Response:
+    def job(run: RunText, viewer: ViewerParameter = None) -> Response:
         """Report what one run requested and used, with the coverage of each figure."""
-        return json_reply(find_report(store, parse_reference(run), clock=clock))
+        reference = parse_reference(run)
+        report = find_report(store, reference, clock=clock, prices=findings.prices)
+        findings.record(report.run, report.findings, viewer, "api")
+        return json_reply(report)
 
     @router.get(
         "/jobs/{run}/series",

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from datetime import date
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,12 +19,15 @@ from sqlalchemy import Connection, func, select, text
 
 from jobsight.errors import StoreError
 from jobsight.model import Run
+from jobsight.store.checkpoints import read_checkpoint
 from jobsight.store.database import Database
 from jobsight.store.dead_letters import count_dead_letters
+from jobsight.store.findings.rows import SQL as FINDINGS_SQL
+from jobsight.store.findings.write import REMOVED
 from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.read.search import count_unfindable
 from jobsight.store.rollups.rollups import MONTHS, month_differences, month_rebuild
-from jobsight.store.rollups.shares import first_day, month_of
+from jobsight.store.rollups.shares import EPOCH, first_day, month_of
 from jobsight.store.schema.search import rebuild_statements
 from jobsight.store.schema.statements import GPU_NAMES, RunSums
 from jobsight.store.schema.tables import (
@@ -107,6 +111,7 @@ class Checker:
             self._check_batches,
             self._check_shares,
             self._check_months,
+            self._check_findings,
             self._check_search,
             self._check_dead_letters,
             self._add_notes,
@@ -147,10 +152,10 @@ class Checker:
         ]
         for done, (table, key) in enumerate(keys, 1):
             referenced = select(1).where(key.column == key.parent).exists()
-            query = select(*table.primary_key).where(~referenced).limit(MAX_LISTED)
+            query = select(*table.primary_key).where(key.parent.is_not(None), ~referenced)
             missing = f"it refers to a missing row of {key.column.table.name}"
             with self._database.read() as connection:
-                for row in connection.execute(query):
+                for row in connection.execute(query.limit(MAX_LISTED)):
                     self._fault(f"{table.name} {', '.join(map(str, row))}", missing)
             self._progress("references", done, len(keys))
 
@@ -317,6 +322,27 @@ class Checker:
             transaction.lock("sums", ["sums"])
             for statement in month_rebuild(by_day):
                 transaction.execute(statement, values)
+
+    def _check_findings(self) -> None:
+        """The sums by day are those of the findings, where retention has removed none of them."""
+        with self._database.query() as transaction:
+            removed = read_checkpoint(transaction, REMOVED)
+            values = {"after": removed.value if removed is not None else -(2**31)}
+            rows = transaction.execute(FINDINGS_SQL["differing_days"], values).fetchall()
+        days = sorted({day for (day,) in rows})
+        for done, day in enumerate(days, 1):
+            if self._repair:
+                with self._database.write() as transaction:
+                    transaction.lock("sums", ["findings"])
+                    for statement in ("delete_day", "rebuild_day"):
+                        transaction.execute(FINDINGS_SQL[statement], {"day": day})
+            wrong = sum(found == day for (found,) in rows)
+            self._fault(
+                f"findings_by_day {date.fromordinal(EPOCH + day)}",
+                f"{wrong:,} rows are not the sums of findings",
+                self._repair,
+            )
+            self._progress("findings_by_day", done, len(days))
 
     def _check_search(self) -> None:
         """Each run is found by its own text; what the index has beyond that is compared with the

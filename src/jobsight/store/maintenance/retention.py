@@ -22,6 +22,8 @@ from jobsight.errors import JobsightError, StoreError
 from jobsight.model import SECOND
 from jobsight.store.checkpoints import read_checkpoint
 from jobsight.store.database import Database, Transaction
+from jobsight.store.findings.works import remove_unused_works
+from jobsight.store.findings.write import prune_findings
 from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.series.blocks import Downsampled, downsample_chunks
 from jobsight.store.series.codec import ChunkError
@@ -225,6 +227,8 @@ class Pruner:
         for data_class in self._classes:
             self._work_through(data_class, self._result.setdefault(data_class.name, Pruned()))
         self._remove_paths()
+        if self._result.get("runs", Pruned()).runs and not self._stopped:
+            remove_unused_works(self._database)
         return self._result
 
     def _work_through(self, data_class: RetentionClass, result: Pruned) -> None:
@@ -295,6 +299,7 @@ class Pruner:
         return len(paths) + steps
 
     def _remove_runs(self, transaction: Transaction, ids: list[int]) -> None:
+        prune_findings(transaction, ids)
         for statement in _DELETE_RUN:
             transaction.execute_rows(_SQL[statement], _keys(ids))
         for name in self._exports:

@@ -8,7 +8,7 @@ time on imports. Read ``list_runs`` and ``find_run`` first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -34,6 +34,7 @@ from jobsight.store.schema.statements import (
     PEAK_FIGURES,
     SUMMED_FIGURES,
     RunSums,
+    path_digest,
     quoted,
 )
 from jobsight.store.sql.load import load_statements
@@ -76,6 +77,8 @@ _LISTED: Final = ", ".join(
     )
 )
 
+#: In place of the kind of a finding.
+ANY_FINDING: Final = "any"
 #: Runs that are counted; a list of more is not counted to its end.
 COUNT_LIMIT: Final = 2000
 #: Runs that a search may find for all of them to be read and sorted.
@@ -119,9 +122,11 @@ def run_filter(
     search: str | None = None,
     since: int | None = None,
     unused_gpus: bool = False,
+    finding: str | None = None,
 ) -> RunFilter:
-    """The filter of a list of runs; ``since`` keeps the runs started at that time or later, and
-    ``unused_gpus`` those that held a GPU which they never used.
+    """The filter of a list of runs; ``since`` keeps the runs started at that time or later,
+    ``unused_gpus`` those that held a GPU which they never used, and ``finding`` those with a
+    finding of that kind, or of any kind.
 
     ``state`` is the state that is shown, which runs without a record of the scheduler have as well.
     """
@@ -133,6 +138,13 @@ def run_filter(
         parameters["since"] = since
     if unused_gpus:
         conditions.append("gpu_unused_count > 0")
+    if finding is not None:
+        kind = "" if finding == ANY_FINDING else "kind = :finding AND "
+        conditions.append(
+            f"id IN (SELECT run_id FROM findings WHERE {kind}state IN ('open', 'acknowledged'))"
+        )
+        if kind:
+            parameters["finding"] = finding
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
 
@@ -467,6 +479,20 @@ def _add(use: ExecutableUse, other: ExecutableUse) -> ExecutableUse:
     )
 
 
+def list_path_failures(
+    transaction: Transaction, path: bytes, limit: int
+) -> list[tuple[int, int, int]]:
+    """The newest uses of an executable in all runs: sighting, executions and failures."""
+    parameters = {"digest": path_digest(path), "limit": limit}
+    return list(transaction.execute(_SQL["failures_of_path"], parameters).fetchall())
+
+
+def list_software(transaction: Transaction, run_id: int, limit: int) -> list[str]:
+    """The names of the software that a run used, the most CPU time first."""
+    rows = transaction.execute(_SQL["software_of_run"], {"run_id": run_id, "limit": limit})
+    return [name for (name,) in rows.fetchall()]
+
+
 def list_gpus(transaction: Transaction, run_id: int) -> list[StoredGpu]:
     """The GPUs of a run by node and key, each summed over the agent epochs."""
     rows = transaction.execute(GPUS_OF_RUN, {"id": run_id}).fetchall()
@@ -535,31 +561,73 @@ def _read_series(
     until: int | None,
     reservation: Reservation,
 ) -> list[StoredSeries]:
-    from jobsight.store.series import codec
-    from jobsight.store.series.blocks import SeriesBlock, between, join
+    from jobsight.store.series.blocks import between, join
 
     wanted = None if metrics is None else frozenset(metrics)
-    parameters = {
-        "run_id": run_id,
-        "since": _EVER[0] if since is None else since,
-        "until": _EVER[1] if until is None else until,
-    }
-    chunks: dict[str, list[tuple[int, int]]] = {}
-    for node, *chunk in transaction.execute(_SQL["chunks_of_run"], parameters).fetchall():
-        chunks.setdefault(node, []).append(tuple(chunk))
     result = []
-    for node, of_node in chunks.items():
-        blocks: list[SeriesBlock] = []
-        for data in _read_chunks(transaction, of_node):
-            block = SeriesBlock(*codec.decode(data, wanted))
-            if not reservation.add(_count_values(block)):
-                raise TooLarge("name fewer metrics or a shorter interval")
-            blocks.append(block)
+    for node, of_node in _chunks_by_node(transaction, run_id, since, until).items():
+        blocks = _read_blocks(transaction, of_node, wanted, reservation)
         series = StoredSeries(node, *between(join(blocks), since, until))
         # A part of the rows is a view of all of them.
         reservation.keep(series, sum(map(_count_values, blocks)))
         result.append(series)
     return result
+
+
+def iterate_series(
+    transaction: Transaction, run_id: int, metrics: Sequence[str]
+) -> Iterator[StoredSeries]:
+    """The time series of a run, one node after the other, with those of one node in memory."""
+    from jobsight.store.series.blocks import join
+
+    wanted = frozenset(metrics)
+    for node, of_node in _chunks_by_node(transaction, run_id).items():
+
+        def read(
+            reservation: Reservation, node: str = node, chunks: Sequence[_Chunk] = of_node
+        ) -> StoredSeries:
+            blocks = _read_blocks(transaction, chunks, wanted, reservation)
+            series = StoredSeries(node, *join(blocks))
+            reservation.keep(series, sum(map(_count_values, blocks)))
+            return series
+
+        yield read_budget.read(read, MAX_READ_VALUES)
+
+
+#: The id and the size of a chunk.
+_Chunk: TypeAlias = tuple[int, int]
+
+
+def _chunks_by_node(
+    transaction: Transaction, run_id: int, since: int | None = None, until: int | None = None
+) -> dict[str, list[_Chunk]]:
+    parameters = {
+        "run_id": run_id,
+        "since": _EVER[0] if since is None else since,
+        "until": _EVER[1] if until is None else until,
+    }
+    chunks: dict[str, list[_Chunk]] = {}
+    for node, chunk_id, size in transaction.execute(_SQL["chunks_of_run"], parameters).fetchall():
+        chunks.setdefault(node, []).append((chunk_id, size))
+    return chunks
+
+
+def _read_blocks(
+    transaction: Transaction,
+    chunks: Sequence[_Chunk],
+    wanted: frozenset[str] | None,
+    reservation: Reservation,
+) -> list[SeriesBlock]:
+    from jobsight.store.series import codec
+    from jobsight.store.series.blocks import SeriesBlock
+
+    blocks: list[SeriesBlock] = []
+    for data in _read_chunks(transaction, chunks):
+        block = SeriesBlock(*codec.decode(data, wanted))
+        if not reservation.add(_count_values(block)):
+            raise TooLarge("name fewer metrics or a shorter interval")
+        blocks.append(block)
+    return blocks
 
 
 def _count_values(series: SeriesBlock | StoredSeries) -> int:

@@ -228,7 +228,7 @@ def _interrupted(database: Database) -> Iterator[int]:
     with database.query() as transaction:
         groups = list_checkpoints(transaction, _IN_PROGRESS)
     for first, group in groups.items():
-        if _is_at_work(group.text or ""):
+        if is_at_work(group.text or ""):
             continue
         after = int(first) - 1
         while stale := _stale_runs(database, after, 1, last=group.value):
@@ -238,7 +238,7 @@ def _interrupted(database: Database) -> Iterator[int]:
             remove_checkpoint(transaction, f"{_IN_PROGRESS}{first}")
 
 
-def _is_at_work(owner: str) -> bool:
+def is_at_work(owner: str) -> bool:
     """Whether another process of this host, given by host name and PID, is running."""
     host, _, pid = owner.rpartition(" ")
     if host != os.uname().nodename or int(pid) == os.getpid():

@@ -129,19 +129,20 @@ class Contribution(msgspec.Struct, array_like=True):
         return sums
 
 
-_EPOCH: Final = date(1970, 1, 1).toordinal()
+#: The ordinal of the day 0.
+EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 def month_of(day: int) -> int:
     """The month of a day since 1970, counted from January 1970."""
-    when = date.fromordinal(_EPOCH + day)
+    when = date.fromordinal(EPOCH + day)
     return (when.year - 1970) * 12 + when.month - 1
 
 
 def first_day(month: int) -> int:
     """The first day of a month, as :func:`month_of` counts them."""
     year, index = divmod(month, 12)
-    return date(1970 + year, index + 1, 1).toordinal() - _EPOCH
+    return date(1970 + year, index + 1, 1).toordinal() - EPOCH
 
 
 class RunFacts(NamedTuple):

@@ -124,6 +124,7 @@ CREATE TABLE runs (
 	updated BIGINT NOT NULL, 
 	stale BOOLEAN DEFAULT 1 NOT NULL, 
 	changes BIGINT DEFAULT '0' NOT NULL, 
+	unjudged BOOLEAN DEFAULT 1 NOT NULL, 
 	archived TEXT, 
 	archived_updated BIGINT, 
 	archived_start BIGINT, 
@@ -139,6 +140,7 @@ CREATE INDEX ix_runs_unused_gpus ON runs (start, id) WHERE gpu_unused_count > 0;
 CREATE INDEX ix_runs_job_id ON runs (job_id);
 CREATE INDEX ix_runs_open ON runs ("end", cluster) WHERE "end" IS NULL;
 CREATE INDEX ix_runs_pruned_end ON runs (pruned, "end");
+CREATE INDEX ix_runs_unjudged ON runs (id) WHERE unjudged;
 CREATE INDEX ix_runs_stale ON runs (id) WHERE stale;
 CREATE INDEX ix_runs_shown_state_start_id ON runs (shown_state, start, id);
 CREATE INDEX ix_runs_start_id ON runs (start, id);
@@ -418,6 +420,104 @@ CREATE TABLE gpus (
  WITHOUT ROWID
 
 ;
+CREATE TABLE works (
+	id INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	kind TEXT NOT NULL, 
+	"key" BLOB NOT NULL, 
+	name TEXT NOT NULL, 
+	CONSTRAINT pk_works PRIMARY KEY (id), 
+	CONSTRAINT uq_works_cluster_user_account_kind_key UNIQUE (cluster, user, account, kind, "key")
+);
+CREATE INDEX ix_works_key ON works ("key");
+CREATE TABLE scripts (
+	"key" BLOB NOT NULL, 
+	text TEXT NOT NULL, 
+	CONSTRAINT pk_scripts PRIMARY KEY ("key")
+);
+CREATE TABLE run_figures (
+	run_id INTEGER NOT NULL, 
+	work_id INTEGER, 
+	revision BIGINT NOT NULL, 
+	data BLOB NOT NULL, 
+	CONSTRAINT pk_run_figures PRIMARY KEY (run_id), 
+	CONSTRAINT fk_run_figures_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id), 
+	CONSTRAINT fk_run_figures_work_id_works FOREIGN KEY(work_id) REFERENCES works (id)
+);
+CREATE INDEX ix_run_figures_work_id_run_id ON run_figures (work_id, run_id);
+CREATE TABLE findings (
+	run_id INTEGER NOT NULL, 
+	kind TEXT NOT NULL, 
+	severity SMALLINT NOT NULL, 
+	audience TEXT NOT NULL, 
+	state TEXT NOT NULL, 
+	first BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	core_time BIGINT, 
+	gpu_time BIGINT, 
+	memory_time BIGINT, 
+	energy BIGINT, 
+	weight BIGINT NOT NULL, 
+	cluster TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	day INTEGER NOT NULL, 
+	work_id INTEGER, 
+	data BLOB NOT NULL, 
+	reply_user TEXT, 
+	reply_time BIGINT, 
+	CONSTRAINT pk_findings PRIMARY KEY (run_id, kind), 
+	CONSTRAINT ck_findings_severity CHECK (severity BETWEEN 0 AND 2), 
+	CONSTRAINT fk_findings_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id), 
+	CONSTRAINT fk_findings_work_id_works FOREIGN KEY(work_id) REFERENCES works (id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_findings_day_kind ON findings (day, kind);
+CREATE INDEX ix_findings_user_day ON findings (user, day);
+CREATE INDEX ix_findings_account_day ON findings (account, day);
+CREATE INDEX ix_findings_kind_day ON findings (kind, day);
+CREATE INDEX ix_findings_work_id_kind ON findings (work_id, kind);
+CREATE TABLE findings_by_day (
+	day INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	kind TEXT NOT NULL, 
+	runs BIGINT NOT NULL, 
+	acknowledged BIGINT NOT NULL, 
+	not_helpful BIGINT NOT NULL, 
+	core_time BIGINT NOT NULL, 
+	gpu_time BIGINT NOT NULL, 
+	memory_time BIGINT NOT NULL, 
+	energy BIGINT NOT NULL, 
+	CONSTRAINT pk_findings_by_day PRIMARY KEY (day, cluster, user, account, partition, kind), 
+	CONSTRAINT ck_findings_by_day_within_63_bits CHECK (core_time <= 9223372036854775807 AND gpu_time <= 9223372036854775807 AND memory_time <= 9223372036854775807 AND energy <= 9223372036854775807)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_findings_by_day_kind_day ON findings_by_day (kind, day);
+CREATE TABLE findings_shown (
+	run_id INTEGER NOT NULL, 
+	kind TEXT NOT NULL, 
+	viewer TEXT NOT NULL, 
+	place TEXT NOT NULL, 
+	first BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	count BIGINT NOT NULL, 
+	CONSTRAINT pk_findings_shown PRIMARY KEY (run_id, kind, viewer, place), 
+	CONSTRAINT fk_findings_shown_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_findings_shown_kind_first ON findings_shown (kind, first);
 CREATE VIRTUAL TABLE run_search USING fts5(text, content='', columnsize=0, detail='none', tokenize='trigram');
 CREATE TRIGGER run_search_insert AFTER INSERT ON runs BEGIN INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;
 CREATE TRIGGER run_search_update AFTER UPDATE OF "name", "user", "account", "partition", "command" ON runs WHEN old."name" IS NOT new."name" OR old."user" IS NOT new."user" OR old."account" IS NOT new."account" OR old."partition" IS NOT new."partition" OR old."command" IS NOT new."command" BEGIN INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', old.id, lower((char(10) || coalesce(substr(old."name", 1, 1000), '') || char(10) || coalesce(substr(old."user", 1, 1000), '') || char(10) || coalesce(substr(old."account", 1, 1000), '') || char(10) || coalesce(substr(old."partition", 1, 1000), '') || char(10) || coalesce(substr(old."command", 1, 1000), '') || char(10)))); INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;

@@ -7,6 +7,7 @@ such rows is built from the same lists.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final, NamedTuple
 
 from jobsight.model import ExecutableUse, GpuUse, JobInfo, Sighting, StepUse
@@ -60,6 +61,11 @@ class RunSums(NamedTuple):
     gpu_energy: int | None = None
 
 
+def path_digest(path: bytes) -> bytes:
+    """The key of a path in ``paths``."""
+    return hashlib.blake2b(path, digest_size=16).digest()
+
+
 def quoted(name: str) -> str:
     """A column name in quotes; some are keywords of SQL (user, end, partition)."""
     return f'"{name}"'
@@ -93,8 +99,8 @@ INSERT_IMPORT: Final = _SQL["insert_import"]
 
 # Runs
 
-#: Every change makes the rollups and the archive stale.
-_CHANGED: Final = "stale = true, changes = changes + 1, archived_updated = NULL"
+#: Every change makes the rollups, the findings and the archive stale.
+_CHANGED: Final = "stale = true, unjudged = true, changes = changes + 1, archived_updated = NULL"
 #: The order of the values of INSERT_RUN and UPDATE_RUN.
 RUN_NAMES: Final = ("start", "provisional", "updated", *INFO_NAMES, "id")
 INSERT_RUN: Final = _insert("runs", "cluster", "job_id", *RUN_NAMES, *RunSums._fields)

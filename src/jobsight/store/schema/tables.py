@@ -115,6 +115,8 @@ runs = Table(
     # Counts those changes. The rollups are computed outside the transaction that stores them, and
     # a run that changed meanwhile stays stale.
     Column("changes", BigInteger, nullable=False, server_default="0"),
+    # Changed since its findings were computed; see jobsight.findings.worker.
+    Column("unjudged", Boolean, nullable=False, server_default=true()),
     # The file of the archive that holds the run, relative to the archive's directory, and
     # ``updated`` and ``start`` at that time. A change resets archived_updated: if it is set, the
     # archive holds the current state of the run.
@@ -144,6 +146,9 @@ runs = Table(
     # Few are stale or open at any time, so that finding them costs nothing however many runs
     # there are.
     Index("ix_runs_stale", "id", sqlite_where=text("stale"), postgresql_where=text("stale")),
+    Index(
+        "ix_runs_unjudged", "id", sqlite_where=text("unjudged"), postgresql_where=text("unjudged")
+    ),
     Index(
         "ix_runs_open",
         # Both columns, although the first is always NULL: else SQLite takes the index of the key.
@@ -549,5 +554,116 @@ exported = Table(
         sqlite_where=text("digest IS NULL"),
         postgresql_where=text("digest IS NULL"),
     ),
+    sqlite_with_rowid=False,
+)
+
+# The same work: runs of one user with the same script, job name or set of programs.
+works = Table(
+    "works",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    # "script", "name" or "signature": what the key is a digest of.
+    Column("kind", Text, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    # For people: the name of the job, or its largest program.
+    Column("name", Text, nullable=False),
+    UniqueConstraint("cluster", "user", "account", "kind", "key"),
+    # Finds the works of a script.
+    Index(None, "key"),
+)
+
+# The text of batch scripts, where the site has them stored, by the key of their work.
+scripts = Table(
+    "scripts",
+    metadata,
+    Column("key", LargeBinary, primary_key=True),
+    Column("text", Text, nullable=False),
+)
+
+# The figures that rules see, so that changed rules are applied to earlier runs without reading
+# their time series again.
+run_figures = Table(
+    "run_figures",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True, autoincrement=False),
+    Column("work_id", ForeignKey("works.id")),
+    # runs.changes when they were computed.
+    Column("revision", BigInteger, nullable=False),
+    # Compressed msgpack.
+    Column("data", LargeBinary, nullable=False),
+    Index(None, "work_id", "run_id"),
+)
+
+#: What a finding has cost, in the units of the rollups: microseconds of cores and GPUs, MiB seconds
+#: and millijoules. Integers, so that sums are exact whatever the order of their changes is.
+FINDING_COSTS = ("core_time", "gpu_time", "memory_time", "energy")
+
+findings = Table(
+    "findings",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True, autoincrement=False),
+    # The name of the rule.
+    Column("kind", Text, primary_key=True),
+    # 0 info, 1 warning, 2 critical.
+    Column("severity", SmallInteger, nullable=False),
+    Column("audience", Text, nullable=False),
+    # "open", "gone", "withheld", "acknowledged" or "not helpful".
+    Column("state", Text, nullable=False),
+    # When the rule first held, and when it was last found to hold with a change.
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    *(Column(name, BigInteger) for name in FINDING_COSTS),
+    # One number for all costs, by which lists are ordered.
+    Column("weight", BigInteger, nullable=False),
+    # Of the run; unknown names are empty texts.
+    *(Column(name, Text, nullable=False) for name in _OWNER),
+    # The day of its start, since 1970.
+    Column("day", Integer, nullable=False),
+    Column("work_id", ForeignKey("works.id")),
+    # The whole finding: msgpack.
+    Column("data", LargeBinary, nullable=False),
+    # Who has acknowledged it or found it not helpful, and when.
+    Column("reply_user", Text),
+    Column("reply_time", BigInteger),
+    CheckConstraint("severity BETWEEN 0 AND 2", name="severity"),
+    # Lists are of some days, the worst first.
+    Index(None, "day", "kind"),
+    Index(None, "user", "day"),
+    Index(None, "account", "day"),
+    Index(None, "kind", "day"),
+    Index(None, "work_id", "kind"),
+    sqlite_with_rowid=False,
+)
+
+#: Findings that hold, and what was replied to them.
+_FINDINGS = ("runs", "acknowledged", "not_helpful", *FINDING_COSTS)
+
+# Sums of the findings that hold, kept by additions and subtractions in the transaction that changes
+# a finding. They outlive their runs.
+findings_by_day = Table(
+    "findings_by_day",
+    metadata,
+    *_key("day", *_OWNER, "kind"),
+    *_figures(*_FINDINGS),
+    _within_63_bits(*FINDING_COSTS),
+    Index(None, "kind", "day"),
+    sqlite_with_rowid=False,
+)
+
+# What was shown, to whom and where: "report", "page", "api", "mail".
+findings_shown = Table(
+    "findings_shown",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True, autoincrement=False),
+    Column("kind", Text, primary_key=True),
+    Column("viewer", Text, primary_key=True),
+    Column("place", Text, primary_key=True),
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Index(None, "kind", "first"),
     sqlite_with_rowid=False,
 )

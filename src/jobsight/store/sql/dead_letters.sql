@@ -15,7 +15,8 @@ DELETE FROM dead_letters WHERE kind = :kind AND key = :key
 -- name: list
 SELECT kind, key, dead_letters.cluster, reason, first, last, tries, runs.job_id, runs.start
 FROM dead_letters
-LEFT JOIN runs ON runs.id = CASE WHEN kind = 'rollup' THEN CAST(key AS BIGINT) END
+LEFT JOIN runs ON runs.id = CASE WHEN kind IN ('rollup', 'finding')
+    THEN CAST(key AS BIGINT) END
 ORDER BY last DESC, kind, key LIMIT :limit
 
 -- name: count
@@ -30,3 +31,7 @@ SELECT 1 FROM dead_letters WHERE kind = :kind AND key = :key
 -- The run keeps the share in the daily rollups that it had before, if any.
 -- name: give_up_rollup
 UPDATE runs SET stale = false WHERE id = CAST(:key AS BIGINT)
+
+-- The run keeps the findings that it had before, if any.
+-- name: give_up_finding
+UPDATE runs SET unjudged = false WHERE id = CAST(:key AS BIGINT)

@@ -58,7 +58,7 @@ DELETE FROM contributions WHERE run_id = :id AND NOT dropped
 DELETE FROM run_details WHERE run_id = :id
 
 -- name: delete_dead_letters
-DELETE FROM dead_letters WHERE kind = 'rollup' AND key = CAST(:id AS TEXT)
+DELETE FROM dead_letters WHERE kind IN ('rollup', 'finding') AND key = CAST(:id AS TEXT)
 
 -- name: delete_run
 DELETE FROM runs WHERE id = :id
@@ -137,14 +137,14 @@ DELETE FROM contributions
 WHERE NOT dropped AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = contributions.run_id)
 
 -- name: count_orphaned_dead_letters
-SELECT count(*) FROM dead_letters WHERE kind = 'rollup'
+SELECT count(*) FROM dead_letters WHERE kind IN ('rollup', 'finding')
     AND NOT EXISTS (SELECT 1 FROM runs
-        WHERE runs.id = CASE WHEN kind = 'rollup' THEN CAST(key AS BIGINT) END)
+        WHERE runs.id = CASE WHEN kind IN ('rollup', 'finding') THEN CAST(key AS BIGINT) END)
 
 -- name: delete_orphaned_dead_letters
-DELETE FROM dead_letters WHERE kind = 'rollup'
+DELETE FROM dead_letters WHERE kind IN ('rollup', 'finding')
     AND NOT EXISTS (SELECT 1 FROM runs
-        WHERE runs.id = CASE WHEN kind = 'rollup' THEN CAST(key AS BIGINT) END)
+        WHERE runs.id = CASE WHEN kind IN ('rollup', 'finding') THEN CAST(key AS BIGINT) END)
 
 -- name: invalid_constraints
 SELECT conname FROM pg_constraint WHERE NOT convalidated

@@ -15,6 +15,9 @@ ORDER BY run_nodes.node, run_nodes.birth
 -- name: revision_of_run
 SELECT updated, changes, pruned, archived, open_nodes, "end", state,
     (SELECT changed FROM run_details WHERE run_details.run_id = runs.id),
+    (SELECT count(*) FROM findings WHERE findings.run_id = runs.id),
+    (SELECT max(last) FROM findings WHERE findings.run_id = runs.id),
+    (SELECT sum(reply_time) FROM findings WHERE findings.run_id = runs.id),
     (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id),
     (SELECT max(written) FROM run_nodes WHERE run_nodes.run_id = runs.id),
     (SELECT sum(agents.clock_skew) FROM run_nodes
@@ -62,3 +65,20 @@ WHERE id = :run_id AND pruned <> 0 AND archived IS NOT NULL
 
 -- name: span_of_run
 SELECT cluster, job_id, start, "end" FROM runs WHERE id = :run_id
+
+-- The newest uses of an executable in all runs.
+-- name: failures_of_path
+SELECT executables.run_node_id, executables.executions, executables.failures
+FROM paths JOIN executables ON executables.path_id = paths.id
+WHERE paths.digest = :digest
+ORDER BY executables.run_node_id DESC LIMIT :limit
+
+-- name: software_of_run
+SELECT software.name
+FROM run_nodes
+JOIN executables ON executables.run_node_id = run_nodes.id
+JOIN paths ON paths.id = executables.path_id
+JOIN software ON software.id = paths.software_id
+WHERE run_nodes.run_id = :run_id AND NOT software.ignored
+GROUP BY software.name
+ORDER BY sum(CAST(executables.cpu_time AS DOUBLE PRECISION)) DESC LIMIT :limit

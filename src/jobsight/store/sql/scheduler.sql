@@ -6,6 +6,10 @@ INSERT INTO run_details (run_id, changed, data) VALUES (:run_id, :now, :data)
 ON CONFLICT (run_id) DO UPDATE SET changed = excluded.changed, data = excluded.data
 WHERE :run_changed OR run_details.data <> excluded.data
 
+-- name: judge_again
+UPDATE runs SET unjudged = true WHERE id = :run_id AND NOT unjudged AND "end" IS NOT NULL
+    AND EXISTS (SELECT 1 FROM run_details WHERE run_id = :run_id AND changed = :now)
+
 -- Sorted by the caller: with ORDER BY, SQLite chooses the index of that order and reads all runs.
 -- name: open_runs
 SELECT job_id, start, provisional, state, source, name, "partition" FROM runs

@@ -57,7 +57,7 @@ UPDATE contributions SET dropped = true WHERE run_id = :id
 DELETE FROM run_details WHERE run_id = :id
 
 -- name: delete_dead_letters_of_run
-DELETE FROM dead_letters WHERE kind = 'rollup' AND key = CAST(:id AS TEXT)
+DELETE FROM dead_letters WHERE kind IN ('rollup', 'finding') AND key = CAST(:id AS TEXT)
 
 -- name: delete_run
 DELETE FROM runs WHERE id = :id

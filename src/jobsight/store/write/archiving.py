@@ -6,7 +6,6 @@ checkpoints its runs as archived. A record that is found later names the files o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,10 +87,10 @@ def _insert(table: str, names: tuple[str, ...]) -> str:
 
 _INSERT_RUN: Final = _insert(
     "runs",
-    # Not stale: the daily rollups contain the run already.
+    # Neither stale nor to be judged: the daily rollups contain the run and its findings already.
     (
         *("cluster", "job_id", "start", *_RUN),
-        *("archived", "archived_updated", "archived_start", "stale"),
+        *("archived", "archived_updated", "archived_start", "stale", "unjudged"),
     ),
 )
 _INSERT_NODE: Final = _insert(
@@ -228,6 +227,7 @@ def _run_id(transaction: Transaction, archived: ArchivedRun, row: Mapping[str, A
             "archived_updated": row["updated"],
             "archived_start": archived.start,
             "stale": False,
+            "unjudged": False,
         }
         transaction.execute(_INSERT_RUN, values)
         found = transaction.execute(_FIND_RUN, key).fetchone()
@@ -265,7 +265,7 @@ def _gpu_columns(row: Mapping[str, Any]) -> list[Any]:
 def _path_ids(transaction: Transaction, paths: Iterable[bytes]) -> dict[bytes, int]:
     ids = {}
     # Always insert in sorted order to avoid deadlocks.
-    digests = {hashlib.blake2b(path, digest_size=16).digest(): path for path in paths}
+    digests = {statements.path_digest(path): path for path in paths}
     for digest, path in sorted(digests.items()):
         key = {"digest": digest}
         transaction.execute(statements.INSERT_PATH, key | {"path": path})

@@ -8,7 +8,6 @@ Batches are idempotent: :func:`record_sequence` rejects a sequence number that i
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -161,7 +160,7 @@ def _pack(series: list[Series | None]) -> list[PackedSeries | None]:
 def _path_ids(transaction: Transaction, parts: Sequence[JobPart]) -> dict[bytes, int]:
     """The id of every path in the parts; unknown paths are inserted."""
     named = {use.path for part in parts for use in part.executables}
-    paths = {hashlib.blake2b(path, digest_size=16).digest(): path for path in named}
+    paths = {statements.path_digest(path): path for path in named}
     ids = _find_paths(transaction, sorted(paths))
     if len(ids) < len(paths):
         # Always insert in sorted order to avoid deadlocks.

@@ -17,6 +17,7 @@ import msgspec
 
 from jobsight.model import SECOND, JobInfo, Sighting, merge_job_info
 from jobsight.store.database import Transaction
+from jobsight.store.findings.write import delete_findings
 from jobsight.store.schema import statements
 from jobsight.store.schema.statements import RunSums
 from jobsight.store.write.precedence import (
@@ -231,8 +232,7 @@ class RunWriter:
                 continue
             target = max(targets, key=lambda row: row.start)
             if self._new.pop(empty.id, None) is None:
-                for statement in statements.REMOVE_RUN:
-                    self._transaction.execute(statement, {"id": empty.id})
+                remove_run(self._transaction, empty.id)
             self._changed.pop(empty.id, None)
             rows.remove(empty)
             target.info = complete_run_info(target.info, empty.info)
@@ -304,6 +304,13 @@ class RunWriter:
         self._jobs |= {job: [] for job in jobs}
         for cluster, job_id, *values in self._transaction.look_up(statements.RUNS_OF_JOBS, jobs):
             self._jobs[cluster, job_id].append(_row(cluster, job_id, *values))
+
+
+def remove_run(transaction: Transaction, run_id: int) -> None:
+    """Delete a run without nodes that never happened, or is a part of another one."""
+    delete_findings(transaction, [run_id])
+    for statement in statements.REMOVE_RUN:
+        transaction.execute(statement, {"id": run_id})
 
 
 def _matching_fields(row: RunRow) -> tuple[object, ...]:

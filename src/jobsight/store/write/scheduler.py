@@ -21,7 +21,7 @@ from jobsight.store.snapshot import complete, pack, unpack_fields
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
 from jobsight.store.write.gpus import GpuSums
-from jobsight.store.write.runs import RunWriter, info_from_columns
+from jobsight.store.write.runs import RunWriter, info_from_columns, remove_run
 from jobsight.store.write.validation import BatchError, check_info
 from jobsight.util.batching import batched
 
@@ -140,6 +140,11 @@ def _record_batch(
         if data is not None and info.start is not None
     ]
     transaction.execute_many(_SQL["set_details"], rows)
+    # Details that came after the record of the run are figures of the rules, too.
+    transaction.execute_many(
+        _SQL["judge_again"],
+        [{"run_id": r["run_id"], "now": now} for r in rows if not r["run_changed"]],
+    )
     return sum(run_changed for _, run_changed in recorded)
 
 
@@ -170,8 +175,7 @@ def drop_unrecorded_runs(
             nodes = transaction.execute(statements.COUNT_NODES_OF_RUN, {"id": run_id})
             if int(nodes.fetchone()[0]) == 0:
                 dropped += 1
-                for statement in statements.REMOVE_RUN:
-                    transaction.execute(statement, {"id": run_id})
+                remove_run(transaction, run_id)
     return dropped
 
 

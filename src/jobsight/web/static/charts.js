@@ -1,5 +1,6 @@
 // The time series of one run: fetched from the API, drawn for one node or for all of them.
 
+import { stretches } from "./evidence.js";
 import { alignNodes, meanOfNodes } from "./nodes.js";
 import { Plot } from "./plot.js";
 import { elapsed } from "./units.js";
@@ -113,6 +114,7 @@ function draw() {
   const times = aligned.times.map((time) => time - start);
   PLOTS.forEach((plot, index) => {
     const lines = view === EACH ? linesOfEach(plot, aligned) : linesOfOne(plot, chosen);
+    plots[index].stretches = stretches(plot.lines.map((line) => line.metric), start);
     plots[index].show(times, [...lines, ...requestedLine(plot, times.length)]);
   });
 }

@@ -1,5 +1,6 @@
 // The GPUs of a run over time: a line for each, or a strip of colours for each if there are many.
 
+import { stretches } from "./evidence.js";
 import { alignNodes } from "./nodes.js";
 import { Plot, colour } from "./plot.js";
 import { elapsed } from "./units.js";
@@ -67,6 +68,9 @@ function drawLines(times, gpus) {
       new Plot(area, { title: "GPU memory", kind: "bytes", height: HEIGHT, onCursor: quiet, onZoom: quiet }),
     ];
   }
+  const named = (...names) => keys.flatMap((key) => names.map((name) => `gpu.${key}.${name}`));
+  plots[0].stretches = stretches(named("utilization", "multiprocessor_time", "idle"), start);
+  plots[1].stretches = stretches(named("memory_used"), start);
   plots[0].show(times, lines(gpus, "used"));
   plots[1].show(times, lines(gpus, "memory"));
 }

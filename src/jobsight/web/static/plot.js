@@ -71,6 +71,8 @@ export class Plot {
     const head = element("div", "plot-head", element("h3", "", title, " ", this.unit), this.legend);
     parent.append(element("figure", "panel plot", head, this.area));
     this.hidden = new Set();
+    // {since, until, colour, title}: where a finding can be seen.
+    this.stretches = [];
     this.area.addEventListener("keydown", (event) => this.key(event));
     this.observer = new ResizeObserver(() => this.fit());
     this.observer.observe(this.area);
@@ -183,11 +185,32 @@ export class Plot {
         },
       ],
       hooks: {
+        drawClear: [(u) => this.shade(u)],
         setCursor: [() => this.read()],
         setSeries: [(u, index) => this.read(index)],
         setScale: [(u, key) => key === "x" && this.onZoom()],
       },
     };
+  }
+
+  // A stretch that is nearly the whole run would say nothing.
+  shade(u) {
+    const times = u.data[0];
+    const { left, top, width, height } = u.bbox;
+    for (const { since, until, colour: name } of this.stretches) {
+      const first = Math.max(since, times[0]);
+      const last = Math.min(until, times.at(-1));
+      if (!(last > first) || last - first > 0.97 * (times.at(-1) - times[0])) continue;
+      const [from, to] = [first, last].map((time) => u.valToPos(time, "x", true));
+      const [begin, end] = [Math.max(from, left), Math.min(to, left + width)];
+      if (!(end > begin)) continue;
+      u.ctx.save();
+      u.ctx.fillStyle = translucent(name, 0.1);
+      u.ctx.fillRect(begin, top, end - begin, height);
+      u.ctx.fillStyle = colour(name);
+      u.ctx.fillRect(begin, top, end - begin, 2 * devicePixelRatio);
+      u.ctx.restore();
+    }
   }
 
   get zoomed() {
@@ -270,7 +293,12 @@ export class Plot {
       const [least, most] = [Math.min(...known), Math.max(...known)];
       return `${line.label}: from ${this.kind.text(least)} to ${this.kind.text(most)}`;
     });
-    this.area.setAttribute("aria-label", `${this.title}. ${words.join("; ")}. Arrow keys read values.`);
+    const shaded = this.stretches.map(({ title, since, until }) =>
+      `Shaded from ${elapsed(Math.max(since, 0))} ${until === Infinity ? "on" : `to ${elapsed(until)}`}: ${title}. `);
+    this.area.setAttribute(
+      "aria-label",
+      `${this.title}. ${words.join("; ")}. ${shaded.join("")}Arrow keys read values.`,
+    );
   }
 
   key(event) {

@@ -167,6 +167,7 @@ def upgrade() -> None:
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.Column("stale", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("changes", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("unjudged", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("archived", sa.Text()),
         sa.Column("archived_updated", sa.BigInteger()),
         sa.Column("archived_start", sa.BigInteger()),
@@ -200,6 +201,13 @@ def upgrade() -> None:
         postgresql_where=sa.text('"end" IS NULL'),
     )
     op.create_index(op.f("ix_runs_pruned_end"), "runs", ["pruned", "end"])
+    op.create_index(
+        "ix_runs_unjudged",
+        "runs",
+        ["id"],
+        sqlite_where=sa.text("unjudged"),
+        postgresql_where=sa.text("unjudged"),
+    )
     op.create_index(
         "ix_runs_stale",
         "runs",
@@ -560,6 +568,132 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_node_id", "key", "epoch", name=op.f("pk_gpus")),
         sqlite_with_rowid=False,
     )
+    _create_findings()
     # The index of the text search: a table, functions and triggers.
     for statement in search.statements(op.get_bind().dialect.name == "postgresql"):
         op.execute(statement)
+
+
+_COSTS = ("core_time", "gpu_time", "memory_time", "energy")
+
+
+def _create_findings() -> None:
+    """What the rules see, find and have shown."""
+    op.create_table(
+        "works",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("key", sa.LargeBinary(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_works")),
+        sa.UniqueConstraint(
+            "cluster",
+            "user",
+            "account",
+            "kind",
+            "key",
+            name=op.f("uq_works_cluster_user_account_kind_key"),
+        ),
+    )
+    op.create_index(op.f("ix_works_key"), "works", ["key"])
+    op.create_table(
+        "scripts",
+        sa.Column("key", sa.LargeBinary(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_scripts")),
+    )
+    op.create_table(
+        "run_figures",
+        sa.Column("run_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("work_id", _ID),
+        sa.Column("revision", sa.BigInteger(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_figures_run_id_runs")),
+        sa.ForeignKeyConstraint(
+            ["work_id"], ["works.id"], name=op.f("fk_run_figures_work_id_works")
+        ),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_run_figures")),
+    )
+    op.create_index(op.f("ix_run_figures_work_id_run_id"), "run_figures", ["work_id", "run_id"])
+    op.create_table(
+        "findings",
+        sa.Column("run_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("severity", sa.SmallInteger(), nullable=False),
+        sa.Column("audience", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        *(sa.Column(name, sa.BigInteger()) for name in _COSTS),
+        sa.Column("weight", sa.BigInteger(), nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Text(), nullable=False),
+        sa.Column("day", sa.Integer(), nullable=False),
+        sa.Column("work_id", _ID),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.Column("reply_user", sa.Text()),
+        sa.Column("reply_time", sa.BigInteger()),
+        sa.CheckConstraint("severity BETWEEN 0 AND 2", name=op.f("ck_findings_severity")),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_findings_run_id_runs")),
+        sa.ForeignKeyConstraint(["work_id"], ["works.id"], name=op.f("fk_findings_work_id_works")),
+        sa.PrimaryKeyConstraint("run_id", "kind", name=op.f("pk_findings")),
+        sqlite_with_rowid=False,
+    )
+    for names in (
+        ("day", "kind"),
+        ("user", "day"),
+        ("account", "day"),
+        ("kind", "day"),
+        ("work_id", "kind"),
+    ):
+        op.create_index(op.f(f"ix_findings_{'_'.join(names)}"), "findings", list(names))
+    op.create_table(
+        "findings_by_day",
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("partition", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("runs", sa.BigInteger(), nullable=False),
+        sa.Column("acknowledged", sa.BigInteger(), nullable=False),
+        sa.Column("not_helpful", sa.BigInteger(), nullable=False),
+        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in _COSTS),
+        sa.CheckConstraint(
+            _within_63_bits(*_COSTS), name=op.f("ck_findings_by_day_within_63_bits")
+        ),
+        sa.PrimaryKeyConstraint(
+            "day",
+            "cluster",
+            "user",
+            "account",
+            "partition",
+            "kind",
+            name=op.f("pk_findings_by_day"),
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_findings_by_day_kind_day"), "findings_by_day", ["kind", "day"])
+    op.create_table(
+        "findings_shown",
+        sa.Column("run_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("viewer", sa.Text(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        sa.Column("count", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["runs.id"], name=op.f("fk_findings_shown_run_id_runs")
+        ),
+        sa.PrimaryKeyConstraint(
+            "run_id", "kind", "viewer", "place", name=op.f("pk_findings_shown")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_findings_shown_kind_first"), "findings_shown", ["kind", "first"])

@@ -1,0 +1,38 @@
+"""``jobsight findings``: what went wrong, what it cost, and the line to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobsight.cli.arguments import Subcommand, run_group
+from jobsight.cli.findings.effect import add_effect_options, effect
+from jobsight.cli.findings.listing import (
+    add_list_options,
+    add_summary_options,
+    list_,
+    summary,
+)
+from jobsight.cli.findings.replies import ack, add_reply_options, not_helpful, reopen
+from jobsight.cli.findings.rule_tests import add_test_options, try_rules
+from jobsight.cli.findings.update import add_update_options, update
+
+_DESCRIPTION = "List findings, reply to them, and test and apply the rules that make them."
+
+COMMANDS = {
+    "list": Subcommand(list_, add_list_options),
+    "summary": Subcommand(summary, add_summary_options),
+    "ack": Subcommand(ack, add_reply_options),
+    "not-helpful": Subcommand(not_helpful, add_reply_options),
+    "reopen": Subcommand(reopen, add_reply_options),
+    "update": Subcommand(update, add_update_options),
+    "test": Subcommand(try_rules, add_test_options),
+    "effect": Subcommand(effect, add_effect_options),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = list(arguments)
+    # Without a subcommand it is a list: `jobsight findings --user anna`.
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        given.insert(0, "list")
+    return run_group(COMMANDS, "findings", _DESCRIPTION, given)

@@ -1,0 +1,120 @@
+"""The findings of a server: rules that are reloaded when their files change, and the worker."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from jobsight.config.settings import FindingsSettings
+from jobsight.findings.data import read_run
+from jobsight.findings.engine import RuleSet, Selection
+from jobsight.findings.figures import compute_figures
+from jobsight.findings.finding import Outcome, Verdict
+from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.vocabulary import FigureSet
+from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker
+from jobsight.model import RunReference
+from jobsight.store.findings.rows import Owner
+from jobsight.store.findings.shown import Place, Shown
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.store import Store
+from jobsight.util.durable import file_state
+from jobsight.util.workers import PeriodicWorker
+
+logger = logging.getLogger(__name__)
+
+#: Outcomes that change what is stored of a run.
+_STORED: Final[frozenset[Outcome]] = frozenset({"fired", "withheld"})
+
+
+class RuleJudge:
+    """Computes the figures of runs of a store and applies a set of rules."""
+
+    def __init__(self, store: Store, rules: RuleSet) -> None:
+        self._store = store
+        self._rules = rules
+
+    @property
+    def digest(self) -> str:
+        return self._rules.digest
+
+    def measure(self, run: StoredRun, now: int) -> Measured:
+        data = read_run(self._store, run, now)
+        figures = compute_figures(data)
+        if importlib.util.find_spec("jobsight.findings.history") is None:
+            return Measured(figures)
+        return Measured(figures, _part("history").add_history(self._store, data, figures))
+
+    def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
+        selection = Selection(owner.cluster, owner.partition, owner.account)
+        if every:
+            return self._rules.judge(figures, selection)
+        return self._rules.judge(figures, selection, outcomes=_STORED)
+
+
+def _part(name: str) -> Any:
+    return importlib.import_module(f"jobsight.findings.{name}")
+
+
+class FindingsService:
+    """What the routes of a server need of the findings."""
+
+    def __init__(self, store: Store, settings: FindingsSettings | None = None) -> None:
+        self._store = store
+        self.settings = settings or FindingsSettings()
+        self.prices = self.settings.prices
+        #: What the routes have shown, until the worker writes it.
+        self.shown = ShownFindings()
+        self._judge: Judge | None = None
+        self._file_states: object = None
+        self._mutex = threading.Lock()
+
+    def judge(self) -> Judge:
+        """The judge by the rules as they are now."""
+        with self._mutex:
+            states = [file_state(Path(file).expanduser()) for file in self.settings.rules]
+            if self._judge is None or states != self._file_states:
+                self._judge = RuleJudge(self._store, RuleSet.of_settings(self.settings))
+                self._file_states = states
+            return self._judge
+
+    def record(
+        self, run: str, findings: Iterable[ReportedFinding], viewer: str | None, place: Place
+    ) -> None:
+        """Count findings of a run as shown to a viewer, if it is known who that is."""
+        kinds = [each.kind for each in findings]
+        if not kinds or viewer is None:
+            return
+        run_id = self._store.find(RunReference.parse(run)).id
+        self.shown.add([Shown(run_id, kind, viewer, place) for kind in kinds])
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Judge runs in a thread, every ``findings.interval`` seconds."""
+        worker = Worker(
+            self._store,
+            self.judge,
+            running_interval=self.settings.running_interval,
+            shown=self.shown,
+        )
+        thread = PeriodicWorker(
+            "findings",
+            lambda stopped: _until_complete(worker, stopped),
+            self.settings.interval,
+            logger=logger,
+            failure="runs are not judged",
+        )
+        with thread:
+            yield
+        worker.close()
+
+
+def _until_complete(worker: Worker, stopped: threading.Event) -> None:
+    while not worker.once(stopped.is_set).complete and not stopped.is_set():
+        pass

@@ -1,0 +1,82 @@
+"""What a run is compared with: the nodes of its cluster, and the programs of other runs.
+
+Both are read from the store once for many runs. The sizes of nodes come from the last scrape of
+the scheduler, never from a table that a person keeps.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from jobsight.model import SECOND
+from jobsight.scheduler.fields import gpus_of
+from jobsight.scheduler.records import NodeInfo
+from jobsight.store.snapshot import read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from jobsight.store.store import Store
+
+#: How long what was read is used.
+_NODES_AGE: Final = 300 * SECOND
+_HABITS_AGE: Final = 3600 * SECOND
+#: The newest uses of a program that its habit is computed from, and the fewest starts in them.
+_HABIT_USES: Final = 5000
+_HABIT_STARTS: Final = 20
+_MAX_HABITS: Final = 10_000
+
+
+class NodeShape(NamedTuple):
+    """The size of a node. None is not known."""
+
+    cpus: int | None
+    #: Bytes.
+    memory: int | None
+    gpus: int
+    partitions: tuple[str, ...]
+
+    @property
+    def memory_per_core(self) -> float | None:
+        return self.memory / self.cpus if self.memory and self.cpus else None
+
+
+class Surroundings:
+    """Reads and keeps what many runs are compared with; not thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._nodes: dict[str, tuple[int, dict[str, NodeShape]]] = {}
+        self._habits: OrderedDict[bytes, tuple[int, list[tuple[int, int, int]]]] = OrderedDict()
+
+    def nodes(self, cluster: str, now: int) -> dict[str, NodeShape]:
+        """The nodes of a cluster by name; empty if the cluster was never scraped."""
+        kept = self._nodes.get(cluster)
+        if kept is None or abs(now - kept[0]) > _NODES_AGE:
+            records = read_snapshot(self._store.database, cluster, "node", NodeInfo)
+            kept = self._nodes[cluster] = (now, {node.name: shape_of(node) for node in records})
+        return kept[1]
+
+    def failure_habit(self, path: bytes, sightings: Collection[int], now: int) -> float | None:
+        """The share of the starts of a program that failed in other runs than that of these
+        sightings; None if it was rarely started."""
+        kept = self._habits.get(path)
+        if kept is None or abs(now - kept[0]) > _HABITS_AGE:
+            kept = self._habits[path] = (now, self._store.failures_of(path, _HABIT_USES))
+            if len(self._habits) > _MAX_HABITS:
+                self._habits.popitem(last=False)
+        others = [(starts, failed) for node, starts, failed in kept[1] if node not in sightings]
+        starts = sum(max(starts, failed) for starts, failed in others)
+        return sum(failed for _, failed in others) / starts if starts >= _HABIT_STARTS else None
+
+
+def shape_of(node: NodeInfo) -> NodeShape:
+    """The size of a node of the scheduler."""
+    by_name = sum(count for name, count in node.gres.items() if name.partition(":")[0] == "gpu")
+    return NodeShape(
+        cpus=node.cpus or None,
+        memory=node.memory or None,
+        gpus=by_name or sum(gpus_of(node.tres).values()),
+        partitions=node.partitions,
+    )

@@ -1,0 +1,231 @@
+"""Which runs are to be judged, and which of several servers does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from jobsight.model import SECOND
+from jobsight.store import dead_letters
+from jobsight.store.checkpoints import read_checkpoint, remove_checkpoint, set_checkpoint
+from jobsight.store.database import Database
+from jobsight.store.dead_letters import FINDING
+from jobsight.store.findings.rows import SQL, Owner
+from jobsight.store.rollups.rollups import MAX_TRIES, RETRY_DELAY, is_at_work
+from jobsight.store.rollups.shares import DAY, MAX_OWNER
+from jobsight.store.schema.statements import quoted
+
+#: A server that has not renewed its lease for this long has ended.
+LEASE: Final = 120 * SECOND
+#: A running run of which nothing was heard for this long is judged again only after a change.
+_SILENT: Final = 3600 * SECOND
+_FIRST_ID: Final = 2**63 - 1
+#: The run up to which the rules in use were applied, and their digest.
+_RULES: Final = "findings rules"
+#: The runs that are being judged, and by whom.
+_IN_PROGRESS: Final = "findings in progress"
+#: The value of the checkpoint when all runs were judged.
+_ALL: Final = 2**63 - 1
+
+
+class DueRun(NamedTuple):
+    """A run that is to be judged."""
+
+    id: int
+    cluster: str
+    user: str | None
+    account: str | None
+    partition: str | None
+    start: int
+    changes: int
+    #: What retention has removed, as bits of jobsight.store.maintenance.retention.
+    pruned: int
+
+    @property
+    def owner(self) -> Owner:
+        """The key of its sums."""
+        return Owner(
+            cluster=_short(self.cluster),
+            user=_short(self.user),
+            account=_short(self.account),
+            partition=_short(self.partition),
+            day=self.start // DAY,
+        )
+
+
+def _short(name: str | None) -> str:
+    """All names of a key together must fit into a row of an index."""
+    return (name or "").encode()[:MAX_OWNER].decode(errors="ignore")
+
+
+_COLUMNS: Final = ", ".join(f"runs.{quoted(name)}" for name in DueRun._fields)
+
+
+def _query(database: Database, name: str, **values: int) -> list[DueRun]:
+    with database.query() as transaction:
+        rows = transaction.execute(SQL[name].replace(":columns", _COLUMNS), values).fetchall()
+    return [DueRun(*row) for row in rows]
+
+
+def unjudged_runs(database: Database, limit: int, before: int = _FIRST_ID) -> list[DueRun]:
+    """Ended runs that changed since they were judged, the newest first."""
+    return _query(database, "unjudged_runs", limit=limit, before=before)
+
+
+def running_runs(database: Database, limit: int, now: int, after: int = 0) -> list[DueRun]:
+    """Running runs, by id."""
+    return _query(database, "running_runs", limit=limit, after=after, seen=now - _SILENT)
+
+
+def runs_with_figures(database: Database, limit: int, after: int) -> list[DueRun]:
+    """Runs whose figures are stored, by id."""
+    return _query(database, "runs_with_figures", limit=limit, after=after)
+
+
+def due_run(database: Database, run_id: int) -> DueRun | None:
+    return next(iter(_query(database, "run_to_judge", id=run_id)), None)
+
+
+def count_unjudged(database: Database) -> int:
+    with database.query() as transaction:
+        return int(transaction.execute(SQL["count_unjudged"]).fetchone()[0])
+
+
+def count_with_figures(database: Database, after: int) -> int:
+    with database.query() as transaction:
+        row = transaction.execute(SQL["count_runs_with_figures"], {"after": after}).fetchone()
+    return int(row[0])
+
+
+def due_dead_letters(database: Database, limit: int) -> list[int]:
+    """Runs whose last try failed some time ago."""
+    values = {
+        "tries": MAX_TRIES,
+        "before": time.time_ns() - RETRY_DELAY,
+        "interrupted": dead_letters.INTERRUPTED,
+        "limit": limit,
+    }
+    with database.query() as transaction:
+        rows = transaction.execute(SQL["due_dead_letters"], values).fetchall()
+    return [int(key) for (key,) in rows]
+
+
+class Failure(NamedTuple):
+    """A run that could not be judged."""
+
+    run_id: int
+    cluster: str
+    reason: str
+
+
+def set_aside(database: Database, failures: Sequence[Failure], *, marked: bool = False) -> None:
+    """Make runs that failed dead letters, or say why those failed that were marked before."""
+    if not failures:
+        return
+    with database.write() as transaction:
+        for each in failures:
+            key = str(each.run_id)
+            if marked:
+                dead_letters.set_reason(transaction, FINDING, key, each.reason)
+            else:
+                dead_letters.mark(transaction, FINDING, key, each.cluster, each.reason)
+
+
+def mark(database: Database, run: DueRun) -> None:
+    """Make a run that may end the process a dead letter before it is judged."""
+    with database.write() as transaction:
+        dead_letters.mark(transaction, FINDING, str(run.id), run.cluster)
+
+
+def resolve(database: Database, run_id: int) -> None:
+    """The end of such a judgement."""
+    with database.write() as transaction:
+        dead_letters.resolve(transaction, FINDING, str(run_id))
+
+
+def take_lease(database: Database, owner: str, now: int) -> bool:
+    """Whether this process, given by host name and PID, is the one that judges; for some time."""
+    with database.query() as transaction:
+        row = transaction.execute(SQL["read_lease"]).fetchone()
+    until, holder = (0, "") if row is None else (row[0], row[1] or "")
+    if until > now and holder != owner and _may_live(holder, owner):
+        return False
+    with database.write() as transaction:
+        transaction.execute(SQL["insert_lease"])
+        values = {"until": now + LEASE, "owner": owner, "value": until, "before": holder}
+        return transaction.execute(SQL["take_lease"], values).rowcount == 1
+
+
+def _may_live(holder: str, owner: str) -> bool:
+    """Whether another process holds the lease; of another host nothing is known."""
+    if holder.rpartition(" ")[0] != owner.rpartition(" ")[0]:
+        return bool(holder)
+    return is_at_work(holder)
+
+
+def release_lease(database: Database, owner: str, now: int) -> None:
+    """Let another process judge at once."""
+    with database.write() as transaction:
+        row = transaction.execute(SQL["read_lease"]).fetchone()
+        if row is not None and row[1] == owner:
+            values = {"until": 0, "owner": "", "value": row[0], "before": owner}
+            transaction.execute(SQL["take_lease"], values)
+
+
+def begin(database: Database, runs: Sequence[DueRun]) -> None:
+    """Record a group before it is judged: a process that is killed leaves the record."""
+    with database.write() as transaction:
+        ids = " ".join(str(run.id) for run in runs)
+        set_checkpoint(transaction, _IN_PROGRESS, len(runs), ids)
+
+
+def end(database: Database) -> None:
+    with database.write() as transaction:
+        remove_checkpoint(transaction, _IN_PROGRESS)
+
+
+def interrupted(database: Database) -> list[int]:
+    """The runs that were being judged when the process with the lease was killed."""
+    with database.query() as transaction:
+        checkpoint = read_checkpoint(transaction, _IN_PROGRESS)
+    return [int(id) for id in (checkpoint.text or "").split()] if checkpoint else []
+
+
+class Progress(NamedTuple):
+    """How far the rules in use were applied to runs that were judged before."""
+
+    digest: str
+    #: The last run; None at the end.
+    after: int | None
+
+
+def read_progress(database: Database) -> Progress | None:
+    """None before any rules were adopted."""
+    with database.query() as transaction:
+        checkpoint = read_checkpoint(transaction, _RULES)
+    if checkpoint is None:
+        return None
+    after = None if checkpoint.value == _ALL else checkpoint.value
+    return Progress(checkpoint.text or "", after)
+
+
+def set_progress(database: Database, digest: str, after: int | None) -> bool:
+    """Record how far rules were applied; False if another process has adopted other ones."""
+    with database.write() as transaction:
+        checkpoint = read_checkpoint(transaction, _RULES)
+        if checkpoint is None or checkpoint.text != digest:
+            return False
+        set_checkpoint(transaction, _RULES, _ALL if after is None else after, digest)
+    return True
+
+
+def adopt(database: Database, digest: str) -> bool:
+    """Make rules those in use; True if others were in use before, so that all runs are due."""
+    with database.write() as transaction:
+        checkpoint = read_checkpoint(transaction, _RULES)
+        if checkpoint is not None and checkpoint.text == digest:
+            return False
+        # Without rules before, no run was judged by others.
+        set_checkpoint(transaction, _RULES, _ALL if checkpoint is None else 0, digest)
+    return checkpoint is not None

@@ -1,0 +1,89 @@
+"""The rows of the tables of findings, and the names of their columns."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from jobsight.store.schema.statements import quoted
+from jobsight.store.sql.load import load_statements
+
+SQL: Final = load_statements("findings")
+
+State: TypeAlias = Literal["open", "gone", "withheld", "acknowledged", "not helpful"]
+#: The states of a finding whose rule holds: these are in the sums by day.
+HOLDING: Final = frozenset({"open", "acknowledged", "not helpful"})
+
+
+class Owner(NamedTuple):
+    """Whose run it was, and the day of its start; unknown names are empty."""
+
+    cluster: str
+    user: str
+    account: str
+    partition: str
+    day: int
+
+
+class StoredCost(NamedTuple):
+    """Microseconds of cores and GPUs, MiB seconds and millijoules; None is not known."""
+
+    core_time: int | None = None
+    gpu_time: int | None = None
+    memory_time: int | None = None
+    energy: int | None = None
+
+
+class FindingRow(NamedTuple):
+    """A row of ``findings``."""
+
+    run_id: int
+    kind: str
+    #: 0 info, 1 warning, 2 critical.
+    severity: int
+    audience: str
+    state: State
+    first: int
+    last: int
+    core_time: int | None
+    gpu_time: int | None
+    memory_time: int | None
+    energy: int | None
+    weight: int
+    cluster: str
+    user: str
+    account: str
+    partition: str
+    day: int
+    work_id: int | None
+    data: bytes
+    reply_user: str | None = None
+    reply_time: int | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.cluster, self.user, self.account, self.partition, self.day)
+
+    @property
+    def cost(self) -> StoredCost:
+        return StoredCost(self.core_time, self.gpu_time, self.memory_time, self.energy)
+
+    @property
+    def holds(self) -> bool:
+        return self.state in HOLDING
+
+
+def row_of(values: tuple[object, ...]) -> FindingRow:
+    """A row as a query of :data:`COLUMNS` returns it."""
+    row = FindingRow(*values)  # type: ignore[arg-type]
+    return row._replace(data=bytes(row.data))
+
+
+#: The columns of a :class:`FindingRow`, in its order.
+COLUMNS: Final = ", ".join(quoted(name) for name in FindingRow._fields)
+FINDINGS_OF_RUNS: Final = SQL["findings_of_runs"].replace(":columns", COLUMNS)
+_NAMES: Final = FindingRow._fields
+UPSERT: Final = (
+    f"INSERT INTO findings ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)}) "
+    "ON CONFLICT (run_id, kind) DO UPDATE SET "
+    + ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in _NAMES[2:])
+)

@@ -1,0 +1,116 @@
+"""What was shown, to whom and where; and what the next runs of the same work did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from jobsight.store.database import Database
+from jobsight.store.findings.rows import SQL, StoredCost
+from jobsight.store.transaction import Transaction
+
+Place: TypeAlias = Literal["report", "page", "api", "mail"]
+#: Viewers of one finding that are recorded by name; the others are recorded together.
+MAX_VIEWERS: Final = 20
+#: Characters of the name of a viewer.
+MAX_VIEWER: Final = 64
+#: The viewer that stands for all further ones.
+OTHERS: Final = "others"
+#: Works that are compared, and runs of each.
+MAX_WORKS: Final = 1000
+MAX_RUNS: Final = 200
+
+
+class Shown(NamedTuple):
+    """One finding that somebody was shown."""
+
+    run_id: int
+    kind: str
+    viewer: str
+    place: Place
+
+
+def record_shown(database: Database, shown: Mapping[Shown, int], now: int) -> None:
+    """Count findings as shown, by how often."""
+    if not shown:
+        return
+    with database.write() as transaction:
+        viewers = _viewers(transaction, {each.run_id for each in shown})
+        rows = []
+        for each, count in sorted(shown.items()):
+            viewer = each.viewer.replace("\0", "")[:MAX_VIEWER]
+            key = (each.run_id, each.kind)
+            if viewers.get(key, 0) >= MAX_VIEWERS:
+                viewer = OTHERS
+            rows.append(each._asdict() | {"viewer": viewer, "time": now, "count": count})
+        transaction.execute_many(SQL["add_shown"], rows)
+
+
+def _viewers(transaction: Transaction, run_ids: set[int]) -> dict[tuple[int, str], int]:
+    rows = transaction.look_up(SQL["count_viewers"], [(id,) for id in sorted(run_ids)])
+    return {(run_id, kind): count for run_id, kind, count in rows}
+
+
+class ShownWork(NamedTuple):
+    """A work whose finding of a kind was shown."""
+
+    work_id: int
+    kind: str
+    first: int
+    #: How often.
+    times: int
+
+
+class WorkRun(NamedTuple):
+    """One run of a work, and what a kind of finding cost it."""
+
+    run_id: int
+    start: int
+    state: str
+    cpus: int | None
+    gpus: int | None
+    memory: int | None
+    time_limit: int | None
+    #: The state of the finding; None without one.
+    finding: str | None
+    cost: StoredCost
+
+    @property
+    def request(self) -> tuple[int | None, ...]:
+        return self.cpus, self.gpus, self.memory, self.time_limit
+
+
+class WorkName(NamedTuple):
+    """A work for people."""
+
+    cluster: str
+    user: str
+    account: str
+    kind: str
+    name: str
+
+
+def shown_works(database: Database, kind: str | None, since: int) -> list[ShownWork]:
+    """Works with shown findings, the latest first; not more than :data:`MAX_WORKS`."""
+    values = {"kind": kind or "", "since": since, "limit": MAX_WORKS}
+    with database.query() as transaction:
+        rows = transaction.execute(SQL["shown_works"], values).fetchall()
+    return [ShownWork(work_id, kind, first, int(count)) for work_id, kind, first, count in rows]
+
+
+def runs_of_work(database: Database, work_id: int, kind: str) -> list[WorkRun]:
+    """The latest ended runs of a work by start."""
+    values = {"work_id": work_id, "kind": kind, "limit": MAX_RUNS}
+    with database.query() as transaction:
+        rows = transaction.execute(SQL["runs_of_work"], values).fetchall()
+    found = []
+    for id, start, state, cpus, gpus, memory, limit, finding, *cost in reversed(rows):
+        requested = (cpus, gpus, memory, limit)
+        found.append(WorkRun(id, start, state, *requested, finding, StoredCost(*cost)))
+    return found
+
+
+def describe_work(database: Database, work_id: int) -> WorkName:
+    with database.query() as transaction:
+        row = transaction.execute(SQL["describe_work"], {"id": work_id}).fetchone()
+    return WorkName(*row) if row is not None else WorkName("", "", "", "", "")
