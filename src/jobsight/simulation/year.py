@@ -287,7 +287,8 @@ def _template(kind: Misbehaviour | None, random: np.random.Generator) -> Templat
 def _set_habit(work: Work, kind: Misbehaviour, random: np.random.Generator) -> None:
     work.habit_rate = kind.rate
     if kind.name == "slower-than-before":
-        # There must be runs before and after the change.
+        # There must be runs before and after the change, and the loss must matter.
+        work.elapsed = max(work.elapsed, 80 * 3600 / (work.cpus * work.nodes))
         work.habit_since = float(random.uniform(0.4, 0.6))
     elif kind.name == "failed-again":
         # All tries are within a few weeks.
