@@ -134,6 +134,20 @@ class Judge:
                 self._count(name, truth, rules.judge(figures, selection))
         return verdicts
 
+    def _count_questions(self, who: str, truth: Truth, fired: set[str]) -> None:
+        for question, (planted, answers) in _QUESTIONS.items():
+            known = {*truth.labels, *truth.undecided}
+            if not planted & known and known & answers:
+                continue
+            if planted & set(truth.undecided) and not planted & set(truth.labels):
+                continue
+            score = self.scores.setdefault((who, question), Score())
+            if planted & set(truth.labels):
+                score.right += bool(answers & fired)
+                score.missed += not answers & fired
+            else:
+                score.wrong += bool(answers & fired & planted)
+
     def _count(self, who: str, truth: Truth, verdicts: Sequence[Verdict]) -> None:
         fired = {each.kind for each in verdicts if each.outcome == "fired"}
         if truth.seen != "full":
@@ -143,6 +157,7 @@ class Judge:
             return
         # What another finding explains is reported with it.
         reported = fired | {each.kind for each in verdicts if each.outcome == "covered"}
+        self._count_questions(who, truth, fired)
         outcomes = {each.kind: each for each in verdicts}
         for kind in self.rules[who].rules:
             if kind in truth.undecided:
@@ -162,6 +177,19 @@ class Judge:
         if who == _OURS and error.kind in self._listed:
             self.errors.append(error)
 
+
+#: Questions that are more than one kind: what was planted, and the kinds that answer it. A GPU that
+#: was active for a minute of a day was not used, whatever its mean is.
+_QUESTIONS: Final = {
+    "GPU held without use": (
+        frozenset({"gpu-not-used", "gpu-idle-long"}),
+        frozenset({"gpu-not-used", "gpu-idle-long", "gpu-low-use"}),
+    ),
+    "CPUs held without use": (
+        frozenset({"cpu-one-core", "cpu-cores-idle", "cpu-not-used", "program-leaves-cores-idle"}),
+        frozenset({"cpu-one-core", "cpu-cores-idle", "cpu-not-used", "program-leaves-cores-idle"}),
+    ),
+}
 
 #: Decided by the state that the scheduler recorded, whatever agents saw.
 _BY_STATE: Final = frozenset(
@@ -195,7 +223,7 @@ def evaluate(store: Store, judge: Judge, runs: Sequence[DueRun], now: int) -> li
 
 def print_scores(judge: Judge, figures: Figures, *, running: bool) -> None:
     """A row for each kind: ours, and the same by the others."""
-    for kind in judge.rules[_OURS].rules:
+    for kind in [*judge.rules[_OURS].rules, *(() if running else _QUESTIONS)]:
         score = judge.scores.get((_OURS, kind))
         if score is None or (running and kind not in LIVE):
             continue

@@ -67,8 +67,19 @@ def plant(plan: Plan, work: Work, kind: str, random: Random) -> None:
         plan.undecided |= set(misbehaviour.symptoms)
 
 
+def shrink(plan: Plan, elapsed: float) -> None:
+    """Make a run a short trial of the same script. What goes wrong in it costs nothing, and is not
+    worth a report."""
+    plan.stretch(elapsed / plan.elapsed)
+    plan.labels &= _WHATEVER_LENGTH
+    plan.undecided &= _WHATEVER_LENGTH
+
+
 def settle(plan: Plan) -> None:
     """Label what the request itself shows, and leave undecided what is too short or running."""
+    if plan.trial:
+        plan.undecided -= plan.labels
+        return
     label_request(plan)
     if plan.elapsed < SHORTEST:
         _withdraw(plan, plan.labels - _WHATEVER_LENGTH)
@@ -109,11 +120,11 @@ def label_request(plan: Plan) -> None:
     entitled = plan.memory <= 1.05 * plan.cpus * plan.kind.memory_per_core
     if share < 0.35 and unused >= GB_HOURS and not fills_node and not entitled:
         plan.labels.add("memory-request-unused")
-    elif share < 0.75:
+    elif share < 0.55 and not fills_node:
         plan.undecided.add("memory-request-unused")
     if plan.state == "COMPLETED" and plan.elapsed < 0.15 * plan.time_limit:
         _label(plan, "time-request-unused", matters=plan.core_hours > 8)
-    elif plan.elapsed < 0.6 * plan.time_limit:
+    elif plan.elapsed < 0.4 * plan.time_limit:
         plan.undecided.add("time-request-unused")
     if plan.kind.partition == "bigmem" and plan.peak < 0.6 * _usual_memory(plan):
         _label(plan, "large-memory-node-not-needed", matters=plan.core_hours >= CORE_HOURS)
@@ -428,6 +439,12 @@ def _leak(plan: Plan, work: Work, random: Random) -> None:
 
 def _out_of_memory(plan: Plan, work: Work, random: Random) -> None:
     plan.need = plan.memory * 0.999
+    if random.random() < 0.3:
+        # A child is killed, the script goes on, and the job completes.
+        plan.busy()[0].failures += 1
+        plan.oom_kills = 1
+        plan.labels.add("out-of-memory")
+        return
     plan.cut(plan.elapsed * float(random.uniform(0.4, 1.0)))
     last = plan.phases[-1]
     last.memory = (min(last.memory[0], 0.7), 1.0)
@@ -585,7 +602,10 @@ def _node_unused(plan: Plan, work: Work, random: Random) -> None:
     plan.nodes = int(choose(random, (2, 2, 3, 4)))
     plan.stretch(max(1.0, 5400 / plan.elapsed))
     _at_least(plan, 4 * CORE_HOURS)
-    plan.node_activity = [1.0] + [0.0] * (plan.nodes - 1)
+    # The daemon of a launcher may have started there.
+    daemon = 2 / (plan.elapsed * plan.cpus) if random.random() < 0.3 else 0.0
+    plan.node_activity = [1.0] + [daemon] * (plan.nodes - 1)
+    plan.node_program = b"/usr/bin/orted" if daemon else b""
     _allow(plan)
     _label_idle(plan, "nodes-not-used", 1 - 1 / plan.nodes)
 
@@ -731,14 +751,19 @@ def _gpu_not_used(plan: Plan, work: Work, random: Random) -> None:
     some = bool(random.random() < 0.5)
     if some:
         _with_gpus(plan, random, (2, 4))
-    _last_gpu_hours(plan, 3 * GPU_HOURS)
+    if random.random() < 0.2:
+        # All GPUs of a node for less than half an hour.
+        _with_gpus(plan, random, (plan.kind.gpus,))
+        plan.stretch(1700 / plan.elapsed)
+    else:
+        _last_gpu_hours(plan, 3 * GPU_HOURS)
     plan.gpu_activity = [1.0 if some else 0.0] + [0.0] * (plan.gpus - 1)
     if not some:
         for phase in plan.phases:
             phase.gpu = 0.0
             phase.cores = plan.cpus * 0.93
         plan.gpu_opened = bool(random.random() < 0.3)
-    plan.labels.add("gpu-not-used")
+    _label(plan, "gpu-not-used", matters=_gpu_hours(plan) >= 1.5)
 
 
 def _gpu_idle_long(plan: Plan, work: Work, random: Random) -> None:
@@ -1180,7 +1205,13 @@ _TABLE: Final = (
         _gpu_waits,
         (*_LOW_GPU, "io-stalled", *_LOW_CPU),
     ),
-    Misbehaviour("gpu-low-use", "The GPU is hardly used", _kinds("train"), _gpu_low_use, _LOW_GPU),
+    Misbehaviour(
+        "gpu-low-use",
+        "The GPU is hardly used",
+        _kinds("train"),
+        _gpu_low_use,
+        (*_LOW_GPU, "gpu-waits"),
+    ),
     Misbehaviour(
         "gpu-small-kernels",
         "Kernels that fill a small part of the GPU",

@@ -102,6 +102,8 @@ class Plan(msgspec.Struct, kw_only=True):
     exclusive: bool = False
     #: Activity of each node, of that of the busiest.
     node_activity: list[float] | None = None
+    #: The only program on nodes other than the first, if it is another.
+    node_program: bytes = b""
     #: Activity of each GPU of a node, of that of the busiest.
     gpu_activity: list[float] | None = None
     #: Whether an unused GPU was at least opened.
@@ -124,6 +126,8 @@ class Plan(msgspec.Struct, kw_only=True):
     #: Runs of the script since its habit began, and in the storm that it is part of.
     streak: int = 0
     storm: int = 0
+    #: A short trial of the script.
+    trial: bool = False
     #: Kinds of misbehaviour that this run has.
     labels: set[str] = msgspec.field(default_factory=set)
     #: Kinds that are symptoms of these, or too small to decide: neither right nor wrong.

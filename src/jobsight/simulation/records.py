@@ -350,6 +350,10 @@ def _executables(
             plan.phases, timeline.edges[:-1], timeline.edges[1:], strict=True
         ):
             cpu = int(phase.cores * phase.duration * activity * SECOND)
+            if index and plan.node_program:
+                phase = msgspec.structs.replace(
+                    phase, program=plan.node_program, executions=1, process_memory=0.001, gpu=0.0
+                )
             _add_use(uses, plan, phase, cpu, start + int(begin * SECOND), start + int(end * SECOND))
     if index == 0:
         end = start + int(timeline.elapsed * SECOND)

@@ -212,9 +212,9 @@ TEMPLATES: Final = (
         _tags("interactive"),
         _CPU,
         (
-            Part(b"/apps/jupyter/bin/jupyter-lab", 0.3, 0, (0.3, 0.5), 1, 0.1),
+            Part(b"/apps/jupyter/bin/jupyter-lab", 0.3, 0.02, (0.3, 0.5), 1, 0.1),
             Part(_PYTHON, 0.5, 0.7, (0.6, 1.0), 2, 0.5),
-            Part(b"/apps/jupyter/bin/jupyter-lab", 0.2, 0, (1.0, 1.0), 0.1, 0.1),
+            Part(b"/apps/jupyter/bin/jupyter-lab", 0.2, 0.02, (1.0, 1.0), 0.1, 0.1),
         ),
         cpus=(1, 2),
         memory=(3, 8),
@@ -230,6 +230,43 @@ TEMPLATES: Final = (
         memory=(2, 4),
         hours=(6, 30),
         weight=0.4,
+    ),
+    Template(
+        # A server of models waits for requests: it is held on purpose.
+        ("chat", "endpoint"),
+        _tags("server"),
+        ("gpu",),
+        (Part(b"/apps/triton/bin/tritonserver", 1.0, 0.2, (0.9, 1.0), 1, 0.1, gpu=0.12),),
+        cpus=(4, 8),
+        gpus=(1, 2),
+        memory=(3, 5),
+        hours=(6, 20),
+        weight=0.6,
+    ),
+    Template(
+        # The loader needs more CPUs and memory than the share of a GPU, and uses them.
+        ("video", "imagenet"),
+        _tags("loader"),
+        ("gpu",),
+        (Part(_PYTHON, 1.0, 0.9, (0.95, 1.0), 8, 0.5, gpu=0.9),),
+        cpus=(40, 48),
+        gpus=(1,),
+        memory=(5, 6),
+        hours=(2, 10),
+        weight=0.6,
+    ),
+    Template(
+        # GPUs on two nodes that are used well.
+        ("pretrain", "ddp"),
+        _tags("spread"),
+        ("gpu",),
+        (Part(_PYTHON, 1.0, 0.7, (0.9, 1.0), 8, 0.5, gpu=0.97),),
+        nodes=(2,),
+        cpus=(8, 12),
+        gpus=(2,),
+        memory=(3, 5),
+        hours=(3, 15),
+        weight=0.6,
     ),
     Template(
         ("forecast", "ocean", "regional"),
@@ -298,10 +335,10 @@ def make_work(
     gpus = min(choose(random, template.gpus), kind.gpus)
     if gpus > 1:
         cpus = min(cpus * gpus, kind.cores * gpus // kind.gpus)
-    if gpus:
+    if gpus and "loader" not in template.tags:
         cpus = min(cpus, kind.cores * gpus // kind.gpus)
     nodes = choose(random, template.nodes)
-    if nodes > 1 and random.random() < 0.8:
+    if nodes > 1 and not gpus and random.random() < 0.8:
         # Who spreads a job over nodes mostly takes all of their CPUs.
         cpus = kind.cores
     low, high = template.memory
@@ -384,6 +421,7 @@ def _phase(part: Part, work: Work, elapsed: float, random: np.random.Generator) 
         read=part.read * MIB * max(cores, 1),
         written=part.written * MIB * max(cores, 1),
         gpu=part.gpu * (1 - 0.08 * float(random.random())) if work.gpus else 0.0,
+        multiprocessors=0.85 if "spread" in work.template.tags else 0.7,
         executions=tasks,
         process_memory=1 / tasks,
         cpu_pressure=0.01 + 0.02 * float(random.random()),

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jobsight.simulation.misbehaviour import MISBEHAVIOUR, Misbehaviour, plant, settle
+from jobsight.simulation.misbehaviour import MISBEHAVIOUR, Misbehaviour, plant, settle, shrink
 from jobsight.simulation.plan import Plan
 from jobsight.simulation.records import Identity, SimulatedRun, make_run
 from jobsight.simulation.site import make_users
@@ -27,6 +27,8 @@ _FIRST_JOB: Final = 4_200_000
 _LOW, _NONE = 0.03, 0.03
 #: Share of the runs without a habit that fail, and that their owner cancels.
 _FAILED, _CANCELLED = 0.03, 0.03
+#: Share of the runs of a script with a habit that are short trials.
+_TRIALS: Final = 0.1
 #: In a smaller site nobody changes a habit, so that every kind occurs.
 _LEARNING_RUNS: Final = 10_000
 #: Fewest runs of a script whose kind needs earlier runs, and of the others.
@@ -224,6 +226,9 @@ class Year:
             plan.streak = appointment.number - work.habit_first + 1
             plan.storm = min(work.runs, _STORM_RUNS)
             plant(plan, work, work.habit, random)
+            if self._is_trial(appointment, random):
+                plan.trial = True
+                shrink(plan, float(random.uniform(330, 590)))
         elif not appointment.running:
             _end_otherwise(plan, random)
         if appointment.running:
@@ -250,8 +255,14 @@ class Year:
         # Rare kinds occur in a small site, too.
         return chance < work.habit_rate or (appointment.number == 0 and work.habit_rate > 0)
 
+    def _is_trial(self, appointment: Appointment, random: np.random.Generator) -> bool:
+        rare = appointment.number > 0 and float(random.random()) < _TRIALS
+        return rare and not appointment.running and not MISBEHAVIOUR[appointment.work.habit].history
+
     def _interrupt(self, plan: Plan, random: np.random.Generator) -> None:
         """Let a plan be under way at the end of the year."""
+        if "gpu-not-used" in plan.labels:
+            plan.stretch(max(1.0, 4 * 3600 / plan.elapsed))
         worked = plan.elapsed
         if "held-after-work" in plan.labels or "time-limit-ahead" in plan.labels:
             done = float(random.uniform(0.9, 0.98))
