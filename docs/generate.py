@@ -21,8 +21,8 @@ from jobsight.cli import main as command
 from jobsight.cli.compat import collector, jobs_exporter
 from jobsight.config.settings import Settings
 from jobsight.findings.engine import shipped_files
+from jobsight.findings.help_page import help_page
 from jobsight.findings.rule_file import Rule, read_rules
-from jobsight.findings.texts import show
 from jobsight.findings.vocabulary import FIGURES
 
 DOCS = Path(__file__).parent
@@ -154,24 +154,7 @@ def figures() -> str:
 
 def finding_page(rule: Rule) -> str:
     """The page of one finding."""
-    lines = [f"# {rule.title}", "", f"`{rule.name}`", "", rule.help.strip(), ""]
-    lines += ["## When it is reported", "", "```", rule.condition.text, "```", ""]
-    if rule.requires is not None:
-        lines += ["It applies to runs with", "", "```", rule.requires.text, "```", ""]
-    if rule.parameters:
-        lines += ["| parameter | value |", "|---|---|"]
-        lines += [f"| `{name}` | {show(p.value, p.unit)} |" for name, p in rule.parameters.items()]
-        lines.append("")
-    for excuse, because in rule.excuses:
-        lines += [f"It is excused with `{excuse.text}`: {because.text}.", ""]
-    if rule.explains:
-        names = ", ".join(f"[`{name}`]({name}.md)" for name in rule.explains)
-        lines += [f"It covers {names} of the same run.", ""]
-    for resource, cost in rule.cost.items():
-        lines += [f"The cost in {resource.replace('_', ' ')} is `{cost.text}`.", ""]
-    lines += ["## What to change", "", "```", *(text.text for text in rule.change), "```", ""]
-    lines += ["[All findings](../findings.md)"]
-    return "\n".join(lines) + "\n"
+    return f"{help_page(rule)}\n[All findings](../findings.md)\n"
 
 
 def part(name: str) -> str:

@@ -49,7 +49,7 @@ def test_an_ended_run_is_judged_once(store: Store) -> None:
     work = worker(store, judge)
     done = work.once()
     assert (done.runs, done.changes, done.complete) == (2, {(KIND, "new"): 2}, True)
-    assert judge.measured == [2, 1]
+    assert judge.measured == [1, 2]
     (row,) = held(store, 1)
     finding = from_row(row)
     assert (finding.text, finding.change) == (
@@ -58,7 +58,19 @@ def test_an_ended_run_is_judged_once(store: Store) -> None:
     )
     assert from_stored(row.cost).memory_gb_hours == pytest.approx(100.0)
     work.once()
-    assert judge.measured == [2, 1]
+    assert judge.measured == [1, 2]
+
+
+def test_what_has_just_ended_comes_before_a_backlog_in_its_order(store: Store) -> None:
+    ended(store, 1, 2, 3)
+    long_ago = START - 90 * 86400 * SECOND
+    store.record_jobs(
+        [info(job, long_ago, end=long_ago + SECOND, state="COMPLETED") for job in (4, 5)]
+    )
+    ended(store, 6)
+    judge = ToldJudge()
+    worker(store, judge).once()
+    assert judge.measured == [1, 2, 3, 6, 4, 5]
 
 
 def test_a_record_that_comes_late_has_the_run_judged_again(store: Store) -> None:
@@ -197,18 +209,24 @@ def test_a_run_that_ends_the_process_is_judged_alone_the_next_time(store: Store)
         pass
 
     def say(figures: FigureSet) -> list[Verdict]:
-        if figures.values["run.tasks"] == 1:
+        if figures.values["run.tasks"] == 2:
             raise Killed
         return [fired()]
 
     judge = ToldJudge(say)
     with pytest.raises(Killed):
         worker(store, judge, owner="host 1").once()
-    assert held(store, 2) == []
+    assert held(store, 1) == []
     # The next process judges them one by one.
     with pytest.raises(Killed):
         worker(store, judge, owner="host 1").once()
-    assert [bool(held(store, job)) for job in (1, 2)] == [False, True]
+    assert [bool(held(store, job)) for job in (1, 2)] == [True, False]
+    # A process that is killed leaves its mark, and the next one passes the run over.
+    due.mark(store.database, due.due_run(store.database, find(store, "2").id))  # type: ignore[arg-type]
+    ended(store, 3)
+    worker(store, judge, owner="host 1").once()
+    assert judge.measured.count(2) == 2
+    assert held(store, 3)
 
 
 def test_rules_that_cannot_be_read_leave_the_previous_ones_in_force(store: Store) -> None:

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from jobsight.findings.finding import Cost, Evidence
+from jobsight.findings.reported import Amount, ReportedFinding
 from jobsight.model import Coverage
 from jobsight.reports.terminal import (
     MIN_WIDTH,
@@ -74,6 +76,36 @@ def _steps() -> Any:
     return report(info, nodes, steps=steps)
 
 
+def _findings() -> Any:
+    """Seven findings, one of them with a reply and one with hostile text."""
+    severities = ("critical", "critical", "warning", "warning", "warning", "info", "info")
+    made = report()
+    made.findings = [
+        reported(
+            kind=f"kind-{number}",
+            severity=severity,
+            title=f"Finding {number} [bold]\x1b[31m" if number == 2 else f"Finding {number}",
+            change="" if number == 1 else f"#SBATCH --mem={number}G",
+            cost=Cost(core_hours=1000.0 / number, gpu_hours=2.0 if number == 1 else None),
+            prices=[Amount(4.2, "EUR")] if number == 1 else [],
+            state="acknowledged" if number == 4 else "open",
+        )
+        for number, severity in enumerate(severities, 1)
+    ]
+    return made
+
+
+def reported(**changes: Any) -> ReportedFinding:
+    fields: dict[str, Any] = {
+        "kind": "kind", "severity": "warning", "audience": "user", "state": "open",
+        "title": "A title", "text": "4 GiB of 64 GiB was used (6.3 %), which is a long sentence "
+        "that does not fit into a line of eighty characters.",
+        "change": "", "cost": Cost(), "prices": [], "evidence": Evidence(), "figures": {},
+        "explains": (), "first": 0, "last": 0, "reply_user": None, "reply_time": None,
+    }  # fmt: skip
+    return ReportedFinding(**(fields | changes))
+
+
 @pytest.fixture
 def in_utc() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -86,7 +118,13 @@ def in_utc() -> Iterator[None]:
 @pytest.mark.usefixtures("in_utc")
 @pytest.mark.parametrize(
     ("name", "made"),
-    [("plain", report()), ("polled", _polled()), ("many", _many()), ("steps", _steps())],
+    [
+        ("plain", report()),
+        ("polled", _polled()),
+        ("many", _many()),
+        ("steps", _steps()),
+        ("findings", _findings()),
+    ],
 )
 def test_golden(name: str, made: Any) -> None:
     text = report_text(made)
@@ -119,6 +157,24 @@ def test_markup_and_controls_are_only_characters() -> None:
     text = report_text(_many())
     assert r"[red]big[/red] \x1b[31m" in text
     assert r"\xff[bold]" in text
+
+
+def test_all_findings_are_shown_in_full_on_request() -> None:
+    file = io.StringIO()
+    print_report(_findings(), Console(file=file, width=80, color_system=None), all_rows=True)
+    text = file.getvalue()
+    assert "Finding 7" in text
+    assert "more finding" not in text
+    assert "eighty characters." in text
+
+
+@given(st.text(max_size=200))
+def test_no_text_of_a_finding_breaks_it(text: str) -> None:
+    made = report()
+    made.findings = [reported(title=text, text=text, change=text)]
+    shown = report_text(made, 80)
+    assert shown.replace("\n", "").isprintable()
+    assert max(map(cell_len, shown.splitlines())) <= 80
 
 
 @given(st.text(max_size=200), st.binary(min_size=1, max_size=300), st.integers(20, 120))

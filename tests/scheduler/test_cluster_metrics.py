@@ -10,15 +10,24 @@ from starlette.testclient import TestClient
 
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND
-from jobsight.scheduler.cluster_metrics import count_cluster, count_health, exposition
+from jobsight.scheduler.cluster_metrics import (
+    count_cluster,
+    count_findings,
+    count_health,
+    exposition,
+)
 from jobsight.scheduler.sinks.feeder import set_sink_checkpoint
 from jobsight.scheduler.state import ScrapeState, write_state
 from jobsight.server.app import create_app
 from jobsight.server.serve import BackgroundServer
+from jobsight.store.findings.read import totals_by_kind
 from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from tests.prometheus.servers import Prometheus, wait_for
 from tests.scheduler.sinks.site import START, node, record
+from tests.store.findings.sample import add_findings, finding
+from tests.store.sample import find
+from tests.store.sample import info as sample_info
 
 NODES = [
     node("n1"),
@@ -137,3 +146,15 @@ def test_promtool_likes_them() -> None:
     # petricore's own names may be disliked; ours may not.
     assert [line for line in complaints if line.startswith("jobsight")] == []
     assert "error while linting" not in checked.stderr
+
+
+def test_findings_are_counted_by_kind(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store:
+        store.record_jobs([sample_info(1, end=START, state="COMPLETED", user="anna")])
+        run = find(store, "1")
+        add_findings(store, run, finding("idle", gpu_time=7_200_000_000), finding("[x]"))
+        text = exposition(count_findings(totals_by_kind(store.database)))
+    found = values(text)
+    assert found["jobsight_findings"] == {"c1 [x]": 1, "c1 idle": 1}
+    assert found["jobsight_findings_gpu_hours"] == {"c1 idle": 2}
+    assert "anna" not in text

@@ -26,6 +26,7 @@ def restore(store: Store, reader: Reader, archived: ArchivedRun, into: int | Non
         reader.rows(archived, "executables"),
         reader.rows(archived, "steps"),
         reader.rows(archived, "gpus"),
+        reader.rows(archived, "findings"),
         into,
     )
     logger.info("job %d of %s restored from %s", archived.job_id, archived.cluster, archived.file)

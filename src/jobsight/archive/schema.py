@@ -37,7 +37,7 @@ JOULES = pa.decimal128(19, 6)
 TEXT = pa.string()
 FLAG = pa.bool_()
 
-TABLES = ("runs", "nodes", "executables", "steps", "gpus", "series")
+TABLES = ("runs", "nodes", "executables", "steps", "gpus", "findings", "series")
 
 
 #: Columns whose name differs from that of the stored field, because it includes the unit.
@@ -189,6 +189,7 @@ RUNS = _schema(
     ("executable_count", NUMBER, "Rows of this run in `executables`."),
     ("step_count", NUMBER, "Rows of this run in `steps`."),
     ("gpu_row_count", NUMBER, "Rows of this run in `gpus`."),
+    ("finding_count", NUMBER, "Rows of this run in `findings`."),
     ("sample_count", NUMBER, "Rows of this run in `series`."),
     ("details", pa.binary(), "Further fields of the scheduler, as encoded in the store."),
 )
@@ -306,6 +307,28 @@ GPUS = _schema(
     ("coverage", TEXT, "The coverage of each group of figures, as JSON."),
 )
 
+REAL = pa.float64()
+FINDINGS = _schema(
+    *_KEY,
+    ("kind", TEXT, "The name of the rule."),
+    ("severity", TEXT, "info, warning or critical."),
+    ("audience", TEXT, "user or staff."),
+    ("finding_state", TEXT, "open, acknowledged, not helpful, gone or withheld."),
+    ("first", TIME, "When the rule first held."),
+    ("last", TIME, "When the finding last changed."),
+    ("core_hours", REAL, "Core hours held without use."),
+    ("gpu_hours", REAL, "GPU hours held without use."),
+    ("memory_gb_hours", REAL, "10^9 bytes of memory held for an hour without use."),
+    ("energy_kwh", REAL, "Energy without use."),
+    ("weight", NUMBER, "The costs as one number, for ordering."),
+    ("title", TEXT, "A few words."),
+    ("text", TEXT, "One or two sentences with the figures."),
+    ("change", TEXT, "The line to change."),
+    ("reply_user", TEXT, "Who has replied to it."),
+    ("reply_time", TIME, "When."),
+    ("data", pa.binary(), "The whole finding, as encoded in the store."),
+)
+
 #: A column for each metric follows, under the metric's name.
 SERIES = _schema(*_SIGHTING, ("time", TIME, "When the sample was taken."))
 
@@ -315,6 +338,7 @@ SCHEMAS = {
     "executables": EXECUTABLES,
     "steps": STEPS,
     "gpus": GPUS,
+    "findings": FINDINGS,
     "series": SERIES,
 }
 

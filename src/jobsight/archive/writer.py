@@ -28,6 +28,7 @@ from jobsight.archive.storage import ArchiveError, Storage, open_storage
 from jobsight.config.settings import ArchiveSettings
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND, JobTotals
+from jobsight.store.findings.rows import FindingRow
 from jobsight.store.read import archiving as stored
 from jobsight.store.schema.statements import (
     GPU_NAMES,
@@ -248,6 +249,7 @@ class _Round:
             part.add("executables", run.executables)
             part.add("steps", run.steps)
             part.add("gpus", run.gpus)
+            part.add("findings", run.findings)
             part.add_runs([run.row])
             self.done.samples += run.row["sample_count"]
             yield ArchivedVersion(run.id, run.updated, run.start)
@@ -341,6 +343,7 @@ class RunToArchive(NamedTuple):
     executables: list[dict[str, Any]]
     steps: list[dict[str, Any]]
     gpus: list[dict[str, Any]]
+    findings: list[dict[str, Any]]
 
 
 def portions(connection: Connection, ids: Sequence[int]) -> Iterator[list[int]]:
@@ -371,6 +374,7 @@ def read_runs(connection: Connection, ids: Sequence[int]) -> list[RunToArchive]:
             executables=[],
             steps=[],
             gpus=[],
+            findings=[],
         )
     owners: dict[int, RunToArchive] = {}
     for row in stored.node_rows(connection, ids):
@@ -387,7 +391,11 @@ def read_runs(connection: Connection, ids: Sequence[int]) -> list[RunToArchive]:
         run = owners[row["run_node_id"]]
         documents = {name: _json_of(row[name]) for name in _GPU_DOCUMENTS}
         run.gpus.append(_child(run, row, _GPU) | documents)
+    for finding in stored.finding_rows(connection, ids):
+        run = runs[finding.run_id]
+        run.findings.append(_finding(run, finding))
     for run in runs.values():
+        run.row["finding_count"] = len(run.findings)
         run.row["node_count"] = len(run.nodes)
         run.row["executable_count"] = len(run.executables)
         run.row["step_count"] = len(run.steps)
@@ -412,6 +420,15 @@ def _node(run: RunToArchive, row: Any) -> dict[str, Any]:
     result |= {name: getattr(totals, name, None) for name in _TOTALS}
     result["counted"] = None if totals is None else totals.time
     return result | {"coverage": _json_of(row["coverage"]), "metrics": [], "sample_count": 0}
+
+
+def _finding(run: RunToArchive, row: FindingRow) -> dict[str, Any]:
+    result = {"job_id": run.row["job_id"], "start": run.start, "finding_state": row.state}
+    names = ("audience", "first", "last", "weight", "reply_user", "reply_time", "data")
+    result |= {name: getattr(row, name) for name in names}
+    document = row.document()
+    texts = {name: document[name] for name in ("kind", "severity", "title", "text", "change")}
+    return result | texts | row.hours()
 
 
 def _json_of(document: bytes | None) -> str | None:

@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": Command("jobsight.cli.serve", "Serve the pages, the API and the ingest endpoint"),
     "demo": Command("jobsight.cli.demo", "Run four sample jobs and show their pages"),
     "agent": Command("jobsight.cli.agent", "Measure the jobs of this node"),
+    "fit": Command("jobsight.cli.fit", "Show what would have fitted, from earlier runs"),
     "jobs": Command("jobsight.cli.jobs", "List the jobs of the store"),
     "findings": Command(
         "jobsight.cli.findings.commands", "List what went wrong in jobs, what it cost and the cure"

@@ -9,7 +9,7 @@ from typing import Final
 from jobsight.config.settings import PriceSettings
 from jobsight.findings.finding import Cost
 from jobsight.findings.reported import Amount
-from jobsight.store.findings.rows import StoredCost
+from jobsight.store.findings.rows import GB_HOUR, HOUR, KWH, StoredCost
 
 _HOUR: Final = 3600.0
 _GIGABYTE: Final = 1e9
@@ -72,10 +72,6 @@ def price(cost: Cost, prices: Mapping[str, PriceSettings]) -> list[Amount]:
     return [Amount(amount, unit) for unit, amount in amounts(cost, prices).items()]
 
 
-#: What the store counts in: microseconds, MiB seconds and millijoules.
-_STORED_HOUR: Final = 3_600_000_000
-_STORED_GB_HOUR: Final = 1e9 / 2**20 * 3600
-_STORED_KWH: Final = 3_600_000_000
 #: A cost in one row; the sums of many fit into 63 bits or are refused.
 _HIGHEST: Final = 2**62
 
@@ -83,26 +79,26 @@ _HIGHEST: Final = 2**62
 def to_stored(cost: Cost) -> StoredCost:
     """As integers, whose sums are exact."""
     return StoredCost(
-        core_time=_whole(cost.core_hours, _STORED_HOUR),
-        gpu_time=_whole(cost.gpu_hours, _STORED_HOUR),
-        memory_time=_whole(cost.memory_gb_hours, _STORED_GB_HOUR),
-        energy=_whole(cost.energy_kwh, _STORED_KWH),
+        core_time=_whole(cost.core_hours, HOUR),
+        gpu_time=_whole(cost.gpu_hours, HOUR),
+        memory_time=_whole(cost.memory_gb_hours, GB_HOUR),
+        energy=_whole(cost.energy_kwh, KWH),
     )
 
 
 def from_stored(cost: StoredCost) -> Cost:
     """In hours, as everywhere outside."""
     return Cost(
-        core_hours=_divided(cost.core_time, _STORED_HOUR),
-        gpu_hours=_divided(cost.gpu_time, _STORED_HOUR),
-        memory_gb_hours=_divided(cost.memory_time, _STORED_GB_HOUR),
-        energy_kwh=_divided(cost.energy, _STORED_KWH),
+        core_hours=_divided(cost.core_time, HOUR),
+        gpu_hours=_divided(cost.gpu_time, HOUR),
+        memory_gb_hours=_divided(cost.memory_time, GB_HOUR),
+        energy_kwh=_divided(cost.energy, KWH),
     )
 
 
 def stored_weight(cost: Cost) -> int:
     """The weight of a cost as the store orders lists by it."""
-    return _whole(weight(cost), _STORED_HOUR) or 0
+    return _whole(weight(cost), HOUR) or 0
 
 
 def _whole(value: float | None, factor: float) -> int | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jobsight.config.settings import FindingsSettings
-from jobsight.findings.data import read_run
+from jobsight.findings.data import RunData, read_run
 from jobsight.findings.engine import RuleSet, Selection
 from jobsight.findings.figures import compute_figures
 from jobsight.findings.finding import Outcome, Verdict
+from jobsight.findings.help_page import help_page
+from jobsight.findings.history import add_history
 from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.rule_file import Rule
+from jobsight.findings.surroundings import Surroundings
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker
 from jobsight.model import RunReference
@@ -39,27 +41,38 @@ class RuleJudge:
     def __init__(self, store: Store, rules: RuleSet) -> None:
         self._store = store
         self._rules = rules
+        self._surroundings = Surroundings(store)
+        self._mutex = threading.Lock()
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """The rules by name."""
+        return self._rules.rules
 
     @property
     def digest(self) -> str:
         return self._rules.digest
 
     def measure(self, run: StoredRun, now: int) -> Measured:
-        data = read_run(self._store, run, now)
+        # Requests for an explanation come from other threads than the worker.
+        shared = self._mutex.acquire(blocking=False)
+        try:
+            surroundings = self._surroundings if shared else Surroundings(self._store)
+            data = read_run(self._store, run, now, surroundings)
+            return self._measure(data)
+        finally:
+            if shared:
+                self._mutex.release()
+
+    def _measure(self, data: RunData) -> Measured:
         figures = compute_figures(data)
-        if importlib.util.find_spec("jobsight.findings.history") is None:
-            return Measured(figures)
-        return Measured(figures, _part("history").add_history(self._store, data, figures))
+        return Measured(figures, add_history(self._store, data, figures))
 
     def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
         selection = Selection(owner.cluster, owner.partition, owner.account)
         if every:
             return self._rules.judge(figures, selection)
         return self._rules.judge(figures, selection, outcomes=_STORED)
-
-
-def _part(name: str) -> Any:
-    return importlib.import_module(f"jobsight.findings.{name}")
 
 
 class FindingsService:
@@ -83,6 +96,12 @@ class FindingsService:
                 self._judge = RuleJudge(self._store, RuleSet.of_settings(self.settings))
                 self._file_states = states
             return self._judge
+
+    def help(self, kind: str) -> str | None:
+        """The page of a rule, as Markdown; None if there is no such rule."""
+        judge = self.judge()
+        rule = judge.rules.get(kind) if isinstance(judge, RuleJudge) else None
+        return None if rule is None else help_page(rule)
 
     def record(
         self, run: str, findings: Iterable[ReportedFinding], viewer: str | None, place: Place

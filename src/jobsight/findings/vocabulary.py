@@ -217,10 +217,12 @@ _TABLE: Final = (
     Figure("history.others_users", "count", "history", "Users in that comparison"),
     Figure("history.others_difference", "text", "history", "What they do differently"),
     Figure("history.short_runs_day", "count", "history", "Runs under 5 min of the work in a day"),
+    Figure("history.phases", "texts", "history", "Programs with their first and last second"),
     # What would have fitted.
     Figure("fit.memory", "size", "history", "Request of least expected waste"),
     Figure("fit.memory_runs", "count", "history", "Runs that it is based on"),
     Figure("fit.memory_passed", "count", "history", "Runs that would have passed"),
+    Figure("fit.memory_per_node", "size", "history", "The same by node, as --mem expects it"),
     Figure("fit.time", "duration", "history", "Time limit of least expected waste"),
     Figure("fit.time_runs", "count", "history", "Runs that it is based on"),
     Figure("fit.time_passed", "count", "history", "Runs that would have passed"),

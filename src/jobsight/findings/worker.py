@@ -1,10 +1,10 @@
 """The background work of the findings, and the same from the command line.
 
-A round of :class:`Worker` judges ended runs that changed, the newest first, then running ones every
-few minutes, then the whole history if the rules have changed. Figures are computed outside of
-transactions, in groups that fit into memory; a transaction stores finished rows. A run that fails
-becomes a dead letter and stops nobody. Of several servers on one store, the one with the lease does
-the work; the others take over when it ends.
+A round of :class:`Worker` judges runs that have just ended, then others that changed, then running
+ones every few minutes, then the whole history if the rules have changed. Figures are computed
+outside of transactions, in groups that fit into memory; a transaction stores finished rows. A run
+that fails becomes a dead letter and stops nobody. Of several servers on one store, the one with the
+lease does the work; the others take over when it ends.
 
 What a run is judged by is a :class:`Judge`, so that this module knows nothing of rules.
 """
@@ -23,6 +23,7 @@ from jobsight.findings.finding import Verdict
 from jobsight.findings.packed import decode_figures, encode_figures
 from jobsight.findings.stored import findings_in, to_row
 from jobsight.findings.vocabulary import FigureSet
+from jobsight.model import SECOND
 from jobsight.store.findings import due
 from jobsight.store.findings.due import DueRun, Failure
 from jobsight.store.findings.rows import Owner
@@ -48,6 +49,9 @@ BATCH_SIZE: Final = 50
 HISTORY_BATCH_SIZE: Final = 500
 #: Seconds after which a round looks for newly ended runs again.
 ROUND: Final = 30.0
+#: A run that ended within this time is judged before a backlog.
+_RECENT: Final = 3600 * SECOND
+_DISTANT_PAST: Final = -(2**62)
 #: Seconds between transactions: without a pause the same process may get the lock again.
 _PAUSE: Final = 0.02
 #: Findings that wait to be recorded as shown; more are dropped, since only counts are lost.
@@ -319,10 +323,13 @@ class Worker:
         return done._replace(complete=done.complete and not ended())
 
     def _ended_runs(self, ended: Callable[[], bool]) -> Iterator[list[DueRun]]:
-        runs = due.unjudged_runs(self._store.database, BATCH_SIZE)
-        while runs and not ended():
-            yield runs
-            runs = due.unjudged_runs(self._store.database, BATCH_SIZE, runs[-1].id)
+        """What has just ended comes before a backlog."""
+        for since in (self._clock() - _RECENT, _DISTANT_PAST):
+            runs = due.unjudged_runs(self._store.database, BATCH_SIZE, since=since)
+            while runs and not ended():
+                yield runs
+                after = runs[-1].id
+                runs = due.unjudged_runs(self._store.database, BATCH_SIZE, after, since)
 
     def _running_runs(self, stopped: Callable[[], bool]) -> Iterator[list[DueRun]]:
         now = self._clock()

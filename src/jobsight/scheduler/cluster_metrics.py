@@ -13,6 +13,8 @@ import msgspec
 
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.state import ScrapeState
+from jobsight.store.findings.read import KindTotal
+from jobsight.store.findings.rows import HOURS
 
 #: States in which a node accepts jobs, and flags with which it does not.
 _USABLE = frozenset(
@@ -42,6 +44,11 @@ _HELP = {
     "jobsight_scrape_success": "Whether the last scrape of Slurm succeeded.",
     "jobsight_scrape_age_seconds": "Seconds since a scrape of Slurm last succeeded.",
     "jobsight_dead_letters": "Work that failed and is set aside, by kind.",
+    "jobsight_findings": "Findings that hold, by kind.",
+    "jobsight_findings_core_hours": "Core hours that they cost, by kind.",
+    "jobsight_findings_gpu_hours": "GPU hours that they cost, by kind.",
+    "jobsight_findings_memory_gb_hours": "Memory held for hours in GB, by kind.",
+    "jobsight_findings_energy_kwh": "Energy that they cost, by kind.",
     "jobsight_left_out": "Rows and values of runs beyond their bounds, which were not stored.",
 }
 
@@ -109,6 +116,19 @@ def count_health(
     if left_out:
         sums.add("jobsight_left_out", left_out)
     return sums.metrics()
+
+
+def count_findings(totals: Iterable[KindTotal]) -> list[ClusterMetrics]:
+    """The findings that hold and their costs; kinds are the names of rules, which are few."""
+    by_cluster: dict[str, _Sums] = {}
+    for each in totals:
+        sums = by_cluster.setdefault(each.cluster, _Sums(each.cluster))
+        sums.add("jobsight_findings", each.runs, kind=each.kind)
+        for inner, (name, unit) in HOURS.items():
+            amount = getattr(each.cost, inner)
+            if amount:
+                sums.add(f"jobsight_findings_{name}", amount / unit, kind=each.kind)
+    return [sums.metrics() for sums in by_cluster.values()]
 
 
 def exposition(clusters: Iterable[ClusterMetrics]) -> str:

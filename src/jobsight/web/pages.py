@@ -7,6 +7,7 @@ figures are formatted by ``util.units``.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,6 +19,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from fastapi import APIRouter, HTTPException, Query
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -222,7 +225,21 @@ def create_router(
         summaries = [] if report.pending else series_summaries(store, store.find(reference).id)
         return _page(request, "run.html", report=report, summaries=summaries)
 
+    @router.get("/findings/{kind}")
+    def finding(request: Request, kind: str) -> HTMLResponse:
+        text = findings.help(kind)
+        if text is None:
+            raise HTTPException(404, f"no rule is called {kind[:100]!r}")
+        return _page(request, "finding.html", kind=kind, text=markdown(text))
+
     return router
+
+
+def markdown(text: str) -> Markup:
+    """Markdown as HTML. HTML in the text is escaped: a site writes rules, not pages."""
+    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    # Pages of other rules are files in the documents and addresses here.
+    return Markup(re.sub(r'href="([a-z0-9-]+)\.md"', r'href="\1"', rendered))
 
 
 def series_summaries(store: Store, run_id: int) -> list[SeriesSummary]:

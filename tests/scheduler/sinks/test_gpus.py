@@ -25,7 +25,7 @@ EXPECTED = {
 }
 
 
-class _Kept:
+class KeptSink:
     """A sink that keeps the jobs it is given."""
 
     name = "kept"
@@ -49,7 +49,7 @@ class _Kept:
 
 
 def test_documents_have_the_figures_of_gpus(tmp_path: Path) -> None:
-    kept = _Kept()
+    kept = KeptSink()
     with Store.open(tmp_path / "store.db") as store:
         ended = {"end": START + 1000 * SECOND, "state": "COMPLETED"}
         store.write(batch(part(gpus=[gpu("0"), idle_gpu("1")], final=True)))

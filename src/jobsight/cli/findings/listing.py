@@ -110,9 +110,9 @@ def _filter(since: str, **fields: Any) -> FindingFilter:
 
 def _print(rows: list[FindingReport]) -> None:
     table = Table(
-        *("cost", "severity", "job", "user", "account", "started", "finding", "change"),
+        *("cost", "severity", "job", "user", "account", "started", "kind", "finding", "change"),
         cut=("user", "account", "finding", "change"),
-        optional=("account", "started"),
+        optional=("account", "started", "finding"),
         max_width={"finding": 60, "change": 50},
     )
     for row in rows:
@@ -125,6 +125,7 @@ def _print(rows: list[FindingReport]) -> None:
             readable_text(row.user or UNKNOWN),
             readable_text(row.account or UNKNOWN),
             format_time(row.start, None)[:16],
+            finding.kind,
             f"{readable_text(finding.title)}{state}",
             readable_text(finding.change.partition("\n")[0]),
             style=_STYLES.get(finding.severity) if finding.state == "open" else "dim",

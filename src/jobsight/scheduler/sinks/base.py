@@ -50,6 +50,8 @@ class SinkJob(msgspec.Struct):
 
     record: JobRecord
     figures: Figures
+    #: Findings that hold, the worst first, as FindingRow.document returns them.
+    findings: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
     @property
     def key(self) -> str:

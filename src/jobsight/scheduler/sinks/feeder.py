@@ -20,6 +20,8 @@ from jobsight.model import SECOND
 from jobsight.scheduler.records import JobDetails, JobRecord, NodeInfo
 from jobsight.scheduler.sinks.base import Figures, Sink, SinkJob
 from jobsight.store.checkpoints import Checkpoint, list_checkpoints, set_checkpoint
+from jobsight.store.findings.read import findings_of_runs
+from jobsight.store.findings.rows import FindingRow
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters, unpack
 from jobsight.store.store import Store
 from jobsight.store.write.scheduler import ReportedRun, changed_runs, running_runs
@@ -49,10 +51,10 @@ def feed(store: Store, sink: Sink) -> int:
         written += sink.pending(cluster, [SinkJob(record, Figures()) for record in pending])
         written += sink.nodes(cluster, read_snapshot(database, cluster, "node", NodeInfo))
     for runs in _changed_batches(store, max(fed_until - _OVERLAP, 0)):
-        written += sink.jobs([_sink_job(run) for run in runs])
+        written += sink.jobs(_sink_jobs(store, runs))
         latest = max(latest, runs[-1].changed)
     for runs in _running_batches(store):
-        written += sink.jobs([_sink_job(run) for run in runs])
+        written += sink.jobs(_sink_jobs(store, runs))
     if latest != fed_until:
         set_sink_checkpoint(store, sink.name, latest, "")
     return written
@@ -98,7 +100,12 @@ def _running_batches(store: Store) -> Iterator[list[ReportedRun]]:
         yield runs
 
 
-def _sink_job(run: ReportedRun) -> SinkJob:
+def _sink_jobs(store: Store, runs: Sequence[ReportedRun]) -> list[SinkJob]:
+    found = findings_of_runs(store.database, [run.run_id for run in runs])
+    return [_sink_job(run, found.get(run.run_id, [])) for run in runs]
+
+
+def _sink_job(run: ReportedRun, findings: Sequence[FindingRow]) -> SinkJob:
     details = unpack(run.details, JobDetails)
     figures = Figures(
         cpu_time=run.cpu_time,
@@ -106,7 +113,8 @@ def _sink_job(run: ReportedRun) -> SinkJob:
         memory_peak=run.memory_peak,
         gpus=run.gpus,
     )
-    return SinkJob(JobRecord(info=run.info, **msgspec.structs.asdict(details)), figures)
+    record = JobRecord(info=run.info, **msgspec.structs.asdict(details))
+    return SinkJob(record, figures, [row.document() for row in findings])
 
 
 class Feeder:

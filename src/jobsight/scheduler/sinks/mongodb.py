@@ -218,6 +218,7 @@ def job_document(job: SinkJob) -> dict[str, Any]:
             "memory_used_peak_bytes": job.figures.memory_used_peak,
             "memory_kernel_peak_bytes": job.figures.memory_peak,
             **job.figures.gpu_fields(),
+            "findings": job.findings,
         },
     }
 

@@ -229,6 +229,17 @@ _JOB_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("gpus_held", "gpus_never_used", "gpu_memory_peak_bytes"), _COUNT),
     **dict.fromkeys(("gpu_held_seconds", "gpu_measured_seconds", "gpu_profiled_seconds"), _REAL),
     **dict.fromkeys(("gpu_used_seconds", "gpu_energy_joules"), _REAL),
+    "findings": {
+        "properties": {
+            **dict.fromkeys(("kind", "severity", "audience", "state", "change"), _WORD),
+            **dict.fromkeys(("title", "text"), _TEXT),
+            "cost": {
+                "properties": dict.fromkeys(
+                    ("core_hours", "gpu_hours", "memory_gb_hours", "energy_kwh"), _REAL
+                )
+            },
+        }
+    },
     "grafana_helpers": _COLOUR,
 }
 _NODE_FIELDS: dict[str, Any] = {
@@ -321,6 +332,7 @@ def job_source(job: SinkJob) -> dict[str, Any]:
         "memory_used_peak_bytes": figures.memory_used_peak,
         "memory_kernel_peak_bytes": figures.memory_peak,
         **figures.gpu_fields(),
+        "findings": job.findings or None,
         "grafana_helpers": {"job_state_color": _colour(info.state)},
     }
     return {name: value for name, value in found.items() if value is not None}

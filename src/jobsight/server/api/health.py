@@ -14,7 +14,12 @@ from starlette.responses import Response
 
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.scheduler.cluster_metrics import ClusterMetrics, count_health, exposition
+from jobsight.scheduler.cluster_metrics import (
+    ClusterMetrics,
+    count_findings,
+    count_health,
+    exposition,
+)
 from jobsight.scheduler.hostlist import expand_hosts
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.feeder import read_reasons
@@ -22,6 +27,7 @@ from jobsight.scheduler.state import ScrapeState, attempted_clusters, read_state
 from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
 from jobsight.store.checkpoints import Checkpoint
 from jobsight.store.dead_letters import DeadLetterCount, count_dead_letters
+from jobsight.store.findings.read import totals_by_kind
 from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
@@ -100,6 +106,7 @@ def create_health_router(
             parts += read_snapshot(store.database, cluster, "cluster_metrics", ClusterMetrics)
             left_out = excess[cluster].value if cluster in excess else 0
             parts.append(count_health(_state(store, cluster), clock(), kinds, left_out))
+        parts += count_findings(totals_by_kind(store.database))
         text = exposition(parts) + (more() if more is not None else "")
         return Response(text, media_type=_METRICS)
 

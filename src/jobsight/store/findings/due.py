@@ -11,16 +11,16 @@ from jobsight.store import dead_letters
 from jobsight.store.checkpoints import read_checkpoint, remove_checkpoint, set_checkpoint
 from jobsight.store.database import Database
 from jobsight.store.dead_letters import FINDING
-from jobsight.store.findings.rows import SQL, Owner
+from jobsight.store.findings.rows import SQL, Owner, owner_of
 from jobsight.store.rollups.rollups import MAX_TRIES, RETRY_DELAY, is_at_work
-from jobsight.store.rollups.shares import DAY, MAX_OWNER
 from jobsight.store.schema.statements import quoted
 
 #: A server that has not renewed its lease for this long has ended.
 LEASE: Final = 120 * SECOND
 #: A running run of which nothing was heard for this long is judged again only after a change.
 _SILENT: Final = 3600 * SECOND
-_FIRST_ID: Final = 2**63 - 1
+#: Before any run.
+_DISTANT_PAST: Final = -(2**62)
 #: The run up to which the rules in use were applied, and their digest.
 _RULES: Final = "findings rules"
 #: The runs that are being judged, and by whom.
@@ -45,18 +45,7 @@ class DueRun(NamedTuple):
     @property
     def owner(self) -> Owner:
         """The key of its sums."""
-        return Owner(
-            cluster=_short(self.cluster),
-            user=_short(self.user),
-            account=_short(self.account),
-            partition=_short(self.partition),
-            day=self.start // DAY,
-        )
-
-
-def _short(name: str | None) -> str:
-    """All names of a key together must fit into a row of an index."""
-    return (name or "").encode()[:MAX_OWNER].decode(errors="ignore")
+        return owner_of(self.cluster, self.user, self.account, self.partition, self.start)
 
 
 _COLUMNS: Final = ", ".join(f"runs.{quoted(name)}" for name in DueRun._fields)
@@ -68,9 +57,11 @@ def _query(database: Database, name: str, **values: int) -> list[DueRun]:
     return [DueRun(*row) for row in rows]
 
 
-def unjudged_runs(database: Database, limit: int, before: int = _FIRST_ID) -> list[DueRun]:
-    """Ended runs that changed since they were judged, the newest first."""
-    return _query(database, "unjudged_runs", limit=limit, before=before)
+def unjudged_runs(
+    database: Database, limit: int, after: int = 0, since: int = _DISTANT_PAST
+) -> list[DueRun]:
+    """Runs that ended since a time and changed since they were judged, by id."""
+    return _query(database, "unjudged_runs", limit=limit, after=after, since=since)
 
 
 def running_runs(database: Database, limit: int, now: int, after: int = 0) -> list[DueRun]:
@@ -186,10 +177,14 @@ def end(database: Database) -> None:
 
 
 def interrupted(database: Database) -> list[int]:
-    """The runs that were being judged when the process with the lease was killed."""
+    """The runs that were being judged when the process with the lease was killed, without those
+    that were judged alone then: only an operator has them tried again."""
     with database.query() as transaction:
         checkpoint = read_checkpoint(transaction, _IN_PROGRESS)
-    return [int(id) for id in (checkpoint.text or "").split()] if checkpoint else []
+        ids = (checkpoint.text or "").split() if checkpoint else []
+        rows = transaction.look_up(SQL["dead_letters_of_runs"], [(id,) for id in ids])
+        set_aside = {key for (key,) in rows}
+    return [int(id) for id in ids if id not in set_aside]
 
 
 class Progress(NamedTuple):

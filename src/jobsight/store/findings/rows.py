@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
+from jobsight.model import SECOND
 from jobsight.store.schema.statements import quoted
 from jobsight.store.sql.load import load_statements
 
 SQL: Final = load_statements("findings")
+
+#: Bytes of a name: all names of a key together must fit into a row of an index.
+MAX_NAME: Final = 255
+_DAY: Final = 86400 * SECOND
 
 State: TypeAlias = Literal["open", "gone", "withheld", "acknowledged", "not helpful"]
 #: The states of a finding whose rule holds: these are in the sums by day.
@@ -24,6 +31,15 @@ class Owner(NamedTuple):
     day: int
 
 
+def owner_of(
+    cluster: str, user: str | None, account: str | None, partition: str | None, start: int
+) -> Owner:
+    """The key of the sums of a run."""
+    names = [(name or "").encode()[:MAX_NAME] for name in (cluster, user, account, partition)]
+    cut = [name.decode(errors="ignore") for name in names]
+    return Owner(cut[0], cut[1], cut[2], cut[3], start // _DAY)
+
+
 class StoredCost(NamedTuple):
     """Microseconds of cores and GPUs, MiB seconds and millijoules; None is not known."""
 
@@ -31,6 +47,21 @@ class StoredCost(NamedTuple):
     gpu_time: int | None = None
     memory_time: int | None = None
     energy: int | None = None
+
+
+#: Units of StoredCost in an hour of a core or GPU, in 10^9 bytes for an hour, and in a kWh.
+HOUR: Final = 3_600_000_000
+GB_HOUR: Final = 1e9 / 2**20 * 3600
+KWH: Final = 3_600_000_000
+#: The outer names of the costs, and their units.
+HOURS: Final = {
+    "core_time": ("core_hours", HOUR),
+    "gpu_time": ("gpu_hours", HOUR),
+    "memory_time": ("memory_gb_hours", GB_HOUR),
+    "energy": ("energy_kwh", KWH),
+}
+#: By the number in the column.
+SEVERITIES: Final = ("info", "warning", "critical")
 
 
 class FindingRow(NamedTuple):
@@ -70,6 +101,26 @@ class FindingRow(NamedTuple):
     @property
     def holds(self) -> bool:
         return self.state in HOLDING
+
+    def hours(self) -> dict[str, float | None]:
+        """The costs by their outer names."""
+        costs = self.cost._asdict()
+        return {
+            name: None if costs[inner] is None else costs[inner] / unit
+            for inner, (name, unit) in HOURS.items()
+        }
+
+    def document(self) -> dict[str, object]:
+        """The finding for other databases: plain values in outer units."""
+        finding = msgspec.msgpack.decode(self.data)
+        return {
+            "kind": self.kind,
+            "severity": SEVERITIES[self.severity],
+            "audience": self.audience,
+            "state": self.state,
+            **{name: finding.get(name, "") for name in ("title", "text", "change")},
+            "cost": self.hours(),
+        }
 
 
 def row_of(values: tuple[object, ...]) -> FindingRow:

@@ -65,10 +65,18 @@ class Change(NamedTuple):
     after: FindingRow | None
 
     @property
-    def kind(self) -> str:
+    def _row(self) -> FindingRow:
         row = self.after or self.before
         assert row is not None
-        return row.kind
+        return row
+
+    @property
+    def kind(self) -> str:
+        return self._row.kind
+
+    @property
+    def run_id(self) -> int:
+        return self._row.run_id
 
     @property
     def what(self) -> Literal["new", "changed", "gone"]:
@@ -141,6 +149,10 @@ def store_judged(database: Database, judged: Sequence[Judged], now: int) -> list
         ]
         transaction.execute_many(SQL["set_figures"], figures)
         _write(transaction, changes)
+        changed = sorted({change.run_id for change in changes})
+        transaction.execute_many(
+            SQL["feed_again"], [{"run_id": run_id, "now": now} for run_id in changed]
+        )
         transaction.execute_many(
             SQL["set_judged"],
             [{"id": each.run_id, "changes": each.changes} for each in found],

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, func, select
 
 from jobsight.store.database import Database
+from jobsight.store.findings.rows import FindingRow, row_of
 from jobsight.store.read.external import ArchivedRun
 from jobsight.store.schema.tables import (
     chunks,
     executables,
+    findings,
     gpus,
     paths,
     run_details,
@@ -162,6 +164,14 @@ def _rows_of_nodes(
         .order_by(table.c.run_node_id, *(table.c[name] for name in order))
     )
     yield from connection.execute(query).mappings()
+
+
+def finding_rows(connection: Connection, ids: Sequence[int]) -> Iterator[FindingRow]:
+    """``findings`` of some runs, by run and kind."""
+    columns = [findings.c[name] for name in FindingRow._fields]
+    query = select(*columns).where(findings.c.run_id.in_(ids))
+    for row in connection.execute(query.order_by(findings.c.run_id, findings.c.kind)):
+        yield row_of(tuple(row))
 
 
 def chunk_rows(connection: Connection, ids: Sequence[int]) -> Iterator[tuple[int, Any]]:

@@ -125,6 +125,7 @@ CREATE TABLE runs (
 	stale BOOLEAN DEFAULT 1 NOT NULL, 
 	changes BIGINT DEFAULT '0' NOT NULL, 
 	unjudged BOOLEAN DEFAULT 1 NOT NULL, 
+	script BLOB, 
 	archived TEXT, 
 	archived_updated BIGINT, 
 	archived_start BIGINT, 
@@ -432,6 +433,7 @@ CREATE TABLE works (
 	CONSTRAINT uq_works_cluster_user_account_kind_key UNIQUE (cluster, user, account, kind, "key")
 );
 CREATE INDEX ix_works_key ON works ("key");
+CREATE INDEX ix_works_user_name ON works (user, name);
 CREATE TABLE scripts (
 	"key" BLOB NOT NULL, 
 	text TEXT NOT NULL, 

@@ -117,6 +117,8 @@ runs = Table(
     Column("changes", BigInteger, nullable=False, server_default="0"),
     # Changed since its findings were computed; see jobsight.findings.worker.
     Column("unjudged", Boolean, nullable=False, server_default=true()),
+    # The key of its batch script, if the scraper has read it; see jobsight.findings.work.
+    Column("script", LargeBinary(16)),
     # The file of the archive that holds the run, relative to the archive's directory, and
     # ``updated`` and ``start`` at that time. A change resets archived_updated: if it is set, the
     # archive holds the current state of the run.
@@ -573,6 +575,8 @@ works = Table(
     UniqueConstraint("cluster", "user", "account", "kind", "key"),
     # Finds the works of a script.
     Index(None, "key"),
+    # Finds the works of a job's name.
+    Index(None, "user", "name"),
 )
 
 # The text of batch scripts, where the site has them stored, by the key of their work.

@@ -1,12 +1,15 @@
 -- Findings: what the rules see, what they find, the sums by day, and what was shown.
 
--- Ended runs that changed since they were judged, the newest first: what has just ended comes
--- before a backlog.
+-- Ended runs that changed since they were judged, in the order in which they were stored: the
+-- figures of a run include those of earlier runs of the same work.
 -- name: unjudged_runs
 SELECT :columns FROM runs
-WHERE unjudged AND id < :before AND ("end" IS NOT NULL OR open_nodes = 0) AND NOT EXISTS (
-    SELECT 1 FROM dead_letters WHERE kind = 'finding' AND key = CAST(runs.id AS TEXT))
-ORDER BY id DESC LIMIT :limit
+WHERE unjudged AND id > :after
+    AND ("end" >= :since
+        OR ("end" IS NULL AND open_nodes = 0 AND coalesce(last_seen, start) >= :since))
+    AND NOT EXISTS (
+        SELECT 1 FROM dead_letters WHERE kind = 'finding' AND key = CAST(runs.id AS TEXT))
+ORDER BY id LIMIT :limit
 
 -- Running runs that a node has reported lately, that changed, or that no node reports.
 -- name: running_runs
@@ -36,11 +39,19 @@ SELECT key FROM dead_letters
 WHERE kind = 'finding' AND tries < :tries AND last <= :before AND reason <> :interrupted
 ORDER BY last, key LIMIT :limit
 
+-- name: dead_letters_of_runs
+SELECT key FROM dead_letters WHERE kind = 'finding' AND key IN (:keys)
+
 -- name: changes_of_runs
 SELECT id, changes FROM runs WHERE id IN (:keys)
 
 -- name: set_judged
 UPDATE runs SET unjudged = false WHERE id = :id AND changes = :changes
+
+-- Sinks are fed by changes of the details; running runs are sent each time.
+-- name: feed_again
+UPDATE run_details SET changed = :now WHERE run_id = :run_id AND changed < :now
+    AND EXISTS (SELECT 1 FROM runs WHERE id = :run_id AND "end" IS NOT NULL)
 
 -- name: set_figures
 INSERT INTO run_figures (run_id, work_id, revision, data)

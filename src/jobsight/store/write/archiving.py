@@ -16,6 +16,7 @@ from sqlalchemy import select, text
 
 from jobsight.model import JobTotals
 from jobsight.store.database import Database, Transaction
+from jobsight.store.findings.rows import HOURS, SEVERITIES, UPSERT, owner_of
 from jobsight.store.read.external import ArchivedRun
 from jobsight.store.schema import statements
 from jobsight.store.schema.statements import (
@@ -77,6 +78,8 @@ _NEWER_CHUNKS: Final = """
 """
 _DELETE_CHUNKS: Final = "DELETE FROM chunks WHERE run_node_id = :run_node_id"
 _INSERT_DETAILS: Final = "INSERT INTO run_details (run_id, data) VALUES (:id, :data)"
+_KINDS: Final = "SELECT kind FROM findings WHERE run_id = :id"
+_OWNER: Final = 'SELECT cluster, "user", account, "partition", start FROM runs WHERE id = :id'
 _CLEAR_PRUNED: Final = "UPDATE runs SET pruned = 0 WHERE id = :id"
 
 
@@ -175,6 +178,7 @@ def restore_run(
     executables: Sequence[Mapping[str, Any]],
     steps: Sequence[Mapping[str, Any]],
     gpus: Sequence[Mapping[str, Any]],
+    findings: Sequence[Mapping[str, Any]],
     into: int | None = None,
 ) -> None:
     """Store a run of the archive, in addition to what the store has of it; rows as the archive has
@@ -207,6 +211,7 @@ def restore_run(
                 for gpu in gpus
             ],
         )
+        _restore_findings(transaction, run_id, findings)
         for node in nodes:
             _restore_series(transaction, node_ids[node.row["sighting"]], node.series)
         transaction.execute(statements.COUNT_SIGHTINGS, {"id": run_id})
@@ -260,6 +265,35 @@ def _gpu_columns(row: Mapping[str, Any]) -> list[Any]:
         if name in ("throttled_time", "faults", "coverage") and values[index] is not None:
             values[index] = _encode(msgspec.json.decode(values[index]))
     return columns_of_gpu(gpu_from_columns(values))
+
+
+def _restore_findings(
+    transaction: Transaction, run_id: int, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Findings that the store no longer has. Their sums by day were kept."""
+    held = {kind for (kind,) in transaction.execute(_KINDS, {"id": run_id}).fetchall()}
+    owner = transaction.execute(_OWNER, {"id": run_id}).fetchone()
+    restored = []
+    for row in rows:
+        if row["kind"] in held:
+            continue
+        cost = {
+            inner: None if row[name] is None else round(row[name] * unit)
+            for inner, (name, unit) in HOURS.items()
+        }
+        same = ("kind", "audience", "first", "last", "weight", "data", "reply_user", "reply_time")
+        restored.append(
+            {name: row[name] for name in same}
+            | cost
+            | owner_of(*owner)._asdict()
+            | {
+                "run_id": run_id,
+                "severity": SEVERITIES.index(row["severity"]),
+                "state": row["finding_state"],
+                "work_id": None,
+            }
+        )
+    transaction.execute_many(UPSERT, restored)
 
 
 def _path_ids(transaction: Transaction, paths: Iterable[bytes]) -> dict[bytes, int]:

@@ -168,6 +168,7 @@ def upgrade() -> None:
         sa.Column("stale", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("changes", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("unjudged", sa.Boolean(), server_default=sa.true(), nullable=False),
+        sa.Column("script", sa.LargeBinary(length=16)),
         sa.Column("archived", sa.Text()),
         sa.Column("archived_updated", sa.BigInteger()),
         sa.Column("archived_start", sa.BigInteger()),
@@ -599,6 +600,7 @@ def _create_findings() -> None:
         ),
     )
     op.create_index(op.f("ix_works_key"), "works", ["key"])
+    op.create_index(op.f("ix_works_user_name"), "works", ["user", "name"])
     op.create_table(
         "scripts",
         sa.Column("key", sa.LargeBinary(), nullable=False),

@@ -1,0 +1,75 @@
+-- Earlier runs of the same work, arrays, waits of the queue, and batch scripts.
+
+-- name: script_of_run
+SELECT script FROM runs WHERE id = :run_id
+
+-- The latest works of a user by the name of the job.
+-- name: works_of_name
+SELECT key FROM works
+WHERE "user" = :user AND name = :name AND cluster = :cluster AND kind = 'name'
+ORDER BY id DESC LIMIT :limit
+
+-- name: work_of_run
+SELECT work_id FROM run_figures WHERE run_id = :run_id
+
+-- The last run of a user's works by their name or script.
+-- name: latest_run
+SELECT runs.cluster, runs.job_id, runs.start FROM works
+JOIN run_figures ON run_figures.work_id = works.id
+JOIN runs ON runs.id = run_figures.run_id
+WHERE works."user" = :user AND (works.name = :name OR works.key = :key)
+ORDER BY runs.start DESC LIMIT 1
+
+-- The latest runs of a work that were stored before one of them.
+-- name: earlier_runs
+SELECT runs.id, runs.job_id, runs.start, runs."end", runs.shown_state AS state, runs.exit_code,
+    runs.exit_signal, runs.submit, runs.time_limit, runs.cpus, runs.memory, runs.gpus,
+    runs."partition", runs.cpu_time, runs.memory_used_peak, runs.gpu_count, runs.gpu_unused_count,
+    runs.gpu_held_time, run_figures.data
+FROM run_figures JOIN runs ON runs.id = run_figures.run_id
+WHERE run_figures.work_id = :work_id AND run_figures.run_id < :run_id
+ORDER BY run_figures.run_id DESC LIMIT :limit
+
+-- name: short_runs
+SELECT count(*) FROM (
+    SELECT runs.start, runs."end"
+    FROM run_figures JOIN runs ON runs.id = run_figures.run_id
+    WHERE run_figures.work_id = :work_id AND run_figures.run_id < :run_id
+    ORDER BY run_figures.run_id DESC LIMIT :limit
+) AS latest
+WHERE start >= :since AND "end" - start < :short
+
+-- name: tasks_of_array
+SELECT array_task_id, start, "end", shown_state AS state, cpus, memory, memory_used_peak
+FROM runs WHERE array_job_id = :array_job_id AND cluster = :cluster AND "end" IS NOT NULL
+ORDER BY id LIMIT :limit
+
+-- The waits of a partition, the latest first.
+-- name: waits
+SELECT qos, cpus, memory, time_limit, coalesce(gpus, 0), start - submit
+FROM runs
+WHERE start >= :since AND start < :until AND cluster = :cluster AND "partition" = :partition
+    AND submit IS NOT NULL AND cpus > 0 AND memory > 0 AND time_limit > 0 AND start >= submit
+ORDER BY start DESC, id DESC LIMIT :limit
+
+-- The latest runs on whose nodes a program ran, with its CPU time there.
+-- name: runs_of_program
+SELECT runs.id, runs."user", runs.cluster, runs.cpus, runs.cpu_time, runs.start, runs."end",
+    uses.cpu_time AS program_time
+FROM (
+    SELECT run_node_id, cpu_time FROM executables
+    WHERE path_id = (SELECT id FROM paths WHERE digest = :digest)
+    ORDER BY run_node_id DESC LIMIT :limit
+) AS uses
+JOIN run_nodes ON run_nodes.id = uses.run_node_id
+JOIN runs ON runs.id = run_nodes.run_id
+WHERE runs."end" IS NOT NULL AND runs.cpus > 0 AND runs.cpu_time > 0 AND runs."user" IS NOT NULL
+
+-- Keys are cluster and job id.
+-- name: scripts_of_jobs
+WITH wanted(cluster, job_id) AS (VALUES :keys)
+SELECT runs.job_id, runs.script FROM wanted CROSS JOIN runs
+WHERE runs.cluster = wanted.cluster AND runs.job_id = wanted.job_id
+
+-- name: set_script
+UPDATE runs SET script = :key WHERE cluster = :cluster AND job_id = :job_id AND script IS NULL

@@ -1,0 +1,112 @@
+"""Findings on the pages: cards, list, charts and help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from starlette.testclient import TestClient
+
+from jobsight.server.app import create_app
+from jobsight.store.store import Store
+from jobsight.web.pages import markdown
+from tests.web import findings, sample
+from tests.web.conftest import TOKEN, served
+from tests.web.document import Document
+from tests.web.test_browser import drawn, opened
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+NAME = "lammps-melt"
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The sample runs, two of them with findings."""
+    with Store.open(tmp_path_factory.mktemp("findings") / "store.db") as store:
+        sample.fill(store, extra=2)
+        for run in store.runs(limit=100):
+            if run.info.name == NAME:
+                findings.add(store, run)
+            if run.info.name == "storm":
+                findings.add(store, run, 1)
+        yield store
+
+
+@pytest.fixture
+def client(judged: Store) -> TestClient:
+    made = TestClient(create_app(judged, TOKEN, delay=0), base_url="http://127.0.0.1:8080")
+    made.headers["Authorization"] = f"Bearer {TOKEN}"
+    return made
+
+
+def address_of(store: Store, name: str = NAME) -> str:
+    return next(f"/jobs/{run.run}" for run in store.runs(limit=100) if run.info.name == name)
+
+
+def test_cards_come_before_the_figures_the_worst_first(client: TestClient, judged: Store) -> None:
+    text = client.get(address_of(judged)).text
+    places = [text.index(f'id="{name}"') for name in (
+        "finding-idle-after-work", "finding-memory-request-unused", "finding-fork-storm",
+        "finding-time-limit-far", "figures",
+    )]  # fmt: skip
+    assert places == sorted(places)
+    page = Document(text)
+    assert "1,240 core h, 38 GPU h" in page.text
+    assert "#SBATCH --mem=2G" in page.text
+    assert "acknowledged by anna" in page.text
+    assert "<script>alert(1)</script>" not in text
+
+
+def test_a_run_without_findings_has_no_heading(client: TestClient, judged: Store) -> None:
+    assert "findings-title" not in client.get(address_of(judged, "grow")).text.replace(
+        'aria-labelledby="findings-title"', ""
+    )
+
+
+def test_the_list_marks_and_filters_runs(client: TestClient) -> None:
+    text = client.get("/").text
+    assert text.count("severity-critical") == 2
+    assert '<option value="fork-storm">' in text
+    text = client.get("/?finding=fork-storm").text
+    assert NAME in text
+    assert "storm</span>" not in text.replace("fork-storm", "")
+    assert "No run matches" in client.get("/?finding=no-such").text
+
+
+def test_the_help_of_a_rule_is_a_page(client: TestClient) -> None:
+    text = client.get("/findings/memory-request-unused").text
+    assert "<h1>Most of the requested memory was not used</h1>" in text
+    assert "<table>" in text
+    assert client.get("/findings/no-such-rule").status_code == 404
+
+
+def test_markdown_of_a_site_cannot_bring_html() -> None:
+    assert "<b>" not in markdown("<b>bold</b> [x](javascript:alert(1)) [`a`](other-rule.md)")
+    assert "javascript:" not in markdown("[x](javascript:alert(1))").replace("(javascript", "")
+    assert 'href="other-rule"' in markdown("[`a`](other-rule.md)")
+
+
+SHADED = """() => [...document.querySelectorAll('.plot-area')].map(
+  (area) => area.getAttribute('aria-label').includes('Shaded from'))"""
+
+
+@pytest.mark.browser
+def test_evidence_is_shaded_in_the_charts(browser: Browser, judged: Store, tmp_path: Path) -> None:
+    with served(judged) as address, opened(browser, address) as page:
+        page.goto(f"{address}{address_of(judged)}")
+        drawn(page)
+        assert page.evaluate(SHADED) == [True, True, False, False]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_cards_do_not_widen_the_page(browser: Browser, judged: Store, width: int) -> None:
+    size = {"width": width, "height": 900}
+    with served(judged) as address, opened(browser, address, viewport=size) as page:
+        for path in ("/", address_of(judged), "/findings/memory-request-unused"):
+            page.goto(f"{address}{path}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
