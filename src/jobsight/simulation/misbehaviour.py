@@ -87,6 +87,9 @@ def settle(plan: Plan) -> None:
         _settle_running(plan)
     if plan.state == "TIMEOUT":
         plan.undecided.add("time-limit-reached")
+    if plan.labels and plan.state != "COMPLETED":
+        # A habit that ends runs ends one after the other.
+        plan.undecided.add("failed-again")
     if plan.labels & _LOW_CPU_CAUSES or plan.used_share < 0.6:
         plan.undecided |= {"better-elsewhere", "cpu-unsteady", "cpu-core-imbalance"}
     if plan.nodes > 1 and plan.cpus < 0.55 * plan.kind.cores and plan.used_share < 0.85:
@@ -122,6 +125,8 @@ def label_request(plan: Plan) -> None:
         plan.labels.add("memory-request-unused")
     elif share < 0.55 and not fills_node:
         plan.undecided.add("memory-request-unused")
+    if plan.gpus and share < 0.65 and plan.memory > plan.gpus * plan.kind.memory / plan.kind.gpus:
+        plan.undecided.add("gpu-host-memory")
     if plan.state == "COMPLETED" and plan.elapsed < 0.15 * plan.time_limit:
         _label(plan, "time-request-unused", matters=plan.core_hours > 8)
     elif plan.elapsed < 0.4 * plan.time_limit:
@@ -380,6 +385,7 @@ def _start_up(plan: Plan, work: Work, random: Random) -> None:
     _more_cores(plan, random)
     start = float(random.uniform(1500, 3600))
     _start_slowly(plan, start, start * float(random.uniform(0.7, 1.3)))
+    plan.time_limit = math.ceil(plan.elapsed * 2 / 600) * 600
     plan.nodes, plan.steps = 1, []
     lost = plan.cpus * start / 3600
     _label(plan, "start-up", matters=lost >= 3)
@@ -728,13 +734,14 @@ def _short_jobs(plan: Plan, work: Work, random: Random) -> None:
     useful = float(random.uniform(20, 60))
     _start_slowly(plan, useful, useful)
     plan.time_limit = 3600
-    _label(plan, "short-runs", matters=plan.storm >= 220)
+    # At its beginning nobody can know that it is one.
+    _label(plan, "short-runs", matters=plan.storm >= 205)
 
 
 def _node_failure(plan: Plan, work: Work, random: Random) -> None:
     plan.cut(plan.elapsed * float(random.uniform(0.3, 0.95)))
     plan.state = "NODE_FAIL"
-    plan.labels.add("node-failed")
+    _label(plan, "node-failed", matters=plan.core_hours >= 0.5)
 
 
 # GPUs

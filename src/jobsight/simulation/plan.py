@@ -123,7 +123,7 @@ class Plan(msgspec.Struct, kw_only=True):
     array_task: int | None = None
     array_size: int = 0
     seen: Seen = "full"
-    #: Runs of the script since its habit began, and in the storm that it is part of.
+    #: Runs of the script since its habit began, and before it in the storm that it is part of.
     streak: int = 0
     storm: int = 0
     #: A short trial of the script.

@@ -156,7 +156,7 @@ class Year:
         span = max(length * (work.end - work.begin), 1.0)
         if work.habit == "short-runs":
             # All in a few hours of a few days, of one date each.
-            days = np.floor(random.uniform(0, span / _DAY, max(1, count // 300))) * _DAY
+            days = np.floor(random.uniform(0, span / _DAY, _storms(count))) * _DAY
             moments = days[np.arange(count) % len(days)] + random.uniform(0, 9000, count)
             first = first // _DAY * _DAY + 36_000
         else:
@@ -224,7 +224,7 @@ class Year:
             plan.nodes = 1
         if self._goes_wrong(appointment, position, random):
             plan.streak = appointment.number - work.habit_first + 1
-            plan.storm = min(work.runs, _STORM_RUNS)
+            plan.storm = appointment.number % -(-work.runs // _storms(work.runs))
             plant(plan, work, work.habit, random)
             if self._is_trial(appointment, random):
                 plan.trial = True
@@ -277,6 +277,11 @@ class Year:
         plan.running, plan.state = True, "RUNNING"
         if not plan.labels & {"time-limit-ahead", "runs-beyond-limit"}:
             plan.time_limit = max(plan.time_limit, round(worked * 1.15))
+
+
+def _storms(runs: int) -> int:
+    """The days on which a script has its storms of runs."""
+    return max(1, runs // 300)
 
 
 def _array_id(appointment: Appointment) -> int:
