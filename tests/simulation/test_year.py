@@ -66,6 +66,13 @@ def test_every_kind_is_planted(seed: int) -> None:
     assert planted == KINDS
 
 
+@pytest.mark.parametrize("count", [1, 2, 37, 100, 400, 999, 5000])
+def test_a_year_has_as_many_runs_as_requested(count: int) -> None:
+    year = small(runs=count)
+    assert len(year.appointments) == count
+    assert year.plan(count - 1).running
+
+
 def test_a_label_is_never_undecided(runs: list[SimulatedRun]) -> None:
     for run in runs:
         assert not run.labels & run.undecided

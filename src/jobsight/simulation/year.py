@@ -132,7 +132,9 @@ class Year:
         weights = random.permutation(np.arange(1, len(self.works) + 1) ** -0.6)
         left = self.count - int(least.sum())
         if left <= 0:
-            return [max(1, int(share)) for share in least * self.count / least.sum()]
+            counts = [max(1, int(share)) for share in least * self.count / least.sum()]
+            counts[0] += max(0, self.count - sum(counts))
+            return counts
         more = np.floor(weights / weights.sum() * left).astype(int)
         more[: left - int(more.sum())] += 1
         return [int(count) for count in least + more]
