@@ -161,11 +161,13 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         conditions.append("gpu_unused_count > 0")
     finding = filters.get("finding")
     if finding is not None:
-        kind = "" if finding == ANY_FINDING else "kind = :finding AND "
+        # A list marks the findings for users; those for staff are found by their kind.
+        which = "audience = 'user'" if finding == ANY_FINDING else "kind = :finding"
         conditions.append(
-            f"id IN (SELECT run_id FROM findings WHERE {kind}state IN ('open', 'acknowledged'))"
+            "id IN (SELECT run_id FROM findings "
+            f"WHERE {which} AND state IN ('open', 'acknowledged'))"
         )
-        if kind:
+        if finding != ANY_FINDING:
             parameters["finding"] = finding
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
