@@ -35,7 +35,7 @@ _PROBABILITIES: Final = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05)
 #: after one failure too many.
 _USUAL: Final = 0.05
 _CAREFUL: Final = 0.03
-_VERY_CAREFUL: Final = 0.01
+_VERY_CAREFUL: Final = 0.002
 #: One failure in so many runs is accepted.
 TOLERATED: Final = 20
 #: Mean excess of a new maximum, as a logarithm, before anything is known of the work; and its
@@ -43,7 +43,7 @@ TOLERATED: Final = 20
 _PRIOR_EXCESS: Final = 0.07
 _PRIOR_WEIGHT: Final = 0.5
 #: The least request after one failure too many, as a multiple of the largest need.
-_CAREFUL_FACTOR: Final = 1.3
+_CAREFUL_FACTOR: Final = 1.5
 #: Share of the residuals whose mean excess describes the tail.
 _TAIL_SHARE: Final = 0.15
 #: A run that was killed at its limit, and was never repeated with success, is taken to need so much
@@ -182,13 +182,17 @@ def _least_waste(
     needed = sum(time * need for time, need in zip(held, recent, strict=True))
     all_repeated = sum(repeated)
     first = len(needs) - count
-    highest = list(accumulate(needs, max))
+    second, highest = sorted(needs)[-2:]
     smoothed = list(accumulate(needs, lambda mean, need: mean + _SMOOTHING * (need - mean)))
     best, least = needs[-1], math.inf
     for reach in _REACHES:
-        if reach == 0 or reach >= MAX_RUNS:
-            over_time = smoothed if reach == 0 else highest
-            bases, base = over_time[first - 1 : -1], over_time[-1]
+        if reach == 0:
+            bases, base = smoothed[first - 1 : -1], smoothed[-1]
+        elif reach >= MAX_RUNS:
+            # The maximum of all other runs, also later ones: that of the first few was exceeded
+            # more often than that of many is.
+            bases = [second if need == highest else highest for need in recent]
+            base = highest
         else:
             bases = [max(needs[max(i - reach, 0) : i]) for i in range(first, len(needs))]
             base = max(needs[-reach:])
