@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from bench.figures import Figures
@@ -40,7 +41,8 @@ from jobsight.store.store import Store
 
 START: Final = 1_790_000_000 * SECOND
 HOUR: Final = 3600
-ROUNDS: Final = 5
+#: Of small and of large runs.
+ROUNDS: Final = (60, 5)
 EXACT: Final = {
     group: Coverage(quality="exact") for group in ("cpu", "memory", "io", "executables", "gpu")
 }
@@ -125,10 +127,30 @@ def batches(
             )  # fmt: skip
 
 
+def in_pieces(whole: Batch) -> Iterator[Batch]:
+    """The batches of a running job, one for each sample: the store has not joined the last."""
+    (part,) = whole.parts
+    assert part.series is not None
+    assert part.totals is not None
+    info = msgspec.structs.replace(whole.jobs[0], end=None, state="RUNNING", exit_code=None)
+    for place, moment in enumerate(part.series.times):
+        columns = {name: values[place : place + 1] for name, values in part.series.columns.items()}
+        piece = msgspec.structs.replace(
+            part,
+            series=Series(part.series.times[place : place + 1], columns),
+            totals=msgspec.structs.replace(part.totals, time=moment),
+            final=False,
+        )
+        yield msgspec.structs.replace(
+            whole, sequence=place + 1, written=moment, jobs=[info], parts=[piece]
+        )
+
+
 def main() -> None:
     figures = Figures()
     runs: dict[str, tuple[dict[str, Any], float]] = {
         "1 node, 4 h": ({"nodes": 1, "seconds": 4 * HOUR}, 10),
+        "1 node, running for 4 h": ({"nodes": 1, "seconds": 4 * HOUR, "programs": 5}, 2.5),
         "1 node with 4 GPUs, 4 h": ({"nodes": 1, "seconds": 4 * HOUR, "gpus": 4}, 10),
         "64 nodes, 24 h": ({"nodes": 64, "seconds": 24 * HOUR}, 1000),
         "64 nodes with 4 GPUs each, 24 h": ({"nodes": 64, "seconds": 24 * HOUR, "gpus": 4}, 1000),
@@ -145,12 +167,14 @@ def main() -> None:
         Snapshot(store.database, "c1").replace("node", [(node.name, node) for node in shapes])
         surroundings = Surroundings(store)
         for number, (title, (shape, goal)) in enumerate(runs.items(), 1):
-            for batch in batches(number, **shape):
+            made = batches(number, **shape)
+            running = "running" in title
+            for batch in in_pieces(next(made)) if running else made:
                 store.write(batch, received=batch.written)
             stored = store.find(RunReference(number))
-            now = START + 30 * 24 * HOUR * SECOND
+            now = START + (1 if running else 30 * 24) * 4 * HOUR * SECOND
             best = [float("inf")] * 2
-            for _ in range(ROUNDS):
+            for _ in range(ROUNDS[goal > 10]):
                 begun = time.process_time()
                 data = read_run(store, stored, now, surroundings)
                 read = time.process_time()
@@ -162,7 +186,7 @@ def main() -> None:
                 f"figures of a run: {title}",
                 "-",
                 f"{spent:.1f} ms ({best[0] * 1000:.1f} ms to read)",
-                f"< {goal:.0f} ms",
+                f"< {goal:g} ms",
                 reached=spent < goal,
             )
         stored_form = encode_figures(computed)

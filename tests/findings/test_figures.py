@@ -317,6 +317,19 @@ def test_failures_name_the_program_and_its_habit(store: Store) -> None:
     assert value(habitual, "programs.failed_habit") == near(0.5)
 
 
+def test_an_exit_code_that_is_an_answer_does_not_hide_a_failure(store: Store) -> None:
+    figures = figures_of(
+        store, length=600,
+        programs=[
+            program("/usr/bin/grep", 0.1, 0, 1, executions=9, failures=9),
+            program("/apps/solve", 100, 0, 600, executions=6, failures=6),
+        ],
+    )  # fmt: skip
+    assert value(figures, "programs.failed") == "/apps/solve"
+    only = [program("/usr/bin/grep", 0.1, 0, 1, executions=9, failures=9)]
+    assert value(figures_of(store, job_id=8, programs=only), "programs.failed_habit") == 0.5
+
+
 def test_nothing_failed(store: Store) -> None:
     figures = figures_of(store, programs=[program("/apps/solve", 4 * HOUR, 0, HOUR)])
     assert value(figures, "programs.failures") == 0
@@ -665,6 +678,21 @@ def test_pressure_is_known_only_where_it_was_measured(store: Store) -> None:
     figures = figures_of(store, job_id=8, columns=columns)
     assert value(figures, "cpu.pressure") == near(0.25)
     assert value(figures, "io.stalled") == near(0.1 * 4 * HOUR)
+
+
+def test_what_was_not_measured_is_not_idle(store: Store) -> None:
+    """The agent was gone after two of ten hours; the scheduler knows the end."""
+    figures = figures_of(
+        store, length=2 * HOUR, running=True, state="COMPLETED", end=at(10 * HOUR), exit_code=0,
+        gpus=[gpu("0", 2 * HOUR, HOUR)], columns=gpu_columns(lambda moment: 1.0),
+        coverage=GPU_COVERAGE,
+    )  # fmt: skip
+    assert value(figures, "run.elapsed") == 10 * HOUR
+    assert figures.coverage["cpu"] == near(0.2)
+    assert figures.coverage["gpu"] == near(0.2)
+    for name in ("idle.since", "idle.duration", "gpu.idle_since"):
+        assert name not in figures.values
+    assert figures.reason("idle.since") == "the nodes did not report to the end of the run"
 
 
 # Coverage, and runs of which little is known

@@ -1,4 +1,4 @@
-"""The request of least expected waste: its bounds, hostile values, arrays, and what Slurm accepts."""
+"""The request of least expected waste: bounds, hostile values, arrays, and options of Slurm."""
 
 import math
 import random
@@ -39,7 +39,8 @@ def test_a_request_is_never_below_the_largest_of_the_last_three(needs: list[floa
 def test_a_request_scales_with_the_needs(needs: list[float], factor: float) -> None:
     first = fit_request(_runs(needs))
     second = fit_request(_runs([need * factor for need in needs]))
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert math.isclose(second.request, first.request * factor, rel_tol=1e-6)
 
 
@@ -66,31 +67,36 @@ def test_the_margin_of_a_steady_work_is_small_and_that_of_a_noisy_one_larger() -
     steady = [100 * generator.uniform(0.99, 1.0) for _ in range(60)]
     noisy = [100 * generator.lognormvariate(0, 0.3) for _ in range(60)]
     first, second = fit_request(_runs(steady)), fit_request(_runs(noisy))
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first.request < 1.05 * max(steady)
     assert second.request / max(noisy[-20:]) > first.request / max(steady[-20:])
 
 
 def test_one_run_gives_marked_advice_with_a_margin_of_a_fifth() -> None:
     found = fit_request(_runs([10.0]))
-    assert found is not None and found.few
+    assert found is not None
+    assert found.few
     assert 11.5 < found.request < 12.5
 
 
 def test_a_run_that_was_killed_needs_at_least_its_limit() -> None:
     runs = [*_runs([8.0] * 10, 16.0), PastRun(16.0, 1.0, 16.0, censored=True)]
     found = fit_request(runs)
-    assert found is not None and found.request > 16
+    assert found is not None
+    assert found.request > 16
     # A later success says how much it was.
     later = fit_request([*runs, PastRun(21.0, 1.0, 32.0)])
-    assert later is not None and later.request >= 21
+    assert later is not None
+    assert later.request >= 21
     assert later.largest == 21
 
 
 def test_old_runs_lose_their_weight() -> None:
     runs = _runs([50.0] * 20 + [10.0] * 150, 64.0)
     found = fit_request(runs)
-    assert found is not None and found.request < 20
+    assert found is not None
+    assert found.request < 20
 
 
 def test_advice_that_failed_too_often_becomes_careful() -> None:
@@ -99,7 +105,8 @@ def test_advice_that_failed_too_often_becomes_careful() -> None:
     followed = [PastRun(need, 1.0, 40.0, False, 100.0) for need in needs]
     failed = [run._replace(advised=1.0) if i > 50 else run for i, run in enumerate(followed)]
     first, second = fit_request(followed, request=40.0), fit_request(failed, request=40.0)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert second.request >= first.request
 
 

@@ -5,16 +5,9 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.findings.work import (
-    MAX_SCRIPT_SIZE,
-    Signature,
-    command_lines,
-    find_work,
-    name_key,
-    script_key,
-    signature_of,
-)
+from jobsight.findings.work import Signature, find_work, name_key, signature_of
 from jobsight.model import JobInfo
+from jobsight.util.script_key import MAX_SCRIPT_SIZE, command_lines, script_key
 
 SCRIPT = """#!/bin/bash
 #SBATCH --mem=4G
@@ -89,7 +82,8 @@ def test_a_program_near_the_threshold_does_not_make_another_work() -> None:
     second = find_work(info, signature_of([(b"a", 991.0), (b"b", 9.0)]), known=[first.key])
     assert second == first
     other = find_work(info, signature_of([(b"a", 500.0), (b"c", 500.0)]), known=[first.key])
-    assert other is not None and other.key != first.key
+    assert other is not None
+    assert other.key != first.key
 
 
 def test_a_run_that_died_early_joins_the_work_it_began() -> None:
@@ -108,9 +102,11 @@ def test_script_before_name_before_account() -> None:
         cluster="c1", job_id=1, source="slurm", user="anna", account="physics", name="sim1"
     )
     by_script = find_work(info, programs, script=b"s" * 16)
-    assert by_script is not None and (by_script.kind, by_script.user) == ("script", "anna")
+    assert by_script is not None
+    assert (by_script.kind, by_script.user) == ("script", "anna")
     by_name = find_work(info, programs)
-    assert by_name is not None and (by_name.kind, by_name.account) == ("name", "")
+    assert by_name is not None
+    assert (by_name.kind, by_name.account) == ("name", "")
     info.name = None
     by_programs = find_work(info, programs)
     assert by_programs is not None

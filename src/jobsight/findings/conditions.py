@@ -220,8 +220,9 @@ class Scope:
     def _message(self, error: str) -> str:
         """An error of CEL in our words: the first one, with the nearest name."""
         match = _ERROR.search(error)
-        if match is None:
-            return f"is refused by CEL: {_one_line(error)}; expected a simpler expression"
+        if match is None or "recursion" in match[3]:
+            reason = _one_line(error if match is None else match[3]).rstrip(".")
+            return f"is refused by CEL: {reason}; expected a simpler expression"
         column, problem = int(match[2]), match[3]
         undeclared = _UNDECLARED.fullmatch(problem)
         if undeclared is not None:

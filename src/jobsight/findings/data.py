@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 _ALIVE: Final = 330.0
 
 
+#: Seconds at the end of a run that need not be reported: batches are sent every ten seconds, and
+#: samples of long jobs are taken every thirty.
+LATE: Final = 90.0
+
+
 class Program:
     """An executable of the run over all its nodes."""
 
@@ -151,6 +156,18 @@ class RunData:
     def gpu_count(self) -> int:
         """The number of GPUs: that the nodes report, else of the allocation in any of its forms."""
         return len(self.gpus) or self.info.gpus or count_gpus(self.info.tres or {}) or 0
+
+    def measured_until(self, node: StoredNode) -> float:
+        """Seconds up to which a node has reported the run: all of it once it has ended there."""
+        if node.final:
+            return self.span
+        last = max(node.totals.time if node.totals else 0, node.last_sample or 0)
+        return min(max((last - self.start) / SECOND, 0.0), self.span)
+
+    @property
+    def unmeasured(self) -> float:
+        """Seconds at the end of the run of which no node has reported anything."""
+        return self.span - max(map(self.measured_until, self.nodes), default=0.0)
 
     def at(self, moment: float) -> float:
         """A time of the run as seconds since 1970."""

@@ -197,8 +197,8 @@ def _common(first: Node, left: Units, second: Node, right: Units, operator: str)
     common = left & right
     if common:
         return common
-    if _is_number(second) or _is_number(first):
-        units = left if _is_number(second) else right
+    units = left if _is_number(second) else right
+    if (_is_number(second) or _is_number(first)) and units <= NUMERIC:
         expected = f"expected {example(units)}: name a parameter"
     else:
         expected = f"expected the same unit on both sides of {operator}"

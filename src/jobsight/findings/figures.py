@@ -21,9 +21,10 @@ from jobsight.findings.analysis import (
     shape,
     steps,
 )
-from jobsight.findings.data import RunData
+from jobsight.findings.data import LATE, RunData
 from jobsight.findings.vocabulary import FigureSet, Group
 from jobsight.model import SECOND, Coverage
+from jobsight.store.read.queries import StoredNode
 from jobsight.store.write.gpus import measured_time
 
 #: The groups of figures that nodes measure.
@@ -51,6 +52,8 @@ def _add_coverage(data: RunData, figures: FigureSet) -> None:
         for node in data.nodes:
             coverage = node.coverage.get(group)
             share = 0.0 if coverage is None else share_of(coverage)
+            if data.span:
+                share *= _reported(data, node)
             parts[node.node] = min(parts.get(node.node, 1.0), share)
             if coverage is not None and coverage.reason and share < 1:
                 reasons[coverage.reason] = None
@@ -67,6 +70,8 @@ def _add_coverage(data: RunData, figures: FigureSet) -> None:
         return
     held = sum(gpu.use.held_time for gpu in data.gpus)
     known = sum(measured_time(gpu.use) for gpu in data.gpus)
+    # GPUs are held as long as the run lasts.
+    held = max(held, round(len(data.gpus) * (data.span - LATE) * SECOND))
     figures.coverage["gpu"] = known / held if held else 0.0
     requested = data.info.gpus or 0
     if data.gpus and len(data.gpus) < requested:
@@ -81,6 +86,12 @@ def share_of(coverage: Coverage) -> float:
         return 0.0
     known = [share for share in (coverage.time_share, coverage.cpu_share) if share is not None]
     return 1.0 if coverage.quality == "exact" else min(max(min(known, default=1.0), 0.0), 1.0)
+
+
+def _reported(data: RunData, node: StoredNode) -> float:
+    """The share of the run that a node has reported; its last batch may be a minute old."""
+    missing = data.span - data.measured_until(node)
+    return 1.0 if missing <= LATE else 1.0 - missing / data.span
 
 
 def _attributed(data: RunData, coverage: float) -> float:

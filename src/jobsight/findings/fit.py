@@ -42,6 +42,8 @@ TOLERATED: Final = 20
 #: weight in runs.
 _PRIOR_EXCESS: Final = 0.07
 _PRIOR_WEIGHT: Final = 0.5
+#: The least request after one failure too many, as a multiple of the largest need.
+_CAREFUL_FACTOR: Final = 1.3
 #: Share of the residuals whose mean excess describes the tail.
 _TAIL_SHARE: Final = 0.15
 #: A run that was killed at its limit, and was never repeated with success, is taken to need so much
@@ -112,7 +114,10 @@ def fit_request(
     needs = _uncensored(usable)
     if request is None or not 0 < request < _LARGEST:
         request = usable[-1].request
-    best = _least_waste(needs, usable, request, _allowed_probability(usable))
+    allowed = _allowed_probability(usable)
+    best = _least_waste(needs, usable, request, allowed)
+    if allowed == _VERY_CAREFUL:
+        best = max(best, _CAREFUL_FACTOR * max(needs))
     recommended = rounded(max(best, *needs[-3:]) + slack)
     past = list(zip(needs, usable, strict=True))
     compared = [
@@ -189,7 +194,7 @@ def _least_waste(
             base = max(needs[-reach:])
         residuals = [need / before for need, before in zip(recent, bases, strict=True)]
         order = sorted(range(count), key=residuals.__getitem__, reverse=True)
-        top, excess = _tail([math.log(residuals[i]) for i in order])
+        top, excess = _tail([math.log(residuals[i]) for i in order], steady=reach < MAX_RUNS)
         allotted = sum(time * before for time, before in zip(held, bases, strict=True))
         for probability in _PROBABILITIES:
             if probability > allowed:
@@ -208,14 +213,21 @@ def _least_waste(
     return best
 
 
-def _tail(logarithms: Sequence[float]) -> tuple[float, float]:
-    """The highest residual, and the mean excess of a still higher one. Highest residual first."""
+def _tail(logarithms: Sequence[float], steady: bool) -> tuple[float, float]:
+    """The highest residual, and the mean excess of a still higher one. Highest residual first.
+
+    Unless the predictor is ``steady``, which the maximum of all runs is not, low residuals say
+    nothing about high ones.
+    """
     count = len(logarithms)
     median = logarithms[count // 2]
     spread = sum(abs(value - median) for value in logarithms)
     size = max(1, math.ceil(count * _TAIL_SHARE))
     threshold = logarithms[min(size, count - 1)]
-    excess = sum(value - threshold for value in logarithms[:size]) / (1 + size)
+    above = sum(value - threshold for value in logarithms[:size])
+    if not steady:
+        return logarithms[0], (_PRIOR_EXCESS + above) / (1 + size)
+    excess = above / (1 + size)
     usual = (_PRIOR_EXCESS * _PRIOR_WEIGHT + spread) / (_PRIOR_WEIGHT + count)
     return logarithms[0], max(usual, excess)
 
@@ -399,9 +411,9 @@ _HOUR: Final = 3600.0
 #: Sizes up to which memory is rounded to a step: at most some 6 % are lost, and from 16 GiB on the
 #: request is a whole number of GiB.
 _MEMORY_STEPS: Final = (
-    (1 * _GIB, 64 * _MIB),
-    (4 * _GIB, 128 * _MIB),
-    (16 * _GIB, 512 * _MIB),
+    (1 * _GIB, 32 * _MIB),
+    (4 * _GIB, 64 * _MIB),
+    (16 * _GIB, 256 * _MIB),
     (256 * _GIB, _GIB),
 )
 _TIME_STEPS: Final = (

@@ -48,6 +48,8 @@ _CHANGE_RUNS: Final = 50
 _CHANGE_SIDE: Final = 5
 _CHANGE_SHARE: Final = 0.2
 _CHANGE_DEVIATIONS: Final = 3.0
+#: Share of the runs after it that must be on its side.
+_CHANGE_LASTING: Final = 0.8
 #: Phases of a run that are kept, and runs from which an end is expected.
 _MAX_PHASES: Final = 8
 _PHASE_RUNS: Final = 20
@@ -168,8 +170,9 @@ def figure_values(data: bytes) -> dict[str, Any]:
 
 def _number(values: dict[str, Any], name: str) -> float | None:
     value = values.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ def _add_short_runs(
 class Change(NamedTuple):
     """A lasting change of a sequence: the index of the first new value, and the shift."""
 
-    index: int
+    first: int
     share: float
 
 
@@ -258,8 +261,12 @@ def find_change(values: Sequence[float]) -> Change | None:
         low, high = statistics.median(before), statistics.median(after)
         if low <= 0 or high / low - 1 <= _CHANGE_SHARE:
             continue
+        middle = (low + high) / 2
+        if sum(value > middle for value in after) < _CHANGE_LASTING * len(after):
+            continue
         deviations = [abs(value - low) for value in before] + [abs(value - high) for value in after]
-        deviation = statistics.median(deviations) or low * 1e-6
+        # Half of the values may be equal while the others vary.
+        deviation = statistics.median(deviations) or statistics.fmean(deviations) or low * 1e-6
         strength = (high - low) / deviation
         # The sum of deviations is least where the change is, also if all splits are strong.
         score = -sum(deviations)
@@ -282,7 +289,7 @@ def _add_change(data: RunData, figures: FigureSet, past: Sequence[PastFigures]) 
     if change is None:
         figures.unknown.setdefault("history.slower_share", "the CPU time has not changed lastingly")
         return
-    index = max(len(values) - _CHANGE_RUNS, 0) + change.index
+    index = max(len(values) - _CHANGE_RUNS, 0) + change.first
     figures.set("history.slower_share", change.share)
     figures.set("history.slower_since", starts[index] / SECOND)
     figures.set("history.slower_runs", len(values) - index)

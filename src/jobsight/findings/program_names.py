@@ -9,6 +9,7 @@ job, and by programs that only sessions have. Scripts are known only where the s
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from jobsight.model import SCRIPT_SEPARATOR
@@ -35,7 +36,16 @@ _SERVERS: Final = re.compile(
     r"grafana(-server)?|uvicorn|gunicorn|streamlit|shiny-server",
     re.IGNORECASE,
 )
+#: Programs whose exit code is an answer (1 is "no", not a failure), or that scripts try out.
+_ANSWERS: Final = re.compile(
+    r"\[|test|[efz]?grep|rg|ag|diff|cmp|comm|expr|which|readlink|realpath|pgrep|pkill|kill|killall|"
+    r"false|ls|stat|tty|stty|mountpoint|getent|id|tput|lsof|fuser|ping|nvidia-smi|lspci|pidof|"
+    r"scontrol|squeue|sacct|module|modulecmd|tclsh|lua|git|ldconfig|objdump|file|head|find"
+)
 _INTERACTIVE_COMMAND: Final = re.compile(r"\s*(\S*/)?(salloc\b|srun\b.*\s--pty\b)")
+
+#: Paths whose names are remembered: the same programs run in many jobs.
+_REMEMBERED: Final = 4096
 
 
 def names_of(path: bytes) -> tuple[str, ...]:
@@ -45,15 +55,24 @@ def names_of(path: bytes) -> tuple[str, ...]:
     return tuple(part[part.rfind(b"/") + 1 :].decode("utf-8", "replace") for part in parts)
 
 
+@lru_cache(_REMEMBERED)
 def is_waiting(path: bytes) -> bool:
     """Whether it is a shell or a launcher, which only waits for the programs that it started."""
     return _WAITING.fullmatch(names_of(path)[0]) is not None
 
 
+@lru_cache(_REMEMBERED)
 def is_sleep(path: bytes) -> bool:
     return names_of(path)[0] == "sleep"
 
 
+@lru_cache(_REMEMBERED)
+def answers_by_exit_code(path: bytes) -> bool:
+    """Whether a failure of the program is usually an answer that its script expects."""
+    return _ANSWERS.fullmatch(names_of(path)[0]) is not None
+
+
+@lru_cache(_REMEMBERED)
 def is_session(path: bytes) -> bool:
     """Whether only an interactive session has such a program: a notebook, a desktop, an editor."""
     return any(map(_SESSIONS.fullmatch, names_of(path))) or any(
@@ -61,6 +80,7 @@ def is_session(path: bytes) -> bool:
     )
 
 
+@lru_cache(_REMEMBERED)
 def is_server(path: bytes) -> bool:
     """Whether it is a program that waits for requests."""
     return any(map(_SERVERS.fullmatch, names_of(path)))

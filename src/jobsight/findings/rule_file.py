@@ -217,9 +217,9 @@ def _compose(name: str, text: str) -> Any:
                 raise RuleError(f"{name}:{line}: is nested too deeply; expected rules: and adjust:")
         return yaml.compose(text, loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = name if mark is None else f"{name}:{mark.line + 1}"
-        raise RuleError(f"{place}: {yaml_reason(error)}") from None
+        # "line 2, column 5: what is wrong".
+        reason = re.sub(r"^line (\d+), column \d+: ", r"\1: ", yaml_reason(error))
+        raise RuleError(f"{name}:{'' if reason[0].isdigit() else ' '}{reason}") from None
 
 
 class _Entry:
@@ -236,12 +236,6 @@ class _Entry:
     def error(self, sentence: str) -> RuleError:
         path = f" {self.path}:" if self.path else ""
         return RuleError(f"{self.file}:{self.line}:{path} {sentence}")
-
-    def rename(self, path: str) -> None:
-        """Set the path, which begins with the name of a rule once it has been read."""
-        for key, field in self._fields.items():
-            field.path = f"{path}: {key}"
-        self.path = path
 
     # Mappings.
 
@@ -266,6 +260,13 @@ class _Entry:
             field.line = place.line
             self._fields[name] = field
         return self
+
+    def peek(self, key: str) -> str:
+        """A valid name in a mapping that has not been checked, for the messages about it."""
+        pairs = self._node.value if self._node.id == "mapping" else ()
+        texts = (value.value for name, value in pairs if name.value == key and value.id == "scalar")
+        name = next(texts, "")
+        return name if _is_name(name) else ""
 
     def field(self, key: str) -> _Entry | None:
         return self._fields.get(key)
@@ -404,17 +405,20 @@ def _hint(name: str, known: tuple[str, ...]) -> str:
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
 
 
+def _is_name(text: str) -> bool:
+    return len(text) <= _MAX_NAME and _NAME.fullmatch(text) is not None
+
+
 def _read_rule(entry: _Entry) -> Rule:
-    entry.path = "rule"
-    entry.mapping(_RULE)
-    name_entry = entry.required("name")
+    name = entry.peek("name")
+    entry.path = f"rule {name}" if name else "rule"
+    name_entry = entry.mapping(_RULE).required("name")
     name = name_entry.text()
-    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+    if not _is_name(name):
         raise name_entry.error(
             f"{_quoted(name)} is not a name; expected words in lower case joined by hyphens, "
             f"at most {_MAX_NAME} characters"
         )
-    entry.rename(f"rule {name}")
     return _RuleReader(entry, name).read()
 
 
@@ -570,7 +574,7 @@ def _parameters(entry: _Entry | None) -> dict[str, Parameter]:
         if not _PARAMETER.fullmatch(name) or name in RESERVED:
             raise field.error(
                 f"{_quoted(name)} cannot be the name of a parameter; expected lower case letters, "
-                "digits and _, and neither a word of CEL nor the first part of a figure"
+                "digits and _, and neither reserved by CEL nor the first part of a figure"
             )
         parameters[name] = field.parameter()
     return parameters

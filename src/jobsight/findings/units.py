@@ -75,7 +75,9 @@ SUFFIXES: Final[dict[str, tuple[Unit, float]]] = {
     "MiB/s": ("byte rate", 2.0**20),
     "GiB/h": ("byte rate", 2.0**30 / _HOUR),
 }
-_QUANTITY: Final = re.compile(r"\s*(?P<number>-?\d{1,15}(?:\.\d{1,9})?)\s*(?P<suffix>\D.*?)?\s*")
+_QUANTITY: Final = re.compile(
+    r"\s*(?P<number>-?\d{1,15}(?:\.\d{1,9})?)\s*(?P<suffix>\D.*?)?\s*", re.ASCII
+)
 
 
 def parse_quantity(text: str) -> Quantity:

@@ -7,13 +7,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from jobsight.findings.data import RunData
+from jobsight.findings.data import LATE, RunData
 from jobsight.findings.timeline import CPU, Floats
 
 #: A run works while it uses this share of its CPUs, or half a CPU if that is less: a program on one
 #: of 64 CPUs works.
 WORKING_SHARE: Final = 0.05
 WORKING_CORES: Final = 0.5
+NOT_TO_THE_END: Final = "the nodes did not report to the end of the run"
 #: What is used for less than this share of the time since the work ended does not count: at its end
 #: a job may use its CPUs once more.
 _BURSTS: Final = 0.02
@@ -27,7 +28,7 @@ def working_cores(cores: int | None) -> float:
 def gpus_active(data: RunData) -> Floats | None:
     """The GPUs that were active in each interval; None if that was not measured."""
     timeline = data.timeline
-    if timeline is None or not data.gpus:
+    if timeline is None or not data.gpus or data.unmeasured > LATE:
         return None
     held, idle = timeline.get("gpu.held"), timeline.get("gpu.idle")
     # An instance of a GPU without utilization is never counted as idle.
@@ -38,10 +39,11 @@ def gpus_active(data: RunData) -> Floats | None:
 
 
 def working(data: RunData) -> npt.NDArray[np.bool_] | None:
-    """Whether the run worked in each interval; None if its CPU time is no time series."""
+    """Whether the run worked in each interval; None if its CPU time is no time series, or if it is
+    not known to the end of the run: what was not measured is not idle."""
     timeline = data.timeline
     cpu = None if timeline is None else timeline.get(CPU)
-    if timeline is None or cpu is None:
+    if timeline is None or cpu is None or data.unmeasured > LATE:
         return None
     result: npt.NDArray[np.bool_] = cpu > working_cores(data.cores)
     active = gpus_active(data)

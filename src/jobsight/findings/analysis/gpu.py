@@ -19,7 +19,7 @@ from jobsight.findings.analysis.programs import cpu_curve
 from jobsight.findings.data import RunData
 from jobsight.findings.program_names import is_waiting
 from jobsight.findings.timeline import CPU, Floats, Timeline
-from jobsight.findings.vocabulary import FIGURES, FigureSet
+from jobsight.findings.vocabulary import FigureSet
 from jobsight.model import SECOND, GpuUse
 from jobsight.store.read.queries import StoredGpu
 from jobsight.store.write.gpus import known_time, measured_time, used_time
@@ -47,10 +47,7 @@ CAUSES: Final = (STARTING, MEMORY, STORAGE, SERIAL, LOADING, NETWORK, NOTHING)
 
 def add(data: RunData, figures: FigureSet) -> None:
     if not data.gpus:
-        reason = "no node has reported the GPUs" if data.gpu_count else "the job has no GPU"
-        for name, figure in FIGURES.items():
-            if figure.group == "gpu":
-                figures.set(name, None, reason)
+        # The reason is that of the group.
         if data.gpu_count and data.span:
             figures.set("gpu.held", data.gpu_count * data.span)
         return

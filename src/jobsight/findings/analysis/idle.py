@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobsight.findings.analysis import activity
 from jobsight.findings.analysis.arithmetic import NO_CORES
-from jobsight.findings.data import Program, RunData
+from jobsight.findings.data import LATE, Program, RunData
 from jobsight.findings.program_names import is_waiting
 from jobsight.findings.timeline import CPU
 from jobsight.findings.vocabulary import FigureSet
@@ -19,8 +19,11 @@ def add(data: RunData, figures: FigureSet) -> None:
     timeline = data.timeline
     cpu = None if timeline is None else timeline.get(CPU)
     if busy is None or timeline is None or cpu is None:
+        reason = data.timeline_reason if timeline is None else "the CPU time was not sampled"
+        if data.unmeasured > LATE:
+            reason = activity.NOT_TO_THE_END
         for name in (*_NAMES, "idle.holder", "idle.holders"):
-            figures.set(name, None, data.timeline_reason)
+            figures.set(name, None, reason)
         return
     first = activity.end_of_work(busy)
     since = float(timeline.edges[first])

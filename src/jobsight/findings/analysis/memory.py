@@ -8,15 +8,19 @@ outlier does not change. One allocation is no growth: it is not linear, and it h
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from jobsight.findings.analysis.arithmetic import ratio, total
 from jobsight.findings.data import RunData
 from jobsight.findings.timeline import MEMORY, Floats
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.store.read.memory import is_out_of_memory, requested_memory, used_peak
+
+Indices: TypeAlias = "npt.NDArray[np.intp]"
 
 #: Nodes whose growth is computed, those that have grown most.
 _MAX_NODES = 8
@@ -96,9 +100,16 @@ def growth_of(times: Floats, values: Floats) -> Growth | None:
     )
 
 
+@lru_cache(8)
+def _pairs(count: int) -> tuple[Indices, Indices]:
+    """The indices of all pairs of so many points, each pair once."""
+    first, second = np.triu_indices(count, 1)
+    return first, second
+
+
 def _theil_sen(times: Floats, values: Floats) -> tuple[float, float]:
     """The median of the slopes of all pairs, and the offset of the line."""
-    first, second = np.triu_indices(len(times), 1)
+    first, second = _pairs(len(times))
     slope = float(np.median((values[second] - values[first]) / (times[second] - times[first])))
     return slope, float(np.median(values - slope * times))
 

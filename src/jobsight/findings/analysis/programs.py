@@ -7,6 +7,7 @@ was what ran.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from jobsight.findings.analysis.activity import working_cores
 from jobsight.findings.analysis.arithmetic import NO_CORES, NO_TIMES, ratio
 from jobsight.findings.data import Program, RunData
-from jobsight.findings.program_names import is_sleep, is_waiting
+from jobsight.findings.program_names import answers_by_exit_code, is_sleep, is_waiting
 from jobsight.findings.timeline import CPU, Curve
 from jobsight.findings.vocabulary import FigureSet
 
@@ -24,12 +25,18 @@ _MAX_PROGRAMS: Final = 200
 #: Those that may be serial, and others that run at the same time as one of them.
 _MAX_COMPARED: Final = 50
 _MAX_OTHERS: Final = 16
+#: Share of the CPU time of a program that is too small to be compared.
+_SMALL: Final = 0.005
 #: A program is responsible for an interval if it used this share of the CPU time in it.
 _DOMINANT: Final = 0.5
 #: Mean CPUs of a program on one core: readings of its time and CPU time are not of one moment.
 _SERIAL: Final = 1.15
 #: Share of the CPU time of a serial program that must be used while not more cores are busy.
 _SERIAL_TIME: Final = 0.9
+#: Programs whose failures are compared, the most failures first.
+_MAX_FAILED: Final = 8
+#: The share of failures of a program that answers by its exit code, if it is not known from other runs.
+_ANSWERS: Final = 0.5
 #: CPU seconds by start of a short program.
 _SHORT: Final = 0.1
 #: CPU seconds that a program of the actual work reaches.
@@ -153,28 +160,48 @@ def _add_serial(data: RunData, figures: FigureSet, curve: Curve) -> None:
     if all(program.span is None for program in programs):
         figures.set("programs.serial_share", None, NO_TIMES)
         return
-    serial = sum(program.cpu for program in programs if _is_serial(program, programs, curve))
+    # What is used by smaller programs is not worth the comparison.
+    programs = [program for program in programs if program.cpu >= _SMALL * used]
+    lives = [life for program in programs[:_MAX_OTHERS] if (life := _life(program)) is not None]
+    serial = sum(program.cpu for program in programs if _is_serial(program, lives, curve))
     figures.set("programs.serial_share", serial / used)
 
 
-def _is_serial(program: Program, programs: Sequence[Program], curve: Curve) -> bool:
+class _Life(NamedTuple):
+    """A program from its first start to its last end, and the CPUs that it kept busy."""
+
+    program: Program
+    first: float
+    last: float
+    cores: float
+
+
+def _life(program: Program) -> _Life | None:
+    cores = program.mean_cores(None)
+    if cores is None or program.first is None or program.last is None:
+        return None
+    return _Life(program, program.first, program.last, cores)
+
+
+def _is_serial(program: Program, lives: Sequence[_Life], curve: Curve) -> bool:
     """Whether a program kept one core busy: on average, and while it used its CPU time. One that is
     started now and then on many cores has a low mean as well."""
-    mean = program.mean_cores(None)
-    if mean is None or mean > _SERIAL or program.first is None or program.last is None:
+    life = _life(program)
+    if life is None or life.cores > _SERIAL:
         return False
-    others = 0.0
-    for other in programs[:_MAX_OTHERS]:
-        if other is not program and other.first is not None and other.last is not None:
-            shared = min(other.last, program.last) - max(other.first, program.first)
-            if shared > 0.5 * (program.last - program.first):
-                others += other.mean_cores(None) or 0.0
-    first, last = np.searchsorted(curve.times, (program.first, program.last))
+    half = 0.5 * (life.last - life.first)
+    others = sum(
+        other.cores
+        for other in lives
+        if other.program is not program
+        and min(other.last, life.last) - max(other.first, life.first) > half
+    )
+    first, last = np.searchsorted(curve.times, (life.first, life.last))
     values = curve.values[max(int(first) - 1, 0) : int(last) + 1]
     times = curve.times[max(int(first) - 1, 0) : int(last) + 1]
     if len(times) < 2:
         return True
-    grown, widths = np.diff(values), np.diff(times)
+    grown, widths = values[1:] - values[:-1], times[1:] - times[:-1]
     on_one = grown[grown <= (_SERIAL + others) * widths]
     return float(on_one.sum()) >= _SERIAL_TIME * float(grown.sum())
 
@@ -194,24 +221,35 @@ def _add_threads(data: RunData, figures: FigureSet) -> None:
 
 
 def _add_failures(data: RunData, figures: FigureSet) -> None:
-    # A shell or a launcher ends with the failure of what it started.
+    """The program whose failures are the least expected: it fails often here and rarely elsewhere,
+    and its exit code is not an answer, as that of grep."""
     failed = [program for program in data.programs if program.failures > 0]
-    own = [program for program in failed if not is_waiting(program.path)]
-    worst = max(own or failed, key=lambda program: (program.failures, program.cpu), default=None)
-    figures.set("programs.failures", 0 if worst is None else worst.failures)
-    if worst is None:
+    # A shell or a launcher ends with the failure of what it started.
+    own = [program for program in failed if not is_waiting(program.path)] or failed
+    if not own:
+        figures.set("programs.failures", 0)
         for name in ("failed", "failed_executions", "failed_share", "failed_habit"):
             figures.set(f"programs.{name}", None, "no program failed")
         return
+    most = heapq.nlargest(_MAX_FAILED, own, key=lambda program: program.failures)
+    habits = {program: _habit(data, program) for program in most}
+    worst = max(most, key=lambda program: (program.failures * (1 - (habits[program] or 0.0)),
+                                           program.cpu))  # fmt: skip
     starts = max(worst.starts, worst.failures)
     figures.set("programs.failed", worst.shown)
+    figures.set("programs.failures", worst.failures)
     figures.set("programs.failed_executions", starts)
     figures.set("programs.failed_share", worst.failures / starts)
+    figures.set("programs.failed_habit", habits[worst], "it was rarely started in other runs")
+
+
+def _habit(data: RunData, program: Program) -> float | None:
+    """The share of its starts that fail in other runs."""
     habit = None
     if data.surroundings is not None:
         sightings = {node.id for node in data.nodes}
-        habit = data.surroundings.failure_habit(worst.path, sightings, data.now)
-    figures.set("programs.failed_habit", habit, "it was rarely started in other runs")
+        habit = data.surroundings.failure_habit(program.path, sightings, data.now)
+    return _ANSWERS if habit is None and answers_by_exit_code(program.path) else habit
 
 
 def _add_short(data: RunData, figures: FigureSet) -> None:
@@ -224,7 +262,8 @@ def _add_short(data: RunData, figures: FigureSet) -> None:
     time = sum(program.cpu for program in short)
     figures.set("programs.short_time", time)
     figures.set("programs.short_share", ratio(time, used), "no program used CPU time")
-    most = max(short, key=lambda program: program.executions, default=None)
+    # Programs without a path of their own share a name.
+    most = max(short, key=lambda program: (program.known, program.executions), default=None)
     figures.set("programs.short", None if most is None else most.shown, "there is none")
     figures.set("programs.short_executions", 0 if most is None else most.executions)
 

@@ -565,12 +565,16 @@ def _read_series(
 
     wanted = None if metrics is None else frozenset(metrics)
     result = []
+    sizes = []
     for node, of_node in _chunks_by_node(transaction, run_id, since, until).items():
         blocks = _read_blocks(transaction, of_node, wanted, reservation)
-        series = StoredSeries(node, *between(join(blocks), since, until))
+        result.append(StoredSeries(node, *between(join(blocks), since, until)))
         # A part of the rows is a view of all of them.
-        reservation.keep(series, sum(map(_count_values, blocks)))
-        result.append(series)
+        sizes.append(sum(map(_count_values, blocks)))
+    # After all nodes: what is kept no longer counts as this reader's own, which would then wait for
+    # itself.
+    for series, size in zip(result, sizes, strict=True):
+        reservation.keep(series, size)
     return result
 
 
@@ -622,8 +626,9 @@ def _read_blocks(
     from jobsight.store.series.blocks import SeriesBlock
 
     blocks: list[SeriesBlock] = []
-    for data in _read_chunks(transaction, chunks):
-        block = SeriesBlock(*codec.decode(data, wanted))
+    # Chunks that arrived one after the other mostly have the same columns, and are decoded together.
+    for times, columns in codec.decode_many(_read_chunks(transaction, chunks), wanted):
+        block = SeriesBlock(times, columns)
         if not reservation.add(_count_values(block)):
             raise TooLarge("name fewer metrics or a shorter interval")
         blocks.append(block)
