@@ -31,7 +31,7 @@ def fill(
 ) -> None:
     """Fill a store with a made-up year of runs.
 
-    Users, scripts, requests, failures and time series are made from the seed: the same seed gives
+    Users, scripts, requests, failures and time series follow from a random seed: the same one gives
     the same runs. Some scripts misbehave in known ways; --truth writes for each run what was
     planted, as JSON lines. The records go through the writers that agents and scraper use.
 
@@ -79,7 +79,7 @@ def _fill_options(parser: CommandParser) -> None:
         type=bounded_int(0, 2**32 - 1),
         default=1,
         metavar="N",
-        help="Seed of the random numbers (default: 1)",
+        help="The random seed (default: 1)",
     )
     parser.add_argument(
         "--running",

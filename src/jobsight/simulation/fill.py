@@ -88,7 +88,7 @@ def _write(store: Store, year: Year, runs: list[SimulatedRun], number: int) -> N
         batch = Batch(
             cluster=cluster,
             node=_NODE,
-            spool=f"seed {year.seed}, {year.count} runs",
+            spool=f"random seed {year.seed}, {year.count} runs",
             sequence=number,
             written=now,
             monotonic=now,

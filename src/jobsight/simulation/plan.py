@@ -53,7 +53,7 @@ class Phase(msgspec.Struct, kw_only=True):
 
 
 class Helper(msgspec.Struct, kw_only=True):
-    """A program beside the phases, with little CPU time: ``mkdir``, ``grep``, a monitor."""
+    """A program next to the phases, with little CPU time: ``mkdir``, ``grep``, a monitor."""
 
     program: bytes
     executions: int = 1

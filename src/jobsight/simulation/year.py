@@ -1,7 +1,7 @@
 """A year of runs in the order of their submission.
 
 :class:`Year` chooses the users and their scripts, and when each runs. Every run has its own random
-numbers, which follow from the seed and its number, so that the same seed gives the same records in
+numbers, which follow from the random seed and its number: they give the same records in
 any order.
 """
 
