@@ -81,9 +81,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def _record(store: Store, *job_ids: int, array: int | None = None) -> list[JobRecord]:
     infos = [
-        JobInfo(
-            cluster="c1", job_id=job_id, source="squeue", start=START, array_job_id=array
-        )
+        JobInfo(cluster="c1", job_id=job_id, source="squeue", start=START, array_job_id=array)
         for job_id in job_ids
     ]
     store.record_jobs(infos)
