@@ -104,6 +104,14 @@ class FindingsService:
                 self._file_states = states
             return self._judge
 
+    def judge_once(self) -> None:
+        """One round in this thread; nothing if a server judges the runs of the store."""
+        worker = Worker(self._store, self.judge, running_interval=0)
+        try:
+            worker.once()
+        finally:
+            worker.close()
+
     def kinds(self, now: int) -> dict[str, int]:
         """The kinds of findings that runs of the last months have, and how many of each."""
         read, kinds = self._kinds
