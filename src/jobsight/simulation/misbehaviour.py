@@ -522,7 +522,7 @@ def _io_stalls(plan: Plan, work: Work, random: Random) -> None:
 
 
 def _tiny_io(plan: Plan, work: Work, random: Random) -> None:
-    plan.stretch(max(1.0, 3600 / plan.elapsed))
+    plan.stretch(max(1.0, 6 * 3600 / plan.elapsed))
     _allow(plan)
     size = float(random.uniform(8, 200))
     plan.change(
@@ -735,7 +735,7 @@ def _short_jobs(plan: Plan, work: Work, random: Random) -> None:
     _start_slowly(plan, useful, useful)
     plan.time_limit = 3600
     # At its beginning nobody can know that it is one.
-    _label(plan, "short-runs", matters=plan.storm >= 205)
+    _label(plan, "short-runs", matters=plan.storm >= 280)
 
 
 def _node_failure(plan: Plan, work: Work, random: Random) -> None:

@@ -34,7 +34,7 @@ _LEARNING_RUNS: Final = 10_000
 #: Fewest runs of a script whose kind needs earlier runs, and of the others.
 _HISTORY_RUNS, _RUNS = 16, 3
 #: Runs of a storm of short ones, if the year is large enough for one.
-_STORM_RUNS, _STORM_YEAR = 240, 1000
+_STORM_RUNS, _STORM_YEAR = 330, 1000
 
 
 class Appointment(NamedTuple):
@@ -142,7 +142,7 @@ class Year:
     def _fewest(self, work: Work) -> int:
         if work.habit == "short-runs" and self.count >= _STORM_YEAR:
             return _STORM_RUNS
-        if work.habit in ("array-start-up", "array-split"):
+        if work.habit in ("array-start-up", "array-split", "slower-than-before"):
             return 24
         return _HISTORY_RUNS if work.habit and MISBEHAVIOUR[work.habit].history else _RUNS
 
@@ -283,7 +283,7 @@ class Year:
 
 def _storms(runs: int) -> int:
     """The days on which a script has its storms of runs."""
-    return max(1, runs // 300)
+    return max(1, runs // 330)
 
 
 def _array_id(appointment: Appointment) -> int:
@@ -307,7 +307,7 @@ def _set_habit(work: Work, kind: Misbehaviour, random: np.random.Generator) -> N
     if kind.name == "slower-than-before":
         # There must be runs before and after the change, and the loss must matter.
         work.elapsed = max(work.elapsed, 80 * 3600 / (work.cpus * work.nodes))
-        work.habit_since = float(random.uniform(0.4, 0.6))
+        work.habit_since = float(random.uniform(0.4, 0.55))
     elif kind.name == "failed-again":
         # All tries are within a few weeks.
         work.begin = float(random.uniform(0.1, 0.7))
