@@ -461,7 +461,8 @@ def main() -> None:
                 f"right-sizing, {title}: waste at equal failures",
                 "maximum so far times the factor that is best afterwards: 1.00",
                 f"{ours.waste / equal.waste:.2f}",
-                "-",
+                "0.75",
+                reached=ours.waste <= 0.75 * equal.waste,
             )
         else:
             # A time limit that is too long holds nothing: the goal is that few runs are killed.

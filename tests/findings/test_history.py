@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 
+from jobsight.cli.main import main
 from jobsight.findings import history
 from jobsight.findings.data import read_run
 from jobsight.findings.figures import compute_figures
@@ -120,6 +122,27 @@ def test_a_fitting_request_from_earlier_runs(store: Store) -> None:
     assert listed["memory"].text.startswith(f"{listed['memory'].option} would have held all of")
     assert "You requested 32G" in listed["memory"].text
     assert (listed["memory"].saved_gb_hours or 0) > 100
+
+
+def test_the_command_shows_what_fits(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(4):
+        _run(store, name="a\x1b[2Jb")
+    latest = store.latest("anna")
+    assert latest is not None
+    location = ["--store", str(tmp_path / "store.db")]
+    assert main(["fit", str(latest.info.job_id), *location]) == 0
+    shown = capsys.readouterr().out
+    assert "--mem=" in shown
+    assert "\x1b" not in shown
+    assert main(["fit", str(latest.info.job_id), "--json", *location]) == 0
+    listed = msgspec.json.decode(capsys.readouterr().out)["recommendations"]
+    assert [each["resource"] for each in listed][:2] == ["memory", "time"]
+    assert main(["fit", "--name", "nothing like it", *location]) == 1
+    assert main(["fit", "1", "--name", "a", *location]) == 2
+    assert main(["fit", "--script", str(tmp_path / "missing.sh"), *location]) == 1
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_run_out_of_memory_raises_the_request(store: Store) -> None:

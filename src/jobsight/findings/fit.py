@@ -57,7 +57,12 @@ FEW_RUNS: Final = 3
 _DECAY: Final = 0.5 ** (1 / HALF_LIFE)
 #: Weight by age in runs.
 _WEIGHTS: Final = tuple(_DECAY**age for age in range(MAX_RUNS))
-_LARGEST: Final = 1e300
+#: Needs and weights out of these bounds are errors of measurement; products of those within are
+#: finite.
+_SMALLEST: Final = 1e-12
+_LARGEST: Final = 1e30
+#: The logarithm of the largest margin.
+_MAX_MARGIN: Final = 100.0
 
 
 class PastRun(NamedTuple):
@@ -108,11 +113,11 @@ def fit_request(
     last run. ``slack`` is added to every recommendation, and ``rounded`` rounds it up to what the
     scheduler accepts. The result is never below the largest need of the last three runs.
     """
-    usable = [run for run in runs[-MAX_RUNS:] if _is_usable(run)]
+    usable = [_with_valid_request(run) for run in runs[-MAX_RUNS:] if _is_usable(run)]
     if not usable:
         return None
     needs = _uncensored(usable)
-    if request is None or not 0 < request < _LARGEST:
+    if request is None or not _SMALLEST < request < _LARGEST:
         request = usable[-1].request
     allowed = _allowed_probability(usable)
     best = _least_waste(needs, usable, request, allowed)
@@ -137,7 +142,12 @@ def fit_request(
 
 
 def _is_usable(run: PastRun) -> bool:
-    return 0 < run.need < _LARGEST and 0 <= run.weight < _LARGEST
+    return _SMALLEST < run.need < _LARGEST and 0 <= run.weight < _LARGEST
+
+
+def _with_valid_request(run: PastRun) -> PastRun:
+    is_valid = run.request is None or _SMALLEST < run.request < _LARGEST
+    return run if is_valid else run._replace(request=None)
 
 
 def _uncensored(runs: Sequence[PastRun]) -> list[float]:
@@ -206,7 +216,11 @@ def _least_waste(
             margin, failing = _margin(
                 probability * (effective + 1), effective / total, order, weights
             )
-            factor = math.exp(top + excess * margin) if failing == 0 else residuals[order[failing]]
+            factor = (
+                math.exp(min(top + excess * margin, _MAX_MARGIN))
+                if failing == 0
+                else residuals[order[failing]]
+            )
             # A failed run costs what it held and the unused part of its repetition: what it would
             # have cost had it passed, and the request.
             waste = factor * allotted - needed + sum(repeated[i] for i in order[:failing])
