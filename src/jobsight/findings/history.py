@@ -291,6 +291,9 @@ def _add_change(data: RunData, figures: FigureSet, past: Sequence[PastFigures]) 
         return
     index = max(len(values) - _CHANGE_RUNS, 0) + change.first
     figures.set("history.slower_share", change.share)
+    if isinstance(own, float):
+        # Of a run that takes 1 + share of the time before, this part is beyond it.
+        figures.set("history.slower_core_time", own * change.share / (1 + change.share))
     figures.set("history.slower_since", starts[index] / SECOND)
     figures.set("history.slower_runs", len(values) - index)
     changed = describe_change(documents[:index], documents[index:])
