@@ -55,7 +55,7 @@ _GPU_BAR = 12
 _MAX_REMARKS = 4
 _GPU_STYLES = {"bad": "red", "warn": "yellow"}
 
-_TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
+TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
 _MARKS = {"exact": "=", "estimate": "~", "failed": "!", "missing": "-"}
 _MARK_STYLES = {"exact": "green", "estimate": "yellow", "failed": "yellow", "missing": "yellow"}
 
@@ -124,7 +124,7 @@ def report_svg(report: JobReport, title: str = "jobsight report", width: int = 8
 
 def _title(report: JobReport, width: int) -> RenderableType:
     state = report.state_text or report.state
-    right = Text(readable_text(state), style=f"bold {_TONE_STYLES[tone_of(report.state)]}")
+    right = Text(readable_text(state), style=f"bold {TONE_STYLES[tone_of(report.state)]}")
     left = Text(f"Job {report.display_id}", style="bold")
     if report.display_id != str(report.job_id):
         left.append(f" ({report.job_id})", style="not bold dim")
