@@ -17,7 +17,10 @@ from jobsight.mail.request import MAX_RECIPIENTS, slurm_request, split_recipient
 def mail(
     *, subject: str | None, to: str | None, list_queue: bool, queue: str | None, config: str | None
 ) -> None:
-    """Queue a mail about a job, as Slurm's MailProg; `jobsight serve` sends it with the report."""
+    """Queue a mail about a job, as Slurm's MailProg; `jobsight serve` sends it with the report.
+
+    `jobsight mail digest --dry-run` shows which digests would be sent to whom.
+    """
     directory = queue or load_settings(config).mail.queue
     waiting = MailQueue(Path(directory).expanduser())
     if list_queue:
@@ -44,6 +47,11 @@ def _print_queue(queue: MailQueue) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
+    # slurmctld calls MailProg with -s first.
+    if arguments and arguments[0] == "digest":
+        from jobsight.cli.mail_digest import main as digest
+
+        return digest(arguments[1:])
     parser = CommandParser("mail", mail.__doc__)
     parser.add_argument("-s", dest="subject", metavar="SUBJECT", help="Subject, as Slurm writes it")
     parser.add_argument("to", nargs="?", metavar="TO", help="User names or addresses, with commas")

@@ -476,6 +476,10 @@ class MailSettings(msgspec.Struct, kw_only=True):
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 120.0
     #: Seconds for which the mail about tasks of an array waits for the end of its other tasks.
     array_wait: Annotated[float, msgspec.Meta(ge=0, le=604_800)] = 3600.0
+    #: Mails to each user about their runs of the last complete week or month.
+    digest: Literal["off", "weekly", "monthly"] = "off"
+    #: Log how many digests would be sent, and send none.
+    digest_dry_run: bool = True
 
 
 class Settings(msgspec.Struct, kw_only=True):

@@ -28,10 +28,10 @@ _MAX_SAID: Final = 20
 
 
 class About(NamedTuple):
-    """What a message reports: a run, an array, or nothing."""
+    """What a message reports: a run, several runs, or nothing."""
 
     run: JobReport | None = None
-    array: SubjectReport | None = None
+    several: SubjectReport | None = None
 
 
 def build_message(
@@ -57,8 +57,8 @@ def build_message(
         said.append(f"... and {format_count(len(requests) - _MAX_SAID)} more")
     if about.run is not None:
         plain, page = _of_run(settings, said[0], about.run)
-    elif about.array is not None:
-        plain, page = _of_array(settings, said, about.array)
+    elif about.several is not None:
+        plain, page = _of_several(settings, said, about.several)
     else:
         plain, page = _without_report(said, first.event), ""
     message.set_content(plain)
@@ -86,7 +86,7 @@ def _of_run(settings: MailSettings, said: str, report: JobReport) -> tuple[str, 
     return plain, render_html(build_document(report), lead=said, footer=footer)
 
 
-def _of_array(
+def _of_several(
     settings: MailSettings, said: Sequence[str], report: SubjectReport
 ) -> tuple[str, str]:
     document = subject_document(report)

@@ -49,7 +49,7 @@ _ADDRESS: Final = re.compile(r"[^\s\x00-\x1f\x7f<>,;:\"()\[\]\\@]+(?:@[A-Za-z0-9
 
 
 class MailRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One mail that Slurm wants to be sent."""
+    """One mail that Slurm wants to be sent, or a digest."""
 
     #: A user name or an address.
     to: str
@@ -67,6 +67,8 @@ class MailRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     array_task_count: int | None = None
     #: What slurmctld set of its documented variables.
     variables: dict[str, str] = msgspec.field(default_factory=dict)
+    #: A digest and not a mail of Slurm: the user, the first day and the one after the last.
+    digest: tuple[str, int, int] | None = None
 
     @property
     def word(self) -> str:

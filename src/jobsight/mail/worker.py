@@ -10,6 +10,7 @@ for the same reason. A message that it rejects for good is set aside.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from jobsight.config.settings import MailSettings
 from jobsight.errors import JobsightError, StoreError
+from jobsight.mail.digest import DigestSchedule
 from jobsight.mail.message import About, build_message, recipient
 from jobsight.mail.queue import MailQueue, QueuedMail
 from jobsight.mail.request import is_address
@@ -24,7 +26,7 @@ from jobsight.mail.sender import MailDeferred, MailRejected, Sender
 from jobsight.model import SECOND, RunReference
 from jobsight.reports.pending import find_report
 from jobsight.reports.report import JobReport
-from jobsight.reports.subject import SubjectReport, array_report
+from jobsight.reports.subject import SubjectReport, array_report, period_report
 from jobsight.store.store import Store
 from jobsight.util.backoff import Backoff
 from jobsight.util.workers import PeriodicWorker
@@ -124,6 +126,13 @@ class MailWorker:
     def _about(self, group: list[QueuedMail]) -> About | None:
         """What a message reports; None if it should wait."""
         request, wait = group[0].request, self._settings.wait
+        if request.digest is not None:
+            user, since, until = request.digest
+            return About(
+                several=period_report(
+                    self._store, "user", user, since=since, until=until, clock=self._clock
+                )
+            )
         oldest, newest = self._passed(group[0]), self._passed(group[-1])
         if not request.array_summary and request.array_task_id is None:
             if request.event == "begin":
@@ -137,7 +146,7 @@ class MailWorker:
             if not complete and oldest < wait:
                 # More tasks may follow.
                 return None
-            return About(array=None if request.event == "begin" else self._array(group[0]))
+            return About(several=None if request.event == "begin" else self._array(group[0]))
         report = self._array(group[0])
         count = request.array_task_count or 0
         ended = report is not None and not report.is_open and report.states_of >= count
@@ -146,7 +155,7 @@ class MailWorker:
         else:
             # With --mail-type=FAIL there are no requests about the other tasks.
             due = (ended and newest >= wait) or oldest >= self._settings.array_wait
-        return About(array=report) if due else None
+        return About(several=report) if due else None
 
     def _passed(self, mail: QueuedMail) -> float:
         return (self._clock() - mail.request.created) / SECOND
@@ -190,9 +199,16 @@ def _is_complete(group: list[QueuedMail]) -> bool:
 def mailing(store: Store, settings: MailSettings) -> PeriodicWorker:
     """A thread that sends the mails of the queue every ``mail.interval`` seconds."""
     worker = MailWorker(store, settings)
+    digests = DigestSchedule(store, worker.queue, settings)
+
+    def work(stopped: threading.Event) -> None:
+        worker.once(stopped.is_set)
+        # Afterwards: a queue that is full has to be sent first.
+        digests.once()
+
     return PeriodicWorker(
         "mail",
-        lambda stopped: worker.once(stopped.is_set),
+        work,
         settings.interval,
         logger=logger,
         failure="mails are not sent",
