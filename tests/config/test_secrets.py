@@ -17,6 +17,7 @@ from jobsight.cli.main import main
 from jobsight.config.load import load_settings
 from jobsight.config.settings import (
     ArchiveSettings,
+    MailSettings,
     PromqlSettings,
     PushSettings,
     RemoteWriteSettings,
@@ -25,6 +26,7 @@ from jobsight.config.settings import (
 )
 from jobsight.config.validate import struct_of, struct_of_table
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.mail.message import pages_url
 from jobsight.sams.import_database import SamsDatabase
 from jobsight.sams.settings import read_tree
 from jobsight.scheduler.sinks.mongodb import MongoSink
@@ -80,6 +82,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "archive.location": lambda text: _archive(location=text),
     "archive.s3.endpoint": lambda text: _archive(endpoint=text),
     "store.location": _store,
+    "mail.url": lambda text: pages_url(MailSettings(url=text)),
 }
 #: The same for settings of SAMS.
 READERS_OF_SAMS: dict[str, Callable[[str], object]] = {

@@ -316,6 +316,14 @@ def test_the_command_only_writes_the_queue(
     assert main(["mail", "-s", "x", "ada", "--queue", str(tmp_path / "missing")]) != 0
 
 
+@pytest.mark.parametrize(
+    "url", ["https://u:p@jobs.example.org", "jobs.example.org", "ftp://x", "http://[", "http://h:x"]
+)
+def test_a_wrong_address_of_the_pages_is_said(store: Store, url: str) -> None:
+    with pytest.raises(JobsightError, match=r"mail\.url"):
+        MailWorker(store, MailSettings(url=url))
+
+
 def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobsight.mail.queue.MAX_REQUESTS", 3)
     queue = MailQueue(tmp_path)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from email.message import EmailMessage
 from email.policy import SMTP
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from jobsight.config.settings import MailSettings
+from jobsight.errors import ConfigError
 from jobsight.mail.request import Event, MailRequest
 from jobsight.reports.document import DocumentTable, build_document
 from jobsight.reports.html import render_html
@@ -72,9 +73,28 @@ def recipient(settings: MailSettings, to: str) -> str:
     return f"{to}@{settings.domain}" if "@" not in to and settings.domain else to
 
 
+def pages_url(settings: MailSettings) -> str | None:
+    """The address of the pages, which every recipient sees: it has no user and no password."""
+    if not settings.url:
+        return None
+    try:
+        url = urlsplit(settings.url)
+        accepted = url.scheme in ("http", "https") and url.hostname and "@" not in url.netloc
+        _ = url.port
+    except ValueError:
+        accepted = None
+    if not accepted:
+        raise ConfigError(
+            "mail.url is not an address for links; expected https://jobs.example.org, without a "
+            "user or a password"
+        )
+    return settings.url.rstrip("/")
+
+
 def run_url(settings: MailSettings, run: str) -> str | None:
     """The address of the page of a run."""
-    return f"{settings.url.rstrip('/')}/jobs/{quote(run)}" if settings.url else None
+    url = pages_url(settings)
+    return f"{url}/jobs/{quote(run)}" if url else None
 
 
 def _of_run(settings: MailSettings, said: str, report: JobReport) -> tuple[str, str]:
@@ -93,8 +113,8 @@ def _of_several(
     plain = "\n".join([*said, "", document_text(document, WIDTH)])
     lead = said[0] if len(said) == 1 else ""
     footer = []
-    if settings.url:
-        url = settings.url.rstrip("/")
+    url = pages_url(settings)
+    if url:
         plain += f"\n{url}\n"
         footer = [("Open the list of jobs", url)]
     if len(said) > 1:

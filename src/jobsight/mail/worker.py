@@ -19,7 +19,7 @@ from typing import NamedTuple
 from jobsight.config.settings import MailSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.mail.digest import DigestSchedule
-from jobsight.mail.message import About, build_message, recipient
+from jobsight.mail.message import About, build_message, pages_url, recipient
 from jobsight.mail.queue import MailQueue, QueuedMail
 from jobsight.mail.request import is_address
 from jobsight.mail.sender import MailDeferred, MailRejected, Sender
@@ -59,6 +59,8 @@ class MailWorker:
         clock: Callable[[], int] = time.time_ns,
         sender: Callable[[MailSettings], Sender] = Sender,
     ) -> None:
+        # A wrong setting is an error at the start, not at the first mail.
+        pages_url(settings)
         self.queue = MailQueue(Path(settings.queue).expanduser())
         self._store = store
         self._settings = settings
