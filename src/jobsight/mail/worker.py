@@ -214,5 +214,5 @@ def mailing(store: Store, settings: MailSettings) -> PeriodicWorker:
         settings.interval,
         logger=logger,
         failure="mails are not sent",
-        backoff=Backoff(5.0, 300.0),
+        backoff=Backoff(5.0, 60.0),
     )
