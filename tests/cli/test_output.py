@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from jobsight.cli.output import Table, column_widths, write_csv
-from jobsight.cli.software.report import hours
 from jobsight.model import SECOND, JobInfo
 from jobsight.store.store import Store
+from jobsight.util.units import format_hours
 
 START = 1_794_717_192 * SECOND
 
@@ -108,7 +108,7 @@ def test_the_space_that_is_left_goes_to_text() -> None:
 
 # Fault 5: 3.47e-05 core hours.
 def test_hours_have_no_exponent() -> None:
-    assert [hours(value) for value in (3.47e-05, -3.47e-05, 0, 0.0123, 1234.5)] == [
+    assert [format_hours(value) for value in (3.47e-05, -3.47e-05, 0, 0.0123, 1234.5)] == [
         "< 0.001",
         "> -0.001",
         "0",

@@ -26,7 +26,7 @@ from jobsight.config.settings import (
 )
 from jobsight.config.validate import struct_of, struct_of_table
 from jobsight.errors import ConfigError, JobsightError
-from jobsight.mail.message import run_url
+from jobsight.mail.message import pages_url
 from jobsight.sams.import_database import SamsDatabase
 from jobsight.sams.settings import read_tree
 from jobsight.scheduler.sinks.mongodb import MongoSink
@@ -62,10 +62,6 @@ def _archive(location: str | None = None, endpoint: str | None = None) -> object
     )
 
 
-def _shown(text: str | None) -> None:
-    assert SECRET not in (text or "")
-
-
 def _store(location: str) -> None:
     if location.startswith(("postgresql:", "s3:", "http:", "ftp:", "mongodb:")):
         Store.open(location).close()
@@ -83,10 +79,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "scheduler.rest.url": lambda text: Address.parse("scheduler.rest.url", text, unix=True),
     "sinks.mongodb.url": lambda text: MongoSink(text, "clockwork"),
     "sinks.opensearch.url": OpenSearchSink,
-    "mail.url": lambda text: _shown(run_url(MailSettings(url=text), "c:1:20261115T043312Z")),
     "archive.location": lambda text: _archive(location=text),
     "archive.s3.endpoint": lambda text: _archive(endpoint=text),
     "store.location": _store,
+    "mail.url": lambda text: pages_url(MailSettings(url=text)),
 }
 #: The same for settings of SAMS.
 READERS_OF_SAMS: dict[str, Callable[[str], object]] = {

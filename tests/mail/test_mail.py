@@ -6,10 +6,10 @@ import email
 import email.policy
 import ssl
 from collections.abc import Iterator
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
@@ -19,44 +19,19 @@ from hypothesis import strategies as st
 from jobsight.cli.main import main
 from jobsight.config.settings import MailSettings
 from jobsight.errors import JobsightError
-from jobsight.mail.message import build_message
+from jobsight.mail.message import About, build_message
 from jobsight.mail.queue import MailQueue
-from jobsight.mail.request import MailRequest, is_address, slurm_request
+from jobsight.mail.request import MailRequest, is_address, slurm_request, split_recipients
 from jobsight.mail.worker import MailWorker
-from jobsight.model import SECOND
+from jobsight.model import SECOND, JobInfo
 from jobsight.store.store import Store
+from tests.mail.mailbox import Mailbox
 from tests.ports import free_port
 from tests.server.certificates import Papers
 from tests.web import sample
 
 NOW = sample.NOW
 ENDED = "Slurm Job_id=1 Name=pi Ended, Run time 00:00:01, COMPLETED, ExitCode 0"
-
-
-class Mailbox:
-    """A mail server that keeps what it accepts, and refuses what it is told to refuse."""
-
-    def __init__(self) -> None:
-        self.received: list[EmailMessage] = []
-        self.users: list[str] = []
-        self.reply = ""
-
-    async def handle_RCPT(  # noqa: N802
-        self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
-    ) -> str:
-        if self.reply:
-            return self.reply
-        if address.startswith("nobody"):
-            return "550 no such user"
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
-        message = email.message_from_bytes(envelope.content, policy=email.policy.default)
-        assert isinstance(message, EmailMessage)
-        self.received.append(message)
-        self.users.append(session.auth_data.login.decode() if session.auth_data else "")
-        return "250 OK"
 
 
 @pytest.fixture
@@ -167,24 +142,110 @@ def test_a_rejected_mail_does_not_keep_back_the_others(
     assert "no such user" in reason
 
 
+def task_request(task: int, count: int, word: str = "Ended", to: str = "ada") -> MailRequest:
+    return request(
+        f"Slurm Array Task Job_id=62_{task} ({100 + task}) Name=x {word}, COMPLETED",
+        to,
+        SLURM_ARRAY_JOB_ID="62",
+        SLURM_ARRAY_TASK_ID=str(task),
+        SLURM_ARRAY_TASK_COUNT=str(count),
+        SLURM_JOB_ID=str(100 + task),
+        SLURM_JOB_MAIL_TYPE=word,
+    )
+
+
+def fill_array(store: Store, tasks: int, state: str = "COMPLETED") -> None:
+    infos = [
+        JobInfo(
+            cluster="local",
+            source="slurm",
+            job_id=100 + task,
+            array_job_id=62,
+            array_task_id=task,
+            user="ada",
+            name="x",
+            start=NOW - 100 * SECOND,
+            end=None if state == "RUNNING" else NOW,
+            state=state,
+            cpus=2,
+        )
+        for task in range(tasks)
+    ]
+    store.record_jobs(infos)
+
+
 def test_tasks_of_an_array_are_one_mail(
     store: Store, settings: MailSettings, mailbox: Mailbox
 ) -> None:
-    worker = MailWorker(store, settings, clock=later(30))
+    fill_array(store, 40)
+    # Nothing was measured: the nodes are waited for.
+    worker = MailWorker(store, settings, clock=later(130))
     for task in range(40):
-        worker.queue.put(
-            request(
-                f"Slurm Array Task Job_id=62_{task} ({100 + task}) Name=x Ended, COMPLETED",
-                SLURM_ARRAY_JOB_ID="62",
-                SLURM_ARRAY_TASK_ID=str(task),
-                SLURM_JOB_ID=str(100 + task),
-                SLURM_JOB_MAIL_TYPE="END",
-            )
-        )
-    assert worker.once().waiting == 40
-    assert MailWorker(store, settings, clock=later(200)).once().sent == 1
-    (message,) = mailbox.received
-    assert "40 tasks" in message["Subject"]
+        worker.queue.put(task_request(task, 40, "Failed" if task > 36 else "Ended"))
+        worker.queue.put(task_request(task, 40, to="bob"))
+    assert worker.once() == (2, 0, 0)
+    first, second = sorted(mailbox.received, key=lambda message: str(message["To"]))
+    assert (first["To"], second["To"]) == ("ada@example.org", "bob@example.org")
+    assert first["Subject"].strip() == "Slurm Array Job_id=62: 37 Ended, 3 Failed"
+    plain = first.get_body(("plain",))
+    assert plain is not None
+    assert "Array 62" in plain.get_content()
+    assert "40 completed" in plain.get_content()
+    assert plain.get_content().startswith("Slurm Array Task Job_id=62_37 (137) Name=x Failed")
+    assert "Job_id=62_16 (116)" in plain.get_content()
+    assert "Job_id=62_17 (117)" not in plain.get_content()
+    assert worker.queue.requests() == []
+
+
+def test_a_mail_about_tasks_waits_for_the_array(store: Store, settings: MailSettings) -> None:
+    fill_array(store, 3, "RUNNING")
+    worker = MailWorker(store, settings, clock=later(1000))
+    for task in range(3):
+        worker.queue.put(task_request(task, 4))
+    assert worker.once() == (0, 3, 0)
+    assert MailWorker(store, settings, clock=later(4000)).once().sent == 1
+
+
+def test_tasks_that_send_no_mail_are_not_waited_for(store: Store, settings: MailSettings) -> None:
+    fill_array(store, 4)
+    MailQueue(Path(settings.queue)).put(task_request(1, 4, "Failed"))
+    assert MailWorker(store, settings, clock=later(5)).once() == (0, 1, 0)
+    assert MailWorker(store, settings, clock=later(130)).once().sent == 1
+
+
+def test_a_mail_about_a_begin_is_sent_at_once(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    worker = MailWorker(store, settings, clock=later(0))
+    began = "Slurm Job_id=99 Name=x Began, Queued time 00:00:01"
+    worker.queue.put(request(began, SLURM_JOB_ID="99", SLURM_JOB_MAIL_TYPE="Began"))
+    assert worker.once().sent == 1
+    assert mailbox.received[0].get_content().strip() == began
+
+
+def test_one_refused_recipient_does_not_keep_back_the_others(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request(to="full"))
+    worker.queue.put(request())
+    assert worker.once() == (1, 0, 0)
+    (left,) = worker.queue.requests()
+    assert left.request.to == "full"
+    old = MailWorker(store, settings, clock=later(6 * 86_400))
+    assert old.once() == (0, 0, 1)
+    assert "mailbox full" in old.queue.failures()[0][1]
+
+
+def test_a_refused_sender_loses_nothing(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    settings.sender = "stranger@example.org"
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request())
+    with pytest.raises(JobsightError, match="not you"):
+        worker.once()
+    assert len(worker.queue.requests()) == 1
 
 
 def test_the_end_of_a_run_is_waited_for(store: Store, settings: MailSettings) -> None:
@@ -255,6 +316,14 @@ def test_the_command_only_writes_the_queue(
     assert main(["mail", "-s", "x", "ada", "--queue", str(tmp_path / "missing")]) != 0
 
 
+@pytest.mark.parametrize(
+    "url", ["https://u:p@jobs.example.org", "jobs.example.org", "ftp://x", "http://[", "http://h:x"]
+)
+def test_a_wrong_address_of_the_pages_is_said(store: Store, url: str) -> None:
+    with pytest.raises(JobsightError, match=r"mail\.url"):
+        MailWorker(store, MailSettings(url=url))
+
+
 def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobsight.mail.queue.MAX_REQUESTS", 3)
     queue = MailQueue(tmp_path)
@@ -290,10 +359,63 @@ def test_the_job_is_read_from_what_slurm_writes(
     assert made.array_summary is summary
 
 
+#: What slurmctld 22.05 passed to MailProg, recorded on the test bed.
+CALLS = msgspec.json.decode((Path(__file__).parent / "slurm-22.05-calls.json").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "event", "job", "array", "task", "summary", "count"),
+    [
+        (0, "Began", "begin", 1, None, None, False, None),
+        (1, "Failed", "end", 2, None, None, False, None),
+        (2, "Ended", "end", 7, 3, 0, False, 4),
+        (3, "Began", "begin", 4, 4, None, True, None),
+        (4, "Ended", "end", 9, 3, 2, False, 4),
+        (5, "Began", "begin", 6, None, None, False, None),
+        # slurmctld sets the variables of the last task here, too.
+        (6, "Failed", "end", 4, 4, None, True, 4),
+        (7, "Reached 80% of time limit", "time limit", 5, None, None, False, None),
+        (8, "Reached time limit", "time limit", 5, None, None, False, None),
+        (9, "Failed", "end", 5, None, None, False, None),
+    ],
+)
+def test_a_recorded_call_of_slurmctld_is_understood(
+    call: int, word: str, event: str, job: int, array: Any, task: Any, summary: bool, count: Any
+) -> None:
+    option, subject, to = CALLS[call]["arguments"]
+    assert option == "-s"
+    recipients, refused = split_recipients(to)
+    assert refused == []
+    assert len(recipients) == (2 if call == 1 else 1)
+    environment = CALLS[call]["environment"]
+    made = slurm_request(recipients[0], subject, environment, NOW)
+    assert (made.word, made.event, made.job_id, made.cluster) == (word, event, job, "jsm1")
+    assert (made.array_job_id, made.array_task_id) == (array, task)
+    assert (made.array_summary, made.array_task_count) == (summary, count)
+    assert "\n" not in made.subject
+    # The same from the subject alone, but for the number of tasks.
+    bare = slurm_request(recipients[0], subject, {}, NOW)
+    assert (bare.job_id, bare.event, bare.array_job_id, bare.array_task_id) == (
+        job, event, array, task,
+    )  # fmt: skip
+
+
+def test_recipients_are_split_and_bounded(tmp_path: Path) -> None:
+    many = ",".join(f"u{number}" for number in range(30))
+    accepted, refused = split_recipients(many)
+    assert (len(accepted), len(refused)) == (20, 10)
+    assert split_recipients("ada, bob@example.org,,ada,c d,j\u00f6") == (
+        ["ada", "bob@example.org"],
+        ["c d", "j\u00f6"],
+    )
+    assert main(["mail", "-s", ENDED, "ada,b@example.org,c d", "--queue", str(tmp_path)]) != 0
+    assert [mail.request.to for mail in MailQueue(tmp_path).requests()] == ["ada", "b@example.org"]
+
+
 @given(st.text(max_size=600), st.text(max_size=40), st.dictionaries(st.text(), st.text()))
 def test_no_text_breaks_a_message(subject: str, to: str, environment: dict[str, str]) -> None:
     made = slurm_request(to if is_address(to) else "ada", subject, environment, NOW)
-    message = build_message(MailSettings(), "name", [made], [])
+    message = build_message(MailSettings(), "name", [made], About())
     parsed = email.message_from_bytes(message.as_bytes(), policy=email.policy.default)
     assert parsed["Bcc"] is None
     assert len(parsed.get_all("To") or ()) == 1

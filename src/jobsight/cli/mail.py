@@ -7,29 +7,36 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobsight.cli.arguments import CommandParser, add_config_option
+from jobsight.cli.arguments import CommandParser, UsageError, add_config_option
 from jobsight.config.load import load_settings
 from jobsight.errors import JobsightError
 from jobsight.mail.queue import MailQueue
-from jobsight.mail.request import is_address, slurm_request
+from jobsight.mail.request import MAX_RECIPIENTS, slurm_request, split_recipients
 
 
 def mail(
     *, subject: str | None, to: str | None, list_queue: bool, queue: str | None, config: str | None
 ) -> None:
-    """Queue a mail about a job, as Slurm's MailProg; `jobsight serve` sends it with the report."""
+    """Queue a mail about a job, as Slurm's MailProg; `jobsight serve` sends it with the report.
+
+    `jobsight mail digest --dry-run` shows which digests would be sent to whom.
+    """
     directory = queue or load_settings(config).mail.queue
     waiting = MailQueue(Path(directory).expanduser())
     if list_queue:
         _print_queue(waiting)
         return
     if subject is None or to is None:
-        wrong = JobsightError("expected -s SUBJECT and a recipient, as Slurm's MailProg gets them")
-        wrong.exit_code = 2
-        raise wrong
-    if not is_address(to):
-        raise JobsightError(f"{to[:80]!r} is not a user name or an address; the mail is not queued")
-    waiting.put(slurm_request(to, subject, os.environ, time.time_ns()))
+        raise UsageError("expected -s SUBJECT and a recipient, as Slurm's MailProg gets them")
+    recipients, refused = split_recipients(to)
+    for recipient in recipients:
+        waiting.put(slurm_request(recipient, subject, os.environ, time.time_ns()))
+    if refused or not recipients:
+        wrong = (refused or [to])[0]
+        raise JobsightError(
+            f"no mail is queued for {wrong[:80]!r}; expected a user name or an address, or at most "
+            f"{MAX_RECIPIENTS} of them with commas"
+        )
 
 
 def _print_queue(queue: MailQueue) -> None:
@@ -40,9 +47,14 @@ def _print_queue(queue: MailQueue) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
+    # slurmctld calls MailProg with -s first.
+    if arguments and arguments[0] == "digest":
+        from jobsight.cli.mail_digest import main as digest
+
+        return digest(arguments[1:])
     parser = CommandParser("mail", mail.__doc__)
     parser.add_argument("-s", dest="subject", metavar="SUBJECT", help="Subject, as Slurm writes it")
-    parser.add_argument("to", nargs="?", metavar="TO", help="User name or address")
+    parser.add_argument("to", nargs="?", metavar="TO", help="User names or addresses, with commas")
     parser.add_argument("--queue", metavar="DIRECTORY", help="Directory of the queue")
     parser.add_argument(
         "--list", dest="list_queue", action="store_true", help="List what waits and what failed"

@@ -17,7 +17,13 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from jobsight.cli.arguments import CommandParser, add_json_option, add_store_options
+from jobsight.cli.arguments import (
+    CommandParser,
+    UsageError,
+    add_json_option,
+    add_store_options,
+    existing_store,
+)
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
@@ -34,9 +40,14 @@ if TYPE_CHECKING:
     from jobsight.store.store import Store
 
 
-def report(
+def report(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     run: str | None,
+    array: str | None,
+    user: str | None,
+    account: str | None,
+    cluster: str | None,
+    since: str,
     json: bool,
     all_rows: bool,
     pdf: str | None,
@@ -45,9 +56,25 @@ def report(
     store: str | None,
     config: str | None,
 ) -> None:
-    """Report what a job requested and used, by executable, with the coverage of each figure."""
+    """Report what a job requested and used, by executable, with the coverage of each figure.
+
+    With --array, --user, --account or --cluster, report what several runs held and used: states
+    counted, hours, quartiles, software, and the runs that held most.
+    """
     settings = load_settings(config)
     location = store or settings.store.location
+    subjects = {"array": array, "user": user, "account": account, "cluster": cluster}
+    given = {name: value for name, value in subjects.items() if value is not None}
+    if given:
+        if len(given) > 1 or run is not None:
+            raise UsageError("expected one of RUN, --array, --user, --account and --cluster")
+        if plots:
+            raise UsageError("--plots draws the time series of one run; expected RUN")
+        from jobsight.cli.report_subjects import report_subject
+
+        ((kind, name),) = given.items()
+        report_subject(existing_store(location), kind, name, since, json=json, pdf=pdf, html=html)
+        return
     wanted = run or job_of_this_shell()
     built = find_report(location, wanted, settings, record=True)
     if pdf or html or plots:
@@ -175,9 +202,7 @@ def parse_run(text: str) -> RunReference:
     try:
         return RunReference.parse(text)
     except ValueError as error:
-        wrong = JobsightError(str(error))
-        wrong.exit_code = 2
-        raise wrong from None
+        raise UsageError(str(error)) from None
 
 
 def _latest(store: Store) -> StoredRun:
@@ -214,6 +239,18 @@ def main(arguments: Sequence[str]) -> int:
         nargs="?",
         metavar="RUN",
         help="12, 62_3, 88+1 or cluster:12:start (default: the job of this shell or your last job)",
+    )
+    parser.add_argument("--array", metavar="ID", help="An array or heterogeneous job: 62")
+    parser.add_argument("--user", "-u", metavar="NAME", help="All runs of a user")
+    parser.add_argument("--account", "-A", metavar="NAME", help="All runs of an account")
+    parser.add_argument("--cluster", metavar="NAME", help="All runs of a cluster")
+    parser.add_argument(
+        "--since",
+        "-S",
+        metavar="DATE",
+        default="30d",
+        help='Start date (UTC) of --user, --account and --cluster, e.g. 2026-01-01 or 30d; "all" '
+        "for no limit (default: 30d)",
     )
     add_json_option(parser)
     parser.add_argument(

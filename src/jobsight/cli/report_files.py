@@ -43,9 +43,9 @@ def write_files(
         from jobsight.reports.pdf import render_pdf
 
         drawn = [] if series is None else _draw(report, series, "svg")
-        _write(pdf, render_pdf(document, drawn))
+        write_file(pdf, render_pdf(document, drawn))
     if html:
-        _write(html, render_html(document).encode())
+        write_file(html, render_html(document).encode())
     if plots:
         directory = Path(plots)
         try:
@@ -55,7 +55,7 @@ def write_files(
         formats: tuple[Format, ...] = ("svg", "png")
         for format in formats:
             for plot in [] if series is None else _draw(report, series, format):
-                _write(str(directory / f"{plot.name}.{format}"), plot.data)
+                write_file(str(directory / f"{plot.name}.{format}"), plot.data)
 
 
 def _draw(report: JobReport, series: SeriesReply, format: Format) -> list[Plot]:
@@ -76,7 +76,8 @@ def _draw(report: JobReport, series: SeriesReply, format: Format) -> list[Plot]:
     return draw_all(series, limits=limits, marks=marks[:5], format=format)
 
 
-def _write(path: str, data: bytes) -> None:
+def write_file(path: str, data: bytes) -> None:
+    """Write a file and print its path; ``-`` is the standard output."""
     if path == "-":
         sys.stdout.buffer.write(data)
         return

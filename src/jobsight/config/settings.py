@@ -474,8 +474,12 @@ class MailSettings(msgspec.Struct, kw_only=True):
     url: str | None = None
     #: Seconds to wait for the last figures of an ended run.
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 120.0
-    #: Seconds in which mails about the tasks of one array are joined to one.
-    array_wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
+    #: Seconds for which the mail about tasks of an array waits for the end of its other tasks.
+    array_wait: Annotated[float, msgspec.Meta(ge=0, le=604_800)] = 3600.0
+    #: Mails to each user about their runs of the last complete week or month.
+    digest: Literal["off", "weekly", "monthly"] = "off"
+    #: Log how many digests would be sent, and send none.
+    digest_dry_run: bool = True
 
 
 class Settings(msgspec.Struct, kw_only=True):

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from email.message import EmailMessage
 from email.policy import SMTP
-from urllib.parse import quote
+from typing import Final, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from jobsight.config.settings import MailSettings
-from jobsight.mail.request import MailRequest
-from jobsight.reports.document import Document, DocumentTable, build_document, shown
+from jobsight.errors import ConfigError
+from jobsight.mail.request import Event, MailRequest
+from jobsight.reports.document import DocumentTable, build_document
 from jobsight.reports.html import render_html
 from jobsight.reports.report import JobReport
+from jobsight.reports.subject import SubjectReport
+from jobsight.reports.subject_document import document_text, subject_document
 from jobsight.reports.terminal import report_text
-from jobsight.util.units import format_bytes, format_duration, format_share
-from jobsight.util.urls import without_credentials
+from jobsight.util.units import format_count
 
 #: Characters of a line in the plain part.
-WIDTH = 78
+WIDTH: Final = 78
+#: Lines of Slurm that a message about tasks of an array repeats.
+_MAX_SAID: Final = 20
+
+
+class About(NamedTuple):
+    """What a message reports: a run, several runs, or nothing."""
+
+    run: JobReport | None = None
+    several: SubjectReport | None = None
 
 
 def build_message(
-    settings: MailSettings,
-    name: str,
-    requests: Sequence[MailRequest],
-    reports: Sequence[JobReport],
+    settings: MailSettings, name: str, requests: Sequence[MailRequest], about: About
 ) -> EmailMessage:
     """A message about one job, or about tasks of one array.
 
@@ -39,13 +51,17 @@ def build_message(
     message["Message-ID"] = f"<{name}@jobsight.{settings.domain or 'localhost'}>"
     message["Auto-Submitted"] = "auto-generated"
     message["X-Jobsight-Job"] = str(first.array_job_id or first.job_id or "")
-    said = [request.subject for request in requests]
-    if len(reports) == 1 and len(requests) == 1:
-        plain, page = _of_run(settings, said[0], reports[0])
-    elif reports:
-        plain, page = _of_array(settings, said, reports)
+    # The failures first: not all fit.
+    ordered = sorted(requests, key=lambda each: (each.word != "Failed", each.array_task_id or 0))
+    said = [request.subject for request in ordered[:_MAX_SAID]]
+    if len(requests) > _MAX_SAID:
+        said.append(f"... and {format_count(len(requests) - _MAX_SAID)} more")
+    if about.run is not None:
+        plain, page = _of_run(settings, said[0], about.run)
+    elif about.several is not None:
+        plain, page = _of_several(settings, said, about.several)
     else:
-        plain, page = _without_report(said)
+        plain, page = _without_report(said, first.event), ""
     message.set_content(plain)
     if page:
         message.add_alternative(page, subtype="html")
@@ -57,15 +73,28 @@ def recipient(settings: MailSettings, to: str) -> str:
     return f"{to}@{settings.domain}" if "@" not in to and settings.domain else to
 
 
+def pages_url(settings: MailSettings) -> str | None:
+    """The address of the pages, which every recipient sees: it has no user and no password."""
+    if not settings.url:
+        return None
+    try:
+        url = urlsplit(settings.url)
+        accepted = url.scheme in ("http", "https") and url.hostname and "@" not in url.netloc
+        _ = url.port
+    except ValueError:
+        accepted = None
+    if not accepted:
+        raise ConfigError(
+            "mail.url is not an address for links; expected https://jobs.example.org, without a "
+            "user or a password"
+        )
+    return settings.url.rstrip("/")
+
+
 def run_url(settings: MailSettings, run: str) -> str | None:
     """The address of the page of a run."""
-    base = pages_url(settings)
-    return f"{base}/jobs/{quote(run)}" if base else None
-
-
-def pages_url(settings: MailSettings) -> str | None:
-    """The address of the pages; a password in the setting is not sent to anybody."""
-    return without_credentials(settings.url).rstrip("/") if settings.url else None
+    url = pages_url(settings)
+    return f"{url}/jobs/{quote(run)}" if url else None
 
 
 def _of_run(settings: MailSettings, said: str, report: JobReport) -> tuple[str, str]:
@@ -77,69 +106,30 @@ def _of_run(settings: MailSettings, said: str, report: JobReport) -> tuple[str, 
     return plain, render_html(build_document(report), lead=said, footer=footer)
 
 
-def _of_array(
-    settings: MailSettings, said: Sequence[str], reports: Sequence[JobReport]
+def _of_several(
+    settings: MailSettings, said: Sequence[str], report: SubjectReport
 ) -> tuple[str, str]:
-    document = array_document(reports)
-    lines = [*said[:20], *([f"... and {len(said) - 20} more"] if len(said) > 20 else []), ""]
-    lines += [f"{document.title} {document.subtitle}: {document.state}", ""]
-    for table in document.tables:
-        lines.append("  ".join(table.columns))
-        lines += ["  ".join(row) for row in table.rows]
-        lines += [table.note] if table.note else []
-    base = pages_url(settings)
-    footer = [("Open the list of jobs", base)] if base else []
-    return "\n".join(lines) + "\n", render_html(document, lead=said[0], footer=footer)
+    document = subject_document(report)
+    plain = "\n".join([*said, "", document_text(document, WIDTH)])
+    lead = said[0] if len(said) == 1 else ""
+    footer = []
+    url = pages_url(settings)
+    if url:
+        plain += f"\n{url}\n"
+        footer = [("Open the list of jobs", url)]
+    if len(said) > 1:
+        table = DocumentTable("What Slurm said", [""], [[line] for line in said])
+        document = msgspec.structs.replace(document, tables=[*document.tables, table])
+    return plain, render_html(document, lead=lead, footer=footer)
 
 
-def array_document(reports: Sequence[JobReport]) -> Document:
-    """The tasks of an array as one document: states counted, then a row for each task."""
-    first = reports[0]
-    states: dict[str, int] = {}
-    for report in reports:
-        states[report.state_text or report.state] = (
-            states.get(report.state_text or report.state, 0) + 1
-        )
-    counted = ", ".join(f"{count} {shown(state)}" for state, count in sorted(states.items()))
-    worst_first = sorted(reports, key=lambda report: report.state == "COMPLETED")
-    rows = [
-        [
-            report.display_id,
-            shown(report.state_text or report.state),
-            format_duration(report.time.elapsed),
-            format_share(report.cpu.share),
-            format_bytes(report.memory.used_peak_bytes),
-        ]
-        for report in worst_first[:50]
-    ]
-    table = DocumentTable(
-        title="Tasks",
-        columns=["Task", "State", "Elapsed", "CPU", "Memory"],
-        rows=rows,
-        note=f"{len(reports) - 50} more are not shown." if len(reports) > 50 else "",
-    )
-    array = first.display_id.partition("_")[0]
-    return Document(
-        title=f"Array {array}",
-        subtitle=shown(first.name),
-        state=counted,
-        tone="good" if {report.state for report in reports} == {"COMPLETED"} else "warn",
-        facts=[("User", shown(first.user)), ("Cluster", shown(first.cluster))],
-        findings=[],
-        no_findings="",
-        gauges=[],
-        figures=[],
-        tables=[table],
-        coverage=[],
-        notes=[],
-    )
-
-
-def _without_report(said: Sequence[str]) -> tuple[str, str]:
-    lines = [*said, "", "jobsight has measured nothing of this job."]
-    return "\n".join(lines) + "\n", ""
+def _without_report(said: Sequence[str], event: Event) -> str:
+    if event == "begin":
+        return "\n".join([*said, ""])
+    return "\n".join([*said, "", "jobsight has measured nothing of this job.", ""])
 
 
 def _array_subject(requests: Sequence[MailRequest]) -> str:
-    first = requests[0]
-    return f"Slurm Array Job_id={first.array_job_id}: {len(requests)} tasks"
+    words = Counter(request.word for request in requests)
+    counted = ", ".join(f"{format_count(count)} {word}" for word, count in words.most_common(5))
+    return f"Slurm Array Job_id={requests[0].array_job_id}: {counted}"

@@ -45,21 +45,26 @@ class MailQueue:
         self.directory = directory
         self.failed = directory / "failed"
 
-    def put(self, request: MailRequest) -> str:
-        """Add a request and return its name."""
+    def put(self, request: MailRequest, token: str | None = None) -> str:
+        """Add a request and return its name; with a token, the same request has the same name."""
         try:
-            if sum(1 for _ in self._names()) >= MAX_REQUESTS:
-                raise JobsightError(
-                    f"the queue {self.directory} holds {MAX_REQUESTS:,} mails; expected a running "
-                    "`jobsight serve` that sends them"
-                )
-            name = f"{request.created:020d}-{secrets.token_hex(6)}"
+            self.check_capacity(1)
+            name = f"{request.created:020d}-{token or secrets.token_hex(6)}"
             write_atomically(self.directory / f"{name}{_SUFFIX}", _encode(request), mode=0o660)
         except OSError as error:
             raise JobsightError(
                 f"the queue {self.directory} cannot be written: {error.strerror}"
             ) from None
         return name
+
+    def check_capacity(self, count: int) -> None:
+        """Raise an error if the queue cannot hold so many requests more."""
+        held = sum(1 for _ in self._names())
+        if held + count > MAX_REQUESTS:
+            raise JobsightError(
+                f"the queue {self.directory} holds {held:,} mails and {count:,} more are too many; "
+                f"expected at most {MAX_REQUESTS:,}, and a running `jobsight serve` that sends them"
+            )
 
     def requests(self) -> list[QueuedMail]:
         """The requests; one that cannot be read is set aside."""

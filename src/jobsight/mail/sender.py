@@ -21,6 +21,10 @@ class MailUnavailable(JobsightError):
     """The mail server cannot be reached or refuses for now; the message is tried again."""
 
 
+class MailDeferred(JobsightError):
+    """The mail server refuses this message for now; others may be accepted."""
+
+
 class MailRejected(JobsightError):
     """The mail server refuses this message for good."""
 
@@ -45,7 +49,11 @@ class Sender:
         self.close()
 
     def send(self, message: EmailMessage, to: str) -> None:
-        """Send a message, or raise :class:`MailUnavailable` or :class:`MailRejected`."""
+        """Send a message, or raise one of the three errors above.
+
+        What a server says of a recipient or of the content concerns this message; anything else,
+        such as a refused sender, concerns all of them.
+        """
         try:
             session = self._open()
             session.send_message(message, self._settings.sender, [to])
@@ -59,9 +67,14 @@ class Sender:
             raise MailUnavailable(
                 f"{self._where()} does not accept the user or the password: {answer}"
             ) from None
-        except smtplib.SMTPResponseException as error:
+        except smtplib.SMTPDataError as error:
             self._reset()
             raise self._refused(error.smtp_code, error.smtp_error) from None
+        except smtplib.SMTPResponseException as error:
+            self.close()
+            raise MailUnavailable(
+                f"{self._where()} answered {error.smtp_code} {_text(error.smtp_error)}"
+            ) from None
         except (smtplib.SMTPException, OSError, ssl.SSLError) as error:
             self.close()
             raise MailUnavailable(f"{self._where()}: {_text(str(error))}") from None
@@ -105,7 +118,10 @@ class Sender:
 
     def _refused(self, code: int, reason: bytes | str) -> JobsightError:
         text = f"{self._where()} answered {code} {_text(reason)}"
-        return MailRejected(text) if 500 <= code < 600 else MailUnavailable(text)
+        # 421: the server closes the connection.
+        if code == 421:
+            return MailUnavailable(text)
+        return MailRejected(text) if 500 <= code < 600 else MailDeferred(text)
 
     def _where(self) -> str:
         return f"the mail server {self._settings.host}:{self._settings.port}"

@@ -1,39 +1,42 @@
 """Sends what is in the queue: one round, and the background worker of ``jobsight serve``.
 
 A request about the end of a job waits until the job's nodes have reported it, or for
-``mail.wait`` seconds. Requests about tasks of one array are joined to one message. A message that
-the mail server does not accept for now stays in the queue, and the round ends: the others would
-fail for the same reason. One that it rejects for good is set aside.
+``mail.wait`` seconds. Requests about tasks of one array are joined to one message, which waits for
+the end of the array, or for ``mail.array_wait`` seconds. A message that the mail server does not
+accept for now stays in the queue. If the server accepts none, the round ends: the others would fail
+for the same reason. A message that it rejects for good is set aside.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from jobsight.config.settings import MailSettings
-from jobsight.errors import StoreError
-from jobsight.mail.message import build_message, recipient
+from jobsight.errors import JobsightError, StoreError
+from jobsight.mail.digest import DigestSchedule
+from jobsight.mail.message import About, build_message, pages_url, recipient
 from jobsight.mail.queue import MailQueue, QueuedMail
 from jobsight.mail.request import is_address
-from jobsight.mail.sender import MailRejected, Sender
+from jobsight.mail.sender import MailDeferred, MailRejected, Sender
 from jobsight.model import SECOND, RunReference
 from jobsight.reports.pending import find_report
 from jobsight.reports.report import JobReport
+from jobsight.reports.subject import SubjectReport, array_report, period_report
 from jobsight.store.store import Store
 from jobsight.util.backoff import Backoff
 from jobsight.util.workers import PeriodicWorker
 
 logger = logging.getLogger(__name__)
 
-#: Messages in one round.
+#: Messages that one round sends.
 MAX_MESSAGES = 500
-#: Tasks of an array whose reports are read for one message.
-MAX_TASKS = 500
-_ENDED = frozenset({"END", "FAIL", "REQUEUE", "TIME_LIMIT"})
+#: Seconds after which a message that is refused for now is set aside, as mail servers do.
+MAX_AGE = 5 * 86_400
 
 
 class Round(NamedTuple):
@@ -56,6 +59,8 @@ class MailWorker:
         clock: Callable[[], int] = time.time_ns,
         sender: Callable[[MailSettings], Sender] = Sender,
     ) -> None:
+        # A wrong setting is an error at the start, not at the first mail.
+        pages_url(settings)
         self.queue = MailQueue(Path(settings.queue).expanduser())
         self._store = store
         self._settings = settings
@@ -63,34 +68,48 @@ class MailWorker:
         self._sender = sender
 
     def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
-        """Send what is due; a mail server that is unavailable raises :class:`JobsightError`."""
+        """Send what is due; a mail server that accepts nothing raises :class:`JobsightError`."""
         sent = waiting = rejected = 0
+        deferred: list[MailDeferred] = []
         with self._sender(self._settings) as sender:
-            for group in self._groups()[:MAX_MESSAGES]:
-                if stopped():
+            for group in self._groups():
+                if stopped() or sent + len(deferred) >= MAX_MESSAGES:
                     break
-                reports = self._due(group)
-                if reports is None:
+                about = self._about(group)
+                if about is None:
                     waiting += len(group)
                     continue
                 try:
-                    self._send(sender, group, reports)
+                    self._send(sender, group, about)
                     sent += 1
+                except MailDeferred as error:
+                    if self._is_too_old(group):
+                        rejected += self._set_aside(group, error)
+                    else:
+                        deferred.append(error)
                 except MailRejected as error:
-                    rejected += len(group)
-                    logger.warning("mail %s is rejected: %s", group[0].name, error)
-                    for mail in group:
-                        self.queue.fail(mail.name, str(error))
+                    rejected += self._set_aside(group, error)
         if sent or rejected:
             logger.info("mail: %d sent, %d rejected, %d wait", sent, rejected, waiting)
+        if deferred and not sent:
+            raise deferred[-1]
         return Round(sent, waiting, rejected)
 
-    def _send(self, sender: Sender, group: list[QueuedMail], reports: list[JobReport]) -> None:
+    def _set_aside(self, group: list[QueuedMail], error: JobsightError) -> int:
+        logger.warning("mail %s is rejected: %s", group[0].name, error)
+        for mail in group:
+            self.queue.fail(mail.name, str(error))
+        return len(group)
+
+    def _is_too_old(self, group: list[QueuedMail]) -> bool:
+        return self._clock() - group[-1].request.created > MAX_AGE * SECOND
+
+    def _send(self, sender: Sender, group: list[QueuedMail], about: About) -> None:
         to = recipient(self._settings, group[0].request.to)
         if not is_address(to):
             raise MailRejected(f"{to[:80]!r} is not an address")
         requests = [mail.request for mail in group]
-        message = build_message(self._settings, group[0].name, requests, reports)
+        message = build_message(self._settings, group[0].name, requests, about)
         sender.send(message, to)
         for mail in group:
             self.queue.remove(mail.name)
@@ -102,30 +121,48 @@ class MailWorker:
             request = mail.request
             key: tuple[object, ...] = (mail.name,)
             if request.array_job_id is not None and request.array_task_id is not None:
-                event = request.variables.get("SLURM_JOB_MAIL_TYPE", "")
-                key = (request.to, request.cluster, request.array_job_id, event)
+                key = (request.to, request.cluster, request.array_job_id, request.event)
             groups.setdefault(key, []).append(mail)
         return list(groups.values())
 
-    def _due(self, group: list[QueuedMail]) -> list[JobReport] | None:
-        """The reports for a message; None if it should wait."""
-        now = self._clock()
-        newest = max(mail.request.created for mail in group)
-        oldest = min(mail.request.created for mail in group)
-        patient = now - oldest < self._settings.wait * SECOND
-        joined = len(group) > 1 or group[0].request.array_task_id is not None
-        if joined and patient and now - newest < self._settings.array_wait * SECOND:
-            # More tasks may follow.
-            return None
-        reports = [self._report(mail) for mail in group[:MAX_TASKS]]
-        if patient and any(
-            report is None or (report.running and _is_end(mail))
-            for mail, report in zip(group, reports, strict=False)
-        ):
-            return None
-        return [report for report in reports if report is not None]
+    def _about(self, group: list[QueuedMail]) -> About | None:
+        """What a message reports; None if it should wait."""
+        request, wait = group[0].request, self._settings.wait
+        if request.digest is not None:
+            user, since, until = request.digest
+            return About(
+                several=period_report(
+                    self._store, "user", user, since=since, until=until, clock=self._clock
+                )
+            )
+        oldest, newest = self._passed(group[0]), self._passed(group[-1])
+        if not request.array_summary and request.array_task_id is None:
+            if request.event == "begin":
+                # There is nothing to measure yet.
+                return About()
+            run = self._run(group[0])
+            known = run is not None and (request.event != "end" or _has_ended(run))
+            return About(run=run) if known or oldest >= wait else None
+        complete = request.array_summary or _is_complete(group)
+        if request.event != "end":
+            if not complete and oldest < wait:
+                # More tasks may follow.
+                return None
+            return About(several=None if request.event == "begin" else self._array(group[0]))
+        report = self._array(group[0])
+        count = request.array_task_count or 0
+        ended = report is not None and not report.is_open and report.states_of >= count
+        if complete:
+            due = (ended and report is not None and not report.unreported) or newest >= wait
+        else:
+            # With --mail-type=FAIL there are no requests about the other tasks.
+            due = (ended and newest >= wait) or oldest >= self._settings.array_wait
+        return About(several=report) if due else None
 
-    def _report(self, mail: QueuedMail) -> JobReport | None:
+    def _passed(self, mail: QueuedMail) -> float:
+        return (self._clock() - mail.request.created) / SECOND
+
+    def _run(self, mail: QueuedMail) -> JobReport | None:
         request = mail.request
         if request.job_id is None:
             return None
@@ -135,21 +172,47 @@ class MailWorker:
         except StoreError:
             return None
 
+    def _array(self, mail: QueuedMail) -> SubjectReport | None:
+        request = mail.request
+        assert request.array_job_id is not None
+        try:
+            return array_report(
+                self._store,
+                request.array_job_id,
+                cluster=request.cluster or None,
+                clock=self._clock,
+            )
+        except StoreError:
+            return None
 
-def _is_end(mail: QueuedMail) -> bool:
-    return mail.request.variables.get("SLURM_JOB_MAIL_TYPE", "").upper() in _ENDED or any(
-        word in mail.request.subject for word in (" Ended,", " Failed,", " Cancelled")
-    )
+
+def _has_ended(run: JobReport) -> bool:
+    """Whether the scheduler and all nodes have reported the end."""
+    nodes = run.node_rows
+    return run.end is not None and bool(nodes) and all(row.final for row in nodes)
+
+
+def _is_complete(group: list[QueuedMail]) -> bool:
+    """Whether there is a request about every task of the array."""
+    tasks = {mail.request.array_task_id for mail in group}
+    return len(tasks) >= (group[0].request.array_task_count or len(tasks) + 1)
 
 
 def mailing(store: Store, settings: MailSettings) -> PeriodicWorker:
     """A thread that sends the mails of the queue every ``mail.interval`` seconds."""
     worker = MailWorker(store, settings)
+    digests = DigestSchedule(store, worker.queue, settings)
+
+    def work(stopped: threading.Event) -> None:
+        worker.once(stopped.is_set)
+        # Afterwards: a queue that is full has to be sent first.
+        digests.once()
+
     return PeriodicWorker(
         "mail",
-        lambda stopped: worker.once(stopped.is_set),
+        work,
         settings.interval,
         logger=logger,
         failure="mails are not sent",
-        backoff=Backoff(5.0, 300.0),
+        backoff=Backoff(5.0, 60.0),
     )

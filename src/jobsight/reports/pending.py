@@ -135,6 +135,15 @@ def find_report(
     return build_report(store, stored, clock=clock, prices=prices)
 
 
+def count_pending(store: Store, job_id: int, cluster: str) -> int:
+    """The waiting tasks of an array, or components of a heterogeneous job."""
+    from jobsight.scheduler.cluster_metrics import count_tasks
+
+    reference = RunReference(job_id=job_id)
+    records = _records(store, cluster)
+    return sum(count_tasks(record) for record in records if _is_named(record, reference))
+
+
 def _records(store: Store, cluster: str | None = None) -> list[JobRecord]:
     from jobsight.scheduler.records import JobRecord
 

@@ -61,7 +61,7 @@ _SEVERITY_STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
 _SEVERITY_MARKS = {"critical": "!", "warning": "*", "info": "-"}
 _GPU_STYLES = {"bad": "red", "warn": "yellow"}
 
-_TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
+TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
 _MARKS = {"exact": "=", "estimate": "~", "failed": "!", "missing": "-"}
 _MARK_STYLES = {"exact": "green", "estimate": "yellow", "failed": "yellow", "missing": "yellow"}
 
@@ -132,7 +132,7 @@ def report_svg(report: JobReport, title: str = "jobsight report", width: int = 8
 
 def _title(report: JobReport, width: int) -> RenderableType:
     state = report.state_text or report.state
-    right = Text(readable_text(state), style=f"bold {_TONE_STYLES[tone_of(report.state)]}")
+    right = Text(readable_text(state), style=f"bold {TONE_STYLES[tone_of(report.state)]}")
     left = Text(f"Job {report.display_id}", style="bold")
     if report.display_id != str(report.job_id):
         left.append(f" ({report.job_id})", style="not bold dim")

@@ -101,6 +101,17 @@ class Store(Intake):
         with self.database.query() as transaction:
             return queries.count_runs(transaction, filter)
 
+    def count_states(self, newest: int, **filters: Unpack[Filters]) -> dict[str, int]:
+        """The newest runs that pass the filters, counted by the state that is shown."""
+        with self.database.query() as transaction:
+            return queries.count_states(transaction, queries.run_filter(**filters), newest)
+
+    def largest_runs(self, newest: int, limit: int, **filters: Unpack[Filters]) -> list[StoredRun]:
+        """Of the newest runs that pass the filters, those that held the most core time."""
+        with self.database.query() as transaction:
+            filter = queries.run_filter(**filters)
+            return queries.list_largest(transaction, filter, newest, limit)
+
     def page_of_runs(
         self,
         *,

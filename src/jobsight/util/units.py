@@ -117,6 +117,17 @@ def format_cores(cores: float | None) -> str:
     return "0" if cores == 0 else _three_digits(cores, small=True)
 
 
+def format_hours(value: float | None) -> str:
+    """Format hours to three digits or whole: < 0.001, 0.012, 1.23, 12.3, 1,234."""
+    if not is_known(value):
+        return UNKNOWN
+    if 0 < abs(value) < 0.001:
+        return "< 0.001" if value > 0 else "> -0.001"
+    if value == 0 or abs(value) >= 99.95:
+        return format_count(round(value))
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.3g}"
+
+
 def format_time(time: int | None, zone: tzinfo | None = UTC) -> str:
     """Format a time to the second with its zone: 2026-11-15 04:33:12 UTC; no zone means local."""
     if time is None:

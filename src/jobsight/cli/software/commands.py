@@ -28,13 +28,12 @@ from jobsight.cli.software.report import (
     add_report_options,
     add_since_option,
     first_day,
-    hours,
     report,
 )
 from jobsight.cli.software.update import add_update_options, name_text, update
 from jobsight.config.load import load_settings
 from jobsight.text import path_bytes, readable_text
-from jobsight.util.units import UNKNOWN, format_count, format_time
+from jobsight.util.units import UNKNOWN, format_count, format_hours, format_time
 
 if TYPE_CHECKING:
     from jobsight.software.queries import AboutPath, AboutSoftware
@@ -74,8 +73,8 @@ def list_(*, json: bool, csv: bool, store: str | None, config: str | None) -> No
             readable_text(row.software or row.kind),
             readable_text(version),
             *counts,
-            hours(row.core_hours),
-            hours(row.cpu_hours),
+            format_hours(row.core_hours),
+            format_hours(row.cpu_hours),
             row.last or UNKNOWN,
             ", ".join(flags),
             style=None if row.software else "yellow",
@@ -171,7 +170,7 @@ def _show_software(about: AboutSoftware) -> None:
     table = Table("version", *figures, "last used", right=figures, cut=("version",))
     for row in about.versions:
         version = " ".join(filter(None, (row.version, row.local_version))) or UNKNOWN
-        hours_used = (hours(row.core_hours), hours(row.cpu_hours))
+        hours_used = (format_hours(row.core_hours), format_hours(row.cpu_hours))
         counts = (format_count(row.jobs), format_count(row.users))
         table.add(readable_text(version), *hours_used, *counts, row.last)
     print()
@@ -183,7 +182,7 @@ def _show_software(about: AboutSoftware) -> None:
     )
     for row in sorted(about.users, key=lambda row: row.last, reverse=True):
         names = [readable_text(text or UNKNOWN) for text in (row.user, row.account, row.version)]
-        users.add(*names, hours(row.core_hours), format_count(row.jobs), row.last)
+        users.add(*names, format_hours(row.core_hours), format_count(row.jobs), row.last)
     print()
     print_table(users)
     _show_paths(about.paths)
@@ -198,7 +197,8 @@ def _show_path(about: AboutPath) -> None:
     if about.use is not None:
         use = about.use
         print(
-            f"  use       {hours(use.core_hours)} core hours, {hours(use.cpu_hours)} CPU hours, "
+            f"  use       {format_hours(use.core_hours)} core hours, "
+            f"{format_hours(use.cpu_hours)} CPU hours, "
             f"{use.executions:,} executions in {use.jobs:,} jobs of {use.users:,} users"
         )
         print(f"  last      {format_time(use.last)}")
@@ -208,7 +208,7 @@ def _show_paths(rows: Sequence[PathRow]) -> None:
     figures = ("core hours", "CPU hours", "jobs", "executions")
     table = Table("path", *figures, right=figures, wrap=["path"])
     for row in rows:
-        table.add(row.path, hours(row.core_hours), hours(row.cpu_hours),
+        table.add(row.path, format_hours(row.core_hours), format_hours(row.cpu_hours),
                 format_count(row.jobs), format_count(row.executions))  # fmt: skip
     print()
     print_table(table)
@@ -221,7 +221,8 @@ def _show_suggestions(found: Sequence[Suggestion]) -> None:
     for one in found:
         paths = f"{one.paths:,} {'path' if one.paths == 1 else 'paths'}"
         print(
-            f"# {hours(one.core_hours)} core hours, {hours(one.cpu_hours)} CPU hours in "
+            f"# {format_hours(one.core_hours)} core hours, "
+            f"{format_hours(one.cpu_hours)} CPU hours in "
             f"{one.jobs:,} jobs: {paths if one.path_known else 'path not known'}"
         )
         for path in one.examples:

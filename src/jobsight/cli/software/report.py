@@ -30,7 +30,7 @@ from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.reports.terminal import bar, spark_line
 from jobsight.text import readable_text
-from jobsight.util.units import UNKNOWN, format_count, format_energy, format_share
+from jobsight.util.units import UNKNOWN, format_count, format_energy, format_hours, format_share
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -123,17 +123,6 @@ def first_day(text: str | None, option: str = "--since") -> int | None:
     return day_of(parse_since(text, time.time_ns(), option))
 
 
-def hours(value: float | None) -> str:
-    """Hours to three digits or whole: < 0.001, 0.012, 1.23, 12.3, 1,234."""
-    if value is None:
-        return UNKNOWN
-    if 0 < abs(value) < 0.001:
-        return "< 0.001" if value > 0 else "> -0.001"
-    if value == 0 or abs(value) >= 99.95:
-        return format_count(round(value))
-    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.3g}"
-
-
 def _show(
     connection: Connection, question: Question, rows: Sequence[UsageRow | Trend], limit: int
 ) -> None:
@@ -152,8 +141,8 @@ def _show(
     out = left_out(connection, question)
     if out.core_hours or out.cpu_hours:
         print(
-            f"Left out: {hours(out.core_hours)} core hours of software that the rules ignore; "
-            "--ignored shows it."
+            f"Left out: {format_hours(out.core_hours)} core hours of software that the rules "
+            "ignore; --ignored shows it."
         )
     waiting = count_waiting(connection, question.cluster)
     if waiting.pending:
@@ -186,10 +175,10 @@ def _usage(
     for row in rows[:limit]:
         share = _size(row) / total if total else None
         values = ([] if by_node else [row.core_hours]) + [row.cpu_hours]
-        cells = [hours(value) for value in values]
+        cells = [format_hours(value) for value in values]
         if gpus:
             used = row.gpu_used_hours if row.gpu_measured_hours else None
-            cells += [hours(row.gpu_hours), hours(used)]
+            cells += [format_hours(row.gpu_hours), format_hours(used)]
             cells.append(format_energy(row.gpu_energy_joules or None))
         trend = trends.get(tuple(getattr(row, name) for name in key_fields(question)))
         table.add(
@@ -212,9 +201,9 @@ def _movers(keys: Sequence[str], rows: Sequence[Trend]) -> Table:
         sign = "+" if row.change > 0 else "-" if row.change < 0 else ""
         table.add(
             *_names(row, keys),
-            hours(row.before),
-            hours(row.after),
-            f"{sign}{hours(abs(row.change))}",
+            format_hours(row.before),
+            format_hours(row.after),
+            f"{sign}{format_hours(abs(row.change))}",
             bar(abs(row.change) / most, _BAR),
             style="green" if row.change > 0 else "red",
         )

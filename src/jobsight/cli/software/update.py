@@ -16,11 +16,10 @@ from jobsight.cli.output import (
     shown_progress,
     write_json,
 )
-from jobsight.cli.software.report import hours
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.text import readable_path, readable_text
-from jobsight.util.units import format_count
+from jobsight.util.units import format_count, format_hours
 
 if TYPE_CHECKING:
     from jobsight.software.preview import Change
@@ -96,8 +95,8 @@ def _show_moves(moves: list[Change], json: bool) -> None:
         table.add(
             name_text(move.before),
             name_text(move.after),
-            hours(move.core_time / _HOUR),
-            hours(move.cpu_time / _HOUR),
+            format_hours(move.core_time / _HOUR),
+            format_hours(move.cpu_time / _HOUR),
             format_count(move.runs),
             format_count(move.paths),
             readable_path(move.examples[0]),
@@ -156,8 +155,8 @@ def _show_difference(
             )
             change = row.core_hours - old
             sign = "+" if change > 0 else "-"
-            table.add(name, version, hours(old), hours(row.core_hours),
-                    f"{sign}{hours(abs(change))}")  # fmt: skip
+            table.add(name, version, format_hours(old), format_hours(row.core_hours),
+                    f"{sign}{format_hours(abs(change))}")  # fmt: skip
         print_table(table)
         print("\nCore hours before and after.", end=" ")
     print(f"{runs:,} runs were summed up.")

@@ -138,10 +138,16 @@ class Filters(TypedDict, total=False):
     search: str | None
     #: Runs started at that time or later.
     since: int | None
+    #: Runs started before that time.
+    until: int | None
     #: Runs that held a GPU which they never used.
     unused_gpus: bool
     #: Runs with a finding of that kind, or of any kind.
     finding: str | None
+    cluster: str | None
+    #: Runs of an array, or of a heterogeneous job.
+    array_job_id: int | None
+    het_job_id: int | None
 
 
 def run_filter(**filters: Unpack[Filters]) -> RunFilter:
@@ -150,6 +156,9 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         "user": filters.get("user"),
         "account": filters.get("account"),
         "shown_state": filters.get("state"),
+        "cluster": filters.get("cluster"),
+        "array_job_id": filters.get("array_job_id"),
+        "het_job_id": filters.get("het_job_id"),
     }
     parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     conditions = [f"{quoted(name)} = :{name}" for name in parameters]
@@ -157,6 +166,9 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
     if since is not None:
         conditions.append("start >= :since")
         parameters["since"] = since
+    if (until := filters.get("until")) is not None:
+        conditions.append("start < :until")
+        parameters["until"] = until
     if filters.get("unused_gpus"):
         conditions.append("gpu_unused_count > 0")
     finding = filters.get("finding")
@@ -328,6 +340,7 @@ def _stored_run(row: Mapping[str, Any], on_nodes: NodesSummary) -> StoredRun:
         first_seen=row["first_seen"],
         last_seen=row["last_seen"],
         start=row["start"],
+        open_nodes=row["open_nodes"],
         gpus=GpuSums(*(row[name] for name in GpuSums._fields)),
         on_nodes=on_nodes,
     )
@@ -365,6 +378,33 @@ def count_runs(
     if number < limit and _is_more_than(transaction, filter, _WINDOW):
         number = count(_found_runs(transaction, filter))
     return number
+
+
+def count_states(transaction: Transaction, filter: RunFilter, newest: int) -> dict[str, int]:
+    """The newest runs that pass the filter, counted by the state that is shown."""
+    rows = transaction.execute(
+        _SQL["states_of_runs"].replace(":conditions", filter.where()),
+        {**filter.parameters, "newest": newest},
+    ).fetchall()
+    return {state: int(count) for state, count in rows}
+
+
+def list_largest(
+    transaction: Transaction, filter: RunFilter, newest: int, limit: int
+) -> list[StoredRun]:
+    """Of the newest runs that pass the filter, those that held the most core time."""
+    ids = [
+        int(id)
+        for (id,) in transaction.execute(
+            _SQL["largest_runs"].replace(":conditions", filter.where()),
+            {**filter.parameters, "newest": newest, "limit": limit},
+        ).fetchall()
+    ]
+    if not ids:
+        return []
+    chosen = RunFilter((f"id IN ({', '.join(map(str, ids))})",))
+    runs = {run.id: run for run in list_runs(transaction, chosen, len(ids))}
+    return [runs[id] for id in ids if id in runs]
 
 
 def find_run(transaction: Transaction, reference: RunReference, where: str) -> StoredRun:
@@ -842,6 +882,8 @@ class StoredRun(msgspec.Struct, kw_only=True):
     last_seen: int | None
     #: The key's start; ``info.start`` is None until the scheduler has given one.
     start: int
+    #: Sightings without a final report; None before the first sighting.
+    open_nodes: int | None = None
     gpus: GpuSums = GpuSums()
     #: Read only where ``info`` lacks the end or the memory.
     on_nodes: NodesSummary = NodesSummary()

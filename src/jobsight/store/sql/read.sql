@@ -25,6 +25,24 @@ SELECT updated, changes, pruned, archived, open_nodes, "end", state,
         WHERE run_nodes.run_id = runs.id)
 FROM runs WHERE id = :run_id
 
+-- name: states_of_runs
+SELECT shown_state, count(*)
+FROM (
+    SELECT shown_state FROM runs WHERE :conditions ORDER BY start DESC, id DESC LIMIT :newest
+) AS newest
+GROUP BY shown_state
+
+-- A run without an end counts up to its last sample: it may have been lost.
+-- name: largest_runs
+SELECT id
+FROM (
+    SELECT id, CAST(cpus AS DOUBLE PRECISION) * (coalesce("end", last_seen, start) - start) AS held
+    FROM runs WHERE :conditions ORDER BY start DESC, id DESC LIMIT :newest
+) AS newest
+WHERE held > 0
+ORDER BY held DESC, id DESC
+LIMIT :limit
+
 -- name: details_of_run
 SELECT data FROM run_details WHERE run_id = :run_id
 

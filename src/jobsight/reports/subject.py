@@ -1,0 +1,395 @@
+"""The report of several runs: an array, a heterogeneous job, or a user, account or cluster over a
+period.
+
+:func:`array_report` reads the runs of the array. :func:`period_report` reads the rollups, and for
+what those do not have a bounded number of the newest runs; it never reads all runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from statistics import quantiles
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import field
+
+from jobsight.errors import StoreError
+from jobsight.reports.build import JobRow, job_row
+from jobsight.reports.pending import count_pending
+from jobsight.store.read.queries import Filters
+from jobsight.store.rollups.shares import DAY
+from jobsight.store.rollups.usage import Question, UsageRow, count_waiting, usage
+from jobsight.store.store import Store
+from jobsight.util.outer import Time
+from jobsight.util.units import format_bytes, format_duration, format_share
+
+#: The newest runs of a period whose states are counted and of which the largest are listed, those
+#: whose use is distributed, and runs of an array.
+MAX_COUNTED: Final = 100_000
+MAX_DISTRIBUTED: Final = 2_000
+MAX_TASKS: Final = 5_000
+#: Rows of a list.
+MAX_ROWS: Final = 10
+#: Tasks without which nothing is an outlier, and how far from the quartiles and the median one is.
+_FEWEST_TASKS: Final = 8
+_FENCE: Final = 3.0
+_LEAST_DIFFERENCE: Final = 0.2
+_HOUR: Final = 3600 * 10**9
+
+Kind: TypeAlias = Literal["array", "het", "user", "account", "cluster"]
+Period: TypeAlias = Literal["user", "account", "cluster"]
+
+
+class Distribution(msgspec.Struct, kw_only=True):
+    """The distribution of a figure over runs."""
+
+    figure: Literal["elapsed_seconds", "cpu_share", "memory_share", "memory_bytes", "gpu_share"]
+    #: The runs for which the figure is known.
+    count: int
+    minimum: float
+    quartile: float
+    median: float
+    upper_quartile: float
+    maximum: float
+
+
+class Outlier(msgspec.Struct, kw_only=True):
+    """A task that differs much from the others."""
+
+    task: str
+    run: str
+    figure: str
+    value: float
+    median: float
+    text: str
+
+
+class SoftwareUse(msgspec.Struct, kw_only=True):
+    """Software by the core hours that it held."""
+
+    name: str
+    jobs: int
+    core_hours: float | None
+    cpu_hours: float
+    gpu_hours: float | None
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """What runs held and used."""
+
+    core_hours_held: float | None
+    core_hours_used: float | None
+    memory_gib_hours_held: float | None = None
+    gpu_hours_held: float | None = None
+    gpu_hours_used: float | None = None
+    #: Of the held hours, those for which the use is known.
+    gpu_hours_measured: float | None = None
+    gpu_energy_joules: float | None = None
+
+    @property
+    def core_share(self) -> float | None:
+        held, used = self.core_hours_held, self.core_hours_used
+        return used / held if held and used is not None else None
+
+    @property
+    def gpu_share(self) -> float | None:
+        measured, used = self.gpu_hours_measured, self.gpu_hours_used
+        return used / measured if measured and used is not None else None
+
+
+class SubjectReport(msgspec.Struct, kw_only=True):
+    """What several runs held and used."""
+
+    kind: Kind
+    #: The id of the array or job, or the name of the user, account or cluster.
+    subject: str
+    name: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    account: str | None = None
+    #: The period, or the first start and the last end.
+    since: Time | None
+    until: Time | None
+    #: Runs that started in the period, or tasks that have started.
+    runs: int
+    states: dict[str, int]
+    #: The newest runs that ``states`` counts.
+    states_of: int
+    #: Tasks that have ended, but whose nodes have not all sent their last figures.
+    unreported: int | None = None
+    totals: Totals
+    distributions: list[Distribution]
+    #: Runs that held the most core time.
+    largest: list[JobRow]
+    software: list[SoftwareUse] = field(default_factory=list)
+    outliers: list[Outlier] = field(default_factory=list)
+    #: Tasks that have not completed, in a state other than that.
+    failures: list[JobRow] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run has not started or not ended."""
+        return bool(self.states.get("PENDING") or self.states.get("RUNNING"))
+
+
+def array_report(
+    store: Store,
+    job_id: int,
+    *,
+    cluster: str | None = None,
+    clock: Callable[[], int] = time.time_ns,
+) -> SubjectReport:
+    """The report of an array or a heterogeneous job, or :class:`StoreError`."""
+    now = clock()
+    kind: Kind = "array"
+    runs = store.runs(limit=MAX_TASKS + 1, array_job_id=job_id, cluster=cluster)
+    if not runs:
+        kind = "het"
+        runs = store.runs(limit=MAX_TASKS + 1, het_job_id=job_id, cluster=cluster)
+    if not runs:
+        raise StoreError(
+            f"the store has no array and no heterogeneous job {job_id}"
+            f"{f' of cluster {cluster}' if cluster else ''}"
+        )
+    notes = []
+    if len(runs) > MAX_TASKS:
+        notes.append(f"Only the {MAX_TASKS:,} newest runs are counted.")
+    first = runs[0].info
+    # Slurm gives an id again after years; the newest job with it is meant.
+    owned = [
+        run
+        for run in runs[:MAX_TASKS]
+        if (run.info.cluster, run.info.user) == (first.cluster, first.user)
+    ]
+    latest: dict[int | None, JobRow] = {}
+    for run in owned:
+        part = run.info.array_task_id if kind == "array" else run.info.het_offset
+        latest.setdefault(part, job_row(run, now))
+    rows = list(latest.values())
+    incomplete = {str(run.run) for run in owned if run.open_nodes != 0}
+    if len(rows) < len(owned):
+        again = len(owned) - len(rows)
+        notes.append(f"{again:,} earlier runs of requeued tasks are not counted.")
+    states = Counter(row.state for row in rows)
+    waiting = count_pending(store, job_id, first.cluster)
+    if waiting:
+        states["PENDING"] += waiting
+    ends = [row.end for row in rows if row.end is not None]
+    return SubjectReport(
+        kind=kind,
+        subject=str(job_id),
+        name=first.name,
+        cluster=first.cluster,
+        user=first.user,
+        account=first.account,
+        since=min((row.start for row in rows if row.start is not None), default=None),
+        until=max(ends) if len(ends) == len(rows) and not waiting else None,
+        runs=len(rows),
+        states=dict(states.most_common()),
+        states_of=len(rows) + waiting,
+        unreported=sum(not row.running and row.run in incomplete for row in rows),
+        totals=_sum(rows),
+        distributions=_distributions(rows),
+        largest=sorted(rows, key=_held, reverse=True)[:MAX_ROWS],
+        outliers=_outliers(rows) if kind == "array" else [],
+        failures=[
+            row for row in rows if not row.running and row.state not in ("COMPLETED", "PENDING")
+        ][:MAX_ROWS],
+        notes=notes,
+    )
+
+
+def period_report(
+    store: Store,
+    kind: Period,
+    name: str,
+    *,
+    since: int | None,
+    until: int | None = None,
+    clock: Callable[[], int] = time.time_ns,
+) -> SubjectReport:
+    """The report of a user, account or cluster. ``since`` is the first day and ``until`` the one
+    after the last, as numbers since 1970 in UTC."""
+    now = clock()
+    filters = Filters()
+    question = Question(by=(), since=since, until=until)
+    if kind == "user":
+        filters["user"] = name
+        question = msgspec.structs.replace(question, user=name)
+    elif kind == "account":
+        filters["account"] = name
+        question = msgspec.structs.replace(question, account=name)
+    else:
+        filters["cluster"] = name
+        question = msgspec.structs.replace(question, cluster=name)
+    if since is not None:
+        filters["since"] = since * DAY
+    if until is not None:
+        filters["until"] = until * DAY
+    with store.database.read() as connection:
+        totals = next(iter(usage(connection, question)), None)
+        software = usage(connection, msgspec.structs.replace(question, by=("software",)))
+        stale = count_waiting(connection, name if kind == "cluster" else None)
+    states = store.count_states(MAX_COUNTED, **filters)
+    newest = [job_row(run, now) for run in store.runs(limit=MAX_DISTRIBUTED, **filters)]
+    counted = sum(states.values())
+    notes = []
+    if counted >= MAX_COUNTED:
+        notes.append(f"States and largest runs are of the {MAX_COUNTED:,} newest runs.")
+    if len(newest) >= MAX_DISTRIBUTED:
+        notes.append(f"Quartiles are of the {MAX_DISTRIBUTED:,} newest runs.")
+    if stale.pending:
+        notes.append(
+            f"{stale.pending:,} runs of the store are not in the daily rollups yet; the hours are "
+            "without them."
+        )
+    return SubjectReport(
+        kind=kind,
+        subject=name,
+        since=None if since is None else since * DAY,
+        until=now if until is None else until * DAY,
+        runs=max(counted, 0 if totals is None else totals.jobs),
+        states=dict(sorted(states.items(), key=lambda item: -item[1])),
+        states_of=counted,
+        totals=_from_rollups(totals, any(row.cpu_time is not None for row in newest)),
+        distributions=_distributions(newest),
+        software=[_software(row) for row in software[:MAX_ROWS]],
+        largest=[job_row(run, now) for run in store.largest_runs(MAX_COUNTED, MAX_ROWS, **filters)],
+        notes=notes,
+    )
+
+
+def _from_rollups(row: UsageRow | None, measured: bool) -> Totals:
+    """The rollups do not tell what was never measured from what used nothing."""
+    if row is None:
+        return Totals(core_hours_held=None, core_hours_used=None)
+    totals = Totals(
+        core_hours_held=row.core_hours,
+        core_hours_used=row.cpu_hours if row.cpu_hours or measured else None,
+        memory_gib_hours_held=row.memory_gib_hours,
+    )
+    if row.gpu_hours:
+        totals.gpu_hours_held = row.gpu_hours
+        totals.gpu_hours_measured = row.gpu_measured_hours
+        totals.gpu_hours_used = row.gpu_used_hours
+        totals.gpu_energy_joules = row.gpu_energy_joules
+    return totals
+
+
+def _software(row: UsageRow) -> SoftwareUse:
+    return SoftwareUse(
+        name=row.software or row.kind or "",
+        jobs=row.jobs,
+        core_hours=row.core_hours,
+        cpu_hours=row.cpu_hours,
+        gpu_hours=row.gpu_hours,
+    )
+
+
+def _held(row: JobRow) -> float:
+    return float(row.requested_cpus or 0) * (row.elapsed or 0)
+
+
+def _sum(rows: Sequence[JobRow]) -> Totals:
+    used = [row.cpu_time for row in rows if row.cpu_time is not None]
+    memory = [
+        row.memory_requested_bytes * row.elapsed
+        for row in rows
+        if row.memory_requested_bytes is not None and row.elapsed is not None
+    ]
+    totals = Totals(
+        core_hours_held=sum(map(_held, rows)) / _HOUR,
+        core_hours_used=sum(used) / _HOUR if used else None,
+        memory_gib_hours_held=sum(memory) / _HOUR / 2**30 if memory else None,
+    )
+    if any(row.gpu_held for row in rows):
+        known = [row for row in rows if row.gpu_share is not None]
+        totals.gpu_hours_held = sum(row.gpu_held or 0 for row in rows) / _HOUR
+        totals.gpu_hours_used = sum(row.gpu_used or 0 for row in known) / _HOUR
+        shares = ((row.gpu_used or 0) / row.gpu_share for row in known if row.gpu_share)
+        totals.gpu_hours_measured = sum(shares) / _HOUR
+        totals.gpu_energy_joules = sum(row.gpu_energy_joules or 0.0 for row in rows)
+    return totals
+
+
+def _distributions(rows: Iterable[JobRow]) -> list[Distribution]:
+    """Of the runs that have ended: a run that has just begun says nothing of its use."""
+    ended = [row for row in rows if not row.running]
+    figures: dict[str, list[float]] = {
+        "elapsed_seconds": [row.elapsed / 10**9 for row in ended if row.elapsed is not None],
+        "cpu_share": [row.cpu_share for row in ended if row.cpu_share is not None],
+        "memory_share": [row.memory_share for row in ended if row.memory_share is not None],
+        "memory_bytes": [
+            float(row.memory_used_peak_bytes)
+            for row in ended
+            if row.memory_used_peak_bytes is not None
+        ],
+        "gpu_share": [row.gpu_share for row in ended if row.gpu_share is not None],
+    }
+    return [_distribution(name, values) for name, values in figures.items() if values]
+
+
+def _distribution(name: str, values: list[float]) -> Distribution:
+    low, middle, high = _quartiles(values)
+    return Distribution(
+        figure=name,  # type: ignore[arg-type]
+        count=len(values),
+        minimum=min(values),
+        quartile=low,
+        median=middle,
+        upper_quartile=high,
+        maximum=max(values),
+    )
+
+
+def _quartiles(values: list[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _outliers(rows: Sequence[JobRow]) -> list[Outlier]:
+    """Tasks outside of three times the distance of the quartiles, which also differ from the median
+    by a fifth; the farthest first."""
+    ended = [row for row in rows if not row.running]
+    found: list[tuple[float, Outlier]] = []
+    for name, value_of, text_of in _COMPARED:
+        values = [(row, value) for row in ended if (value := value_of(row)) is not None]
+        if len(values) < _FEWEST_TASKS:
+            continue
+        low, middle, high = _quartiles([value for _, value in values])
+        allowed = max(_FENCE * (high - low), _LEAST_DIFFERENCE * middle)
+        for row, value in values:
+            distance = max(low - value, value - high)
+            if distance <= allowed:
+                continue
+            text = f"{name} {text_of(value)}, median {text_of(middle)}"
+            outlier = Outlier(
+                task=row.display_id, run=row.run, figure=name, value=value, median=middle, text=text
+            )
+            found.append((distance / (middle or 1.0), outlier))
+    found.sort(key=lambda item: -item[0])
+    return [outlier for _, outlier in found[:MAX_ROWS]]
+
+
+def _elapsed(row: JobRow) -> float | None:
+    return None if row.elapsed is None else row.elapsed / 10**9
+
+
+def _memory(row: JobRow) -> float | None:
+    used = row.memory_used_peak_bytes
+    return None if used is None else float(used)
+
+
+_COMPARED: Final[
+    tuple[tuple[str, Callable[[JobRow], float | None], Callable[[float], str]], ...]
+] = (
+    ("elapsed", _elapsed, lambda value: format_duration(round(value * 10**9))),
+    ("CPU", lambda row: row.cpu_share, format_share),
+    ("memory", _memory, format_bytes),
+)

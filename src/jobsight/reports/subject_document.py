@@ -1,0 +1,289 @@
+"""The document of a report of several runs, and any document as text for a terminal or a mail."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from jobsight.reports.build import JobRow
+from jobsight.reports.document import (
+    Document,
+    DocumentGauge,
+    DocumentTable,
+    shown,
+)
+from jobsight.reports.report import describe_state
+from jobsight.reports.subject import Distribution, Kind, SubjectReport
+from jobsight.reports.terminal import MAX_WIDTH, MIN_WIDTH, TONE_STYLES, fit
+from jobsight.util.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_energy,
+    format_hours,
+    format_share,
+    format_time,
+)
+
+#: Below these shares of what was held the use is called low, as in the report of a run.
+_CPU_LOW: Final = 0.5
+_GPU_LOW: Final = 0.2
+_BAR_WIDTH: Final = 24
+
+_TITLES: Final[dict[Kind, str]] = {
+    "array": "Array",
+    "het": "Heterogeneous job",
+    "user": "User",
+    "account": "Account",
+    "cluster": "Cluster",
+}
+_FIGURES: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+    "elapsed_seconds": ("Elapsed", lambda value: format_duration(round(value * 10**9))),
+    "cpu_share": ("CPU used of held", format_share),
+    "memory_share": ("Memory used of requested", format_share),
+    "memory_bytes": ("Memory used", format_bytes),
+    "gpu_share": ("GPU used of held", format_share),
+}
+
+
+def subject_document(report: SubjectReport, *, now: int | None = None) -> Document:
+    """The document of several runs."""
+    job = report.kind in ("array", "het")
+    period = f"{_day(report.since)} to {_day(report.until)}"
+    return Document(
+        title=f"{_TITLES[report.kind]} {shown(report.subject)}",
+        subtitle=shown(report.name) if job else period,
+        state=_states(report),
+        tone=_tone(report),
+        facts=_facts(report),
+        findings=[],
+        no_findings="",
+        gauges=_gauges(report),
+        figures=_figures(report),
+        tables=_tables(report),
+        coverage=[],
+        notes=list(report.notes),
+        made=format_time(now) if now is not None else "",
+    )
+
+
+def _day(moment: int | None) -> str:
+    return "the first run" if moment is None else format_time(moment)[:10]
+
+
+def _state_name(state: str) -> str:
+    return shown(describe_state(state, None, None))
+
+
+def _states(report: SubjectReport) -> str:
+    if not report.states:
+        return "no runs"
+    counted = (f"{format_count(count)} {_state_name(s)}" for s, count in report.states.items())
+    return ", ".join(counted)
+
+
+def _tone(report: SubjectReport) -> str:
+    if report.kind not in ("array", "het"):
+        return "idle"
+    states = {*report.states}
+    if states == {"COMPLETED"}:
+        return "good"
+    return "busy" if states <= {"COMPLETED", "RUNNING", "PENDING"} else "warn"
+
+
+def _facts(report: SubjectReport) -> list[tuple[str, str]]:
+    if report.kind not in ("array", "het"):
+        return [("Runs started", format_count(report.runs))]
+    return [
+        ("User", shown(report.user)),
+        ("Account", shown(report.account)),
+        ("Cluster", shown(report.cluster)),
+        ("Tasks" if report.kind == "array" else "Components", format_count(report.states_of)),
+        ("First start", format_time(report.since)),
+        ("Last end", UNKNOWN if report.until is None else format_time(report.until)),
+    ]
+
+
+def _gauges(report: SubjectReport) -> list[DocumentGauge]:
+    totals = report.totals
+    gauges = []
+    if totals.core_share is not None:
+        text = (
+            f"{format_hours(totals.core_hours_used)} of "
+            f"{format_hours(totals.core_hours_held)} core hours"
+        )
+        gauges.append(_gauge("CPU", totals.core_share, text, _CPU_LOW))
+    if totals.gpu_share is not None:
+        text = (
+            f"{format_hours(totals.gpu_hours_used)} of "
+            f"{format_hours(totals.gpu_hours_measured)} measured GPU hours"
+        )
+        gauges.append(_gauge("GPU", totals.gpu_share, text, _GPU_LOW))
+    return gauges
+
+
+def _gauge(name: str, share: float, text: str, low: float) -> DocumentGauge:
+    return DocumentGauge(
+        name=name,
+        share=min(max(share, 0.0), 1.0),
+        percent=format_share(share),
+        text=text,
+        verdict="low" if share < low else "",
+        tone="warn" if share < low else "good",
+    )
+
+
+def _figures(report: SubjectReport) -> list[tuple[str, str]]:
+    totals = report.totals
+    figures = [
+        ("Core hours held", format_hours(totals.core_hours_held)),
+        ("Core hours used", format_hours(totals.core_hours_used)),
+        ("GiB hours held", format_hours(totals.memory_gib_hours_held)),
+    ]
+    if totals.gpu_hours_held is not None:
+        figures += [
+            ("GPU hours held", format_hours(totals.gpu_hours_held)),
+            ("GPU hours used", format_hours(totals.gpu_hours_used)),
+            ("GPU energy", format_energy(totals.gpu_energy_joules)),
+        ]
+    return figures
+
+
+def _tables(report: SubjectReport) -> list[DocumentTable]:
+    tables = []
+    if report.distributions:
+        columns = ["Figure", "Runs", "Least", "Quartile", "Median", "Quartile", "Most"]
+        rows = [_quartiles(row) for row in report.distributions]
+        tables.append(DocumentTable("Distribution over ended runs", columns, rows))
+    if report.outliers:
+        outliers = [[shown(row.task), row.text] for row in report.outliers]
+        tables.append(DocumentTable("Outliers", ["Task", "What differs"], outliers))
+    if report.failures:
+        tables.append(_runs("Not completed", report.failures))
+    if report.software:
+        columns = ["Software", "Jobs", "Core hours", "CPU hours"]
+        software = [
+            [
+                shown(row.name),
+                format_count(row.jobs),
+                format_hours(row.core_hours),
+                format_hours(row.cpu_hours),
+            ]
+            for row in report.software
+        ]
+        tables.append(DocumentTable("Software", columns, software))
+    if report.largest:
+        tables.append(_runs("Runs that held most", report.largest))
+    return tables
+
+
+def _quartiles(row: Distribution) -> list[str]:
+    title, format = _FIGURES[row.figure]
+    values = (row.minimum, row.quartile, row.median, row.upper_quartile, row.maximum)
+    return [title, format_count(row.count), *(format(value) for value in values)]
+
+
+def _runs(title: str, rows: Sequence[JobRow]) -> DocumentTable:
+    return DocumentTable(
+        title=title,
+        columns=["Job", "State", "Elapsed", "CPUs", "CPU", "Memory"],
+        rows=[
+            [
+                f"{row.display_id} {shown(row.name) if row.name else ''}".rstrip(),
+                _state_name(row.state),
+                format_duration(row.elapsed),
+                format_count(row.requested_cpus),
+                format_share(row.cpu_share),
+                format_share(row.memory_share),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def print_document(document: Document, console: Console | None = None) -> None:
+    """Print a document; colours and block characters only where the console is a terminal."""
+    console = console or Console(highlight=False)
+    width = max(min(console.width, MAX_WIDTH), MIN_WIDTH)
+    blocks = console.is_terminal and not console.options.ascii_only
+    for line in _lines(document, width, blocks):
+        if console.is_terminal:
+            console.print(line, highlight=False)
+        else:
+            console.file.write(f"{line.plain.rstrip()}\n")
+
+
+def document_text(document: Document, width: int = 80) -> str:
+    """The document as plain text, as in a pipe."""
+    file = io.StringIO()
+    console = Console(file=file, width=width, color_system=None, force_terminal=False)
+    print_document(document, console)
+    return file.getvalue()
+
+
+def _lines(document: Document, width: int, blocks: bool) -> Iterator[Text]:
+    title = Text.assemble((document.title, "bold"), "  ", (document.subtitle, "bold cyan"))
+    title.truncate(width)
+    yield title
+    yield Text("\n".join(_wrapped(document.state, width)), style=TONE_STYLES[document.tone])
+    yield Text(("─" if blocks else "-") * width)
+    pairs = [*document.facts, *document.figures]
+    longest = max((len(name) for name, _ in pairs), default=0)
+    for gauge in document.gauges:
+        yield _bar(gauge, width, longest, blocks)
+    for name, value in pairs:
+        first, *others = _wrapped(value, width - longest - 2)
+        indent = " " * (longest + 2)
+        text = "\n".join([first, *(f"{indent}{other}" for other in others)])
+        yield Text.assemble((f"{name:<{longest}}  ", "dim"), text)
+    for table in document.tables:
+        yield Text()
+        yield Text(table.title, style="bold")
+        yield from _table(table, width)
+    for note in document.notes:
+        yield Text()
+        yield Text("\n".join(_wrapped(note, width)), style="dim")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width) or [""]
+
+
+def _bar(gauge: DocumentGauge, width: int, longest: int, blocks: bool) -> Text:
+    line = Text.assemble((f"{gauge.name:<{longest}}  ", "bold"))
+    style = TONE_STYLES[gauge.tone]
+    if gauge.share is not None:
+        filled = max(round(gauge.share * _BAR_WIDTH), 1 if gauge.share > 0 else 0)
+        line.append(("█" if blocks else "#") * filled, style=style)
+        line.append(("░" if blocks else ".") * (_BAR_WIDTH - filled), style="dim")
+        line.append(f" {gauge.percent:>8}  ", style=style)
+    verdict = f"  {gauge.verdict}" if gauge.verdict else ""
+    line.append(fit(gauge.text, width - line.cell_len - cell_len(verdict)))
+    line.append(verdict, style=style)
+    return line
+
+
+def _table(table: DocumentTable, width: int) -> Iterator[Text]:
+    """The first column gets the width that the others leave; it is cut, figures are not."""
+    rows = [table.columns, *table.rows]
+    others = [
+        max(cell_len(row[place]) for row in rows if place < len(row))
+        for place in range(1, len(table.columns))
+    ]
+    widest = max(cell_len(row[0]) for row in rows)
+    space = max(min(widest, width - sum(others) - 2 * len(others)), 8)
+    for number, row in enumerate(rows):
+        name = fit(row[0], space)
+        line = name + " " * max(space - cell_len(name), 0)
+        for cell, size in zip(row[1:], others, strict=False):
+            line += "  " + " " * (size - cell_len(cell)) + cell
+        yield Text(line, style="dim" if number == 0 else "")
+    if table.note:
+        yield Text(table.note, style="dim")
