@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Sequence
 from datetime import UTC
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -230,6 +231,59 @@ def draw_heat_map(name: str, rows: Sequence[Row], format: Format) -> bytes:
         loc="left", fontsize=9, color=INK,
     )  # fmt: skip
     return _render(figure, format)
+
+
+#: Lines of a plot, and how many of them a legend names.
+MAX_LINES: Final = 64
+_NAMED_LINES: Final = 12
+#: Colours of lines that people with colour-blindness tell apart, then again.
+_LINE_COLORS: Final = (ACCENT, SECOND, "#7a4ea3", "#6b8e23", "#c2527f", "#5b6b7a", "#c9a227")
+#: Pies of a plot.
+MAX_PIES: Final = 12
+
+
+def draw_lines(title: str, unit: str, rows: Sequence[Row], limit: float | None = None) -> bytes:
+    """A PNG with a line for each row, and a dashed one at the limit."""
+    figure, axes = _figure(7.2, 3.6)
+    drawn = rows[:MAX_LINES]
+    named = len(drawn) <= _NAMED_LINES
+    for row, color in zip(drawn, cycle(_LINE_COLORS), strict=False):
+        axes.plot(_dates(row.times), row.values, color=color, linewidth=1.1, label=_label(row.name))
+    if limit:
+        axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+    if named:
+        axes.legend(frameon=False, fontsize=7, labelcolor=INK, ncols=2)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(unit)
+    left_out = f" ({len(drawn)} of {len(rows)} lines)" if len(rows) > len(drawn) else ""
+    _finish(axes, "", f"{title}{left_out}")
+    return _render(figure, "png")
+
+
+def draw_pies(title: str, pies: Sequence[tuple[str, dict[str, float]]]) -> bytes:
+    """A PNG with a pie for each name, and the shares of its parts in the legend."""
+    drawn = pies[:MAX_PIES]
+    columns = min(len(drawn), 4)
+    lines = -(-len(drawn) // columns)
+    figure = Figure(figsize=(max(2.4 * columns, 4.0), 2.6 * lines + 0.4), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, (name, parts) in zip(grid, drawn, strict=False):
+        total = sum(parts.values())
+        labels = [f"{part} {format_share(value / total)}" for part, value in parts.items()]
+        wedges = axes.pie(list(parts.values()), colors=[ACCENT, SECOND], startangle=90)[0]
+        axes.set_title(_label(name), fontsize=8, color=INK)
+        axes.legend(wedges, labels, frameon=False, fontsize=7, loc="upper center",
+                    bbox_to_anchor=(0.5, 0.0))  # fmt: skip
+    for axes in grid[len(drawn) :]:
+        axes.remove()
+    left_out = f" ({len(drawn)} of {len(pies)} nodes)" if len(pies) > len(drawn) else ""
+    figure.suptitle(f"{title}{left_out}", fontsize=9, color=INK)
+    return _render(figure, "png")
+
+
+def _label(name: str) -> str:
+    """A name in a legend, which leaves out a label that begins with an underscore."""
+    return _short(shown(name).lstrip("_") or "?", 40)
 
 
 def _mean(values: NDArray[np.float64]) -> float:
