@@ -1,6 +1,5 @@
 """The restricted user and the view, on the MariaDB of a real slurmdbd."""
 
-import os
 import pwd
 from collections.abc import Callable
 from pathlib import Path
@@ -168,7 +167,10 @@ def test_a_dry_run_changes_nothing_and_prints_sql_that_works(
 
 
 def test_errors_are_one_sentence(
-    cluster: Cluster, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    cluster: Cluster,
+    command: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert command("setup", "--cluster", "nosuch", "--view", "nosuch_view", user="nosuch") == 1
     assert "nosuch_job_table' doesn't exist" in capsys.readouterr().err
@@ -176,6 +178,6 @@ def test_errors_are_one_sentence(
     assert capsys.readouterr().err.startswith("jobsight: the database at 127.0.0.1:1")
     assert command("check", user="nobody-knows") == 1
     assert "Access denied" in capsys.readouterr().err
-    os.environ.pop("MYSQL_PWD", None)
+    monkeypatch.delenv("MYSQL_PWD", raising=False)
     assert command("setup", address=f"127.0.0.1:{port(cluster)}") == 1
     assert "refused" in capsys.readouterr().err
