@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -136,6 +137,19 @@ def test_plots_are_the_same_for_the_same_data(store: Store) -> None:
     first, second = (draw_all(series_of(store, "local:6")) for _ in range(2))
     assert [plot.data for plot in first] == [plot.data for plot in second]
     assert {plot.name for plot in first} >= {"cpu", "memory", "cpu-map"}
+
+
+# The style was set and reset by each drawing, and so also by that of another thread.
+def test_threads_that_draw_at_the_same_time_have_the_same_style() -> None:
+    part = MetricSeries("cores", [1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    nodes = [
+        NodeSeriesReply(name, [0.0, 10.0, 20.0], {"cpu.time": part}) for name in (r"$\frac{", "b")
+    ]
+    series = SeriesReply("x", [], nodes)
+    alone = draw_all(series)
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lambda _: draw_all(series), range(8)))
+    assert all(plots == alone for plots in together)
 
 
 def test_a_run_without_series_has_no_plots(store: Store) -> None:

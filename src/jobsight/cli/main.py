@@ -44,6 +44,9 @@ COMMANDS = {
     "doctor": Command("jobsight.cli.doctor", "Show what can be measured on this machine"),
     "token": Command("jobsight.cli.token", "Create and revoke the tokens of agents"),
     "mail": Command("jobsight.cli.mail", "Queue a mail about a job, as Slurm's MailProg"),
+    "slurmdb": Command(
+        "jobsight.cli.slurmdb", "Set up a restricted view on Slurm's accounting database"
+    ),
     "archive": Command("jobsight.cli.archive", "Write finished runs to Parquet files, and restore"),
     "simulate": Command("jobsight.cli.simulate", "Fill a store with a made-up year of runs"),
     "import": Command("jobsight.cli.import_", "Import SAMS databases (idempotent)"),

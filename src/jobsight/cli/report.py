@@ -82,7 +82,7 @@ def report(  # noqa: PLR0913 -- a command's parameters are its options
 
         write_files(
             built,
-            lambda: find_series(location, built.run, settings),
+            lambda: find_series(location, built, settings),
             pdf=pdf,
             html=html,
             plots=plots,
@@ -137,26 +137,21 @@ def find_report(
     return fetched
 
 
-def find_series(location: str, run: str, settings: Settings) -> SeriesReply:
+def find_series(location: str, report: JobReport, settings: Settings) -> SeriesReply | None:
     """The time series that plots need, from the store or from the server that may read it."""
-    from jobsight.cli.report_files import POINTS
-    from jobsight.reports.plots import metrics_to_read
-    from jobsight.reports.series import SeriesReply, reply
+    from jobsight.reports.series import SeriesReply
+    from jobsight.reports.with_plots import POINTS, read_series
 
     if not _readable(location):
         record = read_running_server(paths.server_file(location))
         if record is None:
             raise _no_store(location)
         token = read_token(Path(record.token_file), own=True)
-        path = f"/api/v1/jobs/{quote(run)}/series?points={POINTS}"
+        path = f"/api/v1/jobs/{quote(report.run)}/series?points={POINTS}"
         return _get(record, path, token, SeriesReply)
     opened = _open(location, settings)
     try:
-        stored = opened.find(RunReference.parse(run))
-        names = {summary.metric for summary in opened.summaries(stored.id)}
-        wanted = metrics_to_read(sorted(names))
-        series = opened.series(stored.id, metrics=wanted) if wanted else []
-        return reply(run, series, [], POINTS)
+        return read_series(opened, report)
     finally:
         opened.close()
 

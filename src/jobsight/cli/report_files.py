@@ -12,21 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jobsight.errors import JobsightError
-from jobsight.model import SECOND
 from jobsight.reports.document import build_document
 from jobsight.reports.html import render_html
-from jobsight.reports.plots import Format, Plot, draw_all
+from jobsight.reports.plots import Format
 from jobsight.reports.report import JobReport
-from jobsight.reports.series import SeriesReply
+from jobsight.reports.series import SeriesReply, count_samples
+from jobsight.reports.with_plots import draw_report, pdf_of
 from jobsight.util.durable import write_atomically
-
-#: Points of each time series: more than a page has dots for a line.
-POINTS = 400
 
 
 def write_files(
     report: JobReport,
-    read_series: Callable[[], SeriesReply],
+    read_series: Callable[[], SeriesReply | None],
     *,
     pdf: str | None,
     html: str | None,
@@ -35,17 +32,12 @@ def write_files(
     """Write the requested files and print their paths."""
     # A pending job has no series.
     series = read_series() if (pdf or plots) and not report.pending else None
-    samples = None
-    if series is not None:
-        samples = sum(len(node.times_seconds) for node in series.nodes)
-    document = build_document(report, samples=samples, now=time.time_ns())
+    now = time.time_ns()
     if pdf:
-        from jobsight.reports.pdf import render_pdf
-
-        drawn = [] if series is None else _draw(report, series, "svg")
-        write_file(pdf, render_pdf(document, drawn))
+        write_file(pdf, pdf_of(report, series, now))
     if html:
-        write_file(html, render_html(document).encode())
+        samples = None if series is None else count_samples(series)
+        write_file(html, render_html(build_document(report, samples=samples, now=now)).encode())
     if plots:
         directory = Path(plots)
         try:
@@ -54,26 +46,8 @@ def write_files(
             raise JobsightError(f"{plots} cannot be created: {error.strerror}") from None
         formats: tuple[Format, ...] = ("svg", "png")
         for format in formats:
-            for plot in [] if series is None else _draw(report, series, format):
+            for plot in [] if series is None else draw_report(report, series, format):
                 write_file(str(directory / f"{plot.name}.{format}"), plot.data)
-
-
-def _draw(report: JobReport, series: SeriesReply, format: Format) -> list[Plot]:
-    limits: dict[str, float | None] = {
-        "cpu": report.cpu.requested_cpus,
-        "memory": report.memory.requested_bytes,
-        "gpu": None if report.gpu is None else report.gpu.count,
-    }
-    marks = [
-        (each.evidence.since / SECOND, each.evidence.until / SECOND)
-        for each in report.findings
-        if each.holds
-        and each.evidence.since is not None
-        and each.evidence.until is not None
-        # A stretch that is the whole run marks nothing.
-        and (each.evidence.since, each.evidence.until) != (report.start, report.end)
-    ]
-    return draw_all(series, limits=limits, marks=marks[:5], format=format)
 
 
 def write_file(path: str, data: bytes) -> None:

@@ -164,6 +164,10 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     discovery_nodes: list[str] = msgspec.field(default_factory=list)
     #: URL of the server for agents; by default the server that runs on this machine.
     url: str | None = None
+    #: Also answer petricore's routes, such as /mail/12 and /api/v1/users/alice.
+    petricore_routes: bool = False
+    #: JSON file with projects and numbers of files by user, for /api/v1/users of petricore.
+    petricore_usage: str | None = None
     connections: ConnectionSettings = msgspec.field(default_factory=ConnectionSettings)
     ingest: IngestSettings = msgspec.field(default_factory=IngestSettings)
     remote_write: RemoteWriteSettings = msgspec.field(default_factory=RemoteWriteSettings)

@@ -8,12 +8,13 @@ imported here only, by the commands that draw.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -56,6 +57,9 @@ _STYLE: Final[Any] = {
     # The same picture for the same data.
     "svg.hashsalt": "jobsight",
 }
+# Once and for the whole process: a style that is set and reset by each drawing is not that of
+# another thread that draws at the same time.
+rcParams.update(_STYLE)
 
 #: The metrics that a report draws, in this order, each with the metrics of the same chart.
 CHARTS: Final[dict[str, tuple[str, ...]]] = {
@@ -66,6 +70,8 @@ CHARTS: Final[dict[str, tuple[str, ...]]] = {
     "storage": ("io.read_bytes", "io.written_bytes"),
     "waiting": ("pressure.cpu", "pressure.io", "pressure.memory"),
 }
+#: The heat maps, with the chart of each.
+MAPS: Final = {"cpu-map": "cpu", "memory-map": "memory", "gpu-map": "gpu"}
 _TITLES: Final = {
     "cpu": "CPUs busy",
     "memory": "Memory used",
@@ -109,24 +115,30 @@ def draw_all(
     limits: dict[str, float | None] | None = None,
     marks: Sequence[tuple[float, float]] = (),
     format: Format = "svg",
+    names: Collection[str] | None = None,
 ) -> list[Plot]:
     """A chart of each resource that the run has, then heat maps if there are several rows.
 
     ``limits`` has what was requested by the name of the chart; ``marks`` are stretches of time, in
-    seconds since 1970, in which a finding can be seen.
+    seconds since 1970, in which a finding can be seen. ``names`` are the plots to draw, of
+    :data:`CHARTS` and :data:`MAPS`; all by default.
     """
     plots = []
     for name in CHARTS:
+        if names is not None and name not in names:
+            continue
         rows = rows_of(series, name)
         if not rows:
             continue
         limit = (limits or {}).get(name)
         plots.append(Plot(name, _TITLES[name], draw_chart(name, rows, limit, marks, format)))
-    for name in ("cpu", "memory", "gpu"):
+    for map_name, name in MAPS.items():
+        if names is not None and map_name not in names:
+            continue
         each = [row for part in rows_of(series, name).values() for row in part]
         if len(each) > 1:
             title = f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}"
-            plots.append(Plot(f"{name}-map", title, draw_heat_map(name, each, format)))
+            plots.append(Plot(map_name, title, draw_heat_map(name, each, format)))
     return plots
 
 
@@ -160,67 +172,118 @@ def draw_chart(
     format: Format,
 ) -> bytes:
     """The sum over nodes or GPUs of each metric, with what was requested as a dashed line."""
-    with rc_context(_STYLE):
-        figure, axes = _figure(7.2, 1.9)
-        for color, (metric, parts) in zip((ACCENT, SECOND, MUTED), rows.items(), strict=False):
-            times, values = _total(parts)
-            label = METRICS[metric].title
-            axes.plot(_dates(times), values, color=color, linewidth=1.1, label=label)
-            if len(rows) == 1:
-                axes.fill_between(_dates(times), 0, values, color=color, alpha=0.15, linewidth=0)
-        if limit:
-            axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-        for since, until in marks:
-            axes.axvspan(since / _DAY, until / _DAY, color=BAD, alpha=0.08, linewidth=0)
-        if len(rows) > 1:
-            axes.legend(frameon=False, loc="upper right", fontsize=7, labelcolor=INK, ncols=3)
-        axes.set_ylim(bottom=0)
-        _finish(axes, name, _TITLES[name])
-        return _render(figure, format)
+    figure, axes = _figure(7.2, 1.9)
+    for color, (metric, parts) in zip((ACCENT, SECOND, MUTED), rows.items(), strict=False):
+        times, values = _total(parts)
+        label = METRICS[metric].title
+        axes.plot(_dates(times), values, color=color, linewidth=1.1, label=label)
+        if len(rows) == 1:
+            axes.fill_between(_dates(times), 0, values, color=color, alpha=0.15, linewidth=0)
+    if limit:
+        axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+    for since, until in marks:
+        axes.axvspan(since / _DAY, until / _DAY, color=BAD, alpha=0.08, linewidth=0)
+    if len(rows) > 1:
+        axes.legend(frameon=False, loc="upper right", fontsize=7, labelcolor=INK, ncols=3)
+    axes.set_ylim(bottom=0)
+    _finish(axes, name, _TITLES[name])
+    return _render(figure, format)
 
 
 def draw_heat_map(name: str, rows: Sequence[Row], format: Format) -> bytes:
     """Time by node or GPU: above it mean, minimum and maximum over time, at its side each mean."""
     grid, edges, names = _cells(rows)
-    with rc_context(_STYLE):
-        height = min(1.5 + 0.11 * len(names), 6.0)
-        figure = Figure(figsize=(7.2, height + 0.9), layout="constrained")
-        (top, corner), (map_axes, side) = figure.subplots(
-            2, 2, width_ratios=(6, 1), height_ratios=(0.9, height), sharex="col", sharey="row"
-        )
-        corner.remove()
-        middle = _dates((edges[:-1] + edges[1:]) / 2)
-        with np.errstate(all="ignore"):
-            mean, low, high = _over_rows(grid)
-        top.fill_between(middle, low, high, color=ACCENT, alpha=0.2, linewidth=0)
-        top.plot(middle, mean, color=ACCENT, linewidth=1.0)
-        top.set_ylim(bottom=0)
-        mesh = map_axes.pcolormesh(
-            _dates(edges), np.arange(len(names) + 1), grid, cmap="cividis", vmin=0, rasterized=True
-        )
-        map_axes.invert_yaxis()
-        step = max(-(-len(names) // 32), 1)
-        map_axes.set_yticks(np.arange(0, len(names), step) + 0.5, names[::step])
-        means = np.array([_mean(row) for row in grid])
-        side.barh(np.arange(len(names)) + 0.5, np.nan_to_num(means), height=0.8, color=ACCENT)
-        side.set_xlim(left=0)
-        for axes in (top, side):
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(color=GRID, linewidth=0.5)
-            axes.set_axisbelow(True)
-        _locate(map_axes)
-        formatter = FuncFormatter(lambda value, _: _value(name, value))
-        top.yaxis.set_major_formatter(formatter)
-        side.xaxis.set_major_formatter(formatter)
-        side.xaxis.set_major_locator(MaxNLocator(2))
-        top.yaxis.set_major_locator(MaxNLocator(2))
-        bar = figure.colorbar(mesh, ax=side, format=formatter, fraction=0.25, pad=0.08)
-        bar.outline.set_visible(False)
-        top.set_title(
-            f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}",
-            loc="left", fontsize=9, color=INK,
-        )  # fmt: skip
-        return _render(figure, format)
+    height = min(1.5 + 0.11 * len(names), 6.0)
+    figure = Figure(figsize=(7.2, height + 0.9), layout="constrained")
+    (top, corner), (map_axes, side) = figure.subplots(
+        2, 2, width_ratios=(6, 1), height_ratios=(0.9, height), sharex="col", sharey="row"
+    )
+    corner.remove()
+    middle = _dates((edges[:-1] + edges[1:]) / 2)
+    with np.errstate(all="ignore"):
+        mean, low, high = _over_rows(grid)
+    top.fill_between(middle, low, high, color=ACCENT, alpha=0.2, linewidth=0)
+    top.plot(middle, mean, color=ACCENT, linewidth=1.0)
+    top.set_ylim(bottom=0)
+    mesh = map_axes.pcolormesh(
+        _dates(edges), np.arange(len(names) + 1), grid, cmap="cividis", vmin=0, rasterized=True
+    )
+    map_axes.invert_yaxis()
+    step = max(-(-len(names) // 32), 1)
+    map_axes.set_yticks(np.arange(0, len(names), step) + 0.5, names[::step])
+    means = np.array([_mean(row) for row in grid])
+    side.barh(np.arange(len(names)) + 0.5, np.nan_to_num(means), height=0.8, color=ACCENT)
+    side.set_xlim(left=0)
+    for axes in (top, side):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color=GRID, linewidth=0.5)
+        axes.set_axisbelow(True)
+    _locate(map_axes)
+    formatter = FuncFormatter(lambda value, _: _value(name, value))
+    top.yaxis.set_major_formatter(formatter)
+    side.xaxis.set_major_formatter(formatter)
+    side.xaxis.set_major_locator(MaxNLocator(2))
+    top.yaxis.set_major_locator(MaxNLocator(2))
+    bar = figure.colorbar(mesh, ax=side, format=formatter, fraction=0.25, pad=0.08)
+    bar.outline.set_visible(False)
+    top.set_title(
+        f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}",
+        loc="left", fontsize=9, color=INK,
+    )  # fmt: skip
+    return _render(figure, format)
+
+
+#: Lines of a plot, and how many of them a legend names.
+MAX_LINES: Final = 64
+_NAMED_LINES: Final = 12
+#: Colours of lines that people with colour-blindness tell apart, then again.
+_LINE_COLORS: Final = (ACCENT, SECOND, "#7a4ea3", "#6b8e23", "#c2527f", "#5b6b7a", "#c9a227")
+#: Pies of a plot.
+MAX_PIES: Final = 12
+
+
+def draw_lines(title: str, unit: str, rows: Sequence[Row], limit: float | None = None) -> bytes:
+    """A PNG with a line for each row, and a dashed one at the limit."""
+    figure, axes = _figure(7.2, 3.6)
+    drawn = rows[:MAX_LINES]
+    named = len(drawn) <= _NAMED_LINES
+    for row, color in zip(drawn, cycle(_LINE_COLORS), strict=False):
+        axes.plot(_dates(row.times), row.values, color=color, linewidth=1.1, label=_label(row.name))
+    if limit:
+        axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+    if named:
+        axes.legend(frameon=False, fontsize=7, labelcolor=INK, ncols=2)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(unit)
+    left_out = f" ({len(drawn)} of {len(rows)} lines)" if len(rows) > len(drawn) else ""
+    _finish(axes, "", f"{title}{left_out}")
+    return _render(figure, "png")
+
+
+def draw_pies(title: str, pies: Sequence[tuple[str, dict[str, float]]]) -> bytes:
+    """A PNG with a pie for each name, and the shares of its parts in the legend."""
+    drawn = pies[:MAX_PIES]
+    columns = min(len(drawn), 4)
+    lines = -(-len(drawn) // columns)
+    figure = Figure(figsize=(max(2.4 * columns, 4.0), 2.6 * lines + 0.4), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, (name, parts) in zip(grid, drawn, strict=False):
+        total = sum(parts.values())
+        labels = [f"{part} {format_share(value / total)}" for part, value in parts.items()]
+        wedges = axes.pie(list(parts.values()), colors=[ACCENT, SECOND], startangle=90)[0]
+        axes.set_title(_label(name), fontsize=8, color=INK)
+        axes.legend(wedges, labels, frameon=False, fontsize=7, loc="upper center",
+                    bbox_to_anchor=(0.5, 0.0))  # fmt: skip
+    for axes in grid[len(drawn) :]:
+        axes.remove()
+    left_out = f" ({len(drawn)} of {len(pies)} nodes)" if len(pies) > len(drawn) else ""
+    figure.suptitle(f"{title}{left_out}", fontsize=9, color=INK)
+    return _render(figure, "png")
+
+
+def _label(name: str) -> str:
+    """A name in a legend, which leaves out a label that begins with an underscore."""
+    return _short(shown(name).lstrip("_") or "?", 40)
 
 
 def _mean(values: NDArray[np.float64]) -> float:

@@ -75,6 +75,11 @@ class SeriesReply(msgspec.Struct):
     nodes: list[NodeSeriesReply]
 
 
+def count_samples(series: SeriesReply) -> int:
+    """The points of all nodes."""
+    return sum(len(node.times_seconds) for node in series.nodes)
+
+
 class Grid(msgspec.Struct, frozen=True):
     """Intervals of equal length, common to all nodes, so that their points coincide."""
 

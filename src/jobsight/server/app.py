@@ -20,9 +20,9 @@ from jobsight import web
 from jobsight.config.settings import ServerSettings
 from jobsight.findings.service import FindingsService
 from jobsight.prometheus.remote_write import RemoteWriter
-from jobsight.server import errors, ingest
+from jobsight.server import errors, ingest, petricore
+from jobsight.server.api import files, health, jobs, usage
 from jobsight.server.api import findings as found
-from jobsight.server.api import health, jobs, usage
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
 from jobsight.server.conditional import ConditionalReplies
 from jobsight.store.store import Store
@@ -76,7 +76,14 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     app.router.routes.insert(0, Route(BATCHES, batches, methods=["POST"]))
     service = findings or FindingsService(store)
     app.include_router(jobs.create_router(store, service, clock=clock))
+    drawing = files.DrawingQueue()
+    app.include_router(files.create_router(store, service, drawing, clock=clock))
     app.include_router(found.create_router(store, service, clock=clock))
+    if settings is not None and settings.petricore_routes:
+        usage_file = petricore.UsageFile(settings.petricore_usage)
+        app.include_router(
+            petricore.create_router(store, service, drawing, usage_file, clock=clock)
+        )
     app.include_router(health.create_health_router(store, more=remote.text if remote else None))
     listed = health.listed_nodes(settings.discovery_nodes if settings else ())
     app.include_router(health.create_discovery_router(store, listed=listed))

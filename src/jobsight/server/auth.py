@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
 from jobsight.server.connections import connection_of
+from jobsight.server.policy import SERVER_TOKEN, VIEWER_IN_SCOPE
 from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken, Tokens, digest_of
 from jobsight.transport.running_server import cookie_value, same
@@ -181,10 +182,12 @@ class AccessControl:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and given:
             if same(given.strip(), self._token):
+                scope[VIEWER_IN_SCOPE] = SERVER_TOKEN
                 return None
             return await self._check_cluster_token(scope, given.strip())
         if self._is_signed_in(headers, port):
             if method in _SAFE:
+                scope[VIEWER_IN_SCOPE] = SERVER_TOKEN
                 return None
             return self._unauthorized(
                 path, "writing needs Authorization: Bearer TOKEN; a cookie is not sufficient"
