@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from jobsight.findings.data import read_run
 from jobsight.findings.engine import RuleSet
-from jobsight.findings.finding import Finding, Verdict
+from jobsight.findings.figures import compute_figures
+from jobsight.findings.finding import SEVERITIES, Finding, Verdict
+from jobsight.findings.history import add_history
 from jobsight.findings.stored import report_findings, to_row
-from jobsight.model import SECOND, Coverage
+from jobsight.model import SECOND, Coverage, RunReference
 from jobsight.store.findings.write import store_judged
 from jobsight.store.store import Store
 from tests.findings.measured import (
@@ -207,12 +210,33 @@ def test_the_parts_of_a_gpu_do_not_add_up_to_more_than_it(store: Store) -> None:
     assert used <= held
 
 
+def test_the_costs_of_the_tasks_add_up_to_that_of_the_array(store: Store) -> None:
+    """A cause that many runs share is not counted once for each of them."""
+    length, found, saved = 2 * HOUR, [], 0.0
+    for task in range(12):
+        run = write_run(
+            store, length=length, job_id=100 + task, array_job_id=100, array_task_id=task,
+            memory=400 * GIB, totals={"memory_used_peak": (300 if task == 7 else 2) * GIB},
+        )  # fmt: skip
+    for task in range(12):
+        run = store.find(RunReference(100 + task, "c1"))
+        data = read_run(store, run, at(length))
+        figures = compute_figures(data)
+        add_history(store, data, figures)
+        verdicts = {each.kind: each for each in RULES.judge(figures)}
+        assert (verdicts["array-split"].outcome == "fired") == (task != 7)
+        if finding := verdicts["array-split"].finding:
+            found.append(finding.cost.memory_gb_hours or 0.0)
+            saved = float(figures.values["array.split_saved"]) / 1e9 / HOUR  # type: ignore[arg-type]
+    assert sum(found) == pytest.approx(saved)
+
+
 def test_a_report_has_the_worst_of_many_first(store: Store) -> None:
     """Cut after it is sorted: the five of a report are the worst."""
     run = write_run(store)
     found = [
         Finding(kind=f"kind-{number}", severity=severity, title="", text="")
-        for number, severity in enumerate(("info",) * 6 + ("warning", "critical"))
+        for number, severity in enumerate([*[SEVERITIES[0]] * 6, *SEVERITIES[1:]])
     ]
     store_judged(store.database, [judged_run(run, *map(to_row, found))], at(HOUR))
     shown = [each.severity for each in report_findings(store, run.id)]

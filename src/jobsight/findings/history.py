@@ -74,6 +74,7 @@ _FAILED: Final = frozenset(
 )
 _COMPLETED: Final = "COMPLETED"
 _NO_HISTORY: Final = "no earlier run of the same work is stored"
+_FEW_RUNS: Final = "fewer than three runs of the same work are known"
 
 
 class PastFigures(NamedTuple):
@@ -168,8 +169,9 @@ def figure_values(data: bytes) -> dict[str, Any]:
 
 def _number(values: dict[str, Any], name: str) -> float | None:
     value = values.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -240,9 +242,9 @@ def _add_short_runs(
 
 
 class Change(NamedTuple):
-    """A lasting change of a sequence: the index of the first new value, and the shift."""
+    """A lasting change of a sequence: the place of the first new value, and the shift."""
 
-    index: int
+    place: int
     share: float
 
 
@@ -282,7 +284,7 @@ def _add_change(data: RunData, figures: FigureSet, past: Sequence[PastFigures]) 
     if change is None:
         figures.unknown.setdefault("history.slower_share", "the CPU time has not changed lastingly")
         return
-    index = max(len(values) - _CHANGE_RUNS, 0) + change.index
+    index = max(len(values) - _CHANGE_RUNS, 0) + change.place
     figures.set("history.slower_share", change.share)
     figures.set("history.slower_since", starts[index] / SECOND)
     figures.set("history.slower_runs", len(values) - index)
@@ -483,7 +485,7 @@ def read_needs(
     return needs
 
 
-def _add_need(
+def _add_need(  # noqa: PLR0913 -- each is a figure of the run
     needs: Needs,
     *,
     state: str,
@@ -531,6 +533,18 @@ def fit_time(needs: Needs, request: float | None = None) -> Fit | None:
     )
 
 
+def _passed(found: Fit) -> int | None:
+    """The runs that would have passed, if there are enough to speak of them."""
+    return None if found.few else found.passed
+
+
+def memory_of_node(memory: float, values: dict[str, Any], nodes: int) -> float:
+    """The memory for each node out of that of a run: --mem is that of a node, and they may differ,
+    so that the fullest one decides."""
+    used, on_node = (_number(values, f"memory.{name}") for name in ("used", "node_used"))
+    return fit.round_memory(memory * on_node / used if used and on_node else memory / nodes)
+
+
 def _add_fits(store: Store, data: RunData, figures: FigureSet, past: Sequence[PastFigures]) -> None:
     needs = read_needs(data.stored, data.state, figures.values, past)
     memory = fit_memory(needs, _number(figures.values, "memory.requested"))
@@ -541,16 +555,17 @@ def _add_fits(store: Store, data: RunData, figures: FigureSet, past: Sequence[Pa
     else:
         figures.set("fit.memory", memory.request)
         nodes = max(data.node_count, 1)
-        figures.set("fit.memory_per_node", fit.round_memory(memory.request / nodes))
+        per_node = memory_of_node(memory.request, figures.values, nodes)
+        figures.set("fit.memory_per_node", per_node)
         figures.set("fit.memory_runs", memory.runs)
-        figures.set("fit.memory_passed", memory.passed)
+        figures.set("fit.memory_passed", _passed(memory), _FEW_RUNS)
     time = fit_time(needs, _number(figures.values, "time.limit"))
     if time is None:
         figures.unknown["fit.time"] = "no run of the same work has completed"
     else:
         figures.set("fit.time", time.request)
         figures.set("fit.time_runs", time.runs)
-        figures.set("fit.time_passed", time.passed)
+        figures.set("fit.time_passed", _passed(time), _FEW_RUNS)
     cores = fit.fit_count(needs.cores)
     allocated = data.info.cpus or 0
     if cores is not None and allocated:
@@ -770,6 +785,12 @@ def _add_array(store: Store, data: RunData, figures: FigureSet) -> None:
     figures.set("array.split_rest", listed)
     figures.set("array.split_saving", split.saving)
     figures.set("array.split_saved", split.saved)
+    # What the tasks save adds up to what the array saves.
+    rest = {measured[index].task_id for index in split.rest}
+    own = info.array_task_id not in rest and any(
+        task.task_id == info.array_task_id for task in measured
+    )
+    figures.set("array.split_own", (split.rest_request - split.request) * data.span if own else 0.0)
 
 
 def _add_start_of_tasks(figures: FigureSet, tasks: Sequence[ArrayTask]) -> None:

@@ -729,7 +729,7 @@ def _read_blocks(
     from jobsight.store.series.blocks import SeriesBlock
 
     blocks: list[SeriesBlock] = []
-    # Chunks that arrived one after the other mostly have the same columns, and are decoded together.
+    # Chunks that arrived one after the other mostly have the same columns: decoded together.
     for times, columns in codec.decode_many(_read_chunks(transaction, chunks), wanted):
         block = SeriesBlock(times, columns)
         if not reservation.add(_count_values(block)):
