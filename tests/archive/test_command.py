@@ -66,7 +66,7 @@ def test_out_and_back(command: Command) -> None:
     assert lines[1].split()[:4] == ["c1", "2026-10", "2", "164"]
     assert [row["runs"] for row in json.loads(command("list", "--json")[1])] == [2, 4]
     code, said, _ = command("check")
-    assert (code, said.startswith("2 parts, 12 files, 6 runs, ")) == (0, True)
+    assert (code, said.startswith("2 parts, 14 files, 6 runs, ")) == (0, True)
 
     with Store.open(command.store) as store:
         before = months.everything(store)

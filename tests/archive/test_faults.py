@@ -97,7 +97,7 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
     done = _python(script, *ALONE)
     assert done.stdout.startswith(f"the disk of the archive {folder} is full: "), done
     # The month that fitted is there whole; of the other one nothing is left.
-    assert done.stdout.splitlines()[1] == str(["month=2026-10"] * 6)
+    assert done.stdout.splitlines()[1] == str(["month=2026-10"] * 7)
     assert count(sqlite, "runs", "archived IS NOT NULL") == 2
     # The disk has gone with the child, as one that is not mounted: nothing is written beside it.
     with pytest.raises(ArchiveError, match="mount it or correct archive"):
@@ -108,7 +108,7 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
     assert "is missing, with 2 runs of the store" in problem
 
 
-@pytest.mark.parametrize("table", ["runs", "nodes", "executables", "steps", "series"])
+@pytest.mark.parametrize("table", ["runs", "nodes", "executables", "steps", "findings", "series"])
 @pytest.mark.parametrize("how", ["flipped", "cut", "emptied", "gone"])
 def test_a_damaged_file_is_told(sqlite: Store, place: Storage, table: str, how: str) -> None:
     write_archive(sqlite, place, LATER)

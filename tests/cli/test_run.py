@@ -51,6 +51,22 @@ def test_standard_error_is_the_command_s_and_then_the_report(home: Home) -> None
     assert ended.stderr.startswith(b"words\nJob 1  sh")
 
 
+def test_findings_need_no_server(home: Home) -> None:
+    rules = home.folder / "rules.yaml"
+    rules.write_text(
+        "adjust:\n"
+        "  - rules: [cpu-not-used]\n"
+        "    parameters: {floor: 0.001 core s, nothing: 90 %}\n"
+        "    minimum: {elapsed: 0 s, coverage: 0 %}\n"
+    )
+    config = home.folder / "jobsight.toml"
+    config.write_text(f'[findings]\nminimum_elapsed = 0\nrules = ["{rules}"]\n')
+    options = ("--config", str(config), "--cpus", "1")
+    ended = home.run("/bin/sleep", "0.5", options=options)
+    assert b"The job used no CPU time" in ended.stderr
+    assert [found["kind"] for found in home.report()["findings"]] == ["cpu-not-used"]
+
+
 def test_quiet_says_nothing(home: Home) -> None:
     ended = home.run("/bin/sh", "-c", "exit 0", options=("--quiet",))
     assert (ended.stdout, ended.stderr) == (b"", b"")

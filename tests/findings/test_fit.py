@@ -1,4 +1,4 @@
-"""The request of least expected waste: bounds, hostile values, arrays, and what Slurm accepts."""
+"""The request of least expected waste: bounds, hostile values, arrays, and options of Slurm."""
 
 import math
 import random

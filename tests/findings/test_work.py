@@ -5,16 +5,9 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobsight.findings.work import (
-    MAX_SCRIPT_SIZE,
-    Signature,
-    command_lines,
-    find_work,
-    name_key,
-    script_key,
-    signature_of,
-)
+from jobsight.findings.work import Signature, find_work, name_key, signature_of
 from jobsight.model import JobInfo
+from jobsight.util.script_key import MAX_SCRIPT_SIZE, command_lines, script_key
 
 SCRIPT = """#!/bin/bash
 #SBATCH --mem=4G

@@ -1,7 +1,6 @@
 """The background work of the findings, with a judge that a test has told what to say."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,14 +18,16 @@ from jobsight.store.findings.shown import Shown
 from jobsight.store.maintenance.check import Checker
 from jobsight.store.store import Store
 from tests.findings.judge import KIND, ToldJudge, fired
+from tests.store.conftest import location as location
+from tests.store.conftest import postgresql_server as postgresql_server
 from tests.store.sample import START, batch, find, info, part, sighting, totals
 
 SECOND = 10**9
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.db") as opened:
+def store(location: str) -> Iterator[Store]:
+    with Store.open(location) as opened:
         yield opened
 
 

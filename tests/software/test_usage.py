@@ -1,4 +1,4 @@
-"""Reports: who used what, by any key, from the sums by day and from the executables."""
+"""Reports: who used what, by any key, from the daily rollups and from the executables."""
 
 from __future__ import annotations
 

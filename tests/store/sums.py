@@ -1,4 +1,4 @@
-"""The sums by day and by month as they stand, and worked out anew."""
+"""The daily rollups and by month as they stand, and worked out anew."""
 
 from __future__ import annotations
 

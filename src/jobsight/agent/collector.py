@@ -228,7 +228,7 @@ class Collector:
             self._closed_overruns += self.events.overruns
             self.events.close()
             self.events = self.tracker.names.taskstats = None
-            self.tracker.untracked.clear()
+            self.tracker.clear()
             logger.debug("process events: unsubscribed")
 
     @property

@@ -57,8 +57,9 @@ def show_fit(
 
 
 def _reference(store: Store, run: str | None, script: str | None, name: str | None) -> RunReference:
-    from jobsight.findings.work import MAX_SCRIPT_SIZE, name_key, script_key
+    from jobsight.findings.work import name_key
     from jobsight.store.history import latest_run
+    from jobsight.util.script_key import MAX_SCRIPT_SIZE, script_key
 
     if script is None and name is None:
         wanted = run or job_of_this_shell()

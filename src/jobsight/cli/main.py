@@ -45,6 +45,7 @@ COMMANDS = {
     "token": Command("jobsight.cli.token", "Create and revoke the tokens of agents"),
     "mail": Command("jobsight.cli.mail", "Queue a mail about a job, as Slurm's MailProg"),
     "archive": Command("jobsight.cli.archive", "Write finished runs to Parquet files, and restore"),
+    "simulate": Command("jobsight.cli.simulate", "Fill a store with a made-up year of runs"),
     "import": Command("jobsight.cli.import_", "Import SAMS databases (idempotent)"),
 }
 

@@ -20,6 +20,7 @@ from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import CommandError, JobsightError
+from jobsight.model import SECOND
 from jobsight.text import parse_size
 from jobsight.transport.delivery import (
     Delivery,
@@ -87,21 +88,39 @@ def run(  # noqa: PLR0913 -- a command's parameters are its options
         _say(f"GPU {gpu} was reserved and never used")
     if not quiet and not waiting:
         try:
-            _print_report(location, str(outcome.run))
+            _print_report(location, str(outcome.run), settings)
         except (JobsightError, OSError, ModuleNotFoundError) as error:
             # The exit code is that of the command, with or without a report.
             _say(f"the report cannot be shown: {error}")
     return outcome.status
 
 
-def _print_report(location: str, run: str) -> None:
+def _print_report(location: str, run: str, settings: Settings) -> None:
     # A compute node has only the agent's packages; the job itself needs no others.
     from rich.console import Console
 
     from jobsight.cli.report import find_report
     from jobsight.reports.terminal import print_report
 
-    print_report(find_report(location, run), Console(stderr=True))
+    built = find_report(location, run)
+    # Rules are not worth their time for a short command: they would be withheld.
+    long = (built.time.elapsed or 0) >= settings.findings.minimum_elapsed * SECOND
+    if (long or built.memory.oom_kills) and os.access(location, os.R_OK | os.W_OK):
+        _judge(location, settings)
+        built = find_report(location, run, settings)
+    print_report(built, Console(stderr=True))
+
+
+def _judge(location: str, settings: Settings) -> None:
+    """Find findings at once, where no server does it."""
+    from jobsight.findings.service import FindingsService
+    from jobsight.store.store import Store
+
+    opened = Store.open(location)
+    try:
+        FindingsService(opened, settings.findings).judge_once()
+    finally:
+        opened.close()
 
 
 def _close(spool: Spool) -> int:

@@ -227,6 +227,8 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     keep_replies_limit: Annotated[int, msgspec.Meta(ge=0)] = 2**30
     #: Directory of recorded replies, for the source "recorded".
     recorded: str | None = None
+    #: Store the batch scripts of jobs, by which runs of the same work are found; may hold secrets.
+    scripts: bool = False
 
     def is_used(self) -> bool:
         """Whether a scheduler is configured, not only found by chance."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from jobsight.findings.program_names import is_waiting
 from jobsight.findings.surroundings import NodeShape, Surroundings
 from jobsight.findings.timeline import GPU_METRICS, METRICS, Timeline
 from jobsight.model import SECOND, JobInfo, JobTotals, RunReference
@@ -216,7 +217,9 @@ def _join_programs(data: RunData, stored: Iterable[StoredExecutable]) -> None:
         program = programs.get((use.path, use.path_known))
         if program is None:
             program = programs[use.path, use.path_known] = Program(use.path, use.path_known)
-        data.programs_of_node[part.node] += 1
+        # A launcher that waits for programs of other nodes is no use of its own node.
+        if not is_waiting(use.path):
+            data.programs_of_node[part.node] += 1
         program.cpu += use.cpu_time / SECOND
         program.system += use.cpu_system / SECOND
         program.gpu_time += use.gpu_time / SECOND

@@ -278,8 +278,8 @@ class _BoundRule:
 
     __slots__ = (
         "_condition", "_cost", "_coverage", "_elapsed", "_enabled", "_excuses", "_figures",
-        "_groups", "_parameters", "_required", "_requires", "_severities", "_shown", "_when",
-        "rule",
+        "_groups", "_measured", "_parameters", "_required", "_requires", "_severities", "_shown",
+        "_when", "rule",
     )  # fmt: skip
 
     def __init__(
@@ -307,6 +307,11 @@ class _BoundRule:
         self._figures = frozenset(rule.condition.figures)
         groups = {FIGURES[name].group for name in self._figures}
         self._groups: list[Group] = [group for group in _MEASURED if group in groups]
+        #: The figures of the condition by group.
+        self._measured = {
+            group: {name for name in self._figures if FIGURES[name].group == group}
+            for group in self._groups
+        }
         self._excuses = [(each.bind(parameters), because) for each, because in rule.excuses]
         self._severities: list[tuple[Severity, Bound | None]] = (
             [(each, bind(condition)) for each, condition in rule.severities]
@@ -339,13 +344,9 @@ class _BoundRule:
             if not missing <= self.rule.defaults.keys():
                 return "withheld", self._not_known(run, missing - self.rule.defaults.keys())
             values = {**self.rule.defaults, **values}
-        for group in self._groups:
-            share = run.coverage.get(group, 1.0)
-            if share < self._coverage:
-                return "withheld", (
-                    f"its {_MEASURED[group]} figures stand for {show(share, 'share')} of the run, "
-                    f"less than {show(self._coverage, 'share')}"
-                )
+        sentence = self._too_little_seen(run)
+        if sentence:
+            return "withheld", sentence
         result = self._condition.evaluate(values)
         if result is False:
             return "not fired", ""
@@ -355,6 +356,20 @@ class _BoundRule:
             if _holds(excuse, values):
                 return "excused", because.fill({**self._parameters, **run.values})
         return "fired", ""
+
+    def _too_little_seen(self, run: _Run) -> str:
+        """Why the figures of the condition stand for too little of the run; empty if they do not."""
+        for group in self._groups:
+            if not self._measured[group] & run.values.keys():
+                # All its figures have the rule's defaults.
+                continue
+            share = run.coverage.get(group, 1.0)
+            if share < self._coverage:
+                return (
+                    f"its {_MEASURED[group]} figures stand for {show(share, 'share')} of the run, "
+                    f"less than {show(self._coverage, 'share')}"
+                )
+        return ""
 
     def finding(self, figures: FigureSet, explains: Sequence[str]) -> Finding:
         """The finding of a rule that fired."""

@@ -35,13 +35,15 @@ _PROBABILITIES: Final = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05)
 #: after one failure too many.
 _USUAL: Final = 0.05
 _CAREFUL: Final = 0.03
-_VERY_CAREFUL: Final = 0.01
+_VERY_CAREFUL: Final = 0.002
 #: One failure in so many runs is accepted.
 TOLERATED: Final = 20
 #: Mean excess of a new maximum, as a logarithm, before anything is known of the work; and its
 #: weight in runs.
 _PRIOR_EXCESS: Final = 0.07
 _PRIOR_WEIGHT: Final = 0.5
+#: The least request after one failure too many, as a multiple of the largest need.
+_CAREFUL_FACTOR: Final = 1.5
 #: Share of the residuals whose mean excess describes the tail.
 _TAIL_SHARE: Final = 0.15
 #: A run that was killed at its limit, and was never repeated with success, is taken to need so much
@@ -55,7 +57,12 @@ FEW_RUNS: Final = 3
 _DECAY: Final = 0.5 ** (1 / HALF_LIFE)
 #: Weight by age in runs.
 _WEIGHTS: Final = tuple(_DECAY**age for age in range(MAX_RUNS))
-_LARGEST: Final = 1e300
+#: Needs and weights out of these bounds are errors of measurement; products of those within are
+#: finite.
+_SMALLEST: Final = 1e-12
+_LARGEST: Final = 1e30
+#: The logarithm of the largest margin.
+_MAX_MARGIN: Final = 100.0
 
 
 class PastRun(NamedTuple):
@@ -106,13 +113,16 @@ def fit_request(
     last run. ``slack`` is added to every recommendation, and ``rounded`` rounds it up to what the
     scheduler accepts. The result is never below the largest need of the last three runs.
     """
-    usable = [run for run in runs[-MAX_RUNS:] if _is_usable(run)]
+    usable = [_with_valid_request(run) for run in runs[-MAX_RUNS:] if _is_usable(run)]
     if not usable:
         return None
     needs = _uncensored(usable)
-    if request is None or not 0 < request < _LARGEST:
+    if request is None or not _SMALLEST < request < _LARGEST:
         request = usable[-1].request
-    best = _least_waste(needs, usable, request, _allowed_probability(usable))
+    allowed = _allowed_probability(usable)
+    best = _least_waste(needs, usable, request, allowed)
+    if allowed == _VERY_CAREFUL:
+        best = max(best, _CAREFUL_FACTOR * max(needs))
     recommended = rounded(max(best, *needs[-3:]) + slack)
     past = list(zip(needs, usable, strict=True))
     compared = [
@@ -132,7 +142,12 @@ def fit_request(
 
 
 def _is_usable(run: PastRun) -> bool:
-    return 0 < run.need < _LARGEST and 0 <= run.weight < _LARGEST
+    return _SMALLEST < run.need < _LARGEST and 0 <= run.weight < _LARGEST
+
+
+def _with_valid_request(run: PastRun) -> PastRun:
+    is_valid = run.request is None or _SMALLEST < run.request < _LARGEST
+    return run if is_valid else run._replace(request=None)
 
 
 def _uncensored(runs: Sequence[PastRun]) -> list[float]:
@@ -177,19 +192,23 @@ def _least_waste(
     needed = sum(time * need for time, need in zip(held, recent, strict=True))
     all_repeated = sum(repeated)
     first = len(needs) - count
-    highest = list(accumulate(needs, max))
+    second, highest = sorted(needs)[-2:]
     smoothed = list(accumulate(needs, lambda mean, need: mean + _SMOOTHING * (need - mean)))
     best, least = needs[-1], math.inf
     for reach in _REACHES:
-        if reach == 0 or reach >= MAX_RUNS:
-            over_time = smoothed if reach == 0 else highest
-            bases, base = over_time[first - 1 : -1], over_time[-1]
+        if reach == 0:
+            bases, base = smoothed[first - 1 : -1], smoothed[-1]
+        elif reach >= MAX_RUNS:
+            # The maximum of all other runs, also later ones: that of the first few was exceeded
+            # more often than that of many is.
+            bases = [second if need == highest else highest for need in recent]
+            base = highest
         else:
             bases = [max(needs[max(i - reach, 0) : i]) for i in range(first, len(needs))]
             base = max(needs[-reach:])
         residuals = [need / before for need, before in zip(recent, bases, strict=True)]
         order = sorted(range(count), key=residuals.__getitem__, reverse=True)
-        top, excess = _tail([math.log(residuals[i]) for i in order])
+        top, excess = _tail([math.log(residuals[i]) for i in order], steady=reach < MAX_RUNS)
         allotted = sum(time * before for time, before in zip(held, bases, strict=True))
         for probability in _PROBABILITIES:
             if probability > allowed:
@@ -197,7 +216,11 @@ def _least_waste(
             margin, failing = _margin(
                 probability * (effective + 1), effective / total, order, weights
             )
-            factor = math.exp(top + excess * margin) if failing == 0 else residuals[order[failing]]
+            factor = (
+                math.exp(min(top + excess * margin, _MAX_MARGIN))
+                if failing == 0
+                else residuals[order[failing]]
+            )
             # A failed run costs what it held and the unused part of its repetition: what it would
             # have cost had it passed, and the request.
             waste = factor * allotted - needed + sum(repeated[i] for i in order[:failing])
@@ -208,14 +231,21 @@ def _least_waste(
     return best
 
 
-def _tail(logarithms: Sequence[float]) -> tuple[float, float]:
-    """The highest residual, and the mean excess of a still higher one. Highest residual first."""
+def _tail(logarithms: Sequence[float], steady: bool) -> tuple[float, float]:
+    """The highest residual, and the mean excess of a still higher one. Highest residual first.
+
+    Unless the predictor is ``steady``, which the maximum of all runs is not, low residuals say
+    nothing about high ones.
+    """
     count = len(logarithms)
     median = logarithms[count // 2]
     spread = sum(abs(value - median) for value in logarithms)
     size = max(1, math.ceil(count * _TAIL_SHARE))
     threshold = logarithms[min(size, count - 1)]
-    excess = sum(value - threshold for value in logarithms[:size]) / (1 + size)
+    above = sum(value - threshold for value in logarithms[:size])
+    if not steady:
+        return logarithms[0], (_PRIOR_EXCESS + above) / (1 + size)
+    excess = above / (1 + size)
     usual = (_PRIOR_EXCESS * _PRIOR_WEIGHT + spread) / (_PRIOR_WEIGHT + count)
     return logarithms[0], max(usual, excess)
 
@@ -399,9 +429,9 @@ _HOUR: Final = 3600.0
 #: Sizes up to which memory is rounded to a step: at most some 6 % are lost, and from 16 GiB on the
 #: request is a whole number of GiB.
 _MEMORY_STEPS: Final = (
-    (1 * _GIB, 64 * _MIB),
-    (4 * _GIB, 128 * _MIB),
-    (16 * _GIB, 512 * _MIB),
+    (1 * _GIB, 32 * _MIB),
+    (4 * _GIB, 64 * _MIB),
+    (16 * _GIB, 256 * _MIB),
     (256 * _GIB, _GIB),
 )
 _TIME_STEPS: Final = (

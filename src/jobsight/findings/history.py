@@ -48,6 +48,8 @@ _CHANGE_RUNS: Final = 50
 _CHANGE_SIDE: Final = 5
 _CHANGE_SHARE: Final = 0.2
 _CHANGE_DEVIATIONS: Final = 3.0
+#: Share of the runs after it that must be on its side.
+_CHANGE_LASTING: Final = 0.8
 #: Phases of a run that are kept, and runs from which an end is expected.
 _MAX_PHASES: Final = 8
 _PHASE_RUNS: Final = 20
@@ -169,9 +171,9 @@ def figure_values(data: bytes) -> dict[str, Any]:
 
 def _number(values: dict[str, Any], name: str) -> float | None:
     value = values.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def _add_short_runs(
 class Change(NamedTuple):
     """A lasting change of a sequence: the place of the first new value, and the shift."""
 
-    place: int
+    first: int
     share: float
 
 
@@ -260,8 +262,12 @@ def find_change(values: Sequence[float]) -> Change | None:
         low, high = statistics.median(before), statistics.median(after)
         if low <= 0 or high / low - 1 <= _CHANGE_SHARE:
             continue
+        middle = (low + high) / 2
+        if sum(value > middle for value in after) < _CHANGE_LASTING * len(after):
+            continue
         deviations = [abs(value - low) for value in before] + [abs(value - high) for value in after]
-        deviation = statistics.median(deviations) or low * 1e-6
+        # Half of the values may be equal while the others vary.
+        deviation = statistics.median(deviations) or statistics.fmean(deviations) or low * 1e-6
         strength = (high - low) / deviation
         # The sum of deviations is least where the change is, also if all splits are strong.
         score = -sum(deviations)
@@ -284,8 +290,11 @@ def _add_change(data: RunData, figures: FigureSet, past: Sequence[PastFigures]) 
     if change is None:
         figures.unknown.setdefault("history.slower_share", "the CPU time has not changed lastingly")
         return
-    index = max(len(values) - _CHANGE_RUNS, 0) + change.place
+    index = max(len(values) - _CHANGE_RUNS, 0) + change.first
     figures.set("history.slower_share", change.share)
+    if isinstance(own, float):
+        # Of a run that takes 1 + share of the time before, this part is beyond it.
+        figures.set("history.slower_core_time", own * change.share / (1 + change.share))
     figures.set("history.slower_since", starts[index] / SECOND)
     figures.set("history.slower_runs", len(values) - index)
     changed = describe_change(documents[:index], documents[index:])
@@ -485,7 +494,7 @@ def read_needs(
     return needs
 
 
-def _add_need(  # noqa: PLR0913 -- each is a figure of the run
+def _add_need(  # noqa: PLR0913 -- one for each figure of a request
     needs: Needs,
     *,
     state: str,

@@ -42,7 +42,7 @@ class FindingReport(msgspec.Struct, kw_only=True):
 
 
 class FindingSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The sum of one group; keys that were not asked for are left out."""
+    """The sum of one group; keys that were not requested are left out."""
 
     day: str | None = None
     cluster: str | None = None

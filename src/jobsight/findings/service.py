@@ -21,7 +21,8 @@ from jobsight.findings.rule_file import Rule
 from jobsight.findings.surroundings import Surroundings
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker
-from jobsight.model import RunReference
+from jobsight.model import SECOND, RunReference
+from jobsight.store.findings.read import list_kinds
 from jobsight.store.findings.rows import Owner
 from jobsight.store.findings.shown import Place, Shown
 from jobsight.store.read.queries import StoredRun
@@ -31,6 +32,10 @@ from jobsight.util.workers import PeriodicWorker
 
 logger = logging.getLogger(__name__)
 
+_DAY: Final = 86400 * SECOND
+#: Days of runs whose kinds of findings a filter offers, and how long they are kept.
+_KIND_DAYS: Final = 90
+_KINDS_AGE: Final = 60 * SECOND
 #: Outcomes that change what is stored of a run.
 _STORED: Final[frozenset[Outcome]] = frozenset({"fired", "withheld"})
 
@@ -86,6 +91,8 @@ class FindingsService:
         self.shown = ShownFindings()
         self._judge: Judge | None = None
         self._file_states: object = None
+        #: When they were read, and the kinds of findings: a list of runs must not wait for them.
+        self._kinds: tuple[int, dict[str, int]] = (-_KINDS_AGE, {})
         self._mutex = threading.Lock()
 
     def judge(self) -> Judge:
@@ -96,6 +103,22 @@ class FindingsService:
                 self._judge = RuleJudge(self._store, RuleSet.of_settings(self.settings))
                 self._file_states = states
             return self._judge
+
+    def judge_once(self) -> None:
+        """One round in this thread; nothing if a server judges the runs of the store."""
+        worker = Worker(self._store, self.judge, running_interval=0)
+        try:
+            worker.once()
+        finally:
+            worker.close()
+
+    def kinds(self, now: int) -> dict[str, int]:
+        """The kinds of findings that runs of the last months have, and how many of each."""
+        read, kinds = self._kinds
+        if not read <= now < read + _KINDS_AGE:
+            kinds = list_kinds(self._store.database, now // _DAY - _KIND_DAYS)
+            self._kinds = (now, kinds)
+        return kinds
 
     def help(self, kind: str) -> str | None:
         """The page of a rule, as Markdown; None if there is no such rule."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -216,15 +217,18 @@ class ShownFindings:
 
     def __init__(self) -> None:
         self._counts: Counter[Shown] = Counter()
+        self._mutex = threading.Lock()
 
     def add(self, shown: Sequence[Shown]) -> None:
         """Count findings as shown; cheap, and called by several threads."""
-        for each in shown:
-            if len(self._counts) < _MAX_SHOWN or each in self._counts:
-                self._counts[each] += 1
+        with self._mutex:
+            for each in shown:
+                if len(self._counts) < _MAX_SHOWN or each in self._counts:
+                    self._counts[each] += 1
 
     def write(self, store: Store, now: int) -> None:
-        counts, self._counts = self._counts, Counter()
+        with self._mutex:
+            counts, self._counts = self._counts, Counter()
         record_shown(store.database, counts, now)
 
 

@@ -36,6 +36,7 @@ from jobsight.scheduler.records import (
     SchedulerError,
     SourceError,
 )
+from jobsight.scheduler.scripts import ScriptKeeper
 from jobsight.scheduler.sinks.feeder import feeding
 from jobsight.scheduler.sources.base import Choice, Source, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
@@ -92,6 +93,7 @@ class Scraper:
         self._reservations: list[ReservationInfo] = []
         self._log = LogOnce(logger)
         self._snapshot = Snapshot(store.database, settings.cluster, clock)
+        self._scripts = ScriptKeeper(store.database, settings.cluster, self._log)
 
     def once(self) -> ScrapeState:
         """One round. A failure is in the reason of the state, and the store stays as it is."""
@@ -165,6 +167,8 @@ class Scraper:
             self._record(batch, completing=True)
         with _collected(failures):
             self._query_open_runs(source, queue)
+        if self._choice.read_script is not None:
+            self._scripts.read_new(self._choice.read_script, queue.runs.values())
         if failures:
             raise SchedulerError("; ".join(dict.fromkeys(failures)))
         return nodes

@@ -44,7 +44,7 @@ class EarlierRun(NamedTuple):
     gpu_count: int | None
     gpu_unused_count: int | None
     gpu_held_time: int | None
-    #: To be read by :func:`jobsight.store.findings.works.unpack_figures`.
+    #: To be read by :func:`jobsight.findings.packed.decode_figures`.
     figures: bytes
 
     @property

@@ -38,7 +38,6 @@ from jobsight.reports.report import (
     quality_text,
     tone_of,
 )
-from jobsight.store.findings.read import list_kinds
 from jobsight.store.read.queries import ANY_FINDING, Filters, MetricSummary, TooLarge
 from jobsight.store.store import Store
 from jobsight.text import readable_text
@@ -47,9 +46,6 @@ from jobsight.util import units
 logger = logging.getLogger(__name__)
 
 ROWS_PER_PAGE = 50
-#: Days of runs whose kinds of findings the filter offers.
-_KIND_DAYS = 90
-_DAY = 86400 * SECOND
 #: All who have the server's token are one viewer.
 _VIEWER = "signed in"
 
@@ -207,7 +203,7 @@ def create_router(
             state=state,
             unused_gpus=unused_gpus,
             finding=finding,
-            kinds=list_kinds(store.database, clock() // _DAY - _KIND_DAYS),
+            kinds=findings.kinds(clock()),
         )
         return _page(request, "runs.html", page=page)
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from jobsight.agent.processes import tracker
 from jobsight.agent.processes.netlink import ExitRecord, ProcessEvent
 from jobsight.agent.processes.process import (
     ROW_SIZE,
@@ -114,6 +115,67 @@ def test_threads_are_summed_whoever_ends_last(kernel: Kernel, leader: int) -> No
         kernel.tell(kernel.exit(thread, 7), record(thread, 10 + index, tgid=7, last_of_group=last))
         assert (7 in usage.members) is not last
     assert figures(usage)[TRUE] == (1, 1, 33)
+
+
+@pytest.mark.parametrize("late", [7, 8])
+@pytest.mark.parametrize("drains", [1, 2])
+def test_a_thread_may_end_after_the_last_one(kernel: Kernel, late: int, drains: int) -> None:
+    """The kernel marks the last thread before it writes its record; another is held up there."""
+    usage = kernel.job()
+    kernel.names.links[7] = TRUE
+    kernel.tell(kernel.fork(100, 7), kernel.execute(7))
+    last = 15 - late
+    told = [
+        kernel.exit(last, 7, status=256),
+        record(last, 10, tgid=7, read_bytes=100),
+        kernel.exit(late, 7),
+        record(late, 300, tgid=7, last_of_group=False, read_bytes=20),
+    ]
+    paired = usage.process_cpu()
+    for number in range(drains):
+        size = len(told) // drains
+        kernel.tell(*told[number * size : (number + 1) * size])
+    assert 7 not in usage.members
+    assert figures(usage)[TRUE] == (1, 1, 310)
+    row = use_of(usage, TRUE)
+    assert (row.failures, row.read_bytes, row.cpu_estimated) == (1, 120, 0)
+    # A counter that was read in between contains the late thread.
+    assert usage.process_cpu() == paired + 10
+    assert usage.exited_cpu == 310
+
+
+def test_a_thread_without_an_event_is_in_the_last_figures(kernel: Kernel) -> None:
+    """The kernel sends the event of a thread after its process could be waited for."""
+    usage = kernel.job()
+    kernel.names.links[7] = TRUE
+    kernel.tell(kernel.fork(100, 7), kernel.execute(7))
+    kernel.tell(kernel.exit(7), record(7, 10, tgid=7))
+    kernel.tell(record(8, 300, tgid=7, last_of_group=False), record(9, 5, tgid=50))
+    kernel.tracker.settle()
+    assert figures(usage)[TRUE] == (1, 1, 310)
+    # The event changes nothing any more.
+    kernel.tell(kernel.exit(8, 7))
+    assert figures(usage)[TRUE] == (1, 1, 310)
+    assert len(kernel.tracker._pending_records) == 1
+
+
+def test_a_reused_pid_has_no_late_threads(kernel: Kernel) -> None:
+    usage = kernel.job()
+    kernel.tell(kernel.fork(100, 7), kernel.exit(7), record(7, 10))
+    # A process of nobody's job.
+    kernel.tell(kernel.fork(50, 7), kernel.exit(7), record(7, 500))
+    assert figures(usage) == {SHELL: (0, 2, 10)}
+
+
+def test_ended_processes_are_forgotten(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel.job()
+    monkeypatch.setattr(tracker, "MAX_ENDED", 3)
+    for pid in range(7, 17):
+        kernel.tell(kernel.fork(100, pid), kernel.exit(pid), record(pid, 1))
+    assert list(kernel.tracker._ended) == [14, 15, 16]
+    monkeypatch.setattr(tracker, "LATE_THREAD_AGE", 0)
+    kernel.tell()
+    assert not kernel.tracker._ended
 
 
 def test_threads_of_an_older_kernel_are_summed_even_after_the_first(kernel: Kernel) -> None:

@@ -81,6 +81,8 @@ class JobUsage:
         #: CPU time and I/O of all ended processes.
         self.exited_cpu = 0
         self.exited_io: IoCounters = NO_IO
+        #: The part of it whose exit records arrived after those of their processes.
+        self.late_cpu = 0
         #: CPU time of ended processes by step.
         self.step_cpu: Counter[str] = Counter()
         #: GPU time, and the highest GPU memory, of each step with a process on a GPU.
@@ -124,9 +126,11 @@ class JobUsage:
             self.emptied_steps.add(process.step)
 
     def process_cpu(self) -> int:
-        """CPU time of all processes by their own clocks and exit records."""
+        """CPU time of all processes by their own clocks and exit records, to be paired with the
+        job's counter. Late threads are left out: a counter that was read when their process had
+        ended contains them already."""
         live = sum(process.polled_cpu - process.base_cpu for process in self.members.values())
-        return self.exited_cpu + live
+        return self.exited_cpu - self.late_cpu + live
 
     def process_io(self) -> IoCounters:
         """I/O of all processes by their own counters and exit records."""
@@ -436,6 +440,23 @@ class Process:
                 record.written_bytes,
             ),
         )
+
+    def add_late_thread(self, record: ExitRecord, ended: int) -> None:
+        """Add the exit record of a thread to what was recorded for its ended process."""
+        cpu, io = self._from_records()
+        self.add_thread(record)
+        cpu_after, io_after = self._from_records()
+        self.usage.late_cpu += cpu_after - cpu
+        # It ran the last executable, and its process has been counted.
+        self.segments = self.segments[-1:]
+        self.base_cpu, self.base_io, self.failed = 0, NO_IO, False
+        self.record_usage(ended, cpu_after - cpu, subtract_io(io_after, io), exact=True)
+
+    def _from_records(self) -> tuple[int, IoCounters]:
+        """CPU time and I/O of its exited threads. A record rounds bytes and calls down to multiples
+        of 1,024; a polled value does not."""
+        io = IoCounters(*map(max, self.exited_io, self.polled_io))
+        return max(0, self.exited_cpu - self.base_cpu), io
 
     def measure_exec(self, segment: Segment, proc: bytes) -> None:
         """Determine what the process had used when the segment began, a moment ago."""

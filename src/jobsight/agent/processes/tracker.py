@@ -18,7 +18,7 @@ import signal
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final, NamedTuple
 
 from jobsight.agent.processes.executables import (
@@ -60,6 +60,9 @@ HISTORY_AGE: Final = 2_000_000_000
 #: An event and its exit record take some 1 KiB.
 MAX_HISTORY_EVENTS: Final = 10_000
 MAX_PENDING_RECORDS: Final = 40_000
+#: Ended processes, for how long and how many, whose threads may still have exit records to come.
+LATE_THREAD_AGE: Final = 5_000_000_000
+MAX_ENDED: Final = 1_000
 MAX_UNRESOLVED: Final = 1_000
 #: Executables of live processes whose device and inode wait for the events that confirm them.
 MAX_CANDIDATES: Final = 1_000
@@ -98,6 +101,8 @@ class ProcessTracker:
         self._unresolved = UnresolvedExecutables(names)
         #: Processes with a ``leader_exit``.
         self._exiting: dict[int, Process] = {}
+        #: Processes that have ended, and when they were recorded, the oldest first.
+        self._ended: dict[int, tuple[Process, int]] = {}
         #: For exec events of the current drain: the executable, and when it was read.
         self._links: dict[ProcessEvent, tuple[ExecutableName | None, int]] = {}
         #: Executables that are new to their job, until the end of the current drain.
@@ -121,16 +126,36 @@ class ProcessTracker:
                 self._exit(event, self._pending_records.pop(event.pid))
         if self._exiting:
             self._finish_delayed(time.monotonic_ns() - LEADER_EXIT_DELAY)
+        self._forget_ended()
         for candidate in candidates:
             self._confirm(candidate)
         self._query_new()
         self._unresolved.resolve()
 
     def settle(self) -> None:
-        """Name what can still be named, before the last figures of a job are sent."""
+        """Add the last threads, and name what can still be named, before the last figures of a job
+        are sent."""
+        # The kernel writes the record of a thread before its process can be waited for, and the
+        # event after that.
+        for record in self._pending_records.pop_threads(self._ended):
+            self._ended[record.tgid][0].add_late_thread(record, time.monotonic_ns())
         if self._unresolved:
             self.names.standard.wait(STANDARD_PROGRAMS_TIMEOUT)
             self._unresolved.resolve()
+
+    def clear(self) -> None:
+        """Forget processes of no job: the event sockets are closed, and PIDs will be reused
+        unnoticed."""
+        self.untracked.clear()
+        self._ended.clear()
+
+    def _forget_ended(self) -> None:
+        before = time.monotonic_ns() - LATE_THREAD_AGE
+        while self._ended:
+            tgid, (_, recorded) = next(iter(self._ended.items()))
+            if recorded >= before and len(self._ended) <= MAX_ENDED:
+                break
+            del self._ended[tgid]
 
     def _read_links(self, events: list[ProcessEvent]) -> None:
         """Read the links of processes that may still be alive, the newest first: a program of a
@@ -174,6 +199,7 @@ class ProcessTracker:
 
     def _fork(self, event: ProcessEvent) -> None:
         child = event.value
+        self._ended.pop(child, None)
         known = self.processes.get(child)
         if known is not None:
             if known.segments[0].start + (CLOCK_TOLERANCE if known.adopted else 0) >= event.time:
@@ -308,7 +334,12 @@ class ProcessTracker:
         if event.pid in self.exit_times:
             self.exit_times[event.pid] = event.time
         if process is None:
-            self.untracked.add(event, record)
+            if event.tgid in self._ended and record is not None:
+                # The kernel decides which thread is the last before it writes the records, and
+                # another one may be held up in between.
+                self._ended[event.tgid][0].add_late_thread(record, event.time)
+            else:
+                self.untracked.add(event, record)
             return
         is_leader = event.pid == event.tgid
         if event.value & 0x7F == signal.SIGKILL:
@@ -351,6 +382,7 @@ class ProcessTracker:
             process.usage.peak_outdated = True
         process.record_usage(ended, process.exited_cpu, io, exact=True)
         self._remove(process, record.parent)
+        self._ended[process.tgid] = process, time.monotonic_ns()
 
     def _name_by_record(self, process: Process, record: ExitRecord, ended: int) -> None:
         """Name the last executable: by its link if that was read in time, else by its record."""
@@ -605,6 +637,18 @@ class PendingExitRecords:
         if not queue:
             del self._records[tid]
         return record
+
+    def pop_threads(self, tgids: Container[int]) -> list[ExitRecord]:
+        """The records of the threads of some processes."""
+        found = [
+            record for queue in self._records.values() for record in queue if record.tgid in tgids
+        ]
+        for record in found:
+            self._records[record.pid].remove(record)
+            self._count -= 1
+            if not self._records[record.pid]:
+                del self._records[record.pid]
+        return found
 
 
 class UnresolvedExecutables:

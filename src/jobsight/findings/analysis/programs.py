@@ -35,7 +35,7 @@ _SERIAL: Final = 1.15
 _SERIAL_TIME: Final = 0.9
 #: Programs whose failures are compared, the most failures first.
 _MAX_FAILED: Final = 8
-#: The share of failures of a program that answers by its exit code, if other runs tell none.
+#: The share of failures of a program that answers by its exit code, if other runs do not tell.
 _ANSWERS: Final = 0.5
 #: CPU seconds by start of a short program.
 _SHORT: Final = 0.1

@@ -19,6 +19,7 @@ from jobsight.scheduler.sources.pyslurm import PySlurmSource
 from jobsight.scheduler.sources.recorded import RecordedSource
 from jobsight.scheduler.sources.replies import Replies
 from jobsight.scheduler.sources.rest import RestSource
+from jobsight.scheduler.sources.scripts import ScriptReader
 from jobsight.scheduler.sources.text import TextSource
 
 
@@ -65,6 +66,8 @@ class Choice(NamedTuple):
 
     source: Source
     reason: str
+    #: Reads the batch script of a job, if the site has enabled that.
+    read_script: ScriptReader | None = None
 
 
 def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
@@ -72,6 +75,13 @@ def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
     if run is None:
         ssh, directory = settings.scheduler.ssh, settings.scheduler.slurm_directory
         run = SshRunner(ssh, directory) if ssh.host else local_runner(directory)
+    choice = _choose(settings, run)
+    if not settings.scheduler.scripts:
+        return choice
+    return choice._replace(read_script=ScriptReader(run, settings.scheduler.timeout))
+
+
+def _choose(settings: Settings, run: StreamRunner) -> Choice:
     wanted = settings.scheduler.source
     if wanted != "auto":
         return Choice(_FACTORIES[wanted](settings, run), f"{wanted}: set by scheduler.source")

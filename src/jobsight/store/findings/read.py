@@ -163,7 +163,7 @@ def list_kinds(database: Database, since: int) -> dict[str, int]:
 class FindingSum(NamedTuple):
     """The sum of the findings of one group."""
 
-    #: In the order of the dimensions that were asked for.
+    #: In the order of the dimensions that were requested.
     key: tuple[str | int, ...]
     runs: int
     acknowledged: int
@@ -176,7 +176,7 @@ def sum_findings(
 ) -> list[FindingSum]:
     """The sums by some of the :data:`DIMENSIONS`, the most runs first; by day in their order.
 
-    Only the filters that the sums by day have are used.
+    Only the filters that the daily rollups have are used.
     """
     assert set(by) <= {*DIMENSIONS}
     usable = FindingFilter(

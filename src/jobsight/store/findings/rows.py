@@ -17,7 +17,7 @@ MAX_NAME: Final = 255
 _DAY: Final = 86400 * SECOND
 
 State: TypeAlias = Literal["open", "gone", "withheld", "acknowledged", "not helpful"]
-#: The states of a finding whose rule holds: these are in the sums by day.
+#: The states of a finding whose rule holds: these are in the daily rollups.
 HOLDING: Final = frozenset({"open", "acknowledged", "not helpful"})
 
 

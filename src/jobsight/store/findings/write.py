@@ -1,4 +1,4 @@
-"""Replace the findings of runs, with the sums by day in the same transaction.
+"""Replace the findings of runs, with the daily rollups in the same transaction.
 
 :func:`plan` compares the stored findings of a run with the new ones and reads no database, so that
 a dry run prints exactly what :func:`store_judged` would change. Replies of people stay as long as
@@ -273,7 +273,7 @@ def delete_findings(transaction: Transaction, run_ids: Sequence[int]) -> None:
 
 
 def prune_findings(transaction: Transaction, run_ids: Sequence[int]) -> None:
-    """Delete all of some runs that are too old; the sums by day are kept."""
+    """Delete all of some runs that are too old; the daily rollups are kept."""
     keys = [(id,) for id in run_ids]
     days = [day for (day,) in transaction.look_up(SQL["latest_day_of_runs"], keys) if day]
     if days:

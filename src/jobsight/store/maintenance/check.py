@@ -324,7 +324,7 @@ class Checker:
                 transaction.execute(statement, values)
 
     def _check_findings(self) -> None:
-        """The sums by day are those of the findings, where retention has removed none of them."""
+        """The daily rollups are those of the findings, where retention has removed none of them."""
         with self._database.query() as transaction:
             removed = read_checkpoint(transaction, REMOVED)
             values = {"after": removed.value if removed is not None else -(2**31)}

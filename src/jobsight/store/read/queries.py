@@ -161,11 +161,13 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         conditions.append("gpu_unused_count > 0")
     finding = filters.get("finding")
     if finding is not None:
-        kind = "" if finding == ANY_FINDING else "kind = :finding AND "
+        # A list marks the findings for users; those for staff are found by their kind.
+        which = "audience = 'user'" if finding == ANY_FINDING else "kind = :finding"
         conditions.append(
-            f"id IN (SELECT run_id FROM findings WHERE {kind}state IN ('open', 'acknowledged'))"
+            "id IN (SELECT run_id FROM findings "
+            f"WHERE {which} AND state IN ('open', 'acknowledged'))"
         )
-        if kind:
+        if finding != ANY_FINDING:
             parameters["finding"] = finding
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
@@ -729,7 +731,7 @@ def _read_blocks(
     from jobsight.store.series.blocks import SeriesBlock
 
     blocks: list[SeriesBlock] = []
-    # Chunks that arrived one after the other mostly have the same columns: decoded together.
+    # Chunks that arrived one after the other mostly have the same columns: decode them together.
     for times, columns in codec.decode_many(_read_chunks(transaction, chunks), wanted):
         block = SeriesBlock(times, columns)
         if not reservation.add(_count_values(block)):

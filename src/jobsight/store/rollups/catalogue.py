@@ -6,7 +6,18 @@ import hashlib
 from typing import Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Float, case, cast, distinct, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    case,
+    cast,
+    distinct,
+    func,
+    or_,
+    select,
+    true,
+)
 
 from jobsight.store.rollups.shares import OTHER, UNDETERMINED
 from jobsight.store.rollups.usage import (
@@ -130,6 +141,17 @@ def _usage_by_id(
     those with the most core time, and of the kinds of usage without a name."""
     use_memory(connection)
     columns = software_by_month.c
+    among: ColumnElement[bool] = true()
+    if limit is not None:
+        # Found first, because users count for these alone.
+        is_kind = case((columns.software_id.in_([*KINDS]), 0), else_=1)
+        largest = (
+            select(columns.software_id)
+            .group_by(columns.software_id)
+            .order_by(is_kind, total(columns.core_time).desc(), columns.software_id)
+            .limit(limit + len(KINDS))
+        )
+        among = columns.software_id.in_(connection.execute(largest).scalars().all())
     by_user = (
         select(
             columns.software_id,
@@ -139,6 +161,7 @@ def _usage_by_id(
             total(columns.core_time).label("core_time"),
             func.max(last_code(software_by_month)).label("last"),
         )
+        .where(among)
         .group_by(columns.software_id, columns.user)
         .subquery("by_user")
     )
@@ -150,10 +173,6 @@ def _usage_by_id(
         func.sum(by_user.c.core_time),
         func.max(by_user.c.last),
     ).group_by(by_user.c.software_id)
-    if limit is not None:
-        is_kind = case((by_user.c.software_id.in_([*KINDS]), 0), else_=1)
-        largest = (is_kind, func.sum(by_user.c.core_time).desc(), by_user.c.software_id)
-        query = query.order_by(*largest).limit(limit + len(KINDS))
     return {
         id: (int(jobs), users, cpu, core, day_of_code(last))
         for id, jobs, users, cpu, core, last in connection.execute(query)

@@ -1,4 +1,4 @@
--- Findings: what the rules see, what they find, the sums by day, and what was shown.
+-- Findings: what the rules see, what they find, the daily rollups, and what was shown.
 
 -- Ended runs that changed since they were judged, in the order in which they were stored: the
 -- figures of a run include those of earlier runs of the same work.

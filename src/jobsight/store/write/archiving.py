@@ -278,7 +278,7 @@ def _gpu_columns(row: Mapping[str, Any]) -> list[Any]:
 def _restore_findings(
     transaction: Transaction, run_id: int, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Findings that the store no longer has. Their sums by day were kept."""
+    """Findings that the store no longer has. Their daily rollups were kept."""
     held = {kind for (kind,) in transaction.execute(_KINDS, {"id": run_id}).fetchall()}
     owner = transaction.execute(_OWNER, {"id": run_id}).fetchone()
     restored = []

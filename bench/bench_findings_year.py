@@ -1,0 +1,357 @@
+"""The findings of a made-up year: how many are right, how many are missed, and what they cost.
+
+A store is filled by `jobsight simulate fill`, whose truth is known, and judged the whole way:
+figures from the store, history, rules, findings back to the store. The same figures are judged by
+the conditions of jobstats and Job Defense Shield (bench/peers/*.yaml), which have the same names.
+Precision is the share of the reported findings that are right, recall the share of the planted ones
+that are reported. Runs of which agents saw too little are not judged at all, which has its own row.
+
+The arguments are the number of runs (by default 20,000, of which a fiftieth are running) and kinds
+whose errors are listed:
+`python -m bench.bench_findings_year 100000 held-after-work`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.figures import Figures
+from bench.peer_venv import scratch_directory
+from jobsight.findings.data import read_run
+from jobsight.findings.engine import RuleSet, Selection
+from jobsight.findings.figures import compute_figures
+from jobsight.findings.finding import Outcome, Verdict
+from jobsight.findings.history import add_history
+from jobsight.findings.surroundings import Surroundings
+from jobsight.findings.vocabulary import FigureSet
+from jobsight.findings.worker import Evaluation, Measured
+from jobsight.model import SECOND
+from jobsight.simulation.fill import Truth, fill
+from jobsight.simulation.misbehaviour import KINDS, LIVE
+from jobsight.simulation.year import Year
+from jobsight.store.findings.due import DueRun, running_runs, unjudged_runs
+from jobsight.store.findings.rows import Owner
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.store import Store
+
+RUNS: Final = 20_000
+_PEERS: Final = {
+    "jobstats": "jobstats.yaml",
+    "Job Defense Shield": "job_defense_shield.yaml",
+}
+_OURS: Final = "jobsight"
+#: Runs that are judged and stored together, as the worker does.
+_GROUP: Final = 50
+#: Goals: seconds of all rules over 100,000 runs and over 2,000 running jobs, and of one run.
+_RULES_GOAL, _RUNNING_GOAL, _ONE_GOAL = 60.0, 5.0, 0.020
+_MAX_LISTED: Final = 5
+#: What the worker asks for; `jobsight explain` shows the others.
+_STORED: Final = frozenset[Outcome]({"fired", "withheld"})
+
+
+class Score:
+    """Right, wrong and missed findings of one kind."""
+
+    def __init__(self) -> None:
+        self.right = self.wrong = self.missed = 0
+
+    @property
+    def precision(self) -> float | None:
+        reported = self.right + self.wrong
+        return self.right / reported if reported else None
+
+    @property
+    def recall(self) -> float | None:
+        planted = self.right + self.missed
+        return self.right / planted if planted else None
+
+
+class Error(NamedTuple):
+    """A finding that is wrong or missing."""
+
+    kind: str
+    what: str
+    truth: Truth
+    verdict: str
+
+
+class Judge:
+    """Judges runs the whole way, and counts what is right."""
+
+    def __init__(
+        self, store: Store, truths: dict[tuple[str, int], Truth], listed: set[str]
+    ) -> None:
+        self._store = store
+        self._truths = truths
+        self._listed = listed
+        self._surroundings = Surroundings(store)
+        self.rules = {_OURS: RuleSet.load()}
+        folder = Path(__file__).parent / "peers"
+        for name, file in _PEERS.items():
+            self.rules[name] = RuleSet.load([folder / file], shipped=False)
+        self.digest = self.rules[_OURS].digest
+        self.scores: dict[tuple[str, str], Score] = {}
+        #: Kinds that were reported for runs of which too little was seen.
+        self.unseen: dict[str, Counter[str]] = {name: Counter() for name in self.rules}
+        self.unseen_runs = 0
+        self.errors: list[Error] = []
+        #: CPU seconds by part of the work, and how many runs.
+        self.spent: Counter[str] = Counter()
+        self.runs = 0
+        self._run: StoredRun | None = None
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        begun = time.process_time()
+        yield
+        self.spent[part] += time.process_time() - begun
+
+    def measure(self, run: StoredRun, now: int) -> Measured:
+        with self._timed("reading"):
+            data = read_run(self._store, run, now, self._surroundings)
+        with self._timed("figures"):
+            figures = compute_figures(data)
+        with self._timed("history"):
+            work_id = add_history(self._store, data, figures)
+        self._run = run
+        return Measured(figures, work_id)
+
+    def judge(self, figures: FigureSet, owner: Owner) -> Sequence[Verdict]:
+        selection = Selection(owner.cluster, owner.partition, owner.account)
+        with self._timed("rules"):
+            self.rules[_OURS].judge(figures, selection, outcomes=_STORED)
+        verdicts = self.rules[_OURS].judge(figures, selection)
+        assert self._run is not None
+        info = self._run.info
+        truth = self._truths[info.cluster, info.job_id]
+        self.runs += 1
+        self._count(_OURS, truth, verdicts)
+        for name, rules in self.rules.items():
+            if name != _OURS:
+                self._count(name, truth, rules.judge(figures, selection))
+        return verdicts
+
+    def _count_questions(self, who: str, truth: Truth, fired: set[str]) -> None:
+        for question, (planted, answers) in _QUESTIONS.items():
+            known = {*truth.labels, *truth.undecided}
+            if not planted & known and known & answers:
+                continue
+            if planted & set(truth.undecided) and not planted & set(truth.labels):
+                continue
+            score = self.scores.setdefault((who, question), Score())
+            if planted & set(truth.labels):
+                score.right += bool(answers & fired)
+                score.missed += not answers & fired
+            else:
+                score.wrong += bool(answers & fired & planted)
+
+    def _count(self, who: str, truth: Truth, verdicts: Sequence[Verdict]) -> None:
+        fired = {each.kind for each in verdicts if each.outcome == "fired"}
+        if truth.seen != "full":
+            self.unseen_runs += who == _OURS
+            measured = fired - _BY_STATE
+            self.unseen[who].update(measured - set(truth.labels))
+            return
+        # What another finding explains is reported with it.
+        reported = fired | {each.kind for each in verdicts if each.outcome == "covered"}
+        self._count_questions(who, truth, fired)
+        outcomes = {each.kind: each for each in verdicts}
+        for kind in self.rules[who].rules:
+            if kind in truth.undecided:
+                continue
+            score = self.scores.setdefault((who, kind), Score())
+            planted = kind in truth.labels
+            if planted and kind in reported:
+                score.right += 1
+            elif planted:
+                score.missed += 1
+                self._list(who, Error(kind, "missed", truth, _shown(outcomes[kind])))
+            elif kind in fired:
+                score.wrong += 1
+                self._list(who, Error(kind, "wrong", truth, _shown(outcomes[kind])))
+
+    def _list(self, who: str, error: Error) -> None:
+        if who == _OURS and error.kind in self._listed:
+            self.errors.append(error)
+
+
+#: Questions that are more than one kind: what was planted, and the kinds that answer it. A GPU that
+#: was active for a minute of a day was not used, whatever its mean is.
+_QUESTIONS: Final = {
+    "GPU held without use": (
+        frozenset({"gpu-not-used", "gpu-idle-long"}),
+        frozenset({"gpu-not-used", "gpu-idle-long", "gpu-low-use"}),
+    ),
+    "CPUs held without use": (
+        frozenset({"cpu-one-core", "cpu-cores-idle", "cpu-not-used", "program-leaves-cores-idle"}),
+        frozenset({"cpu-one-core", "cpu-cores-idle", "cpu-not-used", "program-leaves-cores-idle"}),
+    ),
+}
+
+#: Decided by the state that the scheduler recorded, whatever agents saw.
+_BY_STATE: Final = frozenset(
+    {"out-of-memory", "time-limit-reached", "node-failed", "failed-again", "runs-beyond-limit",
+     "time-request-unused", "time-limit-ahead"}
+)  # fmt: skip
+
+
+def _shown(verdict: Verdict) -> str:
+    figures = ", ".join(f"{name} {value}" for name, value in verdict.figures.items())
+    return f"{verdict.outcome} {verdict.reason} ({figures})"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def evaluate(store: Store, judge: Judge, runs: Sequence[DueRun], now: int) -> list[float]:
+    """Judge runs in the order of their start; the CPU time of the rules after each quarter."""
+    evaluation = Evaluation(store, judge, clock=lambda: now)
+    quarters = []
+    before = judge.spent["rules"]
+    for first in range(0, len(runs), _GROUP):
+        done = evaluation.runs(runs[first : first + _GROUP])
+        if done.failed:
+            sys.exit(f"{done.failed} runs could not be judged")
+        if (first + _GROUP) * 4 // len(runs) > len(quarters):
+            quarters.append(judge.spent["rules"] - before)
+    return quarters
+
+
+def print_scores(judge: Judge, figures: Figures, *, running: bool) -> None:
+    """A row for each kind: ours, and the same by the others."""
+    for kind in [*judge.rules[_OURS].rules, *(() if running else _QUESTIONS)]:
+        score = judge.scores.get((_OURS, kind))
+        if score is None or (running and kind not in LIVE):
+            continue
+        if not score.right + score.missed + score.wrong:
+            continue
+        others = {
+            name: other for name in _PEERS if (other := judge.scores.get((name, kind))) is not None
+        }
+        beside = "; ".join(
+            f"{name} {_share(other.precision)} / {_share(other.recall)}"
+            for name, other in others.items()
+        )
+        figures.row(
+            f"finding {kind}{' of running jobs' if running else ''}: precision / recall, "
+            f"{score.right + score.missed:,} planted",
+            beside or "-",
+            f"{_share(score.precision)} / {_share(score.recall)}",
+            "higher in both" if others else "0.9 / 0.9",
+            reached=_is_better(score, list(others.values())),
+        )
+
+
+def _is_better(score: Score, others: list[Score]) -> bool:
+    """Higher in both than each of the others; where there are none, at least 0.9."""
+    if not others:
+        precision, recall = score.precision, score.recall
+        return (precision is None or precision >= 0.9) and (recall is None or recall >= 0.9)
+    # Nothing can be higher than all of it.
+    return all(
+        (score.precision or 0) >= (other.precision or 0)
+        and (score.recall or 0) >= (other.recall or 0)
+        for other in others
+    )
+
+
+def print_costs(judge: Judge, quarters: list[float], figures: Figures) -> None:
+    count = judge.runs
+    spent = judge.spent["rules"]
+    figures.row(
+        f"all rules over {count:,} runs, CPU time of one core",
+        "-",
+        f"{spent:.1f} s, {spent / count * 100_000:.1f} s for 100,000",
+        f"{_RULES_GOAL:.0f} s for 100,000",
+        reached=spent / count * 100_000 <= _RULES_GOAL,
+    )
+    if len(quarters) >= 4:
+        first, last = quarters[0], quarters[3] - quarters[2]
+        figures.row(
+            "the last quarter of these runs against the first",
+            "-",
+            f"{last / first:.2f} times as long",
+            "1.5 times",
+            reached=last <= 1.5 * first,
+        )
+    whole = sum(judge.spent.values()) / count
+    parts = ", ".join(f"{part} {each / count * 1000:.2f}" for part, each in judge.spent.items())
+    figures.row(
+        "one finished run: figures, history and rules",
+        "-",
+        f"{whole * 1000:.2f} ms ({parts})",
+        f"{_ONE_GOAL * 1000:.0f} ms",
+        reached=whole <= _ONE_GOAL,
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    count = int(arguments[0]) if arguments else RUNS
+    listed = set(arguments[1:])
+    if unknown := listed - KINDS:
+        sys.exit(f"{', '.join(sorted(unknown))}: nothing of this name is planted")
+    figures = Figures()
+    year = Year(count)
+    now = year.end * SECOND
+    with scratch_directory() as folder, Store.open(Path(folder) / "store.db") as store:
+        begun = time.process_time()
+        truths = {(each.cluster, each.job_id): each for each in fill(store, year)}
+        spent = time.process_time() - begun
+        figures.row(
+            f"filling a store with a made-up year of {count:,} runs",
+            "-",
+            f"{spent:.0f} s of CPU time, {count / spent:.0f} runs/s",
+            "100 runs/s",
+            reached=count / spent >= 100,
+        )
+        judge = Judge(store, truths, listed)
+        ended = sorted(unjudged_runs(store.database, count), key=lambda run: (run.start, run.id))
+        quarters = evaluate(store, judge, ended, now)
+        print_scores(judge, figures, running=False)
+        for who, kinds in judge.unseen.items():
+            figures.row(
+                f"findings from figures of {judge.unseen_runs:,} runs of which agents saw too "
+                f"little, and that were not planted, by {who}",
+                "-",
+                f"{kinds.total():,}" + "".join(f", {kind} {n}" for kind, n in kinds.most_common(3)),
+                "0" if who == _OURS else "-",
+                reached=who != _OURS or not kinds,
+            )
+        print_costs(judge, quarters, figures)
+        live = Judge(store, truths, listed)
+        running = running_runs(store.database, count, now)
+        evaluate(store, live, running, now)
+        print_scores(live, figures, running=True)
+        each = live.spent["rules"] / live.runs
+        whole = sum(live.spent.values()) / live.runs
+        figures.row(
+            f"rules of running jobs, {live.runs:,} of them",
+            "-",
+            f"{each * 2000:.2f} s for 2,000, {whole * 2000:.1f} s with reading and figures",
+            f"{_RUNNING_GOAL:.0f} s for 2,000",
+            reached=each * 2000 <= _RUNNING_GOAL,
+        )
+        for errors in (judge.errors, live.errors):
+            _print_errors(errors)
+    figures.end()
+
+
+def _print_errors(errors: list[Error]) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    for error in errors:
+        seen[error.kind, error.what] += 1
+        if seen[error.kind, error.what] <= _MAX_LISTED:
+            truth = error.truth
+            print(f"{error.what} {error.kind}: {truth.cluster}:{truth.job_id} {truth.labels}")
+            print(f"    {error.verdict}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

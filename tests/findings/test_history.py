@@ -1,0 +1,276 @@
+"""What earlier runs of the same work say: figures of a store with known runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+
+from jobsight.cli.main import main
+from jobsight.findings import history
+from jobsight.findings.data import read_run
+from jobsight.findings.figures import compute_figures
+from jobsight.findings.history import (
+    add_history,
+    compare_users,
+    compare_waits,
+    describe_change,
+    expect_elapsed,
+    find_change,
+    shape_of,
+)
+from jobsight.findings.packed import encode_figures
+from jobsight.findings.recommendations import recommendations
+from jobsight.findings.vocabulary import FigureSet
+from jobsight.model import SECOND, JobInfo
+from jobsight.store.history import ProgramUse, Wait
+from jobsight.store.store import Store
+from tests.store.sample import START, batch, find, part, sighting, totals, use
+
+GIB = 2**30
+HOUR = 3600
+_ids = itertools.count(100)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def _run(
+    store: Store,
+    *,
+    used: int = 4 * GIB,
+    seconds: int = HOUR,
+    state: str = "COMPLETED",
+    cpu: int = HOUR,
+    day: float = 0.0,
+    programs: tuple[bytes, ...] = (b"/bin/solve",),
+    **more: Any,
+) -> FigureSet:
+    """Store a run and its figures; returns the figures."""
+    job_id = next(_ids)
+    start = START + job_id * HOUR * SECOND + int(day * 86400) * SECOND
+    fields: dict[str, Any] = {
+        "name": "sim1", "user": "anna", "account": "physics", "partition": "normal",
+        "cpus": 4, "memory": 32 * GIB, "time_limit": 8 * HOUR * SECOND, "exit_code": 0,
+        "end": start + seconds * SECOND, "submit": start - 60 * SECOND,
+    }  # fmt: skip
+    fields |= more
+    info = JobInfo(cluster="c1", job_id=job_id, source="slurm", start=start, state=state, **fields)
+    counted = totals(0, cpu * SECOND, memory_used_peak=used, memory_peak=used)
+    counted.time = start + seconds * SECOND
+    uses = [
+        use(path, cpu * SECOND // len(programs), first_seen=start, last_seen=counted.time)
+        for path in programs
+    ]
+    seen = sighting(job_id, birth=start)
+    sent = part(seen, totals=counted, executables=uses, final=fields["end"] is not None)
+    store.record_jobs([info])
+    assert store.write(batch(sent, written=counted.time))
+    return _judge(store, job_id, start + (seconds + 10) * SECOND)
+
+
+def _judge(store: Store, job_id: int, now: int) -> FigureSet:
+    stored = find(store, str(job_id))
+    data = read_run(store, stored, now)
+    figures = compute_figures(data)
+    work_id = add_history(store, data, figures)
+    row = {
+        "id": stored.id,
+        "work": work_id,
+        "data": encode_figures(figures),
+    }
+    with store.database.write() as transaction:
+        transaction.execute(
+            "INSERT INTO run_figures (run_id, work_id, revision, data) "
+            "VALUES (:id, :work, 0, :data) ON CONFLICT (run_id) DO UPDATE SET data = excluded.data",
+            row,
+        )
+    return figures
+
+
+def test_the_first_run_has_no_history(store: Store) -> None:
+    figures = _run(store)
+    assert figures.values["history.runs"] == 0
+    assert figures.values["fit.memory_runs"] == 1
+    assert "history.slower_share" not in figures.values
+    assert figures.reason("history.near_limit_share") == history._NO_HISTORY
+
+
+def test_a_fitting_request_from_earlier_runs(store: Store) -> None:
+    for index in range(12):
+        figures = _run(store, used=4 * GIB + index * 2**20, seconds=HOUR + index)
+    assert figures.values["history.runs"] == 11
+    memory = figures.values["fit.memory"]
+    assert isinstance(memory, float)
+    assert 4 * GIB < memory < 6 * GIB
+    assert figures.values["fit.memory_per_node"] == memory
+    assert figures.values["fit.memory_runs"] == figures.values["fit.memory_passed"] == 12
+    time = figures.values["fit.time"]
+    assert isinstance(time, float)
+    assert HOUR < time < 2 * HOUR
+    latest = store.latest("anna")
+    assert latest is not None
+    listed = {each.resource: each for each in recommendations(store, latest)}
+    assert listed["memory"].text.startswith(f"{listed['memory'].option} would have held all of")
+    assert "You requested 32G" in listed["memory"].text
+    assert (listed["memory"].saved_gb_hours or 0) > 100
+
+
+def test_the_command_shows_what_fits(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(4):
+        _run(store, name="a\x1b[2Jb")
+    latest = store.latest("anna")
+    assert latest is not None
+    location = ["--store", str(tmp_path / "store.db")]
+    assert main(["fit", str(latest.info.job_id), *location]) == 0
+    shown = capsys.readouterr().out
+    assert "--mem=" in shown
+    assert "\x1b" not in shown
+    assert main(["fit", str(latest.info.job_id), "--json", *location]) == 0
+    listed = msgspec.json.decode(capsys.readouterr().out)["recommendations"]
+    assert [each["resource"] for each in listed][:2] == ["memory", "time"]
+    assert main(["fit", "--name", "nothing like it", *location]) == 1
+    assert main(["fit", "1", "--name", "a", *location]) == 2
+    assert main(["fit", "--script", str(tmp_path / "missing.sh"), *location]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_run_out_of_memory_raises_the_request(store: Store) -> None:
+    for _ in range(5):
+        _run(store, memory=8 * GIB)
+    figures = _run(store, used=7 * GIB, memory=8 * GIB, state="OUT_OF_MEMORY", exit_code=1)
+    memory = figures.values["fit.memory"]
+    assert isinstance(memory, float)
+    assert memory > 8 * GIB
+
+
+def test_failures_and_what_they_cost(store: Store) -> None:
+    _run(store)
+    for _ in range(3):
+        figures = _run(store, state="FAILED", exit_code=127, seconds=40)
+    assert figures.values["history.failed_runs"] == 3
+    assert figures.values["history.failures_in_a_row"] == 3
+    assert figures.values["history.failed_fast"] == 3
+    assert figures.values["history.same_failure"] == 1.0
+    assert figures.values["history.failed_core_time"] == 3 * 4 * 40
+    assert figures.values["history.short_runs_day"] == 3
+    later = _run(store, day=40)
+    assert later.values["history.failed_runs"] == 0
+    assert later.values["history.failures_in_a_row"] == 0
+
+
+def test_runs_of_others_and_of_other_programs_are_other_works(store: Store) -> None:
+    _run(store)
+    assert _run(store, user="bert").values["history.runs"] == 0
+    assert _run(store, programs=(b"/bin/other",)).values["history.runs"] == 0
+    assert _run(store, name="sim77").values["history.runs"] == 1
+
+
+def test_the_work_has_become_slower(store: Store) -> None:
+    for index in range(10):
+        _run(store, cpu=1000 + index)
+    for index in range(6):
+        figures = _run(store, cpu=1500 + index)
+    share = figures.values["history.slower_share"]
+    assert isinstance(share, float)
+    assert share == pytest.approx(0.5, abs=0.02)
+    assert figures.values["history.slower_runs"] == 6
+
+
+def test_a_running_run_has_an_expected_end(store: Store) -> None:
+    for _ in range(4):
+        _run(store, seconds=2 * HOUR)
+    figures = _run(store, seconds=600, state="RUNNING", end=None, time_limit=HOUR * SECOND)
+    end, start = figures.values["history.expected_end"], figures.values["run.start"]
+    assert isinstance(end, float)
+    assert isinstance(start, float)
+    assert end - start == pytest.approx(2 * HOUR)
+    assert figures.values["history.expected_late"] == pytest.approx(HOUR)
+
+
+def test_the_tasks_of_an_array_are_split(store: Store) -> None:
+    for task in range(1, 31):
+        used = 20 * GIB if task in (3, 9) else 2 * GIB
+        figures = _run(store, used=used, array_job_id=99, array_task_id=task)
+    assert figures.values["array.tasks"] == 30
+    assert figures.values["array.split_tasks"] == 28
+    assert figures.values["array.split_rest"] == ["3", "9"]
+    saving = figures.values["array.split_saving"]
+    assert isinstance(saving, float)
+    assert saving > 0.7
+
+
+def test_hostile_figures_of_earlier_runs_raise_nothing(store: Store) -> None:
+    for _ in range(3):
+        _run(store)
+    with store.database.write() as transaction:
+        for data in (b"", b"no msgpack", zstandard.compress(b"\x80")):
+            transaction.execute("UPDATE run_figures SET data = :data", {"data": data})
+    assert _run(store).values["history.runs"] == 3
+
+
+def test_a_change_is_lasting_and_large() -> None:
+    assert find_change([10.0] * 10 + [15.0] * 10) == (10, 0.5)
+    assert find_change([10.0, 15.0] * 20) is None
+    assert find_change([10.0] * 20) is None
+    assert find_change([10.0] * 10 + [11.0] * 10) is None
+    assert find_change([15.0] * 10 + [10.0] * 10) is None
+    assert find_change([10.0] * 17 + [15.0] * 3) is None
+    assert find_change([]) is None
+    assert find_change([0.0] * 20) is None
+
+
+def test_what_changed_is_named() -> None:
+    old = {"programs.software": ["gromacs 2024.1"], "programs.executions": 10, "io.read": 5}
+    new = {"programs.software": ["gromacs 2024.3"], "programs.executions": 30, "io.read": 5}
+    assert describe_change([old] * 5, [new] * 5) == (
+        "gromacs 2024.1 was replaced by gromacs 2024.3; programs started: 3 times as many"
+    )
+    assert describe_change([old] * 5, [old] * 5) == ""
+    assert describe_change([], [new]) == ""
+
+
+def test_the_expected_time_follows_the_phases() -> None:
+    past = [({"prepare": 0.0, "solve": 600.0}, 3600.0)] * 5
+    # Twice as slow so far.
+    assert expect_elapsed({"prepare": 0.0, "solve": 1200.0}, 1300.0, past) == [7200.0] * 5
+    # Not yet further than the first phase.
+    assert expect_elapsed({"prepare": 0.0}, 100.0, past) == [3600.0] * 5
+    # Never in the past.
+    assert expect_elapsed({}, 9000.0, past) == [9000.0] * 5
+    assert expect_elapsed({}, 1.0, []) == []
+
+
+def test_waits_need_thirty_jobs_of_each_shape() -> None:
+    large = Wait("normal", 32, 256 * GIB, 48 * HOUR * SECOND, 0, 4 * HOUR * SECOND)
+    small = Wait("normal", 32, 32 * GIB, 48 * HOUR * SECOND, 0, HOUR * SECOND)
+    now = shape_of(32, 256 * GIB, 48 * HOUR, 0)
+    fitted = shape_of(32, 30 * GIB, 48 * HOUR, 0)
+    compared = compare_waits([large, small] * 30, "normal", now, fitted)
+    assert compared == (4 * HOUR, HOUR, 60)
+    assert compare_waits([large, small] * 29, "normal", now, fitted) is None
+    assert compare_waits([large, small] * 30, "other", now, fitted) is None
+
+
+def test_others_are_at_least_five() -> None:
+    def uses(users: int) -> list[ProgramUse]:
+        hour = HOUR * SECOND
+        return [
+            ProgramUse(index, f"user{index}", "c1", 8, 4 * hour, 0, hour, 4 * hour)
+            for index in range(users)
+        ]
+
+    others = compare_users(uses(6), "c1", "user0")
+    assert others == (5, 0.5, 8)
+    assert compare_users(uses(5), "c1", "user0") is None
+    assert compare_users(uses(9), "c2", "user0") is None
