@@ -13,6 +13,7 @@ import pytest
 from jobsight.findings.analysis.activity import end_of_work
 from jobsight.findings.analysis.memory import growth_of
 from jobsight.findings.analysis.steps import Step, pack
+from jobsight.findings.history import memory_of_node
 from jobsight.findings.vocabulary import FIGURES, FigureSet
 from jobsight.model import SECOND, Coverage, GpuFault
 from jobsight.scheduler.records import JobDetails, StepInfo
@@ -187,6 +188,21 @@ def test_memory_by_its_definitions(store: Store) -> None:
     assert value(figures, "memory.unused_time") == 12 * GIB * HOUR
     assert value(figures, "memory.largest_program") == "/apps/big"
     assert value(figures, "memory.oom_kills") == 0
+
+
+def test_the_fullest_node_decides_the_memory_of_a_node(store: Store) -> None:
+    columns = {"n1": 12 * GIB, "n2": 2 * GIB}
+    figures = figures_of(
+        store, nodes=("n1", "n2"), memory=32 * GIB,
+        columns_of={name: {"memory.used": lambda moment, size=size: size}
+                    for name, size in columns.items()},
+    )  # fmt: skip
+    assert value(figures, "memory.used") == 14 * GIB
+    assert value(figures, "memory.node_used") == near(12 * GIB)
+    assert value(figures, "memory.node_requested") == 16 * GIB
+    # --mem is that of a node.
+    assert memory_of_node(28 * GIB, figures.values, 2) == near(24 * GIB, 0.1)
+    assert memory_of_node(28 * GIB, {}, 2) == near(14 * GIB, 0.1)
 
 
 def test_out_of_memory_is_a_kill_and_the_kernel_s_peak(store: Store) -> None:

@@ -358,7 +358,7 @@ class _BoundRule:
         return "fired", ""
 
     def _too_little_seen(self, run: _Run) -> str:
-        """Why the figures of the condition stand for too little of the run, or nothing."""
+        """Why the condition's figures stand for too little of the run; empty if they do not."""
         for group in self._groups:
             if not self._measured[group] & run.values.keys():
                 # All its figures have the rule's defaults.

@@ -76,6 +76,7 @@ _FAILED: Final = frozenset(
 )
 _COMPLETED: Final = "COMPLETED"
 _NO_HISTORY: Final = "no earlier run of the same work is stored"
+_FEW_RUNS: Final = "fewer than three runs of the same work are known"
 
 
 class PastFigures(NamedTuple):
@@ -243,7 +244,7 @@ def _add_short_runs(
 
 
 class Change(NamedTuple):
-    """A lasting change of a sequence: the index of the first new value, and the shift."""
+    """A lasting change of a sequence: the place of the first new value, and the shift."""
 
     first: int
     share: float
@@ -541,6 +542,18 @@ def fit_time(needs: Needs, request: float | None = None) -> Fit | None:
     )
 
 
+def _passed(found: Fit) -> int | None:
+    """The runs that would have passed, if there are enough to speak of them."""
+    return None if found.few else found.passed
+
+
+def memory_of_node(memory: float, values: dict[str, Any], nodes: int) -> float:
+    """The memory for each node out of that of a run: --mem is that of a node, and they may differ,
+    so that the fullest one decides."""
+    used, on_node = (_number(values, f"memory.{name}") for name in ("used", "node_used"))
+    return fit.round_memory(memory * on_node / used if used and on_node else memory / nodes)
+
+
 def _add_fits(store: Store, data: RunData, figures: FigureSet, past: Sequence[PastFigures]) -> None:
     needs = read_needs(data.stored, data.state, figures.values, past)
     memory = fit_memory(needs, _number(figures.values, "memory.requested"))
@@ -551,16 +564,17 @@ def _add_fits(store: Store, data: RunData, figures: FigureSet, past: Sequence[Pa
     else:
         figures.set("fit.memory", memory.request)
         nodes = max(data.node_count, 1)
-        figures.set("fit.memory_per_node", fit.round_memory(memory.request / nodes))
+        per_node = memory_of_node(memory.request, figures.values, nodes)
+        figures.set("fit.memory_per_node", per_node)
         figures.set("fit.memory_runs", memory.runs)
-        figures.set("fit.memory_passed", memory.passed)
+        figures.set("fit.memory_passed", _passed(memory), _FEW_RUNS)
     time = fit_time(needs, _number(figures.values, "time.limit"))
     if time is None:
         figures.unknown["fit.time"] = "no run of the same work has completed"
     else:
         figures.set("fit.time", time.request)
         figures.set("fit.time_runs", time.runs)
-        figures.set("fit.time_passed", time.passed)
+        figures.set("fit.time_passed", _passed(time), _FEW_RUNS)
     cores = fit.fit_count(needs.cores)
     allocated = data.info.cpus or 0
     if cores is not None and allocated:
@@ -780,6 +794,12 @@ def _add_array(store: Store, data: RunData, figures: FigureSet) -> None:
     figures.set("array.split_rest", listed)
     figures.set("array.split_saving", split.saving)
     figures.set("array.split_saved", split.saved)
+    # What the tasks save adds up to what the array saves.
+    rest = {measured[index].task_id for index in split.rest}
+    own = info.array_task_id not in rest and any(
+        task.task_id == info.array_task_id for task in measured
+    )
+    figures.set("array.split_own", (split.rest_request - split.request) * data.span if own else 0.0)
 
 
 def _add_start_of_tasks(figures: FigureSet, tasks: Sequence[ArrayTask]) -> None:

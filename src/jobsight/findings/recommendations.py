@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from jobsight.findings.history import (
     figure_values,
     fit_memory,
     fit_time,
+    memory_of_node,
     read_earlier,
     read_needs,
 )
@@ -80,7 +81,7 @@ def recommendations(
     nodes = max(stored.info.node_count or stored.node_count, 1)
     fills_node = values.get("memory.cores_fill_node") is True
     listed = [
-        None if fills_node else _memory(needs, values.get("memory.requested"), nodes),
+        None if fills_node else _memory(needs, values, nodes),
         _time(needs, stored.info.time_limit),
         _count("cores", "--cpus-per-task", needs.cores, stored.info.cpus),
         _count("gpus", "--gpus", needs.gpus, stored.info.gpus or len(needs.gpus) or None),
@@ -101,12 +102,13 @@ def _passed(found: Fit, requests: str, largest: str) -> str:
     return f"{requests} would have held {held} ({others} {largest})"
 
 
-def _memory(needs: Needs, requested: object, nodes: int) -> Recommendation | None:
+def _memory(needs: Needs, values: dict[str, Any], nodes: int) -> Recommendation | None:
+    requested = values.get("memory.requested")
     asked = float(requested) if isinstance(requested, (int, float)) and requested > 0 else None
     found = fit_memory(needs, asked)
     if found is None:
         return None
-    option = f"--mem={fit.memory_option(fit.round_memory(found.request / nodes))}"
+    option = f"--mem={fit.memory_option(memory_of_node(found.request, values, nodes))}"
     text = _passed(found, option, format_bytes(found.largest))
     saved = found.saving / _GB_HOUR
     if asked is not None:

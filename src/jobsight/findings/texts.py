@@ -39,6 +39,8 @@ Format: TypeAlias = Literal["", "slurm", "raw"]
 #: ``slurm+20%`` adds a fifth: advice from a single run needs a margin.
 _FORMAT: Final = re.compile(r"(?P<form>slurm|raw|)(?:(?<=slurm)\+(?P<margin>\d{1,3})%)?", re.ASCII)
 _HOUR: Final = 3600.0
+#: Below it seconds are easier to read.
+_FEW_HOURS: Final = 0.1
 _DAY: Final = 86400
 _MEBIBYTE, _GIBIBYTE = 2**20, 2**30
 #: From this size on, a request is rounded up to a whole gibibyte.
@@ -82,21 +84,34 @@ def _escaped(character: str) -> str:
 
 
 def _hours(seconds: float, unit: str) -> str:
+    """CPU, GPU and memory time: in hours, or in seconds below 6 minutes."""
     hours = seconds / _HOUR
-    digits = 0 if abs(hours) >= 99.95 else 1 if abs(hours) >= 0.95 or hours == 0 else 3
-    return f"{hours:,.{digits}f} {unit}"
+    if 0 < abs(hours) < _FEW_HOURS:
+        return f"{_number(seconds)} {unit} seconds"
+    digits = 0 if abs(hours) >= 99.95 else 1 if abs(hours) >= 0.95 or hours == 0 else 2
+    return f"{hours:,.{digits}f} {unit} hours"
+
+
+def _number(value: float) -> str:
+    """A count or a mean with three significant digits: 1,234, 12.8, 1.01, 0.11."""
+    size = abs(value)
+    if value.is_integer() or size >= 99.95:
+        return format_count(round(value))
+    if size >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
 
 
 _SHOWN: Final[dict[Unit, Callable[[float], str]]] = {
     "share": format_share,
     "duration": lambda value: format_duration(round(value * SECOND)),
-    "size": format_bytes,
-    "count": format_count,
-    "core time": lambda value: _hours(value, "core hours"),
-    "gpu time": lambda value: _hours(value, "GPU hours"),
-    "memory time": lambda value: _hours(value / 1e9, "GB hours"),
+    "size": lambda value: format_bytes(round(value) if value >= 1 else value),
+    "count": _number,
+    "core time": lambda value: _hours(value, "core"),
+    "gpu time": lambda value: _hours(value, "GPU"),
+    "memory time": lambda value: _hours(value / 1e9, "GB"),
     "energy": format_energy,
-    "rate": lambda value: f"{format_count(round(value, 2))}/s",
+    "rate": lambda value: f"{_number(value)}/s",
     "byte rate": format_byte_rate,
     "time": lambda value: format_time(round(value * SECOND)),
 }

@@ -85,6 +85,8 @@ _TABLE: Final = (
     Figure("memory.requested_per_node", "size", "scheduler", "Requested memory by node"),
     Figure("memory.used_per_node", "size", "memory", "Peak of used memory of any node"),
     Figure("memory.share", "share", "memory", "Used of requested memory"),
+    Figure("memory.node_requested", "size", "scheduler", "Requested memory of one node"),
+    Figure("memory.node_used", "size", "memory", "Peak of used memory on the fullest node"),
     Figure("memory.kernel_peak", "size", "memory", "The kernel's peak, page cache included"),
     Figure("memory.slurm_peak", "size", "scheduler", "MaxRSS of Slurm's accounting"),
     Figure("memory.cache", "size", "memory", "Page cache in the kernel's peak"),
@@ -242,6 +244,7 @@ _TABLE: Final = (
     Figure("array.split_rest", "texts", "history", "Task ids of the others"),
     Figure("array.split_saving", "share", "history", "Memory time that two arrays would save"),
     Figure("array.split_saved", "memory time", "history", "The same in memory time"),
+    Figure("array.split_own", "memory time", "history", "The part of it that is of this task"),
     Figure("array.start_share", "share", "history", "Mean start-up share of the tasks"),
     Figure("array.start_core_time", "core time", "history", "CPU time held in start-ups"),
 )

@@ -45,12 +45,19 @@ def add(data: RunData, figures: FigureSet) -> None:
     highest = used if nodes == 1 else max(peaks_by_node, default=None)
     figures.set("memory.used_per_node", highest)
     figures.set("memory.share", ratio(used, requested), "" if used is None else no_request)
+    nodes = max(data.node_count, 1)
+    figures.set(
+        "memory.node_requested", None if requested is None else requested / nodes, no_request
+    )
+    peaks = [part.memory_used_peak or 0 for part in totals]
+    fullest = max(peaks) / sum(peaks) if any(peaks) else 1 / nodes
+    figures.set("memory.node_used", None if used is None else used * fullest)
     figures.set("memory.kernel_peak", kernel)
     cache = None if used is None or kernel is None else max(kernel - used, 0)
     figures.set("memory.cache", cache)
     steps = data.details.steps if data.details else []
-    peaks = [step.memory_peak for step in steps if step.memory_peak is not None]
-    figures.set("memory.slurm_peak", max(peaks, default=None), "Slurm's accounting has none")
+    told = [step.memory_peak for step in steps if step.memory_peak is not None]
+    figures.set("memory.slurm_peak", max(told, default=None), "Slurm's accounting has none")
     if requested is not None and used is not None and data.span:
         figures.set("memory.unused_time", max(requested - used, 0) * data.span)
     else:
