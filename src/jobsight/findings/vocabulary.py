@@ -82,8 +82,6 @@ _TABLE: Final = (
     # Memory.
     Figure("memory.requested", "size", "scheduler", "Requested memory, of all nodes"),
     Figure("memory.used", "size", "memory", "Peak of used memory, page cache not included"),
-    Figure("memory.requested_per_node", "size", "scheduler", "Requested memory by node"),
-    Figure("memory.used_per_node", "size", "memory", "Peak of used memory of any node"),
     Figure("memory.share", "share", "memory", "Used of requested memory"),
     Figure("memory.node_requested", "size", "scheduler", "Requested memory of one node"),
     Figure("memory.node_used", "size", "memory", "Peak of used memory on the fullest node"),

@@ -38,12 +38,6 @@ def add(data: RunData, figures: FigureSet) -> None:
     no_request = "no memory was requested"
     figures.set("memory.requested", requested, no_request)
     figures.set("memory.used", used)
-    nodes = max(data.node_count, 1)
-    figures.set("memory.requested_per_node", ratio(requested, nodes), no_request)
-    # Of one node the report's figure, which knows of kills at the limit.
-    peaks_by_node = [part.memory_used_peak for part in totals if part.memory_used_peak is not None]
-    highest = used if nodes == 1 else max(peaks_by_node, default=None)
-    figures.set("memory.used_per_node", highest)
     figures.set("memory.share", ratio(used, requested), "" if used is None else no_request)
     nodes = max(data.node_count, 1)
     figures.set(
