@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -224,7 +225,13 @@ def test_quantities_of_zero_need_no_unit() -> None:
     }
 
 
-@pytest.mark.parametrize("file", shipped_files(), ids=lambda file: file.name)
+def _files() -> list[Any]:
+    """The smallest in every run, the others where there is more time."""
+    first, *others = sorted(shipped_files(), key=lambda file: file.stat().st_size)
+    return [first, *(pytest.param(file, marks=pytest.mark.long) for file in others)]
+
+
+@pytest.mark.parametrize("file", _files(), ids=lambda file: file.name)
 def test_every_key_of_the_shipped_files_is_read(file: Path) -> None:
     """Each key in turn is misspelled, and refused."""
     text = file.read_text()

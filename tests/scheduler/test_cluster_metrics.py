@@ -150,7 +150,7 @@ def test_promtool_likes_them() -> None:
 
 def test_findings_are_counted_by_kind(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store.db") as store:
-        store.record_jobs([sample_info(1, end=START, state="COMPLETED", user="anna")])
+        store.record_jobs([sample_info(1, end=START * SECOND, state="COMPLETED", user="anna")])
         run = find(store, "1")
         add_findings(store, run, finding("idle", gpu_time=7_200_000_000), finding("[x]"))
         text = exposition(count_findings(totals_by_kind(store.database)))

@@ -27,6 +27,8 @@ from jobsight.util.outer import from_outer
 from tests.slurm.jobs import ALICE, BOB, burn, eat, storm
 from tests.slurm.site import REPOSITORY, Site, wait_for
 
+pytestmark = pytest.mark.long
+
 #: What short jobs can reach. Rules that are not named here keep their floors of core hours.
 RULES = """
 adjust:
@@ -323,7 +325,6 @@ def test_the_list_has_every_finding(judged: dict[str, list[Judged]], judging: Si
             assert not [run for run, _ in found if run == last.report["run"]]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_time_limit(judging: Site) -> None:
     """Minutes, because a limit has no seconds."""
@@ -341,7 +342,6 @@ def test_a_time_limit(judging: Site) -> None:
     assert last.kinds == held.expected, last.explanation["verdicts"][:12]
 
 
-@pytest.mark.long
 def test_an_array_with_one_large_task(judging: Site) -> None:
     """The last one to end sees the whole array."""
     sizes = f"case $SLURM_ARRAY_TASK_ID in 7) {keep(300, 3)};; *) {keep(20, 3)};; esac"

@@ -113,6 +113,7 @@ def check_report(site: MailSite, message: EmailMessage) -> None:
         assert line in text, (line, text)
 
 
+@pytest.mark.long
 def test_mails_of_jobs_that_end_while_the_mail_server_is_unreachable(site: MailSite) -> None:
     cluster = site.cluster
     options = ("--mem=40", "--output=/dev/null")
@@ -170,18 +171,22 @@ def test_mails_of_jobs_that_end_while_the_mail_server_is_unreachable(site: MailS
             check_report(site, message)
 
 
+#: Jobs that end while the mail server is unreachable; 500 were tried by hand.
+MANY = int(os.environ.get("JOBSIGHT_TEST_MAILS", "60"))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_five_hundred_jobs_and_every_mail_once(site: MailSite) -> None:
+def test_many_jobs_and_every_mail_once(site: MailSite) -> None:
     cluster = site.cluster
     options = ("--mem=20", "--output=/dev/null", "--job-name=many")
     limited = cluster.submit(
         ALICE, "sleep 600", "--mail-type=TIME_LIMIT_80,FAIL", "--time=1", *options
     )
-    jobs = [cluster.submit((ALICE, BOB)[n % 2], "true", ALL, *options) for n in range(500)]
+    jobs = [cluster.submit((ALICE, BOB)[n % 2], "true", ALL, *options) for n in range(MANY)]
     wait_until(site.drained, 1200)
-    wait_until(lambda: len(site.queue.requests()) == 502, 300)
-    received = receive(site, 502)
+    wait_until(lambda: len(site.queue.requests()) == MANY + 2, 300)
+    received = receive(site, MANY + 2)
     found = Counter(message["X-Jobsight-Job"] for message in received)
     assert found == Counter({**dict.fromkeys(map(str, jobs), 1), str(limited): 2})
     said = [subject_of(message) for message in received if "TIMEOUT" in message["Subject"]]

@@ -210,6 +210,7 @@ def assert_equal(found: dict[str, Found]) -> None:
             assert different == {}, (name, key)
 
 
+@pytest.mark.long
 def test_all_sources_agree_on_jobs_of_all_kinds(site: Site, stores: Stores) -> None:
     cluster, folder = site.cluster, site.folder
     submit = cluster.submit
