@@ -155,6 +155,6 @@ def test_findings_are_counted_by_kind(tmp_path: Path) -> None:
         add_findings(store, run, finding("idle", gpu_time=7_200_000_000), finding("[x]"))
         text = exposition(count_findings(totals_by_kind(store.database)))
     found = values(text)
-    assert found["jobsight_findings"] == {"c1 [x]": 1, "c1 idle": 1}
-    assert found["jobsight_findings_gpu_hours"] == {"c1 idle": 2}
+    assert found["jobsight_findings"] == {"[x]": 1, "idle": 1}
+    assert found["jobsight_findings_gpu_hours"] == {"idle": 2}
     assert "anna" not in text
