@@ -50,8 +50,8 @@ def add(data: RunData, figures: FigureSet) -> None:
     cache = None if used is None or kernel is None else max(kernel - used, 0)
     figures.set("memory.cache", cache)
     steps = data.details.steps if data.details else []
-    told = [step.memory_peak for step in steps if step.memory_peak is not None]
-    figures.set("memory.slurm_peak", max(told, default=None), "Slurm's accounting has none")
+    recorded = [step.memory_peak for step in steps if step.memory_peak is not None]
+    figures.set("memory.slurm_peak", max(recorded, default=None), "Slurm's accounting has none")
     if requested is not None and used is not None and data.span:
         figures.set("memory.unused_time", max(requested - used, 0) * data.span)
     else:

@@ -391,7 +391,7 @@ class Nvml:
                 continue
             handle = self._handles[gpu.key]
             memory = self._running(gpu, handle)
-            # The time of one process is that of the GPU. Only several need to be told apart.
+            # The time of one process is that of the GPU. Only several need to be distinguished.
             shares = self._shares(gpu, handle) if len(memory) > 1 else {}
             processes += [
                 GpuProcess(pid, gpu.key, memory.get(pid), shares.get(pid))
