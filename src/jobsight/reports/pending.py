@@ -17,6 +17,7 @@ from jobsight.reports.build import JobRow, build_report, display_id, job_row, sc
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
 from jobsight.store.findings.read import worst_of_runs
 from jobsight.store.read.queries import COUNT_LIMIT, Filters, Position, RunNotFound
+from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.util.units import format_time
 
@@ -121,15 +122,20 @@ def find_report(
     store: Store,
     reference: RunReference,
     *,
+    visibility: Visibility = EVERYTHING,
     clock: Callable[[], int] = time.time_ns,
     prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> JobReport:
     """The report of a run, or that of a job which has not started."""
     try:
-        stored = store.find(reference)
+        stored = store.find(reference, visibility)
     except RunNotFound:
         for record in _records(store, reference.cluster):
-            if reference.start is None and _is_named(record, reference):
+            if (
+                reference.start is None
+                and _is_named(record, reference)
+                and _is_visible(record, visibility)
+            ):
                 return _pending_report(record)
         raise
     return build_report(store, stored, clock=clock, prices=prices)
@@ -165,15 +171,24 @@ def _pending(store: Store, **filters: Unpack[Filters]) -> list[JobRecord]:
     ):
         return []
     user, account, search = filters.get("user"), filters.get("account"), filters.get("search")
+    visibility = filters.get("visibility", EVERYTHING)
     records = [
         record
         for record in _records(store)
         if user in (None, record.info.user)
         and account in (None, record.info.account)
         and (not search or _is_match(record, search.strip().lower()))
+        and _is_visible(record, visibility)
     ]
     records.sort(key=lambda record: (-(record.info.submit or 0), -record.info.job_id))
     return records
+
+
+def _is_visible(record: JobRecord, visibility: Visibility) -> bool:
+    info = record.info
+    return visibility.includes(
+        cluster=info.cluster, user=info.user, account=info.account, start=None
+    )
 
 
 def _is_match(record: JobRecord, text: str) -> bool:

@@ -25,10 +25,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobsight.access.viewer import SERVER_TOKEN, VIEWER_IN_SCOPE
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
 from jobsight.server.connections import connection_of
-from jobsight.server.policy import SERVER_TOKEN, VIEWER_IN_SCOPE
 from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken, Tokens, digest_of
 from jobsight.transport.running_server import cookie_value, same

@@ -1,7 +1,7 @@
 """petricore's routes, for sites whose scripts and mails use them: ``server.petricore_routes``.
 
 They answer about finished jobs only, as petricore does. Every route asks
-:func:`jobsight.server.policy.may_see`.
+:func:`jobsight.access.policy.may_see`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fastapi import APIRouter, Depends, HTTPException, Path
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from jobsight.access.policy import User, require, visibility_of
 from jobsight.errors import JobsightError
 from jobsight.findings.service import FindingsService
 from jobsight.reports.pending import find_report
 from jobsight.reports.petricore import mail_text, read_usage, usage_json
 from jobsight.reports.report import JobReport
-from jobsight.server.api.files import DrawingQueue, file_reply, subject_of
+from jobsight.server.api.files import DrawingQueue, file_reply
 from jobsight.server.api.jobs import RunText, check_parameters, parse_reference
-from jobsight.server.policy import User, require
 from jobsight.store.store import Store
 
 #: Jobs in the reply about a user, the latest.
@@ -103,8 +103,13 @@ def create_router(
     router = APIRouter(include_in_schema=False, dependencies=[Depends(check_parameters)])
 
     def finished(request: Request, job: str) -> JobReport:
-        report = find_report(store, parse_reference(job), clock=clock, prices=findings.prices)
-        require(request, subject_of(report))
+        report = find_report(
+            store,
+            parse_reference(job),
+            visibility=visibility_of(request),
+            clock=clock,
+            prices=findings.prices,
+        )
         if report.pending or report.running:
             raise HTTPException(404, f"job {report.display_id} is not finished")
         return report

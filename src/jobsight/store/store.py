@@ -37,6 +37,7 @@ from jobsight.store.read.queries import (
     StoredStep,
     StoreInfo,
 )
+from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.write.intake import Intake
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ class Store(Intake):
             runs = queries.list_runs(transaction, listed, limit, offset, found=found)
             return runs, queries.count_runs(transaction, filter, found=found)
 
-    def find(self, reference: RunReference) -> StoredRun:
+    def find(self, reference: RunReference, visibility: Visibility = EVERYTHING) -> StoredRun:
         """The run that a reference names; a bare id names the latest run of that job."""
         with self.database.query() as transaction:
-            return queries.find_run(transaction, reference, self.database.where)
+            return queries.find_run(transaction, reference, self.database.where, visibility)
 
     def run_by_id(self, run_id: int) -> StoredRun | None:
         """A run by its row; None if it was deleted."""
@@ -140,10 +141,12 @@ class Store(Intake):
             filter = queries.RunFilter(("id = :run_id",), {"run_id": run_id})
             return next(iter(queries.list_runs(transaction, filter, 1, complete=True)), None)
 
-    def revision_of(self, reference: RunReference) -> RunRevision:
+    def revision_of(
+        self, reference: RunReference, visibility: Visibility = EVERYTHING
+    ) -> RunRevision:
         """The revision of the run that a reference names."""
         with self.database.query() as transaction:
-            return queries.find_revision(transaction, reference, self.database.where)
+            return queries.find_revision(transaction, reference, self.database.where, visibility)
 
     def latest(self, user: str) -> StoredRun | None:
         """The user's last run."""

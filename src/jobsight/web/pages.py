@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 import jobsight
+from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import SECOND, RunReference
@@ -183,6 +184,7 @@ def create_router(
             "state": state or None,
             "unused_gpus": unused_gpus,
             "finding": finding.strip() or None,
+            "visibility": visibility_of(request),
         }
         found = list_page(
             store,
@@ -213,11 +215,16 @@ def create_router(
             reference = RunReference.parse(run)
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
-        report = find_report(store, reference, clock=clock, prices=findings.prices)
+        visibility = visibility_of(request)
+        report = find_report(
+            store, reference, visibility=visibility, clock=clock, prices=findings.prices
+        )
         # A page that refreshes itself is not shown again.
         if "if-none-match" not in request.headers:
             findings.record(report.run, report.findings, _VIEWER, "page")
-        summaries = [] if report.pending else series_summaries(store, store.find(reference).id)
+        summaries = []
+        if not report.pending:
+            summaries = series_summaries(store, store.find(reference, visibility).id)
         return _page(request, "run.html", report=report, summaries=summaries)
 
     @router.get("/findings/{kind}")

@@ -16,13 +16,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
 from jobsight.reports.pending import find_report
 from jobsight.reports.report import JobReport
 from jobsight.server.api.jobs import RunText, check_parameters, parse_reference, replies
 from jobsight.server.auth import RETRY_AFTER
 from jobsight.server.errors import ErrorReply
-from jobsight.server.policy import Job, require
 from jobsight.store.store import Store
 
 #: Requests that draw at the same time, and those that wait for it; further ones are refused.
@@ -87,9 +87,13 @@ def create_router(
     )
 
     def report_of(request: Request, run: str) -> JobReport:
-        report = find_report(store, parse_reference(run), clock=clock, prices=findings.prices)
-        require(request, subject_of(report))
-        return report
+        return find_report(
+            store,
+            parse_reference(run),
+            visibility=visibility_of(request),
+            clock=clock,
+            prices=findings.prices,
+        )
 
     @router.get("/report.pdf", responses=file_replies("application/pdf", binary=True))
     async def report_pdf(request: Request, run: RunText) -> Response:
@@ -132,11 +136,6 @@ def create_router(
         return await queue.run(draw)
 
     return router
-
-
-def subject_of(report: JobReport) -> Job:
-    """The job of a report, for the question who may see it."""
-    return Job(user=report.user, account=report.account, cluster=report.cluster)
 
 
 def file_reply(data: bytes, media_type: str, name: str | None = None) -> Response:

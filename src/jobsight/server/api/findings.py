@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query
 from pydantic import BeforeValidator
+from starlette.requests import Request
 from starlette.responses import Response
 
+from jobsight.access.policy import visibility_of
 from jobsight.errors import JobsightError
 from jobsight.findings.effect import Effect, measure_effect
 from jobsight.findings.explain import Explanation, explain_run
@@ -177,17 +179,17 @@ def create_router(
         )
 
     @router.get("/jobs/{run}/explain", responses=replies(Explanation, 400, 404, 422, 503))
-    def explain(run: RunText) -> Response:
+    def explain(request: Request, run: RunText) -> Response:
         """What every rule says about a run, and why; judged now."""
-        stored = find_run(store, run)
+        stored = find_run(store, run, visibility_of(request))
         try:
             judge = findings.judge()
         except JobsightError as error:
             raise HTTPException(503, str(error)) from None
         return json_reply(explain_run(store, judge, stored, clock()))
 
-    def reply_to(run: str, kind: str, state: Any, user: str) -> Response:
-        stored = find_run(store, run)
+    def reply_to(request: Request, run: str, kind: str, state: Any, user: str) -> Response:
+        stored = find_run(store, run, visibility_of(request))
         try:
             row = set_reply(store.database, stored.id, kind, state, user, clock())
         except NoSuchFinding as error:
@@ -197,19 +199,19 @@ def create_router(
     responses = replies(ReplyReply, 400, 404, 422, 503)
 
     @router.post("/jobs/{run}/findings/{kind}/acknowledge", responses=responses)
-    def acknowledge(run: RunText, kind: KindPath, user: UserBody) -> Response:
+    def acknowledge(request: Request, run: RunText, kind: KindPath, user: UserBody) -> Response:
         """Acknowledge a finding: it is known, and lists leave it out."""
-        return reply_to(run, kind, "acknowledged", user)
+        return reply_to(request, run, kind, "acknowledged", user)
 
     @router.post("/jobs/{run}/findings/{kind}/not-helpful", responses=responses)
-    def not_helpful(run: RunText, kind: KindPath, user: UserBody) -> Response:
+    def not_helpful(request: Request, run: RunText, kind: KindPath, user: UserBody) -> Response:
         """Say that a finding does not help; the rate by kind is in the summary."""
-        return reply_to(run, kind, "not helpful", user)
+        return reply_to(request, run, kind, "not helpful", user)
 
     @router.post("/jobs/{run}/findings/{kind}/reopen", responses=responses)
-    def reopen(run: RunText, kind: KindPath, user: UserBody) -> Response:
+    def reopen(request: Request, run: RunText, kind: KindPath, user: UserBody) -> Response:
         """Take a reply back."""
-        return reply_to(run, kind, "open", user)
+        return reply_to(request, run, kind, "open", user)
 
     return router
 

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS
 from jobsight.model import RunReference
@@ -28,6 +29,7 @@ from jobsight.server.auth import RETRY_AFTER
 from jobsight.server.errors import ErrorReply
 from jobsight.server.receiver import Receipt
 from jobsight.store.read.queries import Filters, StoredRun
+from jobsight.store.read.visibility import Visibility
 from jobsight.store.store import Store
 from jobsight.util.outer import encode_json, from_seconds, parse_rfc3339
 
@@ -141,6 +143,7 @@ def create_router(
     # Not async: FastAPI runs them in threads, so that the store does not block the event loop.
     @router.get("/jobs", tags=["jobs"], responses=replies(JobList, 304, 422, 503))
     def jobs(  # noqa: PLR0913 -- FastAPI: one for each parameter of the query
+        request: Request,
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
         offset: Annotated[
             int, Query(ge=0, le=MAX_OFFSET, description="Rows to skip; further on, use the cursor")
@@ -174,6 +177,7 @@ def create_router(
             "since": since,
             "unused_gpus": unused_gpus,
             "finding": finding,
+            "visibility": visibility_of(request),
         }
         position = None if cursor is None else Cursor.parse(cursor)
         page = list_page(store, now=clock(), limit=limit, offset=offset, cursor=position, **filters)
@@ -183,10 +187,16 @@ def create_router(
         )
 
     @router.get("/jobs/{run}", tags=["jobs"], responses=replies(JobReport, 304, 400, 404, 422, 503))
-    def job(run: RunText, viewer: ViewerParameter = None) -> Response:
+    def job(request: Request, run: RunText, viewer: ViewerParameter = None) -> Response:
         """Report what one run requested and used, with the coverage of each figure."""
         reference = parse_reference(run)
-        report = find_report(store, reference, clock=clock, prices=findings.prices)
+        report = find_report(
+            store,
+            reference,
+            visibility=visibility_of(request),
+            clock=clock,
+            prices=findings.prices,
+        )
         findings.record(report.run, report.findings, viewer, "api")
         return json_reply(report)
 
@@ -196,6 +206,7 @@ def create_router(
         responses=replies(time_series.SeriesReply, 304, 400, 404, 413, 422, 503),
     )
     def series_of_run(
+        request: Request,
         run: RunText,
         metrics: Annotated[
             str | None, Query(max_length=4000, description="Comma-separated names; all by default")
@@ -212,7 +223,7 @@ def create_router(
         until: TimeParameter = None,
     ) -> Response:
         """The time series of a run by node, downsampled; counters as rates."""
-        stored = find_run(store, run)
+        stored = find_run(store, run, visibility_of(request))
         names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
         series = store.series(stored.id, metrics=names or None, since=since, until=until)
         return json_reply(time_series.reply(str(stored.run), series, names, points))
@@ -247,9 +258,9 @@ def refuse_unknown(request: Request, known: Sequence[str]) -> None:
             raise HTTPException(422, f"the parameter {name} is repeated")
 
 
-def find_run(store: Store, text: str) -> StoredRun:
+def find_run(store: Store, text: str, visibility: Visibility) -> StoredRun:
     """The run of a reference; 400 if the text is not one, 404 if there is no such run."""
-    return store.find(parse_reference(text))
+    return store.find(parse_reference(text), visibility)
 
 
 def parse_reference(text: str) -> RunReference:

@@ -29,6 +29,7 @@ from jobsight.model import (
 )
 from jobsight.store.read.budget import ReadBudget, Reservation
 from jobsight.store.read.search import Search, parse_search
+from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.schema.statements import (
     GPUS_OF_RUN,
     HIGHEST,
@@ -148,6 +149,8 @@ class Filters(TypedDict, total=False):
     #: Runs of an array, or of a heterogeneous job.
     array_job_id: int | None
     het_job_id: int | None
+    #: What the viewer may see; everything if it is not given.
+    visibility: Visibility
 
 
 def run_filter(**filters: Unpack[Filters]) -> RunFilter:
@@ -181,6 +184,11 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         )
         if finding != ANY_FINDING:
             parameters["finding"] = finding
+    visibility = filters.get("visibility", EVERYTHING)
+    if not visibility.everything:
+        condition, values = visibility.condition()
+        conditions.append(condition)
+        parameters |= values
     return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
 
 
@@ -407,10 +415,16 @@ def list_largest(
     return [runs[id] for id in ids if id in runs]
 
 
-def find_run(transaction: Transaction, reference: RunReference, where: str) -> StoredRun:
-    """The run that a reference names, or :class:`RunNotFound`."""
-    parameters: dict[str, Any] = {"job_id": reference.job_id}
-    conditions = []
+def find_run(
+    transaction: Transaction,
+    reference: RunReference,
+    where: str,
+    visibility: Visibility = EVERYTHING,
+) -> StoredRun:
+    """The run that a reference names among those that may be seen, or :class:`RunNotFound`."""
+    condition, values = visibility.condition()
+    parameters: dict[str, Any] = {"job_id": reference.job_id, **values}
+    conditions = [condition]
     if reference.cluster is not None:
         conditions.append("cluster = :cluster")
         parameters["cluster"] = reference.cluster
@@ -474,9 +488,14 @@ class RunRevision(NamedTuple):
     ended: bool
 
 
-def find_revision(transaction: Transaction, reference: RunReference, where: str) -> RunRevision:
+def find_revision(
+    transaction: Transaction,
+    reference: RunReference,
+    where: str,
+    visibility: Visibility = EVERYTHING,
+) -> RunRevision:
     """The revision of the run that a reference names, or :class:`RunNotFound`."""
-    run = find_run(transaction, reference, where)
+    run = find_run(transaction, reference, where, visibility)
     row = transaction.execute(_SQL["revision_of_run"], {"run_id": run.id}).fetchone()
     return RunRevision(run.id, " ".join(map(str, row)), run.info.end is not None)
 
