@@ -299,7 +299,10 @@ def test_s29_a_cgroup_tree_of_a_thousand_levels(node: SlurmNode) -> None:
         job = node.job(1)
         job.step("sleep", "60")
         wait_until(lambda: running.kept.parts(1))
-        here = os.open(job.directory("cpuacct", "step_0", "task_0"), os.O_RDONLY)
+        # The agent may see the job before its daemon has created all directories.
+        task = job.directory("cpuacct", "step_0", "task_0")
+        wait_until(task.is_dir)
+        here = os.open(task, os.O_RDONLY)
         descriptors = [here]
         try:
             for _ in range(1000):
