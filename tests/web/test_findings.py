@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
-from jobsight.web.pages import markdown
+from jobsight.web.render import markdown
 from tests.web import findings, sample
 from tests.web.conftest import TOKEN, served
 from tests.web.document import Document

@@ -22,7 +22,7 @@ from jobsight.reports.report import (
     quality_text,
 )
 from jobsight.util import units
-from jobsight.web.pages import metric_value, path_pieces, percent, render, state_of
+from jobsight.web.render import metric_value, path_pieces, percent, render, state_of
 from tests.web.document import Document
 from tests.web.sample import HOSTILE
 

@@ -28,6 +28,7 @@ from jobsight.server.conditional import ConditionalReplies
 from jobsight.store.store import Store
 from jobsight.util.outer import outer_schemas
 from jobsight.web import pages
+from jobsight.web.render import render
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
         tokens=tokens,
         codes=codes or SignInCodes(),
         hosts=allowed_hosts,
-        sign_in_page=lambda message: pages.render("sign-in.html", message=message),
+        sign_in_page=lambda message: render("sign-in.html", message=message),
         delay=delay,
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from jobsight.server.auth import HEADERS, RETRY_AFTER
 from jobsight.server.receiver import ForeignCluster
 from jobsight.store.read.queries import RunNotFound, TooLarge
 from jobsight.store.write.validation import BatchError
-from jobsight.web.pages import render
+from jobsight.web.render import render
 
 
 class ErrorReply(msgspec.Struct):

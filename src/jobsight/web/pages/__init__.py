@@ -1,0 +1,24 @@
+"""The routes of the pages, one module for each kind of page. Start reading with ``jobs``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+from jobsight.findings.service import FindingsService
+from jobsight.store.store import Store
+from jobsight.web.pages import findings, jobs, run
+
+
+def create_router(
+    store: Store, service: FindingsService, *, clock: Callable[[], int] = time.time_ns
+) -> APIRouter:
+    """The routes of all pages."""
+    router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+    jobs.add_routes(router, store, service, clock)
+    run.add_routes(router, store, service, clock)
+    findings.add_routes(router, service)
+    return router
