@@ -14,7 +14,7 @@ from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server.serve import BackgroundServer
 from jobsight.transport import wire
 from jobsight.transport.spool import Spool
-from jobsight.util.workers import worker_reasons
+from jobsight.util.workers import worker_states
 from tests.agent.slurm_trees import SlurmNode, available, following
 from tests.prometheus.batches import NOW, batch
 from tests.prometheus.readers import fetch, one, samples
@@ -71,6 +71,10 @@ def test_an_agent_s_samples_wait_for_the_receiver_and_keep_their_times(tmp_path:
         spool.close()
 
 
+def _reasons() -> dict[str, str]:
+    return {each.name: each.reason for each in worker_states()}
+
+
 def test_a_server_passes_on_what_is_new(tmp_path: Path) -> None:
     receiver = Prometheus(tmp_path / "prometheus", "global: {}\n")
     settings = Settings()
@@ -113,9 +117,9 @@ def test_what_waits_is_sent_by_the_next_life(tmp_path: Path) -> None:
     for number in (1, 2):
         first.put(wire.encode(batch(number)))
     # Fault 10: it was not in the health.
-    wait_until(lambda: worker_reasons()["agent.remote_write"] != "")
+    wait_until(lambda: _reasons()["agent.remote_write"] != "")
     first.close()
-    assert "agent.remote_write" not in worker_reasons()
+    assert "agent.remote_write" not in _reasons()
     receiver.start()
     second = RemoteWriter("agent.remote_write", settings, tmp_path / "queue")
     second.start()

@@ -30,7 +30,7 @@ from jobsight.scheduler.sources.text import TextSource
 from jobsight.scheduler.state import cluster_of_records, read_state
 from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens
-from jobsight.util.workers import worker_reasons
+from jobsight.util.workers import worker_states
 from tests.scheduler import shapes, sshd
 from tests.scheduler.sources.test_pyslurm import NEW, OLD, pyslurm
 from tests.scheduler.sources.test_sources import JOB, REPLIES, STEP, slurmrestd
@@ -119,6 +119,10 @@ def test_slurmrestd_reports_the_name(replies: dict[str, Any], expected: str | No
     }
     with slurmrestd(served) as (url, _):
         assert RestSource("", url, timeout=60).cluster_name() == expected
+
+
+def _reasons() -> dict[str, str]:
+    return {each.name: each.reason for each in worker_states()}
 
 
 def test_slurmrestd_that_is_away_is_an_error(tmp_path: Path) -> None:
@@ -302,11 +306,11 @@ def test_a_server_starts_while_slurm_is_away_and_asks_again(
     settings.scheduler.recorded = str(tmp_path / "replies")
     settings.scheduler.interval = 0.01
     with Store.open(location) as store, scraping(settings, store):
-        wait_until(lambda: "is not known" in worker_reasons()["scrape"])
+        wait_until(lambda: "is not known" in _reasons()["scrape"])
         # The folder appears with all of its files.
         (tmp_path / "replies").symlink_to(DATA)
         wait_until(lambda: read_state(store.database, "lab").healthy)
-        wait_until(lambda: worker_reasons()["scrape"] == "")
+        wait_until(lambda: _reasons()["scrape"] == "")
         assert {run.info.cluster for run in store.runs(limit=500)} == {"lab"}
 
 

@@ -10,7 +10,7 @@ from jobsight.errors import JobsightError
 from jobsight.server.api.health import read_health
 from jobsight.store.store import Store
 from jobsight.util.backoff import Backoff
-from jobsight.util.workers import INTERNAL_ERROR, PeriodicWorker, in_background
+from jobsight.util.workers import INTERNAL_ERROR, PeriodicWorker, in_background, worker_states
 from tests.waiting import wait_until
 
 logger = logging.getLogger("jobsight.tests")
@@ -141,3 +141,69 @@ def test_the_reason_of_a_failing_worker_is_in_the_health(tmp_path: Path) -> None
                 ("w", INTERNAL_ERROR)
             ]
         assert read_health(store).workers == []
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_worker_that_hangs_is_overdue() -> None:
+    clock = Clock()
+    entered, leave = threading.Event(), threading.Event()
+
+    def work(stopped: threading.Event) -> None:
+        entered.set()
+        leave.wait(60)
+
+    worker = PeriodicWorker(
+        "w", work, 3600, logger=logger, failure="failed", time_limit=600, clock=clock
+    )
+    with worker:
+        assert entered.wait(60)
+        assert worker.status().state == "working"
+        clock.now += 601
+        (state,) = [each for each in worker_states() if each.name == "w"]
+        assert (state.state, state.healthy) == ("overdue", False)
+        assert state.reason == "one call has taken 00:10:01 so far; expected at most 00:10:00"
+        leave.set()
+        wait_until(lambda: worker.status().state == "waiting")
+        assert worker.status().next_run is not None
+        # A thread that does not begin: here, because the clock has passed without it.
+        clock.now += 3600 + 59
+        assert worker.status().state == "waiting"
+        clock.now += 2
+        assert worker.status().state == "overdue"
+        assert "a call was due 00:01:01 ago" in worker.status().reason
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_exception_that_ends_the_thread_is_named() -> None:
+    def work(stopped: threading.Event) -> None:
+        raise SystemExit("a library gave up")
+
+    worker = PeriodicWorker("w", work, 3600, logger=logger, failure="failed")
+    with worker:
+        worker._thread.join(60)
+        state = worker.status()
+    assert state.state == "ended"
+    assert state.reason.endswith("its last error: SystemExit: a library gave up")
+    assert worker_states() == []
+
+
+def test_the_clock_of_the_wall_does_not_make_a_worker_overdue() -> None:
+    clock = Clock()
+    worker = PeriodicWorker(
+        "w", lambda stopped: None, 3600, logger=logger, failure="failed", clock=clock
+    )
+    assert worker.run_once()
+    state = worker.status()
+    assert state.succeeded is not None
+    clock.now += 5
+    later = worker.status()
+    assert later.succeeded is not None
+    # Five seconds older by the monotonic clock, whatever the wall clock did.
+    assert later.succeeded < state.succeeded

@@ -124,7 +124,13 @@ def archiving(store: Store, settings: ArchiveSettings) -> PeriodicWorker:
             archive_once(store, settings, stopped)
 
     return PeriodicWorker(
-        "archive", work, settings.interval, logger=logger, failure="the archive is not written"
+        "archive",
+        work,
+        settings.interval,
+        logger=logger,
+        failure="the archive is not written",
+        # The first round of a store with years of runs.
+        time_limit=86400.0,
     )
 
 

@@ -151,6 +151,8 @@ class FindingsService:
             self.settings.interval,
             logger=logger,
             failure="runs are not judged",
+            # After a change of the rules all history is judged again.
+            time_limit=86400.0,
         )
         with thread:
             yield

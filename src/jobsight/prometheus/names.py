@@ -206,6 +206,30 @@ CLUSTER_GPUS: Final = _table(
 #: The server's own families, in addition to the cluster metrics.
 SERVER: Final = _table(
     Family(
+        "jobsight_server_worker_healthy",
+        "gauge",
+        "Whether the worker runs, is in time and did not fail last",
+        ("worker",),
+    ),
+    Family(
+        "jobsight_server_worker_success_age_seconds",
+        "gauge",
+        "Seconds since the worker last succeeded, else since its start",
+        ("worker",),
+    ),
+    Family(
+        "jobsight_server_worker_calls_total",
+        "counter",
+        "Calls of the worker since the start of the server",
+        ("worker",),
+    ),
+    Family(
+        "jobsight_server_worker_failures_total",
+        "counter",
+        "Calls of the worker that failed",
+        ("worker",),
+    ),
+    Family(
         "jobsight_server_remote_write_samples_total",
         "counter",
         "Samples accepted by the remote-write receiver",

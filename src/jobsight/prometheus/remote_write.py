@@ -25,7 +25,7 @@ from jobsight.transport.http import Web
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import WireError, decode
 from jobsight.util.log_once import LogOnce
-from jobsight.util.workers import add_to_health, remove_from_health
+from jobsight.util.workers import WorkerState, add_to_health, remove_from_health
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +74,9 @@ class RemoteWriter:
         self._thread = DeliveryThread(self._delivery)
         self.name = where
 
-    @property
-    def reason(self) -> str:
-        """Why batches are not delivered; empty if they are."""
-        return self._delivery.reason
+    def status(self) -> WorkerState:
+        """Batches are sent as they come, so that no next run is planned."""
+        return self._thread.status(self.name)
 
     def start(self) -> None:
         self._thread.start()

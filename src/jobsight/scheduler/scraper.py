@@ -499,4 +499,6 @@ def _worker(store: Store, settings: Settings, interval: float) -> PeriodicWorker
         logger=logger,
         failure=f"the scrape of {f'cluster {cluster}' if cluster else 'Slurm'} failed",
         backoff=Backoff(interval, max(interval, _MAX_FAILURE_DELAY)),
+        # The first scrape reads the history from Slurm's accounting.
+        time_limit=6 * 3600.0,
     )

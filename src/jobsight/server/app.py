@@ -73,7 +73,8 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     )
     errors.install(app)
     copy = remote.put if remote is not None else None
-    batches = ingest.BatchRoute(ingest.Ingest(store, tokens, settings or ServerSettings(), copy))
+    received = ingest.Ingest(store, tokens, settings or ServerSettings(), copy)
+    batches = ingest.BatchRoute(received)
     app.router.routes.insert(0, Route(BATCHES, batches, methods=["POST"]))
     service = findings or FindingsService(store)
     app.include_router(jobs.create_router(store, service, clock=clock))
@@ -85,7 +86,11 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
         app.include_router(
             petricore.create_router(store, service, drawing, usage_file, clock=clock)
         )
-    app.include_router(health.create_health_router(store, more=remote.text if remote else None))
+    app.include_router(
+        health.create_health_router(
+            store, more=remote.text if remote else None, ingest=received.counts
+        )
+    )
     listed = health.listed_nodes(settings.discovery_nodes if settings else ())
     app.include_router(health.create_discovery_router(store, listed=listed))
     app.include_router(usage.create_router(store))

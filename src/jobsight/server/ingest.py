@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +23,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from jobsight.config.settings import ServerSettings
-from jobsight.errors import JobsightError
+from jobsight.errors import JobsightError, StoreError
 from jobsight.server.api.jobs import json_reply, refuse_unknown, replies
 from jobsight.server.auth import TOKEN_IN_SCOPE, TokenCache, drain
 from jobsight.server.connections import CERTIFICATE_IN_STATE
@@ -41,6 +42,7 @@ from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken
 from jobsight.transport.wire import CONTENT_TYPE, WireError
 from jobsight.util.log_once import LogOnce
+from jobsight.util.workers import INTERNAL_ERROR
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +89,42 @@ class BatchRoute:
         }
 
 
+class IngestCounts:
+    """Batches since the start of the server, by what became of them."""
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: ``refused``: the batch or its sender is at fault. ``failed``: the server is, and the
+        #: agent sends the batch again.
+        self.batches = {"stored": 0, "duplicate": 0, "refused": 0, "failed": 0}
+        #: Values of stored batches that were out of bounds.
+        self.left_out = 0
+        #: When a batch was last stored.
+        self.stored: int | None = None
+        #: Why the last batch could not be stored by a fault of the server; empty after a success.
+        self.reason = ""
+        #: The same, kept after a success, and when that was.
+        self.error = ""
+        self.failed: int | None = None
+
+    def store(self, receipt: Receipt) -> None:
+        with self._lock:
+            self.batches[receipt.status] += 1
+            self.left_out += receipt.left_out
+            self.stored, self.reason = self._clock(), ""
+
+    def refuse(self) -> None:
+        with self._lock:
+            self.batches["refused"] += 1
+
+    def fail(self, reason: str) -> None:
+        with self._lock:
+            self.batches["failed"] += 1
+            self.reason = self.error = reason
+            self.failed = self._clock()
+
+
 class Ingest:
     """Receives batches over HTTP."""
 
@@ -98,6 +136,7 @@ class Ingest:
         copy: Callable[[bytes], None] | None = None,
     ) -> None:
         self._receiver = Receiver(store, copy)
+        self.counts = IngestCounts()
         self._tokens = tokens
         self._limits = settings.ingest
         self._needs_certificate = settings.tls_client_ca is not None
@@ -126,7 +165,16 @@ class Ingest:
         except (HTTPException, JobsightError) as error:
             reason = error.detail if isinstance(error, HTTPException) else str(error)
             self._refused.report(address, f"refused a batch from {address}: {reason}")
+            if isinstance(error, StoreError | Busy):
+                self.counts.fail(str(reason))
+            else:
+                self.counts.refuse()
             raise
+        except Exception:
+            # It is logged with its traceback by the application.
+            self.counts.fail(INTERNAL_ERROR)
+            raise
+        self.counts.store(receipt)
         self._refused.resolve(address, f"batches from {address} are accepted again")
         if receipt.left_out:
             # One sentence for each agent: users choose the values, and could fill the log.

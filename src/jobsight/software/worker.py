@@ -136,4 +136,6 @@ def updating(store: Store, settings: SoftwareSettings) -> PeriodicWorker:
         failure="software names and rollups are not updated",
         # A process that ends in the work on a run cannot know that the run did not end it.
         stop_timeout=_STOP_TIMEOUT,
+        # After a change of the rules all paths are named again and all runs are summed up.
+        time_limit=86400.0,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
@@ -24,6 +25,7 @@ from jobsight.transport.spool import Spool
 from jobsight.transport.wire import CONTENT_TYPE
 from jobsight.util.backoff import Backoff, random_fraction
 from jobsight.util.urls import without_credentials
+from jobsight.util.workers import Progress, WorkerState
 
 if TYPE_CHECKING:
     from jobsight.config.settings import Settings
@@ -122,8 +124,16 @@ class DeliveryThread(threading.Thread):
         self._backoff = Backoff(_FIRST_DELAY, max_delay)
         self._work = threading.Event()
         self._ended = threading.Event()
+        self._progress = Progress("delivery", clock=time.monotonic)
+
+    def status(self, name: str) -> WorkerState:
+        """How delivery goes, under the name of its user."""
+        return msgspec.structs.replace(self._progress.status(alive=self.is_alive()), name=name)
 
     def start(self) -> None:
+        self._progress.start(0.0)
+        # A delivery begins when a batch is there, not at a planned time.
+        self._progress.plan(None)
         # Only the main thread waits for signals; one that this thread received would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -141,16 +151,20 @@ class DeliveryThread(threading.Thread):
             self._work.clear()
             if self._ended.is_set():
                 return
+            self._progress.begin()
             if self._deliver():
+                self._progress.succeed()
                 self._backoff.reset()
                 continue
+            self._progress.fail(self._delivery.reason)
             if self._delivery.wait:
                 # A server that names a delay is not unreachable: the backoff starts again.
                 self._backoff.reset()
-                delay = min(self._delivery.wait, MAX_RETRY_AFTER)
-                self._ended.wait(delay * (1 + random_fraction() / 4))
+                delay = min(self._delivery.wait, MAX_RETRY_AFTER) * (1 + random_fraction() / 4)
             else:
-                self._ended.wait(self._backoff.fail())
+                delay = self._backoff.fail()
+            self._progress.plan(delay)
+            self._ended.wait(delay)
             self._work.set()
 
     def _deliver(self) -> bool:

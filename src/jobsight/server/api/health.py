@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from fastapi import APIRouter, Depends, Query
@@ -15,6 +15,8 @@ from starlette.responses import Response
 
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
+from jobsight.prometheus.exposition import document, line
+from jobsight.prometheus.names import SERVER
 from jobsight.scheduler.cluster_metrics import (
     ClusterMetrics,
     count_findings,
@@ -27,6 +29,7 @@ from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.feeder import read_reasons
 from jobsight.scheduler.state import ScrapeState, attempted_clusters, read_state
 from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
+from jobsight.server.ingest import IngestCounts
 from jobsight.store.checkpoints import Checkpoint
 from jobsight.store.dead_letters import DeadLetterCount, count_dead_letters
 from jobsight.store.findings.read import totals_by_kind
@@ -35,8 +38,8 @@ from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
 from jobsight.store.write.excess import read_excess
-from jobsight.util.outer import Time
-from jobsight.util.workers import worker_reasons
+from jobsight.util.outer import Duration, Time
+from jobsight.util.workers import State, WorkerState, worker_states
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 #: Partitions with GPU time in /metrics, and how long it is kept: the rollups of years are summed.
@@ -76,7 +79,40 @@ class WorkerHealth(msgspec.Struct):
 
     worker: str
     healthy: bool
+    #: Why it is not healthy; empty if it is.
     reason: str
+    #: `waiting` and `working` are healthy; `failing`: the last call failed; `overdue`: a call takes
+    #: too long, or has not begun; `ended`: the thread is gone until the server is restarted.
+    state: State
+    started: Time | None
+    #: When a call last succeeded, and how long ago that is.
+    succeeded: Time | None
+    success_age: Duration | None
+    #: When a call last failed, and why; kept after later successes.
+    failed: Time | None
+    error: str
+    #: When the next call begins; null while one is in progress, or if none is planned.
+    next_run: Time | None
+    #: Calls since the start of the server, and how many of them failed.
+    calls: int
+    failures: int
+
+
+class IngestHealth(msgspec.Struct):
+    """Batches that this server received since its start."""
+
+    healthy: bool
+    #: Why the last batch could not be stored by a fault of the server; empty if it was.
+    reason: str
+    #: When a batch was last stored.
+    succeeded: Time | None
+    failed: Time | None
+    error: str
+    #: Batches by status: `stored`, `duplicate`, `refused` (a fault of the sender), `failed` (a
+    #: fault of the server; agents send these again).
+    batches: dict[str, int]
+    #: Values out of bounds that were not stored.
+    left_out: int
 
 
 class Health(msgspec.Struct):
@@ -87,12 +123,15 @@ class Health(msgspec.Struct):
     clusters: list[ClusterHealth]
     sinks: list[SinkHealth]
     workers: list[WorkerHealth] = []
+    #: None in a process that receives no batches.
+    ingest: IngestHealth | None = None
 
 
 def create_health_router(
     store: Store,
     clock: Callable[[], int] = time.time_ns,
     more: Callable[[], str] | None = None,
+    ingest: IngestCounts | None = None,
 ) -> APIRouter:
     """Health and /metrics; ``more`` returns further text for /metrics."""
     router = APIRouter()
@@ -100,8 +139,8 @@ def create_health_router(
 
     @router.get("/api/v1/health", tags=["server"], responses=replies(Health, 503))
     def health() -> Response:
-        """The state of the store, of the scraping of each cluster and of the sinks."""
-        return json_reply(read_health(store))
+        """The state of each part: store, ingest, scraping of each cluster, sinks and workers."""
+        return json_reply(read_health(store, ingest))
 
     @router.get("/metrics", include_in_schema=False)
     def metrics() -> Response:
@@ -114,7 +153,8 @@ def create_health_router(
             left_out = excess[cluster].value if cluster in excess else 0
             parts.append(count_health(_state(store, cluster), clock(), kinds, left_out))
         parts += count_findings(totals_by_kind(store.database))
-        text = exposition(parts) + (more() if more is not None else "")
+        text = exposition(parts) + worker_text(worker_states(), clock())
+        text += more() if more is not None else ""
         return Response(text, media_type=_METRICS)
 
     return router
@@ -140,7 +180,7 @@ class _GpuUsages:
             return self._usages
 
 
-def read_health(store: Store) -> Health:
+def read_health(store: Store, ingest: IngestCounts | None = None) -> Health:
     """Read the state from the store, which also checks that the store is available."""
     set_aside, excess = count_dead_letters(store.database), read_excess(store.database)
     clusters = []
@@ -148,10 +188,62 @@ def read_health(store: Store) -> Health:
         count = sum(each.letters for each in set_aside if each.cluster == name)
         clusters.append(_cluster(_state(store, name), count, excess.get(name)))
     sinks = [SinkHealth(name, not reason, reason) for name, reason in read_reasons(store).items()]
-    workers = [WorkerHealth(name, not why, why) for name, why in worker_reasons().items()]
-    parts: list[ClusterHealth | SinkHealth | WorkerHealth] = [*clusters, *sinks, *workers]
+    workers = [_worker(state, time.time_ns()) for state in worker_states()]
+    received = [_ingest(ingest)] if ingest is not None else []
+    parts: list[_Part] = [*clusters, *sinks, *workers, *received]
     healthy = all(part.healthy for part in parts)
-    return Health(healthy, store.database.where, clusters, sinks, workers)
+    return Health(healthy, store.database.where, clusters, sinks, workers, *received)
+
+
+_Part: TypeAlias = ClusterHealth | SinkHealth | WorkerHealth | IngestHealth
+
+
+def _worker(state: WorkerState, now: int) -> WorkerHealth:
+    return WorkerHealth(
+        worker=state.name,
+        healthy=state.healthy,
+        reason=state.reason,
+        state=state.state,
+        started=state.started,
+        succeeded=state.succeeded,
+        success_age=None if state.succeeded is None else max(0, now - state.succeeded),
+        failed=state.failed,
+        error=state.error,
+        next_run=state.next_run,
+        calls=state.calls,
+        failures=state.failures,
+    )
+
+
+def _ingest(counts: IngestCounts) -> IngestHealth:
+    return IngestHealth(
+        healthy=not counts.reason,
+        reason=counts.reason,
+        succeeded=counts.stored,
+        failed=counts.failed,
+        error=counts.error,
+        batches=dict(counts.batches),
+        left_out=counts.left_out,
+    )
+
+
+def worker_text(states: Iterable[WorkerState], now: int) -> str:
+    """The families of the workers for /metrics."""
+    lines: dict[str, list[str]] = {}
+    for state in states:
+        # Before the first success: since the start, so that a worker that never succeeds ages.
+        since = state.started if state.succeeded is None else state.succeeded
+        values: dict[str, float | None] = {
+            "healthy": int(state.healthy),
+            "success_age_seconds": None if since is None else max(0, now - since) / SECOND,
+            "calls_total": state.calls,
+            "failures_total": state.failures,
+        }
+        for name, value in values.items():
+            if value is not None:
+                family = f"jobsight_server_worker_{name}"
+                lines.setdefault(family, []).append(line(family, {"worker": state.name}, value))
+    return document(SERVER.values(), lines)
 
 
 def _clusters(

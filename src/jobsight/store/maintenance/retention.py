@@ -91,6 +91,8 @@ def retention_worker(
         CHECK_INTERVAL,
         logger=logger,
         failure="retention failed",
+        # The first time it may delete years.
+        time_limit=86400.0,
         first_delay=first_delay,
     )
 
