@@ -159,7 +159,7 @@ def test_a_page_when_the_archive_is_away(store: Store, settings: ArchiveSettings
     client = _client(store)
     answer = client.get("/api/v1/jobs/1")
     assert answer.status_code == 503
-    assert "the archive has no" in answer.json()["error"]
+    assert "the archive has no" in answer.json()["detail"]
     assert client.get("/jobs/1").status_code == 503
     # The others have not lost anything.
     assert client.get("/jobs/6").status_code == 200

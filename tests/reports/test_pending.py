@@ -193,4 +193,4 @@ def test_an_unknown_state_is_refused_with_the_names(
     assert [row["job_id"] for row in json.loads(capsys.readouterr().out)] == [62]
     reply = client.get("/api/v1/jobs?state=FAILD")
     assert reply.status_code == 422
-    assert "did you mean FAILED?" in reply.json()["error"]
+    assert "did you mean FAILED?" in reply.json()["detail"]

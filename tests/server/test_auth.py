@@ -120,7 +120,7 @@ def test_a_cookie_cannot_write(stranger: TestClient) -> None:
     assert stranger.post("/sign-in", data={"token": TOKEN}).status_code == 303
     answer = stranger.post("/api/v1/batches", content=b"x")
     assert answer.status_code == 401
-    assert "Bearer" in answer.json()["error"]
+    assert "Bearer" in answer.json()["detail"]
 
 
 def test_a_wrong_code_in_the_address(stranger: TestClient) -> None:
@@ -144,7 +144,7 @@ def test_the_form_is_short(stranger: TestClient) -> None:
 def test_other_names_are_refused(client: TestClient, host: str) -> None:
     answer = client.get("/api/v1/jobs", headers={"Host": host})
     assert answer.status_code == 400
-    assert "is not a host name of this server" in answer.json()["error"]
+    assert "is not a host name of this server" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "LOCALHOST", "[::1]:8080", "127.0.0.1"])

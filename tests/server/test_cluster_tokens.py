@@ -47,7 +47,7 @@ def send(client: TestClient, token: str, **changes: object) -> tuple[int, str]:
         content=wire.encode(sent),
         headers={"Authorization": f"Bearer {token}"},
     )
-    return answer.status_code, answer.json().get("error", answer.json().get("status"))
+    return answer.status_code, answer.json().get("detail", answer.json()["status"])
 
 
 def test_a_token_sends_batches_of_its_cluster_and_nothing_else(
@@ -216,5 +216,5 @@ def test_a_store_that_does_not_answer_lets_nobody_in(
     answer = client.post(
         "/api/v1/batches", content=b"x", headers={"Authorization": f"Bearer {token}"}
     )
-    assert (answer.status_code, answer.json()) == (503, {"error": "the store is away"})
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the store is away")
     assert int(answer.headers["Retry-After"]) > 0

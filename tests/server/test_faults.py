@@ -35,7 +35,7 @@ class Receiving:
     def send(self, data: bytes | Batch) -> tuple[int, str]:
         content = wire.encode(data) if isinstance(data, Batch) else data
         answer = self.client.post("/api/v1/batches", content=content)
-        return answer.status_code, answer.json().get("error") or answer.json()["status"]
+        return answer.status_code, answer.json().get("detail") or answer.json()["status"]
 
     def get(self, path: str) -> Any:
         answer = self.client.get(path)

@@ -88,7 +88,7 @@ def test_an_agent_that_sends_too_often_is_told_when_to_come_again(store: Store) 
     assert client.post("/api/v1/batches", content=data).status_code == 200
     answer = client.post("/api/v1/batches", content=data)
     assert answer.status_code == 429
-    assert "exceeds 0.01 requests" in answer.json()["error"]
+    assert "exceeds 0.01 requests" in answer.json()["detail"]
     assert 0 < int(answer.headers["Retry-After"]) <= 100
     # Pages are not agents.
     assert client.get("/api/v1/jobs").status_code == 200
@@ -269,7 +269,7 @@ def test_a_batch_of_too_many_things_is_refused(
     else:
         part.steps = [StepUse(step=str(number)) for number in range(4)]
     answer = app_with(store).post("/api/v1/batches", content=wire.encode(sent))
-    assert (answer.status_code, answer.json()["error"]) == (
+    assert (answer.status_code, answer.json()["detail"]) == (
         422,
         f"the batch has 4 {what}; at most 3 allowed",
     )
@@ -302,7 +302,7 @@ def test_a_busy_store_is_said_in_time_and_the_next_try_is_a_duplicate(store: Sto
     with TestClient(app, base_url="http://127.0.0.1", headers=BEARER) as client:
         answer = client.post("/api/v1/batches", content=data)
         assert answer.status_code == 503
-        assert answer.json()["error"].startswith("the store is busy")
+        assert answer.json()["detail"].startswith("the store is busy")
         assert int(answer.headers["Retry-After"]) > 0
         held.go_on.set()
         wait_until(lambda: held.written == [True])
@@ -379,7 +379,7 @@ def test_huge_numbers_of_jobs_do_not_reach_the_store(store: Store) -> None:
     sent.jobs = [info] * (receiver.MAX_ITEMS["jobs"] + 1)
     answer = app_with(store).post("/api/v1/batches", content=wire.encode(sent))
     assert answer.status_code == 422
-    assert "16,385 jobs; at most 16,384 allowed" in answer.json()["error"]
+    assert "16,385 jobs; at most 16,384 allowed" in answer.json()["detail"]
 
 
 def test_refused_batches_are_logged_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             assert isinstance(answer, int)
             if answer == 200:
                 self.server.received.append(decode(data))
-            body = b'{"status": "stored"}' if answer == 200 else b'{"error": "as the test says"}'
+            body = b'{"status": "stored"}' if answer == 200 else b'{"detail": "as the test says"}'
             self.send_response(answer)
             if answer != 200 and self.server.wait is not None:
                 self.send_header("Retry-After", self.server.wait)
@@ -169,7 +169,7 @@ def test_what_is_refused_is_put_aside_and_the_rest_goes_on(
     assert delivery.deliver()
     assert received(server) == [1, 3]
     assert (len(delivery.spool), delivery.spool.refused) == (0, 1)
-    assert delivery.refusal == f'the server answered {answer}: {{"error": "as the test says"}}'
+    assert delivery.refusal == f"the server answered {answer}: as the test says"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -309,7 +309,7 @@ def _get(record: RunningServer, path: str, token: str, kind: type[_Reply]) -> _R
     except (OSError, msgspec.MsgspecError) as error:
         raise JobsightError(f"the server at {record.url} cannot be queried: {error}") from None
     try:
-        sentence = str(msgspec.json.decode(reply.body, type=dict[str, str])["error"])
+        sentence = str(msgspec.json.decode(reply.body, type=dict[str, Any])["detail"])
     except (msgspec.MsgspecError, KeyError):
         sentence = f"the server at {record.url} answered {reply.status}"
     raise StoreError(sentence)

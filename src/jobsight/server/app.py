@@ -23,6 +23,7 @@ from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server import errors, ingest, petricore
 from jobsight.server.api import files, health, jobs, usage
 from jobsight.server.api import findings as found
+from jobsight.server.api.common import without_required_fields
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
 from jobsight.server.conditional import ConditionalReplies
 from jobsight.store.store import Store
@@ -40,7 +41,9 @@ _DESCRIPTION = """What the jobs of a cluster really did.
 Every route needs the server's token as `Authorization: Bearer TOKEN`; batches may come with the
 token of their cluster instead. Times are RFC 3339 strings in UTC; all other units are part of the
 field's name: `_seconds`, `_bytes`, `_hours`; shares are between 0 and 1. Times in parameters are
-RFC 3339 strings or seconds since 1970. `null` means unknown."""
+RFC 3339 strings or seconds since 1970. `null` means unknown. Lists have pages: `next` is the cursor
+of the next one, whose address is also in the header `Link`. Errors are problem details (RFC 9457)
+with one sentence in `detail`."""
 
 
 def create_app(  # noqa: PLR0913 -- here all parts of the server are put together
@@ -147,6 +150,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             ),
             ref_template="#/components/schemas/{name}",
         )
+        without_required_fields(schemas)
         schema["paths"][BATCHES] = {"post": ingest.BatchRoute.description()}
         components = schema.setdefault("components", {})
         # Without FastAPI's own schema of a validation error, which is not what is sent.

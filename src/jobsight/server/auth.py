@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
-import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -29,6 +28,7 @@ from jobsight.access.viewer import SERVER_TOKEN, VIEWER_IN_SCOPE
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
 from jobsight.server.connections import connection_of
+from jobsight.server.problems import problem_reply
 from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken, Tokens, digest_of
 from jobsight.transport.running_server import cookie_value, same
@@ -319,8 +319,7 @@ def _without_code(scope: Scope) -> str:
 
 
 def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    body = msgspec.json.encode({"error": sentence})
-    return Response(body, status, headers, "application/json")
+    return problem_reply(status, sentence, headers)
 
 
 #: Seconds until a token that another process revoked is refused here.

@@ -22,12 +22,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
 import h11
-import msgspec
 import uvicorn
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from jobsight.server.problems import problem_reply
 from jobsight.util.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
@@ -409,10 +408,9 @@ class RequestFraming:
             names = [name for name, _ in scope["headers"]]
             if b"transfer-encoding" in names and b"content-length" in names:
                 sentence = "a request with Transfer-Encoding and Content-Length is refused"
-                body = msgspec.json.encode({"error": sentence})
                 # What follows on this connection may be a part of the body.
-                headers = {"Connection": "close"}
-                await Response(body, 400, headers, "application/json")(scope, receive, send)
+                refusal = problem_reply(400, sentence, {"Connection": "close"})
+                await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

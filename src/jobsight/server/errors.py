@@ -1,10 +1,10 @@
-"""Error replies: one sentence, as JSON for programs and as a page for browsers."""
+"""Error replies: one sentence, as problem details for programs and as a page for browsers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 
-import msgspec
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -13,16 +13,14 @@ from starlette.responses import HTMLResponse, Response
 
 from jobsight.errors import JobsightError, StoreError
 from jobsight.server.auth import HEADERS, RETRY_AFTER
+from jobsight.server.problems import problem_reply
 from jobsight.server.receiver import ForeignCluster
 from jobsight.store.read.queries import RunNotFound, TooLarge
 from jobsight.store.write.validation import BatchError
 from jobsight.web.render import render
 
-
-class ErrorReply(msgspec.Struct):
-    """The reason for an error status, in one sentence."""
-
-    error: str
+#: Makes the error reply of a route whose clients expect another form, from status and sentence.
+ErrorForm = Callable[[int, str], Response]
 
 
 def install(app: FastAPI) -> None:
@@ -36,10 +34,14 @@ def install(app: FastAPI) -> None:
 def error_reply(
     request: Request, status: int, sentence: str, headers: dict[str, str] | None = None
 ) -> Response:
-    """JSON for the API and files, a page for everything else."""
+    """Problem details for the API and files, a page for everything else."""
+    form: ErrorForm | None = getattr(request.state, "error_form", None)
+    if form is not None:
+        answer = form(status, sentence)
+        answer.headers.update(headers or {})
+        return answer
     if request.url.path.startswith(("/api/", "/static/", "/healthz")):
-        body = msgspec.json.encode(ErrorReply(sentence))
-        return Response(body, status, headers, "application/json")
+        return problem_reply(status, sentence, headers)
     return HTMLResponse(render("error.html", status=status, sentence=sentence), status, headers)
 
 

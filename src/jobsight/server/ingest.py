@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from jobsight.config.settings import ServerSettings
 from jobsight.errors import JobsightError, StoreError
-from jobsight.server.api.jobs import json_reply, refuse_unknown, replies
+from jobsight.server.api.common import json_reply, refuse_unknown, replies
 from jobsight.server.auth import TOKEN_IN_SCOPE, TokenCache, drain
 from jobsight.server.connections import CERTIFICATE_IN_STATE
 from jobsight.server.limits import (

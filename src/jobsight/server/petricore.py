@@ -24,8 +24,8 @@ from jobsight.findings.service import FindingsService
 from jobsight.reports.pending import find_report
 from jobsight.reports.petricore import mail_text, read_usage, usage_json
 from jobsight.reports.report import JobReport
+from jobsight.server.api.common import RunText, check_parameters, parse_reference
 from jobsight.server.api.files import DrawingQueue, file_reply
-from jobsight.server.api.jobs import RunText, check_parameters, parse_reference
 from jobsight.store.store import Store
 
 #: Jobs in the reply about a user, the latest.
@@ -100,7 +100,9 @@ def create_router(
     clock: Callable[[], int] = time.time_ns,
 ) -> APIRouter:
     """All of petricore's routes."""
-    router = APIRouter(include_in_schema=False, dependencies=[Depends(check_parameters)])
+    router = APIRouter(
+        include_in_schema=False, dependencies=[Depends(_error_form), Depends(check_parameters)]
+    )
 
     def finished(request: Request, job: str) -> JobReport:
         report = find_report(
@@ -173,6 +175,17 @@ def create_router(
         return _json(_user_json(store, usage_file.find(user), user))
 
     return router
+
+
+def _error_form(request: Request) -> None:
+    """petricore's clients expect its form of errors."""
+    if request.url.path.startswith("/api/"):
+        request.state.error_form = _error
+
+
+def _error(status: int, sentence: str) -> Response:
+    body = msgspec.json.encode({"error": sentence})
+    return Response(body, status, media_type="application/json")
 
 
 def _user_json(store: Store, used: UserUsage | None, user: str) -> dict[str, Any]:

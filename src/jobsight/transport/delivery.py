@@ -199,7 +199,9 @@ class _Receipt(msgspec.Struct):
 
 
 class _Refusal(msgspec.Struct):
-    error: str
+    """What the agent reads of the problem details of the server."""
+
+    detail: str
 
 
 _Reply = TypeVar("_Reply", _Receipt, _Refusal)
@@ -246,14 +248,15 @@ class HttpTarget:
                 return Answer(stored=True, left_out=receipt.left_out, reason=reason)
             # A truncated reply or the page of a proxy: only a receipt confirms the batch.
             return Answer(stored=False, reason="the server answered 200 without a receipt")
-        text = reply.body.decode(errors="replace")[:_MAX_REASON]
+        refusal = _decoded(reply.body, _Refusal)
+        text = reply.body.decode(errors="replace") if refusal is None else refusal.detail
         # The page of a proxy is no verdict on the batch, except that it is too large.
-        from_server = reply.status == 413 or _decoded(reply.body, _Refusal) is not None
+        from_server = reply.status == 413 or refusal is not None
         final = 400 <= reply.status < 500 and reply.status not in _RETRY_STATUSES and from_server
         return Answer(
             stored=False,
             refused=final,
-            reason=f"the server answered {reply.status}: {text}",
+            reason=f"the server answered {reply.status}: {text[:_MAX_REASON]}",
             wait=reply.retry_after,
         )
 

@@ -62,7 +62,7 @@ def test_the_names_of_the_plots_are_those_that_are_drawn() -> None:
 def test_errors(client: TestClient, path: str, status: int, sentence: str) -> None:
     reply = client.get(f"/api/v1/jobs/{path}")
     assert reply.status_code == status
-    assert reply.json()["error"].startswith(sentence)
+    assert reply.json()["detail"].startswith(sentence)
 
 
 def test_hostile_names_are_text(client: TestClient, filled: Store) -> None:

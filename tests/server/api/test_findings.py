@@ -170,7 +170,7 @@ def test_replies_are_recorded_and_taken_back(client: TestClient) -> None:
 def test_wrong_replies(client: TestClient, path: str, body: dict[str, str], status: int) -> None:
     answer = client.post(f"/api/v1/jobs/{path}", json=body)
     assert answer.status_code == status
-    assert "error" in answer.json()
+    assert answer.json()["detail"]
 
 
 def test_a_cookie_does_not_permit_a_reply(client: TestClient) -> None:

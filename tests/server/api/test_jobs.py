@@ -1,4 +1,5 @@
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -53,6 +54,25 @@ def test_questions_to_the_list(client: TestClient, query: str, total: int) -> No
     assert len(found["jobs"]) == min(total, found["limit"])
 
 
+def test_fields_are_selected(client: TestClient) -> None:
+    rows = client.get("/api/v1/jobs?fields=user,cpu_seconds,user").json()["jobs"]
+    assert [list(row) for row in rows] == [["run", "user", "cpu_seconds"]] * 2
+    assert {row["user"] for row in rows} == {"alice", "bob"}
+
+
+def test_the_next_page_is_in_the_body_and_in_the_header(client: TestClient) -> None:
+    first = client.get("/api/v1/jobs?limit=1&account=physics&fields=user")
+    link = first.headers["Link"]
+    assert link.startswith("</api/v1/jobs?limit=1&account=physics&fields=user&cursor=")
+    assert first.json()["next"] in link
+    address, _, relation = link.partition("; ")
+    assert relation == 'rel="next"'
+    second = client.get(address.strip("<>"))
+    assert "Link" not in second.headers
+    users = [row["user"] for reply in (first, second) for row in reply.json()["jobs"]]
+    assert sorted(users) == ["alice", "bob"]
+
+
 @pytest.mark.parametrize("run", ["12", "alpha:12", "alpha:12:20261115T043312Z"])
 def test_the_report(client: TestClient, run: str) -> None:
     answer = client.get(f"/api/v1/jobs/{run}")
@@ -75,6 +95,7 @@ def test_the_report(client: TestClient, run: str) -> None:
         ("/api/v1/jobs?since=nan", 422, "since: "),
         ("/api/v1/jobs?since=2026-13-41T00:00:00Z", 422, "since: "),
         ("/api/v1/jobs?usr=bob", 422, "did you mean user?"),
+        ("/api/v1/jobs?fields=run,cpu_second", 422, "did you mean cpu_seconds?"),
         ("/api/v1/jobs?user=a&user=b", 422, "user is repeated"),
         ("/api/v1/nothing", 404, "not found"),
     ],
@@ -84,7 +105,11 @@ def test_mistakes_are_answered_with_a_sentence(
 ) -> None:
     answer = client.get(path)
     assert answer.status_code == status
-    assert words in answer.json()["error"]
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    problem = answer.json()
+    assert (problem["type"], problem["status"]) == ("about:blank", status)
+    assert problem["title"] == HTTPStatus(status).phrase
+    assert words in problem["detail"]
 
 
 def test_curves(client: TestClient) -> None:
@@ -117,7 +142,7 @@ def test_a_batch_is_stored_once(client: TestClient) -> None:
 def test_batches_that_are_none(client: TestClient) -> None:
     answer = client.post("/api/v1/batches", content=b"nonsense")
     assert answer.status_code == 400
-    assert "not a jobsight batch" in answer.json()["error"]
+    assert "not a jobsight batch" in answer.json()["detail"]
     cut = client.post("/api/v1/batches", content=wire.encode(batch(15))[:-5])
     assert cut.status_code == 400
 
@@ -138,7 +163,7 @@ def test_a_batch_too_large_is_not_read_to_its_end(
     for content in (b"x" * 200_000, endless()):
         answer = client.post("/api/v1/batches", content=content)
         assert answer.status_code == 413
-        assert "100000 bytes" in answer.json()["error"]
+        assert "100000 bytes" in answer.json()["detail"]
 
 
 class _Failing:
@@ -165,7 +190,7 @@ def test_what_the_store_refuses(error: Exception, status: int) -> None:
         content=wire.encode(batch()),
         headers={"Authorization": f"Bearer {TOKEN}"},
     )
-    assert (answer.status_code, answer.json()) == (status, {"error": str(error)})
+    assert (answer.status_code, answer.json()["detail"]) == (status, str(error))
     assert ("Retry-After" in answer.headers) is (status == 503)
 
 

@@ -43,6 +43,6 @@ def test_use_by_software(client: TestClient, filled: Store) -> None:
 def test_a_wrong_question_is_answered_with_a_sentence(client: TestClient) -> None:
     answer = client.get("/api/v1/usage?by=usr")
     assert answer.status_code == 422
-    assert "by: " in answer.json()["error"]
+    assert "by: " in answer.json()["detail"]
     assert client.get("/api/v1/usage?every=year").status_code == 422
     assert client.get("/api/v1/usage", headers={"Authorization": ""}).status_code == 401

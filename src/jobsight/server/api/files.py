@@ -20,9 +20,9 @@ from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
 from jobsight.reports.pending import find_report
 from jobsight.reports.report import JobReport
-from jobsight.server.api.jobs import RunText, check_parameters, parse_reference, replies
+from jobsight.server.api.common import RunText, check_parameters, parse_reference, replies
 from jobsight.server.auth import RETRY_AFTER
-from jobsight.server.errors import ErrorReply
+from jobsight.server.problems import Problem
 from jobsight.store.store import Store
 
 #: Requests that draw at the same time, and those that wait for it; further ones are refused.
@@ -150,6 +150,6 @@ def file_reply(data: bytes, media_type: str, name: str | None = None) -> Respons
 def file_replies(media_type: str, *, binary: bool = False) -> dict[int | str, dict[str, Any]]:
     """The replies of a route that sends a file, for the OpenAPI description."""
     schema = {"type": "string", "format": "binary"} if binary else {"type": "string"}
-    described = replies(ErrorReply, 400, 403, 404, 413, 422, 503)
+    described = replies(Problem, 400, 403, 404, 413, 422, 503)
     described[200] = {"description": "Success", "content": {media_type: {"schema": schema}}}
     return described

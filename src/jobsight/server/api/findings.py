@@ -27,7 +27,7 @@ from jobsight.findings.reported import ReportedFinding
 from jobsight.findings.service import FindingsService
 from jobsight.findings.stored import from_row
 from jobsight.model import SECOND
-from jobsight.server.api.jobs import (
+from jobsight.server.api.common import (
     RunText,
     Text,
     TimeParameter,

@@ -28,7 +28,7 @@ from jobsight.scheduler.hostlist import expand_hosts
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.feeder import read_reasons
 from jobsight.scheduler.state import ScrapeState, attempted_clusters, read_state
-from jobsight.server.api.jobs import Text, check_parameters, json_reply, replies
+from jobsight.server.api.common import Text, check_parameters, json_reply, replies
 from jobsight.server.ingest import IngestCounts
 from jobsight.store.checkpoints import Checkpoint
 from jobsight.store.dead_letters import DeadLetterCount, count_dead_letters

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from jobsight.model import SECOND
-from jobsight.server.api.jobs import Text, TimeParameter, check_parameters, json_reply, replies
+from jobsight.server.api.common import Text, TimeParameter, check_parameters, json_reply, replies
 from jobsight.store.rollups.catalogue import SoftwareRow, count_software, list_software
 from jobsight.store.rollups.usage import (
     NAMES,
