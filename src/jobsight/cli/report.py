@@ -44,10 +44,11 @@ def report(  # noqa: PLR0913 -- a command's parameters are its options
     *,
     run: str | None,
     array: str | None,
+    script: str | None,
     user: str | None,
     account: str | None,
     cluster: str | None,
-    since: str,
+    since: str | None,
     json: bool,
     all_rows: bool,
     pdf: str | None,
@@ -58,22 +59,40 @@ def report(  # noqa: PLR0913 -- a command's parameters are its options
 ) -> None:
     """Report what a job requested and used, by executable, with the coverage of each figure.
 
-    With --array, --user, --account or --cluster, report what several runs held and used: states
-    counted, hours, quartiles, software, and the runs that held most.
+    With --array, --script, --user, --account or --cluster, report what several runs held and used:
+    findings by cost, what would have fitted, what improved, states, hours, quartiles, waiting time,
+    software, and the runs that held most.
     """
     settings = load_settings(config)
     location = store or settings.store.location
-    subjects = {"array": array, "user": user, "account": account, "cluster": cluster}
+    subjects = {
+        "array": array,
+        "script": script,
+        "user": user,
+        "account": account,
+        "cluster": cluster,
+    }
     given = {name: value for name, value in subjects.items() if value is not None}
     if given:
         if len(given) > 1 or run is not None:
-            raise UsageError("expected one of RUN, --array, --user, --account and --cluster")
+            raise UsageError(
+                "expected one of RUN, --array, --script, --user, --account and --cluster"
+            )
         if plots:
             raise UsageError("--plots draws the time series of one run; expected RUN")
         from jobsight.cli.report_subjects import report_subject
 
         ((kind, name),) = given.items()
-        report_subject(existing_store(location), kind, name, since, json=json, pdf=pdf, html=html)
+        report_subject(
+            existing_store(location),
+            kind,
+            name,
+            since or ("all" if kind == "script" else "30d"),
+            json=json,
+            pdf=pdf,
+            html=html,
+            prices=settings.findings.prices,
+        )
         return
     wanted = run or job_of_this_shell()
     built = find_report(location, wanted, settings, record=True)
@@ -236,6 +255,9 @@ def main(arguments: Sequence[str]) -> int:
         help="12, 62_3, 88+1 or cluster:12:start (default: the job of this shell or your last job)",
     )
     parser.add_argument("--array", metavar="ID", help="An array or heterogeneous job: 62")
+    parser.add_argument(
+        "--script", metavar="KEY", help="All runs of a script, by its key or one of its runs"
+    )
     parser.add_argument("--user", "-u", metavar="NAME", help="All runs of a user")
     parser.add_argument("--account", "-A", metavar="NAME", help="All runs of an account")
     parser.add_argument("--cluster", metavar="NAME", help="All runs of a cluster")
@@ -243,9 +265,8 @@ def main(arguments: Sequence[str]) -> int:
         "--since",
         "-S",
         metavar="DATE",
-        default="30d",
-        help='Start date (UTC) of --user, --account and --cluster, e.g. 2026-01-01 or 30d; "all" '
-        "for no limit (default: 30d)",
+        help="Start date (UTC) of --script, --user, --account and --cluster, e.g. 2026-01-01 or "
+        '30d; "all" for no limit (default: 30d, of a script all)',
     )
     add_json_option(parser)
     parser.add_argument(

@@ -7,7 +7,7 @@ not fail before, and how much less of the resources was wasted until now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,7 +17,15 @@ from jobsight.findings.costs import from_stored, price
 from jobsight.findings.finding import Cost
 from jobsight.findings.reported import NO_PRICES, Amount, format_cost
 from jobsight.store.findings.rows import HOLDING
-from jobsight.store.findings.shown import ShownWork, WorkRun, describe_work, runs_of_work
+from jobsight.store.findings.shown import (
+    ANYBODY,
+    MAX_WORKS,
+    ShownTo,
+    ShownWork,
+    WorkRun,
+    describe_work,
+    runs_of_work,
+)
 from jobsight.store.findings.shown import shown_works as list_shown_works
 from jobsight.store.store import Store
 from jobsight.util.outer import Duration, Size, Time
@@ -105,11 +113,16 @@ def measure_effect(
     *,
     kind: str | None = None,
     since: int = 0,
+    owner: ShownTo = ANYBODY,
+    work_ids: Collection[int] | None = None,
+    limit: int = MAX_WORKS,
     prices: Mapping[str, PriceSettings] = NO_PRICES,
 ) -> Effect:
-    """Compare the runs of all works of which a finding was shown since then."""
+    """Compare the runs of all works, or of some, of which a finding was shown since then."""
     works = []
-    for shown in list_shown_works(store.database, kind, since):
+    for shown in list_shown_works(store.database, kind, since, owner, limit):
+        if work_ids is not None and shown.work_id not in work_ids:
+            continue
         runs = runs_of_work(store.database, shown.work_id, shown.kind)
         effect = compare(shown, runs, prices)
         name = describe_work(store.database, shown.work_id)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jobsight.store.store import Store
 
 _GB_HOUR = 1e9 * 3600
+#: A request of so many times the largest need leaves room.
+_ROOM = 1.1
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,9 @@ def _memory(needs: Needs, values: dict[str, Any], nodes: int) -> Recommendation 
     found = fit_memory(needs, asked)
     if found is None:
         return None
+    if asked is not None and _ROOM * found.largest <= asked < found.request:
+        # Every run had room: a few large needs among many small ones say nothing against it.
+        found = found._replace(request=asked)
     option = f"--mem={fit.memory_option(memory_of_node(found.request, values, nodes))}"
     text = _passed(found, option, format_bytes(found.largest))
     saved = found.saving / _GB_HOUR

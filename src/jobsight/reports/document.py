@@ -65,6 +65,13 @@ class DocumentFinding(msgspec.Struct, frozen=True):
     cost: str
 
 
+class DocumentSection(msgspec.Struct, frozen=True):
+    """Sentences under a title, each with what it is about."""
+
+    title: str
+    items: list[tuple[str, str]]
+
+
 class CoverageRow(msgspec.Struct, frozen=True):
     """How a group of figures was measured."""
 
@@ -89,6 +96,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     tables: list[DocumentTable]
     coverage: list[CoverageRow]
     notes: list[str]
+    #: After the findings: what would have fitted, and what became better.
+    sections: list[DocumentSection] = msgspec.field(default_factory=list)
     #: The number of samples that the time series have.
     samples: int | None = None
     made: str = ""

@@ -1,30 +1,59 @@
-"""The report of several runs: an array, a heterogeneous job, or a user, account or cluster over a
-period.
+"""The report of several runs: an array, a heterogeneous job, a script, or a user, account or
+cluster over a period.
 
-:func:`array_report` reads the runs of the array. :func:`period_report` reads the rollups, and for
-what those do not have a bounded number of the newest runs; it never reads all runs.
+:func:`array_report` reads the runs of the array, :func:`script_report` the newest runs of the same
+work. :func:`period_report` reads the rollups, and for what those do not have a bounded number of
+the newest runs; it never reads all runs.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from statistics import quantiles
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median, quantiles
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import field
 
 from jobsight.errors import StoreError
+from jobsight.findings.costs import price
+from jobsight.findings.effect import WorkEffect
+from jobsight.findings.finding import Cost
+from jobsight.findings.reported import NO_PRICES, Amount
+from jobsight.model import RunReference
 from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import count_pending
-from jobsight.store.read.queries import Filters
+from jobsight.reports.subject_findings import (
+    MAX_SCRIPTS,
+    FindingGroup,
+    ScriptUse,
+    findings_of_period,
+    findings_of_rows,
+    improvements,
+    scripts_of,
+)
+from jobsight.store.findings.read import FindingFilter
+from jobsight.store.findings.shown import ShownTo
+from jobsight.store.history import (
+    Work,
+    WorkUse,
+    count_samples,
+    find_work,
+    largest_works,
+    work_of_run,
+    works_of_key,
+)
+from jobsight.store.read.queries import Filters, StoredRun, run_filter
 from jobsight.store.rollups.shares import DAY
 from jobsight.store.rollups.usage import Question, UsageRow, count_waiting, usage
 from jobsight.store.store import Store
 from jobsight.util.outer import Time
 from jobsight.util.units import format_bytes, format_duration, format_share
+
+if TYPE_CHECKING:
+    from jobsight.config.settings import PriceSettings
 
 #: The newest runs of a period whose states are counted and of which the largest are listed, those
 #: whose use is distributed, and runs of an array.
@@ -33,20 +62,27 @@ MAX_DISTRIBUTED: Final = 2_000
 MAX_TASKS: Final = 5_000
 #: Rows of a list.
 MAX_ROWS: Final = 10
+#: Rows of a trend, and the lengths of their intervals in days: a day, a week, four weeks, a year.
+MAX_TREND: Final = 13
+_INTERVALS: Final = (1, 7, 28, 364)
+#: Hexadecimal digits of the shortest key of a script.
+MIN_KEY: Final = 8
 #: Tasks without which nothing is an outlier, and how far from the quartiles and the median one is.
 _FEWEST_TASKS: Final = 8
 _FENCE: Final = 3.0
 _LEAST_DIFFERENCE: Final = 0.2
 _HOUR: Final = 3600 * 10**9
 
-Kind: TypeAlias = Literal["array", "het", "user", "account", "cluster"]
+Kind: TypeAlias = Literal["array", "het", "script", "user", "account", "cluster"]
 Period: TypeAlias = Literal["user", "account", "cluster"]
 
 
 class Distribution(msgspec.Struct, kw_only=True):
     """The distribution of a figure over runs."""
 
-    figure: Literal["elapsed_seconds", "cpu_share", "memory_share", "memory_bytes", "gpu_share"]
+    figure: Literal[
+        "elapsed_seconds", "cpu_share", "memory_share", "memory_bytes", "gpu_share", "wait_seconds"
+    ]
     #: The runs for which the figure is known.
     count: int
     minimum: float
@@ -77,6 +113,31 @@ class SoftwareUse(msgspec.Struct, kw_only=True):
     gpu_hours: float | None
 
 
+class TrendRow(msgspec.Struct, kw_only=True):
+    """The ended runs of one interval: how many, how many failed, and medians."""
+
+    since: Time
+    runs: int
+    failed: int
+    elapsed_seconds: float | None
+    cpu_share: float | None
+    memory_used_bytes: float | None
+    memory_requested_bytes: float | None
+    wait_seconds: float | None
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """How much of the runs was measured."""
+
+    #: Ended runs that were read, and those of them whose CPU time is known.
+    ended: int
+    runs: int
+    #: The share of the core hours of the ended runs that these held.
+    core_share: float | None
+    #: Samples that the store holds of all runs that were read.
+    samples: int
+
+
 class Totals(msgspec.Struct, kw_only=True):
     """What runs held and used."""
 
@@ -88,6 +149,8 @@ class Totals(msgspec.Struct, kw_only=True):
     #: Of the held hours, those for which the use is known.
     gpu_hours_measured: float | None = None
     gpu_energy_joules: float | None = None
+    #: What was held, in the units of the site's price list.
+    prices: list[Amount] = field(default_factory=list)
 
     @property
     def core_share(self) -> float | None:
@@ -104,7 +167,8 @@ class SubjectReport(msgspec.Struct, kw_only=True):
     """What several runs held and used."""
 
     kind: Kind
-    #: The id of the array or job, or the name of the user, account or cluster.
+    #: The id of the array or job, the key of the script, or the name of the user, account or
+    #: cluster.
     subject: str
     name: str | None = None
     cluster: str | None = None
@@ -120,6 +184,15 @@ class SubjectReport(msgspec.Struct, kw_only=True):
     states_of: int
     #: Tasks that have ended, but whose nodes have not all sent their last figures.
     unreported: int | None = None
+    #: The kinds of findings that cost most.
+    findings: list[FindingGroup] = field(default_factory=list)
+    #: Works of which a finding is gone since it was shown.
+    improvements: list[WorkEffect] = field(default_factory=list)
+    #: Scripts that held the most core time, with what would have fitted.
+    scripts: list[ScriptUse] = field(default_factory=list)
+    #: Of a script: its runs over time.
+    trend: list[TrendRow] = field(default_factory=list)
+    measured: Measured
     totals: Totals
     distributions: list[Distribution]
     #: Runs that held the most core time.
@@ -141,6 +214,7 @@ def array_report(
     job_id: int,
     *,
     cluster: str | None = None,
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
     clock: Callable[[], int] = time.time_ns,
 ) -> SubjectReport:
     """The report of an array or a heterogeneous job, or :class:`StoreError`."""
@@ -165,11 +239,13 @@ def array_report(
         for run in runs[:MAX_TASKS]
         if (run.info.cluster, run.info.user) == (first.cluster, first.user)
     ]
-    latest: dict[int | None, JobRow] = {}
+    latest: dict[int | None, StoredRun] = {}
     for run in owned:
         part = run.info.array_task_id if kind == "array" else run.info.het_offset
-        latest.setdefault(part, job_row(run, now))
-    rows = list(latest.values())
+        latest.setdefault(part, run)
+    counted = list(latest.values())
+    rows_by_id = {run.id: job_row(run, now) for run in counted}
+    rows = list(rows_by_id.values())
     incomplete = {str(run.run) for run in owned if run.open_nodes != 0}
     if len(rows) < len(owned):
         again = len(owned) - len(rows)
@@ -192,15 +268,177 @@ def array_report(
         states=dict(states.most_common()),
         states_of=len(rows) + waiting,
         unreported=sum(not row.running and row.run in incomplete for row in rows),
-        totals=_sum(rows),
-        distributions=_distributions(rows),
+        findings=findings_of_rows(store, rows_by_id, prices),
+        scripts=_scripts_of_runs(store, counted, rows, now),
+        measured=_measured(store, counted, rows),
+        totals=_priced(_sum(rows), prices),
+        distributions=_distributions(rows, counted),
         largest=sorted(rows, key=_held, reverse=True)[:MAX_ROWS],
         outliers=_outliers(rows) if kind == "array" else [],
-        failures=[
-            row for row in rows if not row.running and row.state not in ("COMPLETED", "PENDING")
-        ][:MAX_ROWS],
+        failures=_failures(rows),
         notes=notes,
     )
+
+
+def _failures(rows: Iterable[JobRow]) -> list[JobRow]:
+    return [row for row in rows if _has_failed(row)][:MAX_ROWS]
+
+
+def _has_failed(row: JobRow) -> bool:
+    return not row.running and row.state not in ("COMPLETED", "PENDING")
+
+
+def _scripts_of_runs(
+    store: Store, runs: Sequence[StoredRun], rows: Sequence[JobRow], now: int
+) -> list[ScriptUse]:
+    """The one work of some runs, with what would have fitted it."""
+    work_id = next((id for run in runs[:1] if (id := work_of_run(store.database, run.id))), None)
+    if work_id is None:
+        return []
+    held, failed = sum(map(_held, rows)), sum(map(_has_failed, rows))
+    use = WorkUse(work_id, len(runs), held, failed, runs[0].id)
+    return scripts_of(store, [use], now=now)
+
+
+def find_works(store: Store, text: str) -> list[Work]:
+    """The works that the key of a script, its beginning, or a run of it name."""
+    if len(text) >= MIN_KEY and not text.isdecimal() and not set(text) - set("0123456789abcdef"):
+        found = works_of_key(store.database, bytes.fromhex(text[: len(text) // 2 * 2]))
+        found = [work for work in found if work.key.hex().startswith(text)]
+        keys = {work.key for work in found}
+        if len(keys) > 1:
+            raise StoreError(
+                f"{len(keys)} scripts begin with {text}; expected more digits of one, or a run"
+            )
+        if not found:
+            raise StoreError(f"the store has no script {text}")
+        return found
+    stored = store.find(RunReference.parse(text))
+    work_id = work_of_run(store.database, stored.id)
+    work = None if work_id is None else find_work(store.database, work_id)
+    if work is None:
+        raise StoreError(
+            f"the script of run {stored.run} is not known yet; `jobsight findings update` judges "
+            "the runs of the store"
+        )
+    return [work]
+
+
+def script_report(
+    store: Store,
+    works: Sequence[Work],
+    *,
+    since: int | None = None,
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
+    clock: Callable[[], int] = time.time_ns,
+) -> SubjectReport:
+    """The report of a script: the runs of the same work over time. ``since`` is the first day."""
+    now = clock()
+    ids = [work.id for work in works]
+    filters = Filters(work_ids=ids)
+    if since is not None:
+        filters["since"] = since * DAY
+    runs = store.runs(limit=MAX_TASKS + 1, **filters)
+    notes = []
+    if len(runs) > MAX_TASKS:
+        notes.append(f"Only the {MAX_TASKS:,} newest runs are counted.")
+        runs = runs[:MAX_TASKS]
+    users = sorted({work.user for work in works if work.user})
+    clusters = sorted({work.cluster for work in works})
+    if len(works) > 1:
+        notes.append(f"The script is run by {len(users)} users on {len(clusters)} clusters.")
+    rows_by_id = {run.id: job_row(run, now) for run in runs}
+    rows = list(rows_by_id.values())
+    ends = [row.end for row in rows if row.end is not None]
+    first = works[0]
+    return SubjectReport(
+        kind="script",
+        subject=first.key.hex(),
+        name=rows[0].name if rows else first.name,
+        cluster=clusters[0] if len(clusters) == 1 else None,
+        user=users[0] if len(users) == 1 else None,
+        account=rows[0].account if rows else first.account or None,
+        since=min((row.start for row in rows if row.start is not None), default=None),
+        until=max(ends, default=None),
+        runs=len(rows),
+        states=dict(Counter(row.state for row in rows).most_common()),
+        states_of=len(rows),
+        findings=findings_of_rows(store, rows_by_id, prices),
+        improvements=improvements(
+            store, ShownTo(user=first.user if len(users) == 1 else ""), prices, {*ids}
+        ),
+        scripts=_scripts_of_runs(store, runs, rows, now),
+        trend=_trend(runs, rows),
+        measured=_measured(store, runs[:MAX_DISTRIBUTED], rows),
+        totals=_priced(_sum(rows), prices),
+        distributions=_distributions(rows, runs),
+        largest=sorted(rows, key=_held, reverse=True)[:MAX_ROWS],
+        outliers=_outliers(rows),
+        failures=_failures(rows),
+        notes=notes,
+    )
+
+
+def _trend(runs: Sequence[StoredRun], rows: Sequence[JobRow]) -> list[TrendRow]:
+    """The ended runs by interval: the shortest of which there are not too many."""
+    ended = [(run, row) for run, row in zip(runs, rows, strict=True) if not row.running]
+    if not ended:
+        return []
+    days = [run.start // DAY for run, _ in ended]
+    span = max(days) - min(days) + 1
+    interval = next((each for each in _INTERVALS if span <= each * MAX_TREND), _INTERVALS[-1])
+    groups: dict[int, list[tuple[StoredRun, JobRow]]] = {}
+    for day, pair in zip(days, ended, strict=True):
+        # Days since 1970 begin with a Thursday; weeks begin with a Monday.
+        groups.setdefault((day + 3) // interval * interval - 3, []).append(pair)
+    return [_trend_row(day, groups[day]) for day in sorted(groups)[-MAX_TREND:]]
+
+
+def _trend_row(day: int, pairs: Sequence[tuple[StoredRun, JobRow]]) -> TrendRow:
+    rows = [row for _, row in pairs]
+    return TrendRow(
+        since=day * DAY,
+        runs=len(rows),
+        failed=sum(map(_has_failed, rows)),
+        elapsed_seconds=_median(_elapsed(row) for row in rows),
+        cpu_share=_median(row.cpu_share for row in rows),
+        memory_used_bytes=_median(row.memory_used_peak_bytes for row in rows),
+        memory_requested_bytes=_median(row.memory_requested_bytes for row in rows),
+        wait_seconds=_median(_wait(run) for run, _ in pairs),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(median(known)) if known else None
+
+
+def _wait(run: StoredRun) -> float | None:
+    submit = run.info.submit
+    return None if submit is None or run.start < submit else (run.start - submit) / 10**9
+
+
+def _measured(store: Store, runs: Sequence[StoredRun], rows: Sequence[JobRow]) -> Measured:
+    ended = [row for row in rows if not row.running]
+    known = [row for row in ended if row.cpu_time is not None]
+    held = sum(map(_held, ended))
+    return Measured(
+        ended=len(ended),
+        runs=len(known),
+        core_share=sum(map(_held, known)) / held if held else None,
+        samples=count_samples(store.database, [run.id for run in runs]),
+    )
+
+
+def _priced(totals: Totals, prices: Mapping[str, PriceSettings]) -> Totals:
+    memory = totals.memory_gib_hours_held
+    held = Cost(
+        core_hours=totals.core_hours_held,
+        gpu_hours=totals.gpu_hours_held,
+        memory_gb_hours=None if memory is None else memory * 2**30 / 1e9,
+    )
+    totals.prices = price(held, prices)
+    return totals
 
 
 def period_report(
@@ -210,6 +448,7 @@ def period_report(
     *,
     since: int | None,
     until: int | None = None,
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
     clock: Callable[[], int] = time.time_ns,
 ) -> SubjectReport:
     """The report of a user, account or cluster. ``since`` is the first day and ``until`` the one
@@ -217,15 +456,21 @@ def period_report(
     now = clock()
     filters = Filters()
     question = Question(by=(), since=since, until=until)
+    # Findings for staff are those of the system: a cluster's.
+    audience = None if kind == "cluster" else "user"
+    found = FindingFilter(since=since, until=until, audience=audience)
     if kind == "user":
         filters["user"] = name
         question = msgspec.structs.replace(question, user=name)
+        found, owner = found._replace(user=name), ShownTo(user=name)
     elif kind == "account":
         filters["account"] = name
         question = msgspec.structs.replace(question, account=name)
+        found, owner = found._replace(account=name), ShownTo(account=name)
     else:
         filters["cluster"] = name
         question = msgspec.structs.replace(question, cluster=name)
+        found, owner = found._replace(cluster=name), ShownTo(cluster=name)
     if since is not None:
         filters["since"] = since * DAY
     if until is not None:
@@ -235,7 +480,9 @@ def period_report(
         software = usage(connection, msgspec.structs.replace(question, by=("software",)))
         stale = count_waiting(connection, name if kind == "cluster" else None)
     states = store.count_states(MAX_COUNTED, **filters)
-    newest = [job_row(run, now) for run in store.runs(limit=MAX_DISTRIBUTED, **filters)]
+    runs = store.runs(limit=MAX_DISTRIBUTED, **filters)
+    newest = [job_row(run, now) for run in runs]
+    works = largest_works(store.database, run_filter(**filters), MAX_COUNTED, MAX_SCRIPTS)
     counted = sum(states.values())
     notes = []
     if counted >= MAX_COUNTED:
@@ -255,8 +502,14 @@ def period_report(
         runs=max(counted, 0 if totals is None else totals.jobs),
         states=dict(sorted(states.items(), key=lambda item: -item[1])),
         states_of=counted,
-        totals=_from_rollups(totals, any(row.cpu_time is not None for row in newest)),
-        distributions=_distributions(newest),
+        findings=findings_of_period(store, found, prices),
+        improvements=improvements(store, owner, prices, since=0 if since is None else since * DAY),
+        scripts=scripts_of(store, works, now=now),
+        measured=_measured(store, runs, newest),
+        totals=_priced(
+            _from_rollups(totals, any(row.cpu_time is not None for row in newest)), prices
+        ),
+        distributions=_distributions(newest, runs),
         software=[_software(row) for row in software[:MAX_ROWS]],
         largest=[job_row(run, now) for run in store.largest_runs(MAX_COUNTED, MAX_ROWS, **filters)],
         notes=notes,
@@ -316,8 +569,9 @@ def _sum(rows: Sequence[JobRow]) -> Totals:
     return totals
 
 
-def _distributions(rows: Iterable[JobRow]) -> list[Distribution]:
-    """Of the runs that have ended: a run that has just begun says nothing of its use."""
+def _distributions(rows: Sequence[JobRow], runs: Iterable[StoredRun]) -> list[Distribution]:
+    """Of the runs that have ended: a run that has just begun says nothing of its use. All of them
+    have waited."""
     ended = [row for row in rows if not row.running]
     figures: dict[str, list[float]] = {
         "elapsed_seconds": [row.elapsed / 10**9 for row in ended if row.elapsed is not None],
@@ -329,6 +583,7 @@ def _distributions(rows: Iterable[JobRow]) -> list[Distribution]:
             if row.memory_used_peak_bytes is not None
         ],
         "gpu_share": [row.gpu_share for row in ended if row.gpu_share is not None],
+        "wait_seconds": [wait for run in runs if (wait := _wait(run)) is not None],
     }
     return [_distribution(name, values) for name, values in figures.items() if values]
 

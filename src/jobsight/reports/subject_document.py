@@ -11,16 +11,28 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from jobsight.findings.reported import format_amount
 from jobsight.reports.build import JobRow
 from jobsight.reports.document import (
     Document,
+    DocumentFinding,
     DocumentGauge,
+    DocumentSection,
     DocumentTable,
     shown,
+    shown_text,
 )
 from jobsight.reports.report import describe_state
 from jobsight.reports.subject import Distribution, Kind, SubjectReport
-from jobsight.reports.terminal import MAX_WIDTH, MIN_WIDTH, TONE_STYLES, fit
+from jobsight.reports.subject_findings import FindingGroup, ScriptUse
+from jobsight.reports.terminal import (
+    MAX_WIDTH,
+    MIN_WIDTH,
+    SEVERITY_MARKS,
+    SEVERITY_STYLES,
+    TONE_STYLES,
+    fit,
+)
 from jobsight.util.units import (
     UNKNOWN,
     format_bytes,
@@ -40,6 +52,7 @@ _BAR_WIDTH: Final = 24
 _TITLES: Final[dict[Kind, str]] = {
     "array": "Array",
     "het": "Heterogeneous job",
+    "script": "Script",
     "user": "User",
     "account": "Account",
     "cluster": "Cluster",
@@ -50,21 +63,26 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "memory_share": ("Memory used of requested", format_share),
     "memory_bytes": ("Memory used", format_bytes),
     "gpu_share": ("GPU used of held", format_share),
+    "wait_seconds": ("Waiting time", lambda value: format_duration(round(value * 10**9))),
 }
+#: Characters of the key of a script in a title.
+_KEY: Final = 16
 
 
 def subject_document(report: SubjectReport, *, now: int | None = None) -> Document:
     """The document of several runs."""
-    job = report.kind in ("array", "het")
+    of_work = report.kind in ("array", "het", "script")
     period = f"{_day(report.since)} to {_day(report.until)}"
+    subject = report.subject[:_KEY] if report.kind == "script" else report.subject
     return Document(
-        title=f"{_TITLES[report.kind]} {shown(report.subject)}",
-        subtitle=shown(report.name) if job else period,
+        title=f"{_TITLES[report.kind]} {shown(subject)}",
+        subtitle=shown(report.name) if of_work else period,
         state=_states(report),
         tone=_tone(report),
         facts=_facts(report),
-        findings=[],
-        no_findings="",
+        findings=[_finding(each, report) for each in report.findings],
+        no_findings=_no_findings(report),
+        sections=_sections(report),
         gauges=_gauges(report),
         figures=_figures(report),
         tables=_tables(report),
@@ -72,6 +90,55 @@ def subject_document(report: SubjectReport, *, now: int | None = None) -> Docume
         notes=list(report.notes),
         made=format_time(now) if now is not None else "",
     )
+
+
+def _runs_text(count: int) -> str:
+    return "1 run" if count == 1 else f"{format_count(count)} runs"
+
+
+def _finding(group: FindingGroup, report: SubjectReport) -> DocumentFinding:
+    whose = f" of {shown(group.user)}" if report.user is None and report.kind != "user" else ""
+    which = "Job" if group.runs == 1 else "The most costly is job"
+    return DocumentFinding(
+        kind=group.kind,
+        severity=group.severity,
+        title=shown(group.title),
+        text=f"{which} {group.display_id}{whose}: {shown_text(group.text)}",
+        change=shown_text(group.change) if group.change else "",
+        cost=", ".join(filter(None, (_runs_text(group.runs), group.cost_text))),
+    )
+
+
+def _no_findings(report: SubjectReport) -> str:
+    if report.findings or not report.scripts or not report.measured.runs:
+        return ""
+    return "No findings: nothing has to be changed."
+
+
+def _sections(report: SubjectReport) -> list[DocumentSection]:
+    sections = []
+    fitted = [item for script in report.scripts for item in _fitted(script)]
+    if fitted:
+        sections.append(DocumentSection("What would have fitted", fitted))
+    if report.improvements:
+        better = [
+            (f"{shown(each.work)}, {each.kind}", shown_text(each.text))
+            for each in report.improvements
+        ]
+        sections.append(DocumentSection("What improved after advice", better))
+    return sections
+
+
+def _fitted(script: ScriptUse) -> list[tuple[str, str]]:
+    """The options that differ from the request; one line if all of them fit."""
+    if not script.fitted:
+        return []
+    name = shown(script.name)
+    others = [each for each in script.fitted if not each.fits]
+    if not others:
+        options = " ".join(each.option for each in script.fitted)
+        return [(name, f"The request fits: {options}.")]
+    return [(f"{name}  {each.option}", shown_text(each.text)) for each in others]
 
 
 def _day(moment: int | None) -> str:
@@ -99,8 +166,18 @@ def _tone(report: SubjectReport) -> str:
 
 
 def _facts(report: SubjectReport) -> list[tuple[str, str]]:
-    if report.kind not in ("array", "het"):
+    if report.kind in ("user", "account", "cluster"):
         return [("Runs started", format_count(report.runs))]
+    if report.kind == "script":
+        return [
+            ("User", shown(report.user)),
+            ("Account", shown(report.account)),
+            ("Cluster", shown(report.cluster)),
+            ("Runs", format_count(report.runs)),
+            ("First start", format_time(report.since)),
+            ("Last end", format_time(report.until)),
+            ("Key", shown(report.subject)),
+        ]
     return [
         ("User", shown(report.user)),
         ("Account", shown(report.account)),
@@ -117,13 +194,13 @@ def _gauges(report: SubjectReport) -> list[DocumentGauge]:
     if totals.core_share is not None:
         text = (
             f"{format_hours(totals.core_hours_used)} of "
-            f"{format_hours(totals.core_hours_held)} core hours"
+            f"{format_hours(totals.core_hours_held)} core h"
         )
         gauges.append(_gauge("CPU", totals.core_share, text, _CPU_LOW))
     if totals.gpu_share is not None:
         text = (
             f"{format_hours(totals.gpu_hours_used)} of "
-            f"{format_hours(totals.gpu_hours_measured)} measured GPU hours"
+            f"{format_hours(totals.gpu_hours_measured)} GPU h measured"
         )
         gauges.append(_gauge("GPU", totals.gpu_share, text, _GPU_LOW))
     return gauges
@@ -153,18 +230,42 @@ def _figures(report: SubjectReport) -> list[tuple[str, str]]:
             ("GPU hours used", format_hours(totals.gpu_hours_used)),
             ("GPU energy", format_energy(totals.gpu_energy_joules)),
         ]
-    return figures
+    if totals.prices:
+        cost = ", ".join(f"{format_amount(each.amount)} {each.unit}" for each in totals.prices)
+        figures.append(("Price of what was held", shown(cost)))
+    wait = next((row for row in report.distributions if row.figure == "wait_seconds"), None)
+    if wait is not None:
+        show = _FIGURES["wait_seconds"][1]
+        figures.append(
+            ("Waiting time", f"median {show(wait.median)}, at most {show(wait.maximum)}")
+        )
+    return [*figures, *_measured(report)]
+
+
+def _measured(report: SubjectReport) -> list[tuple[str, str]]:
+    measured = report.measured
+    if not measured.ended:
+        return []
+    text = f"{format_count(measured.runs)} of {_runs_text(measured.ended)} that ended"
+    if measured.core_share is not None:
+        text += f", {format_share(measured.core_share)} of their core hours"
+    return [("Measured", f"{text}; {format_count(measured.samples)} samples")]
 
 
 def _tables(report: SubjectReport) -> list[DocumentTable]:
     tables = []
+    if report.trend:
+        tables.append(_trend(report))
+    if report.kind in ("user", "account", "cluster") and report.scripts:
+        tables.append(_scripts(report))
     if report.distributions:
         columns = ["Figure", "Runs", "Least", "Quartile", "Median", "Quartile", "Most"]
         rows = [_quartiles(row) for row in report.distributions]
         tables.append(DocumentTable("Distribution over ended runs", columns, rows))
     if report.outliers:
+        what = "Task" if report.kind == "array" else "Run"
         outliers = [[shown(row.task), row.text] for row in report.outliers]
-        tables.append(DocumentTable("Outliers", ["Task", "What differs"], outliers))
+        tables.append(DocumentTable("Outliers", [what, "What differs"], outliers))
     if report.failures:
         tables.append(_runs("Not completed", report.failures))
     if report.software:
@@ -182,6 +283,59 @@ def _tables(report: SubjectReport) -> list[DocumentTable]:
     if report.largest:
         tables.append(_runs("Runs that held most", report.largest))
     return tables
+
+
+def _trend(report: SubjectReport) -> DocumentTable:
+    elapsed = _FIGURES["elapsed_seconds"][1]
+    return DocumentTable(
+        title="Over time",
+        columns=["From", "Runs", "Failed", "Elapsed", "CPU", "Memory", "Requested", "Waited"],
+        rows=[
+            [
+                _day(row.since),
+                format_count(row.runs),
+                format_count(row.failed),
+                UNKNOWN if row.elapsed_seconds is None else elapsed(row.elapsed_seconds),
+                format_share(row.cpu_share),
+                format_bytes(_whole(row.memory_used_bytes)),
+                format_bytes(_whole(row.memory_requested_bytes)),
+                UNKNOWN if row.wait_seconds is None else elapsed(row.wait_seconds),
+            ]
+            for row in report.trend
+        ],
+        note="Medians of the ended runs.",
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _scripts(report: SubjectReport) -> DocumentTable:
+    named = report.kind != "user"
+    return DocumentTable(
+        title="Scripts that held most",
+        columns=[
+            "Script",
+            *(["User"] if named else []),
+            "Runs",
+            "Failed",
+            "Core hours",
+            "Last run",
+        ],
+        rows=[
+            [
+                shown(row.name),
+                *([shown(row.user)] if named else []),
+                format_count(row.runs),
+                format_count(row.failed),
+                format_hours(row.core_hours_held),
+                shown(row.run.rpartition(":")[0]),
+            ]
+            for row in report.scripts
+        ],
+        note="`jobsight report --script RUN` shows all runs of one of them.",
+    )
 
 
 def _quartiles(row: Distribution) -> list[str]:
@@ -234,10 +388,21 @@ def _lines(document: Document, width: int, blocks: bool) -> Iterator[Text]:
     yield title
     yield Text("\n".join(_wrapped(document.state, width)), style=TONE_STYLES[document.tone])
     yield Text(("─" if blocks else "-") * width)
+    for finding in document.findings:
+        yield from _finding_lines(finding, width)
+    if document.no_findings:
+        yield Text(document.no_findings, style="green")
+    for section in document.sections:
+        yield Text(section.title, style="bold")
+        for name, text in section.items:
+            yield Text(f"  {fit(name, width - 2)}", style="cyan")
+            yield Text("\n".join(f"    {line}" for line in _wrapped(text, width - 4)))
+    if document.findings or document.sections or document.no_findings:
+        yield Text()
     pairs = [*document.facts, *document.figures]
     longest = max((len(name) for name, _ in pairs), default=0)
     for gauge in document.gauges:
-        yield _bar(gauge, width, longest, blocks)
+        yield _bar(gauge, width, max(len(each.name) for each in document.gauges), blocks)
     for name, value in pairs:
         first, *others = _wrapped(value, width - longest - 2)
         indent = " " * (longest + 2)
@@ -250,6 +415,20 @@ def _lines(document: Document, width: int, blocks: bool) -> Iterator[Text]:
     for note in document.notes:
         yield Text()
         yield Text("\n".join(_wrapped(note, width)), style="dim")
+
+
+def _finding_lines(finding: DocumentFinding, width: int) -> Iterator[Text]:
+    """What it is and what it cost, the line to change, and the sentence."""
+    style = SEVERITY_STYLES[finding.severity]
+    cost = f"  {finding.cost}" if finding.cost else ""
+    title = fit(finding.title, width - 2 - cell_len(cost))
+    space = " " * max(width - 2 - cell_len(title) - cell_len(cost), 0)
+    mark = SEVERITY_MARKS[finding.severity]
+    yield Text.assemble((f"{mark} ", style), (title, f"bold {style}"), space, (cost, style))
+    if finding.change:
+        change = (f"  {line}" for line in _wrapped(finding.change, width - 2))
+        yield Text("\n".join(change), style="bold")
+    yield Text("\n".join(f"  {line}" for line in _wrapped(finding.text, width - 2)))
 
 
 def _wrapped(text: str, width: int) -> list[str]:

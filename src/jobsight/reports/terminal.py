@@ -57,8 +57,8 @@ _MAX_REMARKS = 4
 #: Findings of a report without --all, and cells of a line that are enough for a cut sentence.
 _MAX_FINDINGS = 5
 _LEAST_SENTENCE = 20
-_SEVERITY_STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
-_SEVERITY_MARKS = {"critical": "!", "warning": "*", "info": "-"}
+SEVERITY_STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
+SEVERITY_MARKS = {"critical": "!", "warning": "*", "info": "-"}
 _GPU_STYLES = {"bad": "red", "warn": "yellow"}
 
 TONE_STYLES = {"good": "green", "busy": "cyan", "idle": "cyan", "warn": "yellow", "bad": "red"}
@@ -199,12 +199,12 @@ def _findings(report: JobReport, width: int, all_rows: bool) -> Iterator[Text]:
     shown = findings if all_rows else findings[:_MAX_FINDINGS]
     for finding in shown:
         replied = finding.state != "open"
-        style = "dim" if replied else _SEVERITY_STYLES[finding.severity]
+        style = "dim" if replied else SEVERITY_STYLES[finding.severity]
         cost = f"  {finding.cost_text}" if finding.cost_text else ""
         title = readable_text(finding.title) + (f" ({finding.state})" if replied else "")
         left = fit(title, width - 2 - cell_len(cost))
         space = " " * max(width - 2 - cell_len(left) - cell_len(cost), 0)
-        mark = _SEVERITY_MARKS[finding.severity]
+        mark = SEVERITY_MARKS[finding.severity]
         yield Text.assemble((f"{mark} ", style), (left, f"bold {style}"), space, (cost, style))
         yield from _finding_lines(finding, width, all_rows)
     if len(shown) < len(findings):

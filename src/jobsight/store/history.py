@@ -6,12 +6,15 @@ Every query is bounded: the latest 200 runs of a work, 2,000 tasks of an array, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jobsight.model import Run
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL as FINDINGS_SQL
 from jobsight.store.sql.load import load_statements
+
+if TYPE_CHECKING:
+    from jobsight.store.read.queries import RunFilter
 
 _SQL: Final = load_statements("history")
 #: Runs of a work that are read.
@@ -50,6 +53,31 @@ class EarlierRun(NamedTuple):
     @property
     def elapsed(self) -> int | None:
         return None if self.end is None else max(self.end - self.start, 0)
+
+
+class Work(NamedTuple):
+    """A work: runs of the same script, name and programs, or programs."""
+
+    id: int
+    cluster: str
+    user: str
+    account: str
+    #: "script", "name" or "signature".
+    kind: str
+    name: str
+    key: bytes
+
+
+class WorkUse(NamedTuple):
+    """What some runs of a work held."""
+
+    work_id: int
+    runs: int
+    #: CPUs by nanoseconds.
+    held: float
+    failed: int
+    #: The id of the newest run.
+    newest: int
 
 
 class ArrayTask(NamedTuple):
@@ -108,6 +136,46 @@ def work_of_run(database: Database, run_id: int) -> int | None:
     with database.query() as transaction:
         row = transaction.execute(_SQL["work_of_run"], {"run_id": run_id}).fetchone()
     return None if row is None else row[0]
+
+
+def works_of_key(database: Database, prefix: bytes) -> list[Work]:
+    """The works whose key begins with these bytes, the latest first."""
+    following = (int.from_bytes(prefix) + 1).to_bytes(len(prefix) + 1)[1:]
+    # After the last of all keys there is none.
+    end = following if any(following) else b"\xff" * 256
+    values = {"key": prefix, "following": end, "limit": _MAX_WORKS}
+    with database.query() as transaction:
+        rows = transaction.execute(_SQL["works_of_key"], values).fetchall()
+    return [_work(row) for row in rows]
+
+
+def find_work(database: Database, work_id: int) -> Work | None:
+    with database.query() as transaction:
+        row = transaction.execute(_SQL["work_by_id"], {"id": work_id}).fetchone()
+    return None if row is None else _work(row)
+
+
+def _work(row: Sequence[Any]) -> Work:
+    return Work(*row)._replace(key=bytes(row[-1]))
+
+
+def largest_works(database: Database, filter: RunFilter, newest: int, limit: int) -> list[WorkUse]:
+    """The works of the newest runs that pass a filter, those that held most first."""
+    query = _SQL["largest_works"].replace(":conditions", filter.where())
+    values = {**filter.parameters, "newest": newest, "limit": limit}
+    with database.query() as transaction:
+        rows = transaction.execute(query, values).fetchall()
+    return [
+        WorkUse(work_id, int(runs), float(held or 0), int(failed or 0), run_id)
+        for work_id, runs, held, failed, run_id in rows
+    ]
+
+
+def count_samples(database: Database, run_ids: Sequence[int]) -> int:
+    """The number of samples that the store holds of some runs."""
+    with database.query() as transaction:
+        rows = transaction.look_up(_SQL["samples_of_runs"], [(id,) for id in run_ids])
+        return sum(int(samples) for _, samples in rows)
 
 
 def latest_run(

@@ -90,9 +90,26 @@ class WorkName(NamedTuple):
     name: str
 
 
-def shown_works(database: Database, kind: str | None, since: int) -> list[ShownWork]:
-    """Works with shown findings, the latest first; not more than :data:`MAX_WORKS`."""
-    values = {"kind": kind or "", "since": since, "limit": MAX_WORKS}
+class ShownTo(NamedTuple):
+    """Whose works are meant; an empty name is anybody."""
+
+    user: str = ""
+    account: str = ""
+    cluster: str = ""
+
+
+ANYBODY: Final = ShownTo()
+
+
+def shown_works(
+    database: Database,
+    kind: str | None,
+    since: int,
+    owner: ShownTo = ANYBODY,
+    limit: int = MAX_WORKS,
+) -> list[ShownWork]:
+    """Works with shown findings, the latest first; not more than the limit."""
+    values = {"kind": kind or "", "since": since, "limit": limit, **owner._asdict()}
     with database.query() as transaction:
         rows = transaction.execute(SQL["shown_works"], values).fetchall()
     return [ShownWork(work_id, kind, first, int(count)) for work_id, kind, first, count in rows]

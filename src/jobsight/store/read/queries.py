@@ -149,6 +149,8 @@ class Filters(TypedDict, total=False):
     #: Runs of an array, or of a heterogeneous job.
     array_job_id: int | None
     het_job_id: int | None
+    #: Judged runs of these works.
+    work_ids: Sequence[int] | None
     #: What the viewer may see; everything if it is not given.
     visibility: Visibility
 
@@ -184,6 +186,10 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         )
         if finding != ANY_FINDING:
             parameters["finding"] = finding
+    work_ids = filters.get("work_ids")
+    if work_ids is not None:
+        among = ", ".join(str(int(work_id)) for work_id in work_ids) or "NULL"
+        conditions.append(f"id IN (SELECT run_id FROM run_figures WHERE work_id IN ({among}))")
     visibility = filters.get("visibility", EVERYTHING)
     if not visibility.everything:
         condition, values = visibility.condition()

@@ -144,6 +144,8 @@ FROM findings_shown
 JOIN findings ON findings.run_id = findings_shown.run_id AND findings.kind = findings_shown.kind
 WHERE findings.work_id IS NOT NULL AND (:kind = '' OR findings_shown.kind = :kind)
     AND findings_shown.first >= :since
+    AND (:user = '' OR findings."user" = :user) AND (:account = '' OR findings.account = :account)
+    AND (:cluster = '' OR findings.cluster = :cluster)
 GROUP BY findings.work_id, findings.kind
 ORDER BY min(findings_shown.first) DESC, findings.work_id, findings.kind LIMIT :limit
 

@@ -20,6 +20,37 @@ JOIN runs ON runs.id = run_figures.run_id
 WHERE works."user" = :user AND (works.name = :name OR works.key = :key)
 ORDER BY runs.start DESC LIMIT 1
 
+-- Works whose key begins with some bytes: the latest of them first.
+-- name: works_of_key
+SELECT id, cluster, "user", account, kind, name, key FROM works
+WHERE key >= :key AND key < :following ORDER BY id DESC LIMIT :limit
+
+-- name: work_by_id
+SELECT id, cluster, "user", account, kind, name, key FROM works WHERE id = :id
+
+-- The works of the newest runs of some conditions, those that held the most core time first, with
+-- the newest run of each. A run without an end counts up to its last sample.
+-- name: largest_works
+SELECT work_id, count(*) AS runs, sum(held) AS held, sum(failed) AS failed, max(id) AS newest
+FROM (
+    SELECT id, shown_state, CAST(coalesce(cpus, 0) AS DOUBLE PRECISION)
+            * (coalesce("end", last_seen, start) - start) AS held,
+        CASE WHEN shown_state IN ('COMPLETED', 'RUNNING', 'PENDING', 'CANCELLED') THEN 0 ELSE 1 END
+            AS failed
+    FROM runs WHERE :conditions ORDER BY start DESC, id DESC LIMIT :newest
+) AS newest
+JOIN run_figures ON run_figures.run_id = newest.id
+WHERE work_id IS NOT NULL
+GROUP BY work_id
+ORDER BY held DESC, work_id
+LIMIT :limit
+
+-- The rows of the time series of some runs.
+-- name: samples_of_runs
+SELECT run_nodes.run_id, sum(chunks.rows)
+FROM run_nodes JOIN chunks ON chunks.run_node_id = run_nodes.id
+WHERE run_nodes.run_id IN (:keys) GROUP BY run_nodes.run_id
+
 -- The latest runs of a work that were stored before one of them.
 -- name: earlier_runs
 SELECT runs.id, runs.job_id, runs.start, runs."end", runs.shown_state AS state, runs.exit_code,
