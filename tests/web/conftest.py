@@ -88,3 +88,40 @@ def browser() -> Iterator[Browser]:
         )
         yield made
         made.close()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A made-up site of two clusters with its findings and daily rollups, as of SITE_NOW."""
+    from jobsight.config.settings import SoftwareSettings
+    from jobsight.findings.service import FindingsService
+    from jobsight.simulation.fill import fill
+    from jobsight.simulation.year import Year
+    from jobsight.software.worker import Worker
+
+    with Store.open(tmp_path_factory.mktemp("site") / "store.db") as opened:
+        fill(opened, Year(500, days=40, seed=3))
+        FindingsService(opened).judge_once()
+        worker = Worker(opened, SoftwareSettings())
+        while worker.once().runs:
+            pass
+        yield opened
+
+
+#: Two minutes after the last scrape of the made-up site.
+SITE_NOW = 1_793_491_320 * 10**9
+
+
+@pytest.fixture
+def visit(site: Store) -> TestClient:
+    """A client of the made-up site with the server's token."""
+    app = create_app(site, TOKEN, delay=0, clock=lambda: SITE_NOW)
+    made = TestClient(app, base_url="http://127.0.0.1:8080")
+    made.headers["Authorization"] = f"Bearer {TOKEN}"
+    return made
+
+
+@pytest.fixture(scope="session")
+def site_address(site: Store) -> Iterator[str]:
+    with served(site, clock=lambda: SITE_NOW) as made:
+        yield made

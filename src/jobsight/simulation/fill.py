@@ -12,9 +12,9 @@ from jobsight import __version__
 from jobsight.errors import StoreError
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
 from jobsight.simulation.records import SimulatedRun
-from jobsight.simulation.site import CLUSTERS, node_records, partition_records
+from jobsight.simulation.site import CLUSTERS
+from jobsight.simulation.snapshot import write_snapshot
 from jobsight.simulation.year import Year
-from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from jobsight.util.durable import write_atomically
 
@@ -63,17 +63,17 @@ def fill(
         raise StoreError(
             f"the store {store.database.where} has runs; expected an empty one, or --append"
         )
-    for cluster in CLUSTERS:
-        snapshot = Snapshot(store.database, cluster, lambda: year.end * SECOND)
-        snapshot.replace("node", [(each.name, each) for each in node_records(cluster)])
-        snapshot.replace("partition", [(each.name, each) for each in partition_records(cluster)])
     truths: list[Truth] = []
+    running: list[JobInfo] = []
     for first in range(0, year.count, _CHUNK):
         runs = list(year.runs(first, min(first + _CHUNK, year.count)))
         _write(store, year, runs, first // _CHUNK)
         truths += [truth_of(run) for run in runs]
+        running += [run.info for run in runs if run.info.end is None]
         if progress is not None:
             progress("runs", len(truths), year.count)
+    for cluster in CLUSTERS:
+        write_snapshot(store.database, year, cluster, running)
     return truths
 
 

@@ -38,7 +38,10 @@ class NavigationEntry(NamedTuple):
 
 
 #: The links at the top of every page, in their order.
-NAVIGATION: Final = (NavigationEntry("jobs", "/", "Jobs"),)
+NAVIGATION: Final = (
+    NavigationEntry("jobs", "/", "Jobs"),
+    NavigationEntry("clusters", "/clusters", "Clusters"),
+)
 
 
 def page(request: Request, template: str, **context: Any) -> HTMLResponse:
@@ -122,6 +125,11 @@ def path_of_run(run: str) -> str:
     return quote(run, safe=":+")
 
 
+def path_segment(name: str) -> str:
+    """A name as one segment of an address; unlike Jinja's urlencode, a slash is escaped."""
+    return quote(name, safe="")
+
+
 @cache
 def environment() -> Environment:
     """The Jinja environment."""
@@ -139,6 +147,8 @@ def environment() -> Environment:
         navigation=NAVIGATION,
         many_gpus=MANY,
         low_gpu_share=LOW,
+        format_count=units.format_count,
+        format_bytes=units.format_bytes,
     )
     jinja.filters.update(
         bytes=units.format_bytes,
@@ -146,6 +156,7 @@ def environment() -> Environment:
         share=units.format_share,
         count=units.format_count,
         cores=units.format_cores,
+        hours=units.format_hours,
         moment=units.format_time,
         machine_time=machine_time,
         percent=percent,
@@ -157,6 +168,7 @@ def environment() -> Environment:
         gpu_remark=gpu_remark,
         conspicuous_first=conspicuous_first,
         path_of_run=path_of_run,
+        path_segment=path_segment,
         readable=readable_name,
         readable_lines=readable_lines,
         group_title=group_title,

@@ -768,6 +768,30 @@ def iterate_series(
         yield read_budget.read(read, MAX_READ_VALUES)
 
 
+def series_on_node(
+    transaction: Transaction,
+    run_id: int,
+    node: str,
+    metrics: Sequence[str],
+    since: int,
+    until: int,
+) -> StoredSeries | None:
+    """The time series of a run on one of its nodes; None if there are none."""
+    from jobsight.store.series.blocks import between, join
+
+    chunks = _chunks_by_node(transaction, run_id, since, until).get(node)
+    if not chunks:
+        return None
+
+    def read(reservation: Reservation) -> StoredSeries:
+        blocks = _read_blocks(transaction, chunks, frozenset(metrics), reservation)
+        series = StoredSeries(node, *between(join(blocks), since, until))
+        reservation.keep(series, sum(map(_count_values, blocks)))
+        return series
+
+    return read_budget.read(read, MAX_READ_VALUES)
+
+
 #: The id and the size of a chunk.
 _Chunk: TypeAlias = tuple[int, int]
 

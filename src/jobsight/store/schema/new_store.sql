@@ -302,6 +302,7 @@ CREATE TABLE run_nodes (
 	CONSTRAINT uq_run_nodes_cluster_job_id_node_boot_id_birth UNIQUE (cluster, job_id, node, boot_id, birth)
 );
 CREATE INDEX ix_run_nodes_run_id_node ON run_nodes (run_id, node);
+CREATE INDEX ix_run_nodes_cluster_node_birth ON run_nodes (cluster, node, birth);
 CREATE TABLE spools (
 	id INTEGER NOT NULL, 
 	agent_id INTEGER NOT NULL, 

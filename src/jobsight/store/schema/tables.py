@@ -212,6 +212,8 @@ run_nodes = Table(
     Column("stored_rows", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("cluster", "job_id", "node", "boot_id", "birth"),
     Index(None, "run_id", "node"),
+    # Finds what a node ran, by time.
+    Index(None, "cluster", "node", "birth"),
 )
 
 chunks = Table(

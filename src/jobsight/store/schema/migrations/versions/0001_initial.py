@@ -436,6 +436,9 @@ def upgrade() -> None:
         ),
     )
     op.create_index(op.f("ix_run_nodes_run_id_node"), "run_nodes", ["run_id", "node"])
+    op.create_index(
+        op.f("ix_run_nodes_cluster_node_birth"), "run_nodes", ["cluster", "node", "birth"]
+    )
     op.create_table(
         "spools",
         sa.Column("id", _ID, nullable=False),

@@ -1,0 +1,248 @@
+"""The pages of clusters and their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+from urllib.parse import urlencode
+
+import msgspec
+from fastapi import APIRouter, HTTPException, Query
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from jobsight.access.policy import visibility_of
+from jobsight.reports.cluster import Amount, ClusterView, shown_state, view_cluster
+from jobsight.reports.node import view_node
+from jobsight.reports.over_time import use_over_time
+from jobsight.reports.queue import view_queue
+from jobsight.reports.report import tone_of
+from jobsight.scheduler.adapters.policy import ReservationInfo
+from jobsight.scheduler.cluster_metrics import is_usable
+from jobsight.scheduler.records import NodeInfo
+from jobsight.scheduler.state import attempted_clusters
+from jobsight.store.read.nodes import agents_of_cluster
+from jobsight.store.rollups.usage import Question
+from jobsight.store.snapshot import read_snapshot, snapshot_clusters
+from jobsight.store.store import Store
+from jobsight.util.units import format_bytes, format_cores, format_hours
+from jobsight.web.charts import line_chart, time_line, use_chart
+from jobsight.web.pages.interval import CHOICES, Days, Interval
+from jobsight.web.render import page
+
+#: A scrape that succeeded longer ago is called old.
+OLD_SCRAPE: Final = 15 * 60 * 10**9
+#: Nodes on the map of a cluster, and on one page of the list.
+MAX_MAP: Final = 600
+NODES_PER_PAGE: Final = 200
+_HOUR: Final = 3600 * 10**9
+#: Hours of the time line of a node.
+NODE_HOURS: Final = (6, 24, 72, 168)
+
+Text = Annotated[str, Query(max_length=200)]
+
+
+class NodeRow(msgspec.Struct, kw_only=True):
+    """A node in a list or on the map."""
+
+    info: NodeInfo
+    state: str
+    #: "busy", "partly", "idle" or "down": the colour.
+    tone: str
+    agent_seen: int | None = None
+
+    @property
+    def gpus(self) -> Amount:
+        amount = Amount()
+        for name, count in self.info.gres.items():
+            if name.partition(":")[0] == "gpu":
+                amount.add(count, self.info.gres_used.get(name, 0), usable=True)
+        return amount
+
+
+def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> None:
+    """Add the routes of clusters and nodes."""
+
+    @router.get("/clusters")
+    def clusters(request: Request) -> HTMLResponse:
+        names = known_clusters(store)
+        views = [view_cluster(store, name) for name in names]
+        return page(request, "clusters.html", views=views, now=clock(), old=OLD_SCRAPE)
+
+    @router.get("/clusters/{name}")
+    def cluster(request: Request, name: str, days: Days = 30) -> HTMLResponse:
+        view = _view(store, name)
+        now = clock()
+        interval = Interval.of(days, now)
+        use = use_over_time(
+            store, Question(by=(), cluster=name, since=interval.since, until=interval.until)
+        )
+        step_hours = 24.0 * {"day": 1, "week": 7, "month": 30.4}[use.step]
+        gpu_total = sum(amount.total for amount in view.gpus.values())
+        rows = node_rows(store, name)
+        reservations = read_snapshot(store.database, name, "reservation", ReservationInfo)
+        return page(
+            request,
+            "cluster.html",
+            view=view,
+            queue=view_queue(store, name, visibility_of(request), now),
+            reservations=sorted(reservations, key=lambda each: each.start or 0),
+            use=use,
+            cpu_chart=use_chart(
+                use,
+                lambda point: point.core_hours,
+                lambda point: point.cpu_hours,
+                lambda value: f"{format_hours(value)} h",
+                names=("core hours held", "used"),
+                limit=view.cpus.total * step_hours or None,
+                limit_text="all CPUs of now",
+            ),
+            gpu_chart=use_chart(
+                use,
+                lambda point: point.gpu_hours,
+                lambda point: point.gpu_used_hours,
+                lambda value: f"{format_hours(value)} h",
+                names=("GPU hours held", "used"),
+                limit=gpu_total * step_hours or None,
+                limit_text="all GPUs of now",
+            )
+            if use.total.gpu_hours
+            else None,
+            nodes=rows[:MAX_MAP],
+            node_count=len(rows),
+            interval=interval,
+            choices=CHOICES,
+            now=now,
+            old=OLD_SCRAPE,
+        )
+
+    @router.get("/clusters/{name}/nodes")
+    def nodes(
+        request: Request,
+        name: str,
+        state: Text = "",
+        partition: Text = "",
+        offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
+    ) -> HTMLResponse:
+        view = _view(store, name)
+        rows = node_rows(store, name)
+        states = sorted({row.state for row in rows})
+        partitions = [each.name for each in view.partitions]
+        chosen = [
+            row
+            for row in rows
+            if state in ("", row.state) and (not partition or partition in row.info.partitions)
+        ]
+
+        def address(first: int) -> str:
+            given = {"state": state, "partition": partition, "offset": first}
+            return "?" + urlencode({key: value for key, value in given.items() if value})
+
+        following = offset + NODES_PER_PAGE
+        return page(
+            request,
+            "nodes.html",
+            view=view,
+            rows=chosen[offset:following],
+            total=len(chosen),
+            offset=offset,
+            earlier=address(max(offset - NODES_PER_PAGE, 0)) if offset else None,
+            later=address(following) if following < len(chosen) else None,
+            states=states,
+            partitions=partitions,
+            state=state,
+            partition=partition,
+            now=clock(),
+        )
+
+    @router.get("/clusters/{cluster}/nodes/{node}")
+    def node(
+        request: Request,
+        cluster: str,
+        node: str,
+        hours: Annotated[int, Query(ge=1, le=24 * 31)] = 24,
+        until: Annotated[int | None, Query(ge=0, le=2**33)] = None,
+    ) -> HTMLResponse:
+        now = clock()
+        end = now if until is None else min(until * 10**9, now)
+        since = end - hours * _HOUR
+        view = view_node(
+            store, cluster, node, visibility=visibility_of(request), since=since, until=end
+        )
+        if not view.is_known:
+            raise HTTPException(404, f"cluster {cluster[:100]!r} has no node {node[:100]!r}")
+        use, info = view.use, view.info
+        charts = []
+        if use is not None:
+            cpus = None if info is None or not info.cpus else float(info.cpus)
+            memory = None if info is None or not info.memory else float(info.memory)
+            cores = [("held", use.held, "ghost"), ("used", use.cores, "accent")]
+            charts = [
+                (
+                    "CPUs of the jobs",
+                    line_chart(cores, format_cores, since=since, until=end, limit=cpus),
+                ),
+                (
+                    "Memory of the jobs",
+                    line_chart(
+                        [("used", use.memory, "second")],
+                        format_bytes,
+                        since=since,
+                        until=end,
+                        limit=memory,
+                    ),
+                ),
+            ]
+        return page(
+            request,
+            "node.html",
+            view=view,
+            tone=_tone(info) if info is not None else "",
+            state=shown_state(info) if info is not None else "",
+            usable=info is not None and is_usable(info),
+            line=time_line(view, since, end, tone_of),
+            node_charts=charts,
+            hours=hours,
+            choices=[
+                (each, f"{each} h" if each < 72 else f"{each // 24} d") for each in NODE_HOURS
+            ],
+            since=since,
+            until=end,
+            earlier=since // 10**9,
+            later=None if end >= now else min(end + hours * _HOUR, now) // 10**9,
+            now=now,
+        )
+
+
+def known_clusters(store: Store) -> list[str]:
+    """The clusters that were scraped or attempted."""
+    return sorted({*snapshot_clusters(store.database), *attempted_clusters(store.database)})
+
+
+def _view(store: Store, name: str) -> ClusterView:
+    if name not in known_clusters(store):
+        raise HTTPException(404, f"there is no cluster {name[:100]!r}, or it was never scraped")
+    return view_cluster(store, name)
+
+
+def node_rows(store: Store, cluster: str) -> list[NodeRow]:
+    """The nodes of a cluster by name, with the time of the last batch of each agent."""
+    agents = agents_of_cluster(store.database, cluster)
+    return [
+        NodeRow(
+            info=info,
+            state=shown_state(info),
+            tone=_tone(info),
+            agent_seen=agents[info.name].received if info.name in agents else None,
+        )
+        for info in read_snapshot(store.database, cluster, "node", NodeInfo)
+    ]
+
+
+def _tone(info: NodeInfo) -> str:
+    if not is_usable(info):
+        return "down"
+    allocated, cpus = info.cpus_allocated or 0, info.cpus or 0
+    if not allocated:
+        return "idle"
+    return "busy" if allocated >= cpus else "partly"
