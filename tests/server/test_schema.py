@@ -13,14 +13,12 @@ from schemathesis.specs.openapi.checks import (
     positive_data_acceptance,
 )
 
-from jobsight.findings.worker import update_all
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
 from jobsight.transport.wire import CONTENT_TYPE
 from tests.examples import examples
-from tests.findings.judge import ToldJudge
-from tests.server.batches import batch
 from tests.server.conftest import TOKEN
+from tests.server.site import fill
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "Host": "127.0.0.1"}
 OPERATIONS = [
@@ -42,10 +40,30 @@ OPERATIONS = [
     ("/api/v1/usage", "GET"),
     ("/api/v1/software", "GET"),
     ("/api/v1/discovery", "GET"),
+    ("/api/v1/jobs/{run}/programs", "GET"),
+    ("/api/v1/jobs/{run}/software", "GET"),
+    ("/api/v1/jobs/{run}/steps", "GET"),
+    ("/api/v1/jobs/{run}/nodes", "GET"),
+    ("/api/v1/jobs/{run}/gpus", "GET"),
+    ("/api/v1/jobs/{run}/findings", "GET"),
+    ("/api/v1/arrays/{array}", "GET"),
+    ("/api/v1/clusters", "GET"),
+    ("/api/v1/clusters/{cluster}", "GET"),
+    ("/api/v1/clusters/{cluster}/nodes/{node}", "GET"),
+    ("/api/v1/nodes", "GET"),
+    ("/api/v1/partitions", "GET"),
+    ("/api/v1/reservations", "GET"),
+    ("/api/v1/qos", "GET"),
+    ("/api/v1/gpus", "GET"),
+    ("/api/v1/gpus/{gpu}", "GET"),
+    ("/api/v1/users", "GET"),
+    ("/api/v1/users/{user}", "GET"),
+    ("/api/v1/accounts", "GET"),
+    ("/api/v1/accounts/{account}", "GET"),
     ("/api/v1/batches", "POST"),
 ]
 schemathesis.serializer.alias(CONTENT_TYPE, "application/octet-stream")
-BARE = ("/api/v1/metrics", "/api/v1/health", "/api/v1/software")
+BARE = tuple(f"/api/v1/{name}" for name in ("metrics", "health", "software", "clusters", "gpus"))
 QUESTIONS = [
     (path, method, mode)
     for path, method in OPERATIONS
@@ -59,8 +77,7 @@ PLAIN = ("/api/v1/jobs", "/api/v1/metrics")
 @pytest.fixture(scope="module")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with Store.open(tmp_path_factory.mktemp("schema") / "store.db") as store:
-        store.write(batch())
-        update_all(store, ToldJudge())
+        fill(store)
         app = create_app(store, TOKEN, delay=0)
         yield schemathesis.openapi.from_asgi("/api/v1/openapi.json", app, headers=HEADERS)
 

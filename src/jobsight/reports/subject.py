@@ -46,6 +46,7 @@ from jobsight.store.history import (
     works_of_key,
 )
 from jobsight.store.read.queries import Filters, StoredRun, run_filter
+from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.rollups.shares import DAY
 from jobsight.store.rollups.usage import Question, UsageRow, count_waiting, usage
 from jobsight.store.store import Store
@@ -215,15 +216,20 @@ def array_report(
     *,
     cluster: str | None = None,
     prices: Mapping[str, PriceSettings] = NO_PRICES,
+    visibility: Visibility = EVERYTHING,
     clock: Callable[[], int] = time.time_ns,
 ) -> SubjectReport:
     """The report of an array or a heterogeneous job, or :class:`StoreError`."""
     now = clock()
     kind: Kind = "array"
-    runs = store.runs(limit=MAX_TASKS + 1, array_job_id=job_id, cluster=cluster)
+    runs = store.runs(
+        limit=MAX_TASKS + 1, array_job_id=job_id, cluster=cluster, visibility=visibility
+    )
     if not runs:
         kind = "het"
-        runs = store.runs(limit=MAX_TASKS + 1, het_job_id=job_id, cluster=cluster)
+        runs = store.runs(
+            limit=MAX_TASKS + 1, het_job_id=job_id, cluster=cluster, visibility=visibility
+        )
     if not runs:
         raise StoreError(
             f"the store has no array and no heterogeneous job {job_id}"

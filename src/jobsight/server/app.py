@@ -21,7 +21,7 @@ from jobsight.config.settings import ServerSettings
 from jobsight.findings.service import FindingsService
 from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server import errors, ingest, petricore
-from jobsight.server.api import files, health, jobs, usage
+from jobsight.server.api import clusters, files, gpus, health, jobs, parts, people, usage
 from jobsight.server.api import findings as found
 from jobsight.server.api.common import without_required_fields
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
@@ -97,6 +97,10 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     listed = health.listed_nodes(settings.discovery_nodes if settings else ())
     app.include_router(health.create_discovery_router(store, listed=listed))
     app.include_router(usage.create_router(store))
+    app.include_router(parts.create_router(store, service, clock=clock))
+    app.include_router(clusters.create_router(store))
+    app.include_router(gpus.create_router(store))
+    app.include_router(people.create_router(store, clock=clock))
     app.include_router(pages.create_router(store, service, clock=clock))
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
@@ -145,7 +149,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         schemas = outer_schemas(
             (
-                *(*jobs.REPLIES, *usage.REPLIES, *found.REPLIES),
+                *(*jobs.REPLIES, *usage.REPLIES, *found.REPLIES, *parts.REPLIES),
+                *(*clusters.REPLIES, *gpus.REPLIES, *people.REPLIES),
                 *(health.Health, health.TargetGroup),
             ),
             ref_template="#/components/schemas/{name}",

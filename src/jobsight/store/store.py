@@ -198,6 +198,11 @@ class Store(Intake):
         with self.database.query() as transaction:
             return queries.list_software(transaction, run_id, limit)
 
+    def software_use_of(self, run_id: int, limit: int) -> list[queries.SoftwareUse]:
+        """What the programs of a run used by software, the most CPU time first."""
+        with self.database.query() as transaction:
+            return queries.list_software_use(transaction, run_id, limit)
+
     def failures_of(self, path: bytes, limit: int) -> list[tuple[int, int, int]]:
         """The newest uses of an executable in all runs: sighting, executions and failures."""
         with self.database.query() as transaction:

@@ -6,9 +6,11 @@ Replies are msgspec structs, which also give the schemas of the OpenAPI descript
 
 from __future__ import annotations
 
+import base64
 import difflib
-from collections.abc import Sequence
-from typing import Annotated, Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -152,6 +154,47 @@ def page_reply(
         query = urlencode([*kept, ("cursor", following)])
         answer.headers["Link"] = f'<{quote(path)}?{query}>; rel="next"'
     return answer
+
+
+#: A cursor of a list that is ordered by names: their encoded texts.
+NameCursor = Annotated[
+    str | None,
+    Query(
+        max_length=3000,
+        description="`next` of the page before",
+        json_schema_extra={"pattern": "^[A-Za-z0-9_-]{4,3000}$"},
+    ),
+]
+PageLimit = Annotated[int, Query(ge=1, le=1000, description="Most rows of the page")]
+
+_Row = TypeVar("_Row")
+
+
+def page_of_names(
+    rows: Iterable[_Row],
+    key: Callable[[_Row], tuple[str, ...]],
+    limit: int,
+    cursor: str | None,
+) -> tuple[list[_Row], str | None]:
+    """The rows after the cursor, in the order of their keys, and the cursor of the next page."""
+    after = None if cursor is None else _names_of(cursor)
+    ordered = sorted(rows, key=key)
+    if after is not None:
+        ordered = ordered[bisect_right(ordered, after, key=key) :]
+    page = ordered[:limit]
+    return page, _cursor_of(key(page[-1])) if len(ordered) > limit else None
+
+
+def _cursor_of(names: tuple[str, ...]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(names)).decode().rstrip("=")
+
+
+def _names_of(cursor: str) -> tuple[str, ...]:
+    try:
+        data = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        return msgspec.json.decode(data, type=tuple[str, ...])
+    except (ValueError, msgspec.MsgspecError):
+        raise HTTPException(422, "cursor: expected a cursor as the page before gave it") from None
 
 
 #: Structs whose fields can be selected -> the outer names of those that are always sent.

@@ -109,6 +109,11 @@ def create_router(
             str | None,
             Query(max_length=100, description="Only runs with a finding of this kind, or of `any`"),
         ] = None,
+        cluster: Text = None,
+        array: Annotated[
+            int | None, Query(ge=1, lt=2**63, description="Tasks of the array with this id")
+        ] = None,
+        until: Annotated[TimeParameter, Query(description="Only runs that started before")] = None,
         fields: Annotated[str | None, JOB_FIELDS.query] = None,
     ) -> Response:
         """List the runs, the latest first."""
@@ -120,6 +125,9 @@ def create_router(
             "since": since,
             "unused_gpus": unused_gpus,
             "finding": finding,
+            "cluster": cluster,
+            "array_job_id": array,
+            "until": until,
             "visibility": visibility_of(request),
         }
         position = None if cursor is None else Cursor.parse(cursor)

@@ -660,6 +660,31 @@ def list_software(transaction: Transaction, run_id: int, limit: int) -> list[str
     return [name for (name,) in rows.fetchall()]
 
 
+class SoftwareUse(NamedTuple):
+    """What the programs of one software used in a run; no name: what no rule names."""
+
+    name: str | None
+    version: str | None
+    local_version: str | None
+    user_provided: bool | None
+    ignored: bool | None
+    cpu_time: int
+    gpu_time: int
+    executions: int
+
+
+def list_software_use(transaction: Transaction, run_id: int, limit: int) -> list[SoftwareUse]:
+    """The use of a run by software, the most CPU time first."""
+    rows = transaction.execute(_SQL["software_use_of_run"], {"run_id": run_id, "limit": limit})
+    return [
+        SoftwareUse(*row[:3], *map(_flag, row[3:5]), *map(int, row[5:])) for row in rows.fetchall()
+    ]
+
+
+def _flag(value: int | bool | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
 def list_gpus(transaction: Transaction, run_id: int) -> list[StoredGpu]:
     """The GPUs of a run by node and key, each summed over the agent epochs."""
     rows = transaction.execute(GPUS_OF_RUN, {"id": run_id}).fetchall()

@@ -128,3 +128,21 @@ JOIN software ON software.id = paths.software_id
 WHERE run_nodes.run_id = :run_id AND NOT software.ignored
 GROUP BY software.name
 ORDER BY sum(CAST(executables.cpu_time AS DOUBLE PRECISION)) DESC LIMIT :limit
+
+-- name: known_clusters
+SELECT cluster FROM agents UNION SELECT cluster FROM cluster_records ORDER BY cluster
+
+-- What no rule names is one row without a name.
+-- name: software_use_of_run
+SELECT software.name, software.version, software.local_version, software.user_provided,
+    software.ignored, sum(CAST(executables.cpu_time AS DOUBLE PRECISION)) AS cpu_time,
+    sum(CAST(executables.gpu_time AS DOUBLE PRECISION)) AS gpu_time,
+    sum(CAST(executables.executions AS DOUBLE PRECISION)) AS executions
+FROM run_nodes
+JOIN executables ON executables.run_node_id = run_nodes.id
+JOIN paths ON paths.id = executables.path_id
+LEFT JOIN software ON software.id = paths.software_id
+WHERE run_nodes.run_id = :run_id
+GROUP BY software.name, software.version, software.local_version, software.user_provided,
+    software.ignored
+ORDER BY cpu_time DESC, software.name LIMIT :limit
