@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
+import yaml
 
 from jobsight.archive.schema import field_table
 from jobsight.cli import main as command
@@ -24,6 +25,7 @@ from jobsight.findings.engine import shipped_files
 from jobsight.findings.help_page import help_page
 from jobsight.findings.rule_file import Rule, read_rules
 from jobsight.findings.vocabulary import FIGURES
+from jobsight.prometheus.names import SERVER
 
 DOCS = Path(__file__).parent
 #: What a default that depends on the machine or the user is called in the table.
@@ -157,10 +159,36 @@ def finding_page(rule: Rule) -> str:
     return f"{help_page(rule)}\n[All findings](../findings.md)\n"
 
 
+def alerts() -> str:
+    """Every alert of the shipped Prometheus rules: when, what it means, what to do."""
+    file = DOCS.parent / "deploy" / "prometheus" / "jobsight-rules.yml"
+    lines = ["| alert | severity | what has happened | what to do |", "|---|---|---|---|"]
+    for group in yaml.safe_load(file.read_text())["groups"]:
+        for rule in group["rules"]:
+            if "alert" in rule:
+                said = rule["annotations"]
+                summary = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", said["summary"])
+                summary = re.sub(r"\{\{ \$value.*?\}\}", "*N*", summary)
+                todo = said.get("description", "See the findings of the job.")
+                severity = rule["labels"]["severity"]
+                lines.append(f"| `{rule['alert']}` | {severity} | {summary} | {todo} |")
+    return "\n".join(lines)
+
+
+def server_families() -> str:
+    """The server's own families at /metrics."""
+    lines = ["| family | labels | meaning |", "|---|---|---|"]
+    for family in SERVER.values():
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(f"| `{family.name}` | {labels} | {family.help} |")
+    return "\n".join(lines)
+
+
 def part(name: str) -> str:
     if name.startswith("archive "):
         return field_table(name.removeprefix("archive "))
     parts = {"settings": settings, "others": others, "findings": findings, "figures": figures}
+    parts |= {"alerts": alerts, "server families": server_families}
     return parts[name]() if name in parts else helps(name)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from deploy.grafana.rendering import Dashboard, Panel, Target, render
 from jobsight.metrics import METRICS
 from jobsight.prometheus import names
+from jobsight.scheduler.cluster_metrics import FAMILIES
 
 HERE = Path(__file__).parent
 
@@ -29,6 +30,12 @@ def agent(name: str) -> str:
 def gpus(name: str) -> str:
     """A family of the GPUs of all runs, which the server exposes."""
     return names.CLUSTER_GPUS[f"jobsight_cluster_gpu_{name}"].name
+
+
+def cluster_metric(name: str) -> str:
+    """A family of the last scrape of Slurm, which the server exposes."""
+    assert name in FAMILIES
+    return name
 
 
 INFO = names.INFO.name
@@ -337,8 +344,121 @@ def cluster() -> Dashboard:
     )
 
 
+def own_server(name: str) -> str:
+    """A family of the server about itself."""
+    return names.SERVER[f"jobsight_server_{name}"].name
+
+
+def itself() -> Dashboard:
+    """jobsight itself: server, workers, ingest, agents."""
+    here = 'cluster="$cluster"'
+    return Dashboard(
+        "jobsight",
+        "jobsight: itself",
+        {"cluster": f"label_values({own_server('agents')}, cluster)"},
+        (
+            number(
+                "Unhealthy workers",
+                "count",
+                f"count({own_server('worker_healthy')} == 0) or vector(0)",
+            ),
+            number("Agents", "count", f"sum({own_server('agents')}{{{here}}})"),
+            number("Silent agents", "count", f"sum({own_server('agents_silent')}{{{here}}})"),
+            number("Since the last batch", "seconds", f"min({own_server('batch_age_seconds')})"),
+            number(
+                "Since the last scrape of Slurm",
+                "seconds",
+                f"max({cluster_metric('jobsight_scrape_age_seconds')}{{{here}}})",
+            ),
+            number(
+                "Dead letters",
+                "count",
+                f"sum({cluster_metric('jobsight_dead_letters')}{{{here}}}) or vector(0)",
+            ),
+            number("Free on the store's disk", "bytes", f"min({own_server('disk_free_bytes')})"),
+            number(
+                "Certificate ends in",
+                "seconds",
+                f"min({own_server('certificate_end_time_seconds')}) - time()",
+            ),
+            graph(
+                "Batches",
+                "per second",
+                (
+                    f"sum by (status) (rate({own_server('batches_total')}[$__rate_interval]))",
+                    "{{status}}",
+                ),
+                help="failed batches are sent again by the agents; refused ones are not",
+            ),
+            graph(
+                "Health of the workers",
+                "count",
+                (f"{own_server('worker_healthy')}", "{{worker}}"),
+                help="1 healthy, 0 failing, overdue or ended",
+            ),
+            graph(
+                "Age of the last success",
+                "seconds",
+                (f"{own_server('worker_success_age_seconds')}", "{{worker}}"),
+            ),
+            graph(
+                "Failed calls of workers",
+                "per second",
+                (
+                    f"sum by (worker) ({rate(own_server('worker_failures_total'), '')})",
+                    "{{worker}}",
+                ),
+                (f"sum(rate({own_server('worker_calls_total')}[$__rate_interval]))", "all calls"),
+            ),
+            graph(
+                "CPU time",
+                "cores",
+                (f"sum(rate({own_server('cpu_seconds_total')}[$__rate_interval]))", "server"),
+                (f"max({rate(agent('cpu_seconds_total'), here)})", "busiest agent"),
+                (f"avg({rate(agent('cpu_seconds_total'), here)})", "mean agent"),
+            ),
+            graph(
+                "Memory",
+                "bytes",
+                (f"sum({own_server('resident_memory_bytes')})", "server"),
+                (f"max({agent('resident_memory_bytes')}{{{here}}})", "largest agent"),
+                (f"avg({agent('resident_memory_bytes')}{{{here}}})", "mean agent"),
+            ),
+            graph(
+                "Spools of the agents",
+                "count",
+                (f"sum({agent('spool_batches')}{{{here}}})", "batches in all spools"),
+                (f"max({agent('spool_batches')}{{{here}}})", "largest spool"),
+            ),
+            graph(
+                "Lost and refused",
+                "per second",
+                (f"sum({rate(agent('spool_dropped_total'), here)})", "batches dropped by agents"),
+                (f"sum({rate(agent('spool_refused_total'), here)})", "batches refused"),
+                (f"sum({rate(agent('event_overruns_total'), here)})", "overruns of process events"),
+                (f"sum({rate(agent('faults_total'), here)})", "faults of agents"),
+                (
+                    f"sum(rate({own_server('values_left_out_total')}[$__rate_interval]))",
+                    "values left out",
+                ),
+            ),
+            graph(
+                "Clocks",
+                "seconds",
+                (f"{own_server('agents_clock_skew_seconds')}{{{here}}}", "largest difference"),
+            ),
+            graph(
+                "Sinks and remote write",
+                "count",
+                (f"{own_server('sink_healthy')}", "{{sink}} healthy"),
+                (f"{own_server('remote_write_batches')}", "batches for remote write"),
+            ),
+        ),
+    )
+
+
 def dashboards() -> list[Dashboard]:
-    return [job(), user(), node(), cluster()]
+    return [job(), user(), node(), cluster(), itself()]
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ UNITS = {
     "watt hours": "watth",
     "seconds per second": "percentunit",
     "celsius": "celsius",
+    "seconds": "s",
 }
 
 

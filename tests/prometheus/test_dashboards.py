@@ -20,11 +20,12 @@ from jobsight.metrics import METRICS
 from jobsight.model import JobInfo
 from jobsight.prometheus import names
 from jobsight.prometheus.exposition import line
+from jobsight.scheduler.cluster_metrics import FAMILIES
 from tests.agent.samplers.jobs import Job
 from tests.prometheus.servers import Prometheus, promtool, scraping, wait_for
 
 DEPLOY = HERE.parent / "prometheus"
-KNOWN = {**names.OWN, **names.PETRICORE, **names.AGENT, **names.CLUSTER_GPUS}
+KNOWN = {**names.OWN, **names.PETRICORE, **names.AGENT, **names.SERVER, **FAMILIES}
 
 
 def expressions(dashboard: Dashboard) -> list[str]:
@@ -91,7 +92,7 @@ tests:
       - {{alertname: JobsightBatchesDropped, eval_time: 50m}}
       - alertname: JobsightBatchesDropped
         eval_time: 70m
-        exp_alerts: [{{exp_labels: {{cluster: c, node: n, severity: critical}}, exp_annotations: {{summary: "n has dropped batches: its spool is full or its disk fails"}}}}]
+        exp_alerts: [{{exp_labels: {{cluster: c, node: n, severity: critical}}, exp_annotations: {{summary: "n has dropped batches: its spool is full or its disk fails", description: "Data is lost. Make the server reachable from the node (`jobsight doctor` there says what fails), or raise `agent.spool_limit`."}}}}]
       - alertname: JobsightJobIdle
         eval_time: 100m
         exp_alerts: [{{exp_labels: {{cluster: c, slurm_job: "1", severity: info}}, exp_annotations: {{summary: "Job 1 has used almost none of its CPUs for an hour"}}}}]
@@ -122,7 +123,13 @@ STATUS = {
 def server_metrics() -> list[tuple[names.Family, str]]:
     """What the server exposes, at the same address as the agent's."""
     labels = {"cluster": "c", "partition": "p"}
-    return [(family, line(family.name, labels, 1)) for family in names.CLUSTER_GPUS.values()]
+    lines = [(family, line(family.name, labels, 1)) for family in names.CLUSTER_GPUS.values()]
+    for family in names.SERVER.values():
+        values = dict.fromkeys(family.labels, "x") | {"cluster": "c"}
+        lines.append((family, line(family.name, values, 1)))
+    for name in ("jobsight_scrape_age_seconds", "jobsight_dead_letters"):
+        lines.append((names.Family(name, "gauge", FAMILIES[name]), line(name, {"cluster": "c"}, 1)))
+    return lines
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_a_real_prometheus_scrapes_the_server(tmp_path: Path) -> None:
         often = f"global: {{scrape_interval: 1s}}\n{shipped}"
         prometheus = Prometheus(tmp_path / "prometheus", often)
         try:
-            wait_for(lambda: prometheus.value('up{job="jobsight"}') == 1, 60)
+            wait_for(lambda: prometheus.value('up{job="jobsight-server"}') == 1, 60)
             idle = 'sum(slurm_cpus_idle{cluster="c1"})'
             wait_for(lambda: prometheus.value(idle) == 13, 60)
             assert prometheus.value('slurm_gpus_alloc{type="a100",reservation="None"}') == 1

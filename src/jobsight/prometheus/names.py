@@ -206,6 +206,77 @@ CLUSTER_GPUS: Final = _table(
 #: The server's own families, in addition to the cluster metrics.
 SERVER: Final = _table(
     Family(
+        "jobsight_server_info",
+        "info",
+        "Version of the server",
+        ("version",),
+    ),
+    Family(
+        "jobsight_server_start_time_seconds",
+        "gauge",
+        "When the server started, in seconds since 1970",
+    ),
+    Family(
+        "jobsight_server_cpu_seconds_total",
+        "counter",
+        "CPU time of the server",
+    ),
+    Family(
+        "jobsight_server_resident_memory_bytes",
+        "gauge",
+        "Memory of the server",
+    ),
+    Family(
+        "jobsight_server_batches_total",
+        "counter",
+        "Batches received, by what became of them",
+        ("status",),
+    ),
+    Family(
+        "jobsight_server_values_left_out_total",
+        "counter",
+        "Values of stored batches that were out of bounds",
+    ),
+    Family(
+        "jobsight_server_batch_age_seconds",
+        "gauge",
+        "Seconds since a batch was last stored, else since the start",
+    ),
+    Family(
+        "jobsight_server_disk_free_bytes",
+        "gauge",
+        "Free bytes on the disk of an SQLite store",
+    ),
+    Family(
+        "jobsight_server_certificate_end_time_seconds",
+        "gauge",
+        "When the certificate of the server ends, in seconds since 1970",
+    ),
+    Family(
+        "jobsight_server_sink_healthy",
+        "gauge",
+        "Whether the last transfer to the sink succeeded",
+        ("sink",),
+    ),
+    Family(
+        "jobsight_server_agents",
+        "gauge",
+        "Agents that sent a batch within seven days",
+        ("cluster",),
+    ),
+    Family(
+        "jobsight_server_agents_silent",
+        "gauge",
+        "Nodes with jobs whose agent sent nothing for 15 minutes",
+        ("cluster",),
+    ),
+    Family(
+        "jobsight_server_agents_clock_skew_seconds",
+        "gauge",
+        "Largest difference of an agent's clock from the server's",
+        ("cluster",),
+    ),
+    Family(
         "jobsight_server_worker_healthy",
         "gauge",
         "Whether the worker runs, is in time and did not fail last",

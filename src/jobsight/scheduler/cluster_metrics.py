@@ -30,7 +30,8 @@ _UNUSABLE_FLAGS = frozenset(
 
 Labels = tuple[tuple[str, str], ...]
 
-_HELP = {
+#: The help of every family.
+FAMILIES = {
     "slurm_cpus_alloc": "Allocated CPUs.",
     "slurm_cpus_idle": "Idle CPUs of usable nodes.",
     "slurm_cpus_drain": "Idle CPUs of nodes that accept no jobs.",
@@ -152,14 +153,14 @@ def count_findings(totals: Iterable[KindTotal]) -> list[ClusterMetrics]:
 
 def exposition(clusters: Iterable[ClusterMetrics]) -> str:
     """The metrics of several clusters in Prometheus's text format, grouped by family."""
-    families: dict[str, list[str]] = {name: [] for name in _HELP}
+    families: dict[str, list[str]] = {name: [] for name in FAMILIES}
     for metrics in clusters:
         for sample in metrics.values:
             families[sample.family].append(
                 f"{sample.family}{_braces(sample.labels)} {sample.value:.15g}\n"
             )
     return "".join(
-        f"# HELP {name} {_HELP[name]}\n# TYPE {name} gauge\n{''.join(lines)}"
+        f"# HELP {name} {FAMILIES[name]}\n# TYPE {name} gauge\n{''.join(lines)}"
         for name, lines in families.items()
         if lines
     )

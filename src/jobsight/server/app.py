@@ -26,6 +26,7 @@ from jobsight.server.api import findings as found
 from jobsight.server.api.common import without_required_fields
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
 from jobsight.server.conditional import ConditionalReplies
+from jobsight.server.own_metrics import OwnMetrics
 from jobsight.store.store import Store
 from jobsight.util.outer import outer_schemas
 from jobsight.web import pages
@@ -89,9 +90,17 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
         app.include_router(
             petricore.create_router(store, service, drawing, usage_file, clock=clock)
         )
+    certificate = settings.tls_certificate if settings else None
+    own = OwnMetrics(
+        store,
+        received.counts,
+        certificate=Path(certificate).expanduser() if certificate else None,
+    )
     app.include_router(
         health.create_health_router(
-            store, more=remote.text if remote else None, ingest=received.counts
+            store,
+            more=[own.text, *([remote.text] if remote else [])],
+            ingest=received.counts,
         )
     )
     listed = health.listed_nodes(settings.discovery_nodes if settings else ())

@@ -109,6 +109,25 @@ def test_every_part_is_listed(site: Site) -> None:
     }
 
 
+def test_every_family_of_the_server_is_exposed(site: Site) -> None:
+    assert site.client.post("/api/v1/batches", content=wire.encode(batch(76))).status_code == 200
+    text = wait_until(
+        lambda: (
+            (found := site.client.get("/metrics").text)
+            and "jobsight_server_agents{" in found
+            and "jobsight_server_sink_healthy{" in found
+            and found
+        )
+    )
+    families = {family.name for family in text_string_to_metric_families(text)}
+    expected = {name.removesuffix("_total") for name in SERVER}
+    # There is no certificate; tests/server/test_tls.py has one. No scrape has reported the nodes of
+    # the batch's cluster.
+    missing = {"jobsight_server_certificate_end_time_seconds", "jobsight_server_agents_silent"}
+    assert expected - families <= missing
+    assert 'jobsight_server_batches_total{status="stored"}' in text
+
+
 def test_the_ingest_counts_batches(site: Site) -> None:
     before = site.health()["ingest"]["batches"]
     data = wire.encode(batch(77))

@@ -15,8 +15,6 @@ from starlette.responses import Response
 
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
-from jobsight.prometheus.exposition import document, line
-from jobsight.prometheus.names import SERVER
 from jobsight.scheduler.cluster_metrics import (
     ClusterMetrics,
     count_findings,
@@ -130,10 +128,10 @@ class Health(msgspec.Struct):
 def create_health_router(
     store: Store,
     clock: Callable[[], int] = time.time_ns,
-    more: Callable[[], str] | None = None,
+    more: Sequence[Callable[[], str]] = (),
     ingest: IngestCounts | None = None,
 ) -> APIRouter:
-    """Health and /metrics; ``more`` returns further text for /metrics."""
+    """Health and /metrics; each of ``more`` returns further text for /metrics."""
     router = APIRouter()
     gpus = _GpuUsages(store, clock)
 
@@ -153,8 +151,7 @@ def create_health_router(
             left_out = excess[cluster].value if cluster in excess else 0
             parts.append(count_health(_state(store, cluster), clock(), kinds, left_out))
         parts += count_findings(totals_by_kind(store.database))
-        text = exposition(parts) + worker_text(worker_states(), clock())
-        text += more() if more is not None else ""
+        text = exposition(parts) + "".join(each() for each in more)
         return Response(text, media_type=_METRICS)
 
     return router
@@ -225,25 +222,6 @@ def _ingest(counts: IngestCounts) -> IngestHealth:
         batches=dict(counts.batches),
         left_out=counts.left_out,
     )
-
-
-def worker_text(states: Iterable[WorkerState], now: int) -> str:
-    """The families of the workers for /metrics."""
-    lines: dict[str, list[str]] = {}
-    for state in states:
-        # Before the first success: since the start, so that a worker that never succeeds ages.
-        since = state.started if state.succeeded is None else state.succeeded
-        values: dict[str, float | None] = {
-            "healthy": int(state.healthy),
-            "success_age_seconds": None if since is None else max(0, now - since) / SECOND,
-            "calls_total": state.calls,
-            "failures_total": state.failures,
-        }
-        for name, value in values.items():
-            if value is not None:
-                family = f"jobsight_server_worker_{name}"
-                lines.setdefault(family, []).append(line(family, {"worker": state.name}, value))
-    return document(SERVER.values(), lines)
 
 
 def _clusters(

@@ -174,6 +174,12 @@ def _pages_size(connection: Connection, pragma: str) -> int:
     return connection.scalar(text(query)) or 0
 
 
+def list_agents(database: Database) -> list[LastHeard]:
+    """Every agent that ever sent a batch, and when it last did."""
+    with database.read() as connection:
+        return _agents(connection)
+
+
 def disk_free(database: Database) -> int:
     """The bytes free on the disk of an SQLite file."""
     file_system = os.statvfs(Path(database.where).absolute().parent)
