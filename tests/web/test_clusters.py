@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest.mock import patch
 
 from starlette.testclient import TestClient
 
-from jobsight.access.viewer import Role, Viewer
 from jobsight.model import SECOND
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.state import read_state, write_state
 from jobsight.server.app import create_app
 from jobsight.store.read.nodes import runs_on_node
-from jobsight.store.read.visibility import EVERYTHING, Visibility, VisibleUser
+from jobsight.store.read.visibility import EVERYTHING
 from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
 from tests.web.conftest import SITE_NOW, TOKEN
 from tests.web.document import Document
+from tests.web.viewers import seen_by, user
 
 
 def open_page(client: TestClient, address: str) -> Document:
     reply = client.get(address)
     assert reply.status_code == 200, reply.text
     return Document(reply.text)
-
-
-@contextmanager
-def seen_by(viewer: Viewer) -> Iterator[None]:
-    """All requests are made by one viewer: here the pages are tested, not the sign-in."""
-    with (
-        patch("jobsight.access.policy.viewer_of", return_value=viewer),
-        patch("jobsight.web.render.viewer_of", return_value=viewer),
-    ):
-        yield
-
-
-def user(name: str) -> Viewer:
-    return Viewer(name=name, role=Role.USER, visibility=Visibility(users=(VisibleUser(name),)))
 
 
 def busiest_node(store: Store) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from jobsight.access.viewer import NOBODY, viewer_of
 from jobsight.model import SECOND
 from jobsight.reports.gpu import LOW, MANY, conspicuous_first, gpu_remark, gpu_tone
 from jobsight.reports.report import describe_state, group_title, quality_text, tone_of
+from jobsight.store.rollups.usage import KINDS
 from jobsight.text import readable_text
 from jobsight.util import units
 
@@ -41,6 +42,8 @@ class NavigationEntry(NamedTuple):
 NAVIGATION: Final = (
     NavigationEntry("jobs", "/", "Jobs"),
     NavigationEntry("clusters", "/clusters", "Clusters"),
+    NavigationEntry("users", "/users", "Users"),
+    NavigationEntry("accounts", "/accounts", "Accounts"),
 )
 
 
@@ -147,6 +150,7 @@ def environment() -> Environment:
         navigation=NAVIGATION,
         many_gpus=MANY,
         low_gpu_share=LOW,
+        unnamed_software=frozenset(KINDS.values()),
         format_count=units.format_count,
         format_bytes=units.format_bytes,
     )

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 
 from jobsight.findings.service import FindingsService
 from jobsight.store.store import Store
-from jobsight.web.pages import clusters, findings, jobs, run
+from jobsight.web.pages import clusters, findings, jobs, people, run
 
 
 def create_router(
@@ -22,4 +22,5 @@ def create_router(
     run.add_routes(router, store, service, clock)
     findings.add_routes(router, service)
     clusters.add_routes(router, store, clock)
+    people.add_routes(router, store, service, clock)
     return router
