@@ -19,7 +19,7 @@ test: ## Style, types and tests with real parts; installs what they need (ARGS="
 test-fast: ## Style, types and the tests that need no root, Slurm, browser or server
 	@scripts/test-fast $(ARGS)
 
-test-guest: ## The agent on cgroup v2, with a real Slurm in a guest (some minutes, no KVM needed)
+test-guest: ## The agent on cgroup v2 and the systemd units, in a guest (some minutes, no KVM needed)
 	@scripts/test-guest $(ARGS)
 
 test-long: ## Repetitions, outages of minutes and many kills (ARGS="-k bed" for some)

@@ -11,6 +11,7 @@ from tests.bed.steps import Steps
 from tests.guest import image, machine
 
 DEFAULT_COMMAND = "python3 -m tests.guest.trial"
+REQUIREMENTS = [image.PROJECT / "requirements" / name for name in ("agent.txt", "server.txt")]
 CACHE = image.PROJECT / ".cache" / "guest"
 
 
@@ -22,10 +23,12 @@ def parser() -> argparse.ArgumentParser:
     for one in (build, run):
         one.add_argument("--cache", type=Path, default=CACHE, help="where the image is kept")
         one.add_argument("--requirements", type=Path, action="append", metavar="FILE",
-                         help="Python packages for the image (requirements/agent.txt)")  # fmt: skip
+                         help="Python packages of the image (those that run)")  # fmt: skip
     run.add_argument("--result", type=Path, help="folder for what the command left in /out")
     run.add_argument("--seconds", type=int, default=600, help="time limit of the guest (600)")
     run.add_argument("--systemd", action="store_true", help="systemd as pid 1 of the guest")
+    run.add_argument("--reboot", action="store_true",
+                     help="let the guest reboot; the command runs once per boot")  # fmt: skip
     run.add_argument("--quiet", action="store_true", help="do not show the guest's console")
     run.add_argument("argv", nargs="*", metavar="COMMAND", help=f"default: {DEFAULT_COMMAND}")
     return top
@@ -35,7 +38,7 @@ def main() -> int:
     options = parser().parse_args()
     steps = Steps.on_terminal()
     cache: Path = options.cache.resolve()
-    requirements = options.requirements or [image.PROJECT / "requirements" / "agent.txt"]
+    requirements = options.requirements or REQUIREMENTS
     with interrupts.stop_as_interrupt():
         built = image.get(cache, requirements, steps)
         if options.command == "build":
@@ -45,7 +48,8 @@ def main() -> int:
         command = shlex.join(options.argv) if options.argv else DEFAULT_COMMAND
         echo = None if options.quiet else sys.stderr
         with steps.step("guest: run"):
-            status = machine.run(built, command, result, options.seconds, options.systemd, echo)
+            start = machine.Start(options.seconds, options.systemd, options.reboot)
+            status = machine.run(built, command, result, start, echo)
     if status == machine.TIMED_OUT:
         steps.say(f"The guest did not end within {options.seconds} seconds.")
     elif status == machine.NO_ANSWER:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -26,10 +27,20 @@ RESERVE = 60
 TIMED_OUT, NO_ANSWER = 124, 125
 
 
-def run(
-    image: Image, command: str, result: Path, seconds: int, systemd: bool, echo: TextIO | None
-) -> int:
+@dataclass(frozen=True)
+class Start:
+    """How the guest is started."""
+
+    seconds: int
+    #: As pid 1, in place of a script.
+    systemd: bool = False
+    #: A reboot starts the guest again, with the same disk; otherwise it ends the guest.
+    reboot: bool = False
+
+
+def run(image: Image, command: str, result: Path, start: Start, echo: TextIO | None) -> int:
     """Boot, run the command, and unpack what it left in /out; returns its exit status."""
+    seconds = start.seconds
     shutil.rmtree(result, ignore_errors=True)
     result.mkdir(parents=True)
     with _work_folder(image.folder.parent) as work:
@@ -37,7 +48,7 @@ def run(
         _pack(project, command, max(seconds - RESERVE, 10))
         with open(answer, "wb") as file:
             file.truncate(RESULT_SIZE)
-        argv = _command_line(image, project, answer, systemd)
+        argv = _command_line(image, project, answer, start)
         finished = _boot(argv, work, result / "console.log", seconds, echo)
         # Nothing comes out where the guest did not come that far; the console says how far.
         subprocess.run(
@@ -51,7 +62,7 @@ def run(
     return NO_ANSWER if finished else TIMED_OUT
 
 
-def _command_line(image: Image, project: Path, answer: Path, systemd: bool) -> list[str]:
+def _command_line(image: Image, project: Path, answer: Path, start: Start) -> list[str]:
     append = "root=/dev/vda rw console=ttyS0 panic=-1 quiet systemd.unified_cgroup_hierarchy=1"
     disks = []
     for path, option in ((image.disk, "snapshot=on"), (project, "readonly=on"), (answer, "")):
@@ -61,9 +72,10 @@ def _command_line(image: Image, project: Path, answer: Path, systemd: bool) -> l
         "setpriv", "--pdeathsig", "KILL",
         # Not KVM: a guest inside a guest hangs on many machines, and two cores do without.
         "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2",
-        "-m", MEMORY, "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
+        "-m", MEMORY, "-display", "none", "-monitor", "none", "-serial", "stdio",
+        *([] if start.reboot else ["-no-reboot"]),
         "-nic", "none", "-kernel", str(image.kernel), "-initrd", str(image.initial), *disks,
-        "-append", append if systemd else append + " init=/init.sh",
+        "-append", append if start.systemd else append + " init=/init.sh",
     ]  # fmt: skip
 
 

@@ -28,8 +28,10 @@ from jobsight.util.service import (
     make_absolute,
     stopping_on_signals,
 )
+from jobsight.util.systemd import notify, watchdog_interval
 
 if TYPE_CHECKING:
+    from jobsight.agent.collector import Collector
     from jobsight.agent.jobs.cgroup_watcher import CgroupWatcher
     from jobsight.agent.sampling import SamplerPlan
     from jobsight.model import JobInfo
@@ -176,11 +178,25 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 exporter.listen_to_plugin(agent, Path(settings.agent.run_directory))
                 if background is not None:
                     background.report(0)
+                _report_to_systemd(agent.collector)
                 agent.run()
+                notify("STOPPING=1")
     finally:
         exporter.close()
         spool.close()
     return 0
+
+
+def _report_to_systemd(collector: Collector) -> None:
+    """Ready with the first pass of the loop, after the first scan; alive as long as it runs."""
+
+    def report(state: str) -> None:
+        notify(state)
+
+    collector.at(0, partial(report, "READY=1"))
+    interval = watchdog_interval()
+    if interval is not None:
+        collector.every(interval, partial(report, "WATCHDOG=1"))
 
 
 def _both(first: Callable[[], None], second: Callable[[], None] | None) -> Callable[[], None]:

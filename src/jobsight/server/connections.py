@@ -39,6 +39,9 @@ CONNECTION_IN_STATE: Final = "connection"
 _QUEUE: Final = 1024
 #: Most connections accepted in one iteration of the event loop.
 _MAX_ACCEPTS: Final = 64
+#: Seconds that an idle connection stays open when the server stops.
+_LINGER: Final = 0.5
+_CLOSE: Final = (b"connection", b"close")
 
 #: Descriptors for everything else: the store, its journal, outgoing connections, files, and
 #: connections that are being closed.
@@ -78,6 +81,7 @@ class Connection:
         "abort",
         "address",
         "counted",
+        "established",
         "on_deadline",
         "socket",
     )
@@ -94,6 +98,8 @@ class Connection:
         self.address = address
         #: False as soon as the connection is being closed for another one.
         self.counted = True
+        #: The TLS handshake is complete, or there is none.
+        self.established = False
         self._table = table
         self._loop = loop
         self._deadline: float | None = None
@@ -170,6 +176,8 @@ class ConnectionTable:
         self._closable: dict[str, dict[Connection, None]] = {}
         #: Connections closed or refused because of the limits.
         self.refused = 0
+        #: The server is stopping: each connection ends with its next response.
+        self.draining = False
 
     def __len__(self) -> int:
         return self._count
@@ -202,6 +210,11 @@ class ConnectionTable:
 
     def find(self, descriptor: int) -> Connection:
         return self._open[descriptor]
+
+    @property
+    def handshakes(self) -> int:
+        """Accepted connections whose TLS handshake is pending."""
+        return sum(not connection.established for connection in self._open.values())
 
     def protect(self, connection: Connection) -> None:
         closable = self._closable.get(connection.address)
@@ -333,6 +346,7 @@ class HttpProtocol(H11Protocol):
         super().connection_made(transport)
         self._connection = self._table.find(transport.get_extra_info("socket").fileno())
         self._connection.abort = transport.abort
+        self._connection.established = True
         self._connection.on_deadline = self._close_late
         self.app_state = {
             **self.app_state,
@@ -341,10 +355,35 @@ class HttpProtocol(H11Protocol):
         }
         if not self._connection.counted:
             transport.abort()
+        elif self._table.draining:
+            self.shutdown()
 
     def handle_events(self) -> None:
         super().handle_events()
+        if self._table.draining:
+            self._end_with_response()
         self._enter_phase()
+
+    def shutdown(self) -> None:
+        """The server stops: answer what is in progress, and a request that is already on its way
+        on an idle connection, and tell the client that the connection ends with the response."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._connection.set_deadline(self._header_timeout)
+        else:
+            self._end_with_response()
+
+    def _end_with_response(self) -> None:
+        # Only where the client can be told: it would send its next request on a closed connection.
+        cycle: Any = self.cycle
+        if cycle is not None and not cycle.response_started:
+            others = [pair for pair in cycle.default_headers if pair != _CLOSE]
+            cycle.default_headers = [*others, _CLOSE]
+
+    @property
+    def _header_timeout(self) -> float:
+        limit = self._limits.header_timeout
+        return min(_LINGER, limit) if self._table.draining else limit
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request, unless its response has begun; drop the application's."""
@@ -375,7 +414,7 @@ class HttpProtocol(H11Protocol):
         """Set the deadline if the state of the request has changed; data alone extends nothing."""
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
-            name, seconds = "header", self._limits.header_timeout
+            name, seconds = "header", self._header_timeout
         elif cycle.more_body:
             name, seconds = "body", self._limits.body_timeout
         else:

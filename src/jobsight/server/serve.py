@@ -1,11 +1,15 @@
 """Runs the server: until a signal (:func:`run_server`), or in a thread (:class:`BackgroundServer`).
 
+The socket is opened here or inherited from systemd (:func:`open_listener`); with the latter,
+connections wait in the kernel while the server restarts.
+
 :func:`_prepared` opens socket, store and background work in their order. :class:`ServerTls` has the
 TLS context and reloads a renewed certificate.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import ipaddress
@@ -15,6 +19,7 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -44,12 +49,15 @@ from jobsight.store.store import Store
 from jobsight.transport.running_server import RunningServer, announced, load_token
 from jobsight.util.memory import collect_rarely, return_free_memory
 from jobsight.util.ownership import check_file
+from jobsight.util.systemd import inherited_descriptors, notify, watchdog_interval
 
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT = 30.0
 #: Garbage collection threshold: the objects of about ten batches.
 _GC_THRESHOLD = 20_000
+#: Seconds that TLS handshakes may take when the server stops.
+_HANDSHAKES_TIMEOUT = 1.0
 #: Ticks of uvicorn between two checks of the certificate: ten seconds.
 _RENEWAL_TICKS = 100
 
@@ -109,14 +117,41 @@ class BackgroundServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which also checks for a renewed certificate."""
+    """uvicorn's server, which also checks for a renewed certificate, reports to the service manager
+    and answers on all accepted connections before it stops."""
 
     tls: ServerTls | None = None
+    table: ConnectionTable
+    _ready = False
+    _next_alive = 0.0
 
     async def on_tick(self, counter: int) -> bool:
         if self.tls is not None and counter % _RENEWAL_TICKS == 0:
             self.tls.renew()
+        self._report()
         return await super().on_tick(counter)
+
+    def _report(self) -> None:
+        """Tell the service manager that the event loop runs: a hung server is restarted."""
+        if not self._ready:
+            self._ready = True
+            self._watchdog = watchdog_interval()
+            notify("READY=1")
+        now = time.monotonic()
+        if self._watchdog is not None and now >= self._next_alive:
+            self._next_alive = now + self._watchdog
+            notify("WATCHDOG=1")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        notify("STOPPING=1")
+        self.table.draining = True
+        for server in self.servers:
+            server.close()
+        # uvicorn waits for the connections that have a protocol, not for pending handshakes.
+        deadline = time.monotonic() + _HANDSHAKES_TIMEOUT
+        while self.table.handshakes and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
 
 
 class _Prepared(NamedTuple):
@@ -285,20 +320,19 @@ def _server(
         )
     )
     server.tls = tls
+    server.table = table
     return server
 
 
 def open_listener(settings: Settings) -> Listener:
-    """Open the socket. This comes first, so that a port in use has no side effects."""
+    """Take the socket of systemd, or open one. This comes first, so that a port in use has no side
+    effects."""
+    inherited = inherited_descriptors()
+    if inherited:
+        return _inherited_listener(inherited, settings)
     host, port = settings.server.host, settings.server.port
     address = _address(host, port)
-    secure = settings.server.tls_certificate is not None
-    if not (address.is_loopback or secure or settings.server.allow_network):
-        raise ConfigError(
-            f"{host} is not a loopback address and TLS is not configured: set "
-            "server.tls_certificate and server.tls_key, or use a proxy with TLS and 127.0.0.1, or "
-            "set server.allow_network to true"
-        )
+    _check_exposure(address, settings)
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets with an explicit protocol. Without it, a reply, which
     # is written in two parts, waits 40 ms for the acknowledgement of the first.
@@ -316,6 +350,42 @@ def open_listener(settings: Settings) -> Listener:
             ) from None
         raise JobsightError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return listener
+
+
+def _inherited_listener(descriptors: list[int], settings: Settings) -> Listener:
+    """The socket that systemd opened: its address counts, not server.host and server.port."""
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    try:
+        if len(sockets) != 1:
+            raise ConfigError(
+                f"systemd passed {len(sockets)} sockets; expected one ListenStream= in "
+                "jobsight-server.socket"
+            )
+        (found,) = sockets
+        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != (
+            socket.SOCK_STREAM
+        ):
+            raise ConfigError(
+                "the socket of systemd is not a TCP socket; expected an address and a port as "
+                "ListenStream= in jobsight-server.socket, such as 127.0.0.1:8080"
+            )
+        _check_exposure(ipaddress.ip_address(found.getsockname()[0].partition("%")[0]), settings)
+        return Listener(found.family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=found.detach())
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _check_exposure(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address, settings: Settings
+) -> None:
+    secure = settings.server.tls_certificate is not None
+    if not (address.is_loopback or secure or settings.server.allow_network):
+        raise ConfigError(
+            f"{address} is not a loopback address and TLS is not configured: set "
+            "server.tls_certificate and server.tls_key, or use a proxy with TLS and 127.0.0.1, or "
+            "set server.allow_network to true"
+        )
 
 
 def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
