@@ -12,11 +12,17 @@ FOLDER = Path(__file__).parent
 HEADING = ["| what | peer | measured | to reach |", "|---|---|---|---|"]
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    # Options are those of the one program that is named: `findings_year --runs 1000`.
+    first = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    names, options = arguments[:first], arguments[first:]
     known = sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"no such program in bench/: {', '.join(unknown)} (there are: {', '.join(known)})")
+        return 2
+    if options and len(names) != 1:
+        print(f"{options[0]}: expected the name of one program before it")
         return 2
 
     rows: list[str] = []
@@ -24,7 +30,7 @@ def main(names: list[str]) -> int:
     for name in names or known:
         print(f"== {name}", flush=True)
         # A process of its own each: one program's memory and caches must not colour the next.
-        command = [sys.executable, "-m", f"bench.bench_{name}"]
+        command = [sys.executable, "-m", f"bench.bench_{name}", *options]
         with subprocess.Popen(
             command, cwd=FOLDER.parent, stdout=subprocess.PIPE, text=True
         ) as program:

@@ -6,13 +6,14 @@ the conditions of jobstats and Job Defense Shield (bench/peers/*.yaml), which ha
 Precision is the share of the reported findings that are right, recall the share of the planted ones
 that are reported. Runs of which agents saw too little are not judged at all, which has its own row.
 
-The arguments are the number of runs (by default 20,000, of which a fiftieth are running) and kinds
-whose errors are listed:
-`python -m bench.bench_findings_year 100000 held-after-work`.
+`python -m bench findings_year --runs 100000` chooses the number of runs (by default 20,000, of
+which a fiftieth are running), `--errors KIND` lists wrong and missed findings of a kind. 100,000
+runs take some twenty minutes of one core and 2 GB.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections import Counter
@@ -27,7 +28,8 @@ from jobsight.findings.data import read_run
 from jobsight.findings.engine import RuleSet, Selection
 from jobsight.findings.figures import compute_figures
 from jobsight.findings.finding import Outcome, Verdict
-from jobsight.findings.history import add_history
+from jobsight.findings.history import add_history, tasks_judged_early
+from jobsight.findings.scope import ALL, Scope
 from jobsight.findings.surroundings import Surroundings
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.worker import Evaluation, Measured
@@ -35,7 +37,7 @@ from jobsight.model import SECOND
 from jobsight.simulation.fill import Truth, fill
 from jobsight.simulation.misbehaviour import KINDS, LIVE
 from jobsight.simulation.year import Year
-from jobsight.store.findings.due import DueRun, running_runs, unjudged_runs
+from jobsight.store.findings.due import DueRun, arrays_of_runs, running_runs, unjudged_runs
 from jobsight.store.findings.rows import Owner
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
@@ -52,6 +54,7 @@ _GROUP: Final = 50
 _RULES_GOAL, _RUNNING_GOAL, _ONE_GOAL = 60.0, 5.0, 0.020
 _MAX_LISTED: Final = 5
 #: What the worker asks for; `jobsight explain` shows the others.
+_FIRED: Final = frozenset[Outcome]({"fired"})
 _STORED: Final = frozenset[Outcome]({"fired", "withheld"})
 
 
@@ -81,8 +84,17 @@ class Error(NamedTuple):
     verdict: str
 
 
+class Reported(NamedTuple):
+    """What rules say about one run."""
+
+    fired: frozenset[str]
+    covered: frozenset[str]
+    #: The verdicts of those kinds whose errors are listed.
+    listed: dict[str, str]
+
+
 class Judge:
-    """Judges runs the whole way, and counts what is right."""
+    """Judges runs the whole way, and counts what is right: by the last judgement of each run."""
 
     def __init__(
         self, store: Store, truths: dict[tuple[str, int], Truth], listed: set[str]
@@ -96,6 +108,10 @@ class Judge:
         for name, file in _PEERS.items():
             self.rules[name] = RuleSet.load([folder / file], shipped=False)
         self.digest = self.rules[_OURS].digest
+        self._scope = Scope.of_rules(
+            rule for rule in self.rules[_OURS].rules.values() if rule.when != "ended"
+        )
+        self._reported: dict[tuple[str, int], dict[str, Reported]] = {}
         self.scores: dict[tuple[str, str], Score] = {}
         #: Kinds that were reported for runs of which too little was seen.
         self.unseen: dict[str, Counter[str]] = {name: Counter() for name in self.rules}
@@ -112,15 +128,27 @@ class Judge:
         yield
         self.spent[part] += time.process_time() - begun
 
-    def measure(self, run: StoredRun, now: int) -> Measured:
+    def measure(self, run: StoredRun, now: int, scope: Scope = ALL) -> Measured:
         with self._timed("reading"):
-            data = read_run(self._store, run, now, self._surroundings)
+            data = read_run(self._store, run, now, self._surroundings, scope)
         with self._timed("figures"):
-            figures = compute_figures(data)
+            figures = compute_figures(data, scope)
         with self._timed("history"):
-            work_id = add_history(self._store, data, figures)
+            work_id = add_history(self._store, data, figures, scope)
         self._run = run
         return Measured(figures, work_id)
+
+    def measure_running(self, run: StoredRun, owner: Owner, now: int) -> Measured:
+        measured = self.measure(run, now, self._scope)
+        selection = Selection(owner.cluster, owner.partition, owner.account)
+        rules = self.rules[_OURS]
+        with self._timed("rules"):
+            fired = [
+                each.kind for each in rules.judge(measured.figures, selection, outcomes=_FIRED)
+            ]
+        if all(self._scope.describes(rules.rules[kind]) for kind in fired):
+            return measured
+        return self.measure(run, now)
 
     def judge(self, figures: FigureSet, owner: Owner) -> Sequence[Verdict]:
         selection = Selection(owner.cluster, owner.partition, owner.account)
@@ -129,13 +157,25 @@ class Judge:
         verdicts = self.rules[_OURS].judge(figures, selection)
         assert self._run is not None
         info = self._run.info
-        truth = self._truths[info.cluster, info.job_id]
         self.runs += 1
-        self._count(_OURS, truth, verdicts)
-        for name, rules in self.rules.items():
-            if name != _OURS:
-                self._count(name, truth, rules.judge(figures, selection))
+        self._reported[info.cluster, info.job_id] = {
+            name: self._compact(verdicts if name == _OURS else rules.judge(figures, selection))
+            for name, rules in self.rules.items()
+        }
         return verdicts
+
+    def _compact(self, verdicts: Sequence[Verdict]) -> Reported:
+        def kinds(outcome: Outcome) -> frozenset[str]:
+            return frozenset(each.kind for each in verdicts if each.outcome == outcome)
+
+        listed = {each.kind: _shown(each) for each in verdicts if each.kind in self._listed}
+        return Reported(kinds("fired"), kinds("covered"), listed)
+
+    def count(self) -> None:
+        """Compare what was reported with the truth."""
+        for key, by_rules in self._reported.items():
+            for name, reported in by_rules.items():
+                self._count(name, self._truths[key], reported)
 
     def _count_questions(self, who: str, truth: Truth, fired: set[str]) -> None:
         for question, (planted, answers) in _QUESTIONS.items():
@@ -151,17 +191,16 @@ class Judge:
             else:
                 score.wrong += bool(answers & fired & planted)
 
-    def _count(self, who: str, truth: Truth, verdicts: Sequence[Verdict]) -> None:
-        fired = {each.kind for each in verdicts if each.outcome == "fired"}
+    def _count(self, who: str, truth: Truth, found: Reported) -> None:
+        fired = set(found.fired)
         if truth.seen != "full":
             self.unseen_runs += who == _OURS
             measured = fired - _BY_STATE
             self.unseen[who].update(measured - set(truth.labels))
             return
         # What another finding explains is reported with it.
-        reported = fired | {each.kind for each in verdicts if each.outcome == "covered"}
+        reported = fired | found.covered
         self._count_questions(who, truth, fired)
-        outcomes = {each.kind: each for each in verdicts}
         for kind in self.rules[who].rules:
             if kind in truth.undecided:
                 continue
@@ -171,10 +210,10 @@ class Judge:
                 score.right += 1
             elif planted:
                 score.missed += 1
-                self._list(who, Error(kind, "missed", truth, _shown(outcomes[kind])))
+                self._list(who, Error(kind, "missed", truth, found.listed.get(kind, "")))
             elif kind in fired:
                 score.wrong += 1
-                self._list(who, Error(kind, "wrong", truth, _shown(outcomes[kind])))
+                self._list(who, Error(kind, "wrong", truth, found.listed.get(kind, "")))
 
     def _list(self, who: str, error: Error) -> None:
         if who == _OURS and error.kind in self._listed:
@@ -292,11 +331,24 @@ def print_costs(judge: Judge, quarters: list[float], figures: Figures) -> None:
     )
 
 
+def judge_arrays(store: Store, judge: Judge, runs: Sequence[DueRun], now: int) -> int:
+    """Judge the tasks of arrays again that were judged before the last had ended, as the worker
+    does; returns how many."""
+    evaluation = Evaluation(store, judge, clock=lambda: now)
+    again = 0
+    for array in sorted(arrays_of_runs(store.database, [run.id for run in runs])):
+        early = tasks_judged_early(store, array)
+        evaluation.runs(early)
+        again += len(early)
+    return again
+
+
 def main(arguments: Sequence[str]) -> None:
-    count = int(arguments[0]) if arguments else RUNS
-    listed = set(arguments[1:])
-    if unknown := listed - KINDS:
-        sys.exit(f"{', '.join(sorted(unknown))}: nothing of this name is planted")
+    parser = argparse.ArgumentParser(prog="bench findings_year")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--errors", action="append", default=[], choices=sorted(KINDS))
+    options = parser.parse_args(arguments)
+    count, listed = options.runs, set(options.errors)
     figures = Figures()
     year = Year(count)
     now = year.end * SECOND
@@ -314,6 +366,10 @@ def main(arguments: Sequence[str]) -> None:
         judge = Judge(store, truths, listed)
         ended = sorted(unjudged_runs(store.database, count), key=lambda run: (run.start, run.id))
         quarters = evaluate(store, judge, ended, now)
+        print_costs(judge, quarters, figures)
+        again = judge_arrays(store, judge, ended, now)
+        print(f"{again:,} tasks of arrays were judged again when the last had ended")
+        judge.count()
         print_scores(judge, figures, running=False)
         for who, kinds in judge.unseen.items():
             figures.row(
@@ -324,10 +380,10 @@ def main(arguments: Sequence[str]) -> None:
                 "0" if who == _OURS else "-",
                 reached=who != _OURS or not kinds,
             )
-        print_costs(judge, quarters, figures)
         live = Judge(store, truths, listed)
         running = running_runs(store.database, count, now)
         evaluate(store, live, running, now)
+        live.count()
         print_scores(live, figures, running=True)
         each = live.spent["rules"] / live.runs
         whole = sum(live.spent.values()) / live.runs
@@ -336,7 +392,7 @@ def main(arguments: Sequence[str]) -> None:
             "-",
             f"{each * 2000:.2f} s for 2,000, {whole * 2000:.1f} s with reading and figures",
             f"{_RUNNING_GOAL:.0f} s for 2,000",
-            reached=each * 2000 <= _RUNNING_GOAL,
+            reached=whole * 2000 <= _RUNNING_GOAL,
         )
         for errors in (judge.errors, live.errors):
             _print_errors(errors)

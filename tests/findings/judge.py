@@ -51,6 +51,9 @@ class ToldJudge:
         figures.set("gpu.count", None, "the job has no GPU")
         return Measured(figures)
 
+    def measure_running(self, run: StoredRun, owner: Owner, now: int) -> Measured:
+        return self.measure(run, now)
+
     def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
         self.judged += 1
         return self.say(figures)

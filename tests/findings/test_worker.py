@@ -9,13 +9,17 @@ from jobsight.findings.costs import from_stored
 from jobsight.findings.finding import Cost, Verdict
 from jobsight.findings.stored import from_row
 from jobsight.findings.vocabulary import FigureSet
-from jobsight.findings.worker import Judge, ShownFindings, Worker, update_all
+from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker, update_all
+from jobsight.scheduler.records import JobRecord
 from jobsight.store.dead_letters import drop, list_dead_letters
 from jobsight.store.findings import due
 from jobsight.store.findings.read import findings_of_run
 from jobsight.store.findings.rows import FindingRow
 from jobsight.store.findings.shown import Shown
+from jobsight.store.history import state_of_array
 from jobsight.store.maintenance.check import Checker
+from jobsight.store.read.queries import StoredRun
+from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from tests.findings.judge import KIND, ToldJudge, fired
 from tests.store.conftest import location as location
@@ -312,3 +316,63 @@ def test_an_update_from_the_command_line_judges_everything_and_a_dry_run_nothing
     assert [row.kind for row in held(store, 1)] == ["other"]
     assert update_all(store, judge).changes == {}
     assert Checker(store.database).run().faults == []
+
+
+def _tasks_of_array(judge: ToldJudge, store: Store) -> None:
+    """Have the judge measure how many tasks of the array have ended."""
+    measure = judge.measure
+
+    def counted(run: StoredRun, now: int) -> Measured:
+        measured = measure(run, now)
+        if run.info.array_job_id is not None:
+            count, _ = state_of_array(store.database, "c1", run.info.array_job_id)
+            measured.figures.set("array.tasks", count)
+        return measured
+
+    judge.measure = counted  # type: ignore[method-assign]
+
+
+def test_tasks_are_judged_again_when_the_last_of_the_array_has_ended(store: Store) -> None:
+    judge = ToldJudge()
+    _tasks_of_array(judge, store)
+    work = worker(store, judge, running_interval=0)
+    ended(store, 5, 6, array_job_id=5)
+    store.record_jobs([info(7, array_job_id=5, state="RUNNING")])
+    work.once()
+    work.once()
+    assert judge.measured == [5, 6]
+    ended(store, 7, array_job_id=5)
+    work.once()
+    assert judge.measured == [5, 6, 7, 5, 6]
+    work.once()
+    assert len(judge.measured) == 5
+
+
+def test_tasks_are_not_judged_again_while_others_are_pending(store: Store) -> None:
+    judge = ToldJudge()
+    _tasks_of_array(judge, store)
+    work = worker(store, judge, running_interval=0)
+    pending = JobRecord(info=info(5, array_job_id=5, state="PENDING"), array_tasks="8-9")
+    snapshot = Snapshot(store.database, "c1")
+    snapshot.replace("pending", [("5_[8-9]", pending)])
+    ended(store, 6, array_job_id=5)
+    work.once()
+    ended(store, 7, array_job_id=5)
+    work.once()
+    assert judge.measured == [6, 7]
+    snapshot.replace("pending", [])
+    # Another process goes on.
+    worker(store, judge, running_interval=0).once()
+    assert judge.measured == [6, 7, 6]
+
+
+def test_an_update_judges_early_tasks_again(store: Store) -> None:
+    judge = ToldJudge()
+    _tasks_of_array(judge, store)
+    ended(store, *range(1, 61), array_job_id=5)
+    first = [*range(1, 61)]
+    assert update_all(store, judge, clock=lambda: START + 500 * SECOND).runs >= 60
+    assert judge.measured == first
+    ended(store, 61, array_job_id=5)
+    update_all(store, judge, clock=lambda: START + 500 * SECOND)
+    assert judge.measured == [*first, 61, *first]

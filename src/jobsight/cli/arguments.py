@@ -145,6 +145,32 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON")
 
 
+def add_limit_option(
+    parser: argparse.ArgumentParser,
+    default: int,
+    what: str = "rows",
+    *,
+    most: int | None = None,
+) -> None:
+    parser.add_argument(
+        "--limit",
+        "-n",
+        type=bounded_int(1, most),
+        metavar="N",
+        default=default,
+        help=f"Maximum number of {what} (default: {default})",
+    )
+
+
+def add_since_option(
+    parser: argparse.ArgumentParser, help: str, default: str | None = None
+) -> None:
+    """``help`` says what of the time is meant; the default is added."""
+    note = f" (default: {default})" if default else ""
+    metavar = "TIME" if default else "DATE"
+    parser.add_argument("--since", "-S", metavar=metavar, default=default, help=f"{help}{note}")
+
+
 def add_csv_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", action="store_true", help="Print CSV")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from jobsight.findings.program_names import is_waiting
+from jobsight.findings.scope import ALL, Scope
 from jobsight.findings.surroundings import NodeShape, Surroundings
 from jobsight.findings.timeline import GPU_METRICS, METRICS, Timeline
 from jobsight.model import SECOND, JobInfo, JobTotals, RunReference
@@ -176,9 +177,14 @@ class RunData:
 
 
 def read_run(
-    store: Store, stored: StoredRun, now: int, surroundings: Surroundings | None = None
+    store: Store,
+    stored: StoredRun,
+    now: int,
+    surroundings: Surroundings | None = None,
+    scope: Scope = ALL,
 ) -> RunData:
-    """Read a run. A caller that reads many passes ``surroundings``, which keeps what they share."""
+    """Read a run. A caller that reads many passes ``surroundings``, which keeps what they share;
+    with a ``scope`` only what its figures need is read."""
     surroundings = surroundings or Surroundings(store)
     info = stored.info
     if info.nodes is None and info.tres is None:
@@ -198,11 +204,12 @@ def read_run(
     names = data.node_names
     data.shapes = [data.cluster_shapes[name] for name in names if name in data.cluster_shapes]
     _join_programs(data, store.executables(stored.id))
-    data.software = _software(store, stored) if data.programs else []
+    if data.programs and scope.has("programs"):
+        data.software = _software(store, stored)
     data.steps = store.steps(stored.id)
     data.gpus = store.gpus(stored.id)
     if data.span > 0 and nodes:
-        _read_series(store, data)
+        _read_series(store, data, scope)
     return data
 
 
@@ -262,7 +269,7 @@ def _software(store: Store, stored: StoredRun) -> list[str]:
     ]
 
 
-def _read_series(store: Store, data: RunData) -> None:
+def _read_series(store: Store, data: RunData, scope: Scope) -> None:
     """Read the time series, one node after the other."""
     sightings: dict[str, list[StoredNode]] = {}
     for node in data.nodes:
@@ -272,7 +279,8 @@ def _read_series(store: Store, data: RunData) -> None:
         if gpu.use.used is not False and used_time(gpu.use) != 0:
             used.setdefault(gpu.node, set()).add(gpu.use.key)
     keys = {gpu.use.key for gpu in data.gpus}
-    metrics = [*METRICS, *(f"gpu.{key}.{name}" for key in sorted(keys) for name in GPU_METRICS)]
+    metrics = list(METRICS) if keys else scope.metrics(METRICS)
+    metrics += [f"gpu.{key}.{name}" for key in sorted(keys) for name in GPU_METRICS]
     summaries = _summaries(store, data)
     metrics += sorted(
         {

@@ -22,6 +22,7 @@ from jobsight.findings.analysis import (
     steps,
 )
 from jobsight.findings.data import LATE, RunData
+from jobsight.findings.scope import ALL, Scope
 from jobsight.findings.vocabulary import FigureSet, Group
 from jobsight.model import SECOND, Coverage
 from jobsight.store.read.queries import StoredNode
@@ -29,16 +30,31 @@ from jobsight.store.write.gpus import measured_time
 
 #: The groups of figures that nodes measure.
 _MEASURED: Final[tuple[Group, ...]] = ("cpu", "memory", "io", "executables")
+#: In this order: some use the figures of earlier ones.
+_THEMES: Final = {
+    "run": run,
+    "cpu": cpu,
+    "memory": memory,
+    "pressure": pressure,
+    "io": io,
+    "programs": programs,
+    "idle": idle,
+    "steps": steps,
+    "shape": shape,
+    "gpu": gpu,
+    "energy": energy,
+}
 #: CPU seconds of a node that may belong to no program: those of programs of milliseconds.
 _NOT_ATTRIBUTED: Final = 10.0
 
 
-def compute_figures(data: RunData) -> FigureSet:
-    """All figures of a run but those of the group "history"."""
+def compute_figures(data: RunData, scope: Scope = ALL) -> FigureSet:
+    """The figures of a run but those of the group "history"."""
     figures = FigureSet()
     _add_coverage(data, figures)
-    for theme in (run, cpu, memory, pressure, io, programs, idle, steps, shape, gpu, energy):
-        theme.add(data, figures)
+    for name, theme in _THEMES.items():
+        if scope.has(name):
+            theme.add(data, figures)
     return figures
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -19,12 +20,14 @@ from weakref import WeakKeyDictionary
 from jobsight.errors import StoreError
 from jobsight.findings import fit
 from jobsight.findings.fit import Fit, PastRun
-from jobsight.findings.packed import decode_figures
+from jobsight.findings.packed import decode_figures, decode_values
 from jobsight.findings.program_names import names_of
+from jobsight.findings.scope import ALL, Scope
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.work import Signature, find_work, name_key, signature_of
 from jobsight.model import SECOND
 from jobsight.store import history as stored_history
+from jobsight.store.findings import due
 from jobsight.store.findings.works import WorkKey, find_or_add_work
 from jobsight.store.history import MAX_EARLIER, ArrayTask, EarlierRun, ProgramUse, Wait
 from jobsight.store.read.memory import is_out_of_memory
@@ -50,6 +53,9 @@ _CHANGE_SHARE: Final = 0.2
 _CHANGE_DEVIATIONS: Final = 3.0
 #: Share of the runs after it that must be on its side.
 _CHANGE_LASTING: Final = 0.8
+#: Share of the pairs of a run before it and a run after it in which the later one takes longer. Of
+#: the many places that are tried, some look like a change by chance.
+_CHANGE_ABOVE: Final = 0.95
 #: Phases of a run that are kept, and runs from which an end is expected.
 _MAX_PHASES: Final = 8
 _PHASE_RUNS: Final = 20
@@ -79,11 +85,33 @@ _NO_HISTORY: Final = "no earlier run of the same work is stored"
 _FEW_RUNS: Final = "fewer than three runs of the same work are known"
 
 
-class PastFigures(NamedTuple):
+#: The figures of earlier runs that are used.
+_PAST: Final = frozenset(
+    {"fit.memory", "fit.time", "cpu.cores", "cpu.cores_95", "memory.oom_kills", "history.phases",
+     "programs.failed", "programs.last", "programs.executions", "programs.software", "io.read",
+     "io.written", "run.partition", "gpu.model", "node.cores"}
+)  # fmt: skip
+
+
+class PastFigures:
     """An earlier run with the figures that were computed of it; those of old runs are not read."""
 
-    run: EarlierRun
-    values: dict[str, Any]
+    __slots__ = ("_stored", "_values", "run")
+
+    def __init__(self, run: EarlierRun, *, old: bool = False) -> None:
+        self.run = run
+        self._stored = run.figures
+        self._values: dict[str, Any] | None = {} if old else None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Decoded when they are used; of damaged figures none."""
+        if self._values is None:
+            try:
+                self._values = decode_values(self._stored, _PAST)
+            except StoreError:
+                self._values = {}
+        return self._values
 
     @property
     def seconds(self) -> float:
@@ -101,13 +129,15 @@ class History(NamedTuple):
     runs: list[PastFigures]
 
 
-def add_history(store: Store, data: RunData, figures: FigureSet) -> int | None:
+def add_history(store: Store, data: RunData, figures: FigureSet, scope: Scope = ALL) -> int | None:
     """Add the figures of the group "history"; returns the id of the work of the run."""
     figures.coverage["history"] = 1.0
     _add_phases(data, figures)
     past = read_history(store, data)
-    _add_array(store, data, figures)
-    _add_others(store, data, figures)
+    if scope.has("array"):
+        _add_array(store, data, figures)
+    if scope.has("others"):
+        _add_others(store, data, figures)
     if past is None:
         figures.unknown["history"] = "the run has neither a script, a name nor programs"
         return None
@@ -115,12 +145,15 @@ def add_history(store: Store, data: RunData, figures: FigureSet) -> int | None:
     figures.set("history.runs", len(ended))
     _add_failures(data, figures, ended)
     _add_short_runs(store, data, figures, past, ended)
-    _add_fits(store, data, figures, ended)
+    if scope.has("fit"):
+        _add_fits(store, data, figures, ended)
     if not ended:
         figures.unknown["history"] = _NO_HISTORY
         return past.work_id
-    _add_change(data, figures, ended)
-    _add_expected_end(data, figures, ended)
+    if scope.has("change"):
+        _add_change(data, figures, ended)
+    if scope.has("end"):
+        _add_expected_end(data, figures, ended)
     _add_near_limit(data, figures, ended)
     return past.work_id
 
@@ -138,10 +171,7 @@ def read_earlier(store: Store, work_id: int, run_id: int) -> list[PastFigures]:
     """The runs of a work that were stored before a run, by their start."""
     runs = stored_history.earlier_runs(store.database, work_id, run_id)
     oldest = len(runs) - _DECODED
-    return [
-        PastFigures(run, figure_values(run.figures) if index >= oldest else {})
-        for index, run in enumerate(runs)
-    ]
+    return [PastFigures(run, old=index < oldest) for index, run in enumerate(runs)]
 
 
 def work_of(store: Store, data: RunData) -> WorkKey | None:
@@ -271,9 +301,19 @@ def find_change(values: Sequence[float]) -> Change | None:
         strength = (high - low) / deviation
         # The sum of deviations is least where the change is, also if all splits are strong.
         score = -sum(deviations)
-        if strength > _CHANGE_DEVIATIONS and (best is None or score > best[0]):
+        if (
+            strength > _CHANGE_DEVIATIONS
+            and (best is None or score > best[0])
+            and _share_above(before, after) >= _CHANGE_ABOVE
+        ):
             best = (score, Change(index, high / low - 1))
     return None if best is None else best[1]
+
+
+def _share_above(before: Sequence[float], after: Sequence[float]) -> float:
+    """The share of the pairs of an earlier and a later value in which the later one is higher."""
+    ordered = sorted(before)
+    return sum(bisect_left(ordered, value) for value in after) / (len(before) * len(after))
 
 
 def _add_change(data: RunData, figures: FigureSet, past: Sequence[PastFigures]) -> None:
@@ -767,7 +807,13 @@ def _add_array(store: Store, data: RunData, figures: FigureSet) -> None:
     if info.array_job_id is None or data.state.running:
         figures.unknown["array.tasks"] = "the run is not an ended task of an array"
         return
-    tasks = stored_history.tasks_of_array(store.database, info.cluster, info.array_job_id)
+    database, array = store.database, (info.cluster, info.array_job_id)
+    # All tasks share what was read, until one changes.
+    tasks = _kept(
+        store,
+        ("array", *array, *stored_history.state_of_array(database, *array)),
+        lambda: stored_history.tasks_of_array(database, *array),
+    )
     figures.set("array.tasks", len(tasks))
     figures.set("array.failed", sum(task.state in _FAILED for task in tasks))
     _add_start_of_tasks(figures, tasks)
@@ -800,6 +846,17 @@ def _add_array(store: Store, data: RunData, figures: FigureSet) -> None:
         task.task_id == info.array_task_id for task in measured
     )
     figures.set("array.split_own", (split.rest_request - split.request) * data.span if own else 0.0)
+
+
+def tasks_judged_early(store: Store, array: due.Array) -> list[due.DueRun]:
+    """The ended tasks whose figures were computed when fewer tasks of their array had ended."""
+    count, _ = stored_history.state_of_array(store.database, *array)
+    early = []
+    for run, stored in due.judged_tasks(store.database, array, stored_history.MAX_TASKS):
+        known = figure_values(stored).get("array.tasks")
+        if known is not None and known < min(count, stored_history.MAX_TASKS):
+            early.append(run)
+    return early
 
 
 def _add_start_of_tasks(figures: FigureSet, tasks: Sequence[ArrayTask]) -> None:

@@ -7,13 +7,14 @@ once for all figures that it is about.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 import zstandard
 
 from jobsight.errors import StoreError
-from jobsight.findings.units import NUMERIC
+from jobsight.findings.units import NUMERIC, Value
 from jobsight.findings.vocabulary import FIGURES, GROUPS, FigureSet
 
 _VERSION: Final = 1
@@ -49,13 +50,17 @@ def encode_figures(figures: FigureSet) -> bytes:
     )
 
 
-def decode_figures(data: bytes) -> FigureSet:
-    """Figures from their stored form; raises :class:`StoreError` if it cannot be read."""
+def _form(data: bytes) -> _Form:
     try:
         text = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_SIZE)
-        form = _decode(text)
+        return _decode(text)
     except (zstandard.ZstdError, msgspec.DecodeError) as error:
         raise StoreError(f"the stored figures of a run cannot be read: {error}") from None
+
+
+def decode_figures(data: bytes) -> FigureSet:
+    """Figures from their stored form; raises :class:`StoreError` if it cannot be read."""
+    form = _form(data)
     figures = FigureSet()
     for name, value in form.values.items():
         figure = FIGURES.get(name)
@@ -69,6 +74,16 @@ def decode_figures(data: bytes) -> FigureSet:
         if group in form.coverage:
             figures.coverage[group] = form.coverage[group]
     return figures
+
+
+def decode_values(data: bytes, names: Collection[str]) -> dict[str, Value]:
+    """Some values of stored figures; raises :class:`StoreError` if they cannot be read."""
+    stored = _form(data).values
+    return {
+        name: float(value) if unit in NUMERIC else value
+        for name in names
+        if name in stored and _fits(value := stored[name], unit := FIGURES[name].unit)
+    }
 
 
 def _short(value: Any) -> Any:

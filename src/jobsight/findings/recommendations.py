@@ -65,10 +65,10 @@ def recommendations(
         now=now,
     )
     known = figures_of_runs(store.database, [stored.id]).get(stored.id)
-    if known is not None and known.work_id is not None:
+    # Of a running job only the figures are stored that its rules need.
+    if known is not None and known.work_id is not None and not state.running:
         values, work_id = figure_values(known.data), known.work_id
     else:
-        # It has not been judged yet.
         from jobsight.findings.data import read_run
         from jobsight.findings.figures import compute_figures
 

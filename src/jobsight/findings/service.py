@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jobsight.config.settings import FindingsSettings
-from jobsight.findings.data import RunData, read_run
+from jobsight.findings.data import read_run
 from jobsight.findings.engine import RuleSet, Selection
 from jobsight.findings.figures import compute_figures
 from jobsight.findings.finding import Outcome, Verdict
@@ -18,6 +18,7 @@ from jobsight.findings.help_page import help_page
 from jobsight.findings.history import add_history
 from jobsight.findings.reported import ReportedFinding
 from jobsight.findings.rule_file import Rule
+from jobsight.findings.scope import ALL, Scope
 from jobsight.findings.surroundings import Surroundings
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.worker import Judge, Measured, ShownFindings, Worker
@@ -46,6 +47,9 @@ class RuleJudge:
     def __init__(self, store: Store, rules: RuleSet) -> None:
         self._store = store
         self._rules = rules
+        self._running_scope = Scope.of_rules(
+            rule for rule in rules.rules.values() if rule.when != "ended"
+        )
         self._surroundings = Surroundings(store)
         self._mutex = threading.Lock()
 
@@ -59,19 +63,30 @@ class RuleJudge:
         return self._rules.digest
 
     def measure(self, run: StoredRun, now: int) -> Measured:
+        return self._measure(run, now, ALL)
+
+    def measure_running(self, run: StoredRun, owner: Owner, now: int) -> Measured:
+        measured = self._measure(run, now, self._running_scope)
+        if measured.figures.values.get("run.running") is not True:
+            # It has ended meanwhile.
+            return self.measure(run, now)
+        for verdict in self.judge(measured.figures, owner):
+            fired = verdict.outcome == "fired"
+            if fired and not self._running_scope.describes(self.rules[verdict.kind]):
+                return self.measure(run, now)
+        return measured
+
+    def _measure(self, run: StoredRun, now: int, scope: Scope) -> Measured:
         # Requests for an explanation come from other threads than the worker.
         shared = self._mutex.acquire(blocking=False)
         try:
             surroundings = self._surroundings if shared else Surroundings(self._store)
-            data = read_run(self._store, run, now, surroundings)
-            return self._measure(data)
+            data = read_run(self._store, run, now, surroundings, scope)
+            figures = compute_figures(data, scope)
+            return Measured(figures, add_history(self._store, data, figures, scope))
         finally:
             if shared:
                 self._mutex.release()
-
-    def _measure(self, data: RunData) -> Measured:
-        figures = compute_figures(data)
-        return Measured(figures, add_history(self._store, data, figures))
 
     def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
         selection = Selection(owner.cluster, owner.partition, owner.account)

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from jobsight.errors import JobsightError, StoreError
 from jobsight.findings.finding import Verdict
+from jobsight.findings.history import tasks_judged_early
 from jobsight.findings.packed import decode_figures, encode_figures
 from jobsight.findings.stored import findings_in, to_row
 from jobsight.findings.vocabulary import FigureSet
@@ -40,6 +41,7 @@ from jobsight.store.findings.write import (
 from jobsight.store.maintenance.retention import EXECUTABLES, SERIES
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.store import Store
+from jobsight.util.batching import batched
 from jobsight.util.log_once import LogOnce
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,9 @@ ROUND: Final = 30.0
 #: A run that ended within this time is judged before a backlog.
 _RECENT: Final = 3600 * SECOND
 _DISTANT_PAST: Final = -(2**62)
+#: Arrays whose last task is waited for, and how old the last ended task of one is at the start.
+_MAX_ARRAYS: Final = 1000
+_ARRAYS_SINCE: Final = 24 * 3600 * SECOND
 #: Seconds between transactions: without a pause the same process may get the lock again.
 _PAUSE: Final = 0.02
 #: Findings that wait to be recorded as shown; more are dropped, since only counts are lost.
@@ -76,6 +81,11 @@ class Judge(Protocol):
 
     def measure(self, run: StoredRun, now: int) -> Measured:
         """The figures of a run, read from the store."""
+        ...
+
+    def measure_running(self, run: StoredRun, owner: Owner, now: int) -> Measured:
+        """The figures of a running run that decide its rules; all of them if one fires whose text
+        needs more, or if the run has ended."""
         ...
 
     def judge(self, figures: FigureSet, owner: Owner, *, every: bool = False) -> Sequence[Verdict]:
@@ -162,7 +172,12 @@ class Evaluation:
         if stored is None or (stored.provisional and stored.first_seen is None):
             # It was deleted meanwhile, or has never started.
             return Judged(run.id, run.changes, run.owner, None, ())
-        return self._judge_one(run, self._judge.measure(stored, self._clock()), computed=True)
+        now = self._clock()
+        if stored.info.end is None:
+            measured = self._judge.measure_running(stored, run.owner, now)
+        else:
+            measured = self._judge.measure(stored, now)
+        return self._judge_one(run, measured, computed=True)
 
     def _judge_one(self, run: DueRun, measured: Measured, *, computed: bool) -> Judged:
         verdicts = self._judge.judge(measured.figures, run.owner)
@@ -259,6 +274,9 @@ class Worker:
         self._monotonic = monotonic
         self._judge: Judge | None = None
         self._running_due = 0.0
+        #: Arrays with tasks that were judged and whose last task may not have ended.
+        self._arrays: set[due.Array] = set()
+        self._arrays_known = False
         self._log = LogOnce(logger)
 
     def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
@@ -319,6 +337,9 @@ class Worker:
         due.end(self._store.database)
         for runs in self._ended_runs(ended):
             done = done.and_then(self._group(evaluation, runs))
+            self._arrays |= due.arrays_of_runs(self._store.database, [run.id for run in runs])
+        for runs in self._early_tasks(ended):
+            done = done.and_then(self._group(evaluation, runs))
         if self._running_interval and self._monotonic() >= self._running_due:
             for runs in self._running_runs(stopped):
                 done = done.and_then(self._group(evaluation, runs))
@@ -334,6 +355,20 @@ class Worker:
                 yield runs
                 after = runs[-1].id
                 runs = due.unjudged_runs(self._store.database, BATCH_SIZE, after, since)
+
+    def _early_tasks(self, ended: Callable[[], bool]) -> Iterator[list[DueRun]]:
+        """Tasks of arrays whose last task has ended, and that were judged before that."""
+        if not self._arrays_known:
+            # Those of the process that judged before.
+            since = self._clock() - _ARRAYS_SINCE
+            self._arrays |= due.recent_arrays(self._store.database, since, _MAX_ARRAYS)
+            self._arrays_known = True
+        for array in sorted(self._arrays, reverse=True)[:_MAX_ARRAYS]:
+            if ended():
+                return
+            if not due.is_open(self._store.database, array):
+                yield from batched(tasks_judged_early(self._store, array), BATCH_SIZE)
+                self._arrays.discard(array)
 
     def _running_runs(self, stopped: Callable[[], bool]) -> Iterator[list[DueRun]]:
         now = self._clock()
@@ -416,12 +451,18 @@ def update_all(
     total = due.count_unjudged(database) + due.count_with_figures(database, 0)
     done = Round()
     seen: set[int] = set()
+    arrays: set[due.Array] = set()
     for runs, stored_figures in _all_runs(store, clock()):
         fresh = [run for run in runs if run.id not in seen]
         if not stored_figures:
             seen.update(run.id for run in fresh)
+            arrays |= due.arrays_of_runs(database, [run.id for run in fresh])
         done = done.and_then(evaluation.runs(fresh, stored_figures=stored_figures))
         progress(min(done.runs, total), total)
+    for array in sorted(arrays):
+        if not due.is_open(database, array):
+            for runs in batched(tasks_judged_early(store, array), BATCH_SIZE):
+                done = done.and_then(evaluation.runs(runs)._replace(runs=0))
     if not dry_run:
         due.set_progress(database, judge.digest, None)
     return done

@@ -724,7 +724,8 @@ def _array_outliers(plan: Plan, work: Work, random: Random) -> None:
     plan.need = big * float(random.uniform(0.9, 1.0)) if outlier else 3 * GIB
     plan.stretch(max(1.0, 5400 / plan.elapsed))
     _allow(plan)
-    plan.labels.add("array-split")
+    # What the split saves is booked on the tasks that need less.
+    _label(plan, "array-split", matters=not outlier)
     if not outlier:
         plan.undecided.add("memory-request-unused")
 
@@ -1226,7 +1227,8 @@ _TABLE: Final = (
         _gpu_small_kernels,
         ("gpu-low-use",),
     ),
-    Misbehaviour("gpu-throttled", "Reduced clocks", _GPU, _gpu_throttled),
+    # It lasts until the pauses between its kernels matter, too.
+    Misbehaviour("gpu-throttled", "Reduced clocks", _GPU, _gpu_throttled, ("gpu-waits",)),
     Misbehaviour("gpu-errors", "Errors of the GPU", _GPU, _gpu_faults, ("failed-again",)),
     Misbehaviour(
         "gpu-uneven",

@@ -215,6 +215,14 @@ def tasks_of_array(database: Database, cluster: str, array_job_id: int) -> list[
     return [ArrayTask(*row) for row in rows]
 
 
+def state_of_array(database: Database, cluster: str, array_job_id: int) -> tuple[int, int]:
+    """How many tasks of an array have ended, and a number that grows if one changes."""
+    values = {"cluster": cluster, "array_job_id": array_job_id}
+    with database.query() as transaction:
+        count, changes = transaction.execute(_SQL["state_of_array"], values).fetchone()
+    return int(count), int(changes or 0)
+
+
 def list_waits(
     database: Database, cluster: str, partition: str, since: int, until: int
 ) -> list[Wait]:

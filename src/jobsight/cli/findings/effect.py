@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from jobsight.cli.arguments import (
     CommandParser,
     add_json_option,
+    add_limit_option,
+    add_since_option,
     add_store_options,
-    bounded_int,
     existing_store,
 )
+from jobsight.cli.findings.listing import add_kind_option
 from jobsight.cli.jobs import parse_since
 from jobsight.cli.output import Table, print_table, write_json
 from jobsight.config.load import load_settings
@@ -73,21 +75,8 @@ def _print(measured: Effect, limit: int) -> None:
 
 
 def add_effect_options(parser: CommandParser) -> None:
-    parser.add_argument("--kind", metavar="KIND", help="Only findings of this rule")
-    parser.add_argument(
-        "--since",
-        "-S",
-        metavar="TIME",
-        default="365d",
-        help="Only findings first shown since then: 90d, 2026-11-15 (default: 365d)",
-    )
-    parser.add_argument(
-        "--limit",
-        "-n",
-        type=bounded_int(1, 1000),
-        metavar="N",
-        default=20,
-        help="Maximum number of works in the list (default: 20)",
-    )
+    add_kind_option(parser)
+    add_since_option(parser, "Only findings first shown since then: 90d, 2026-11-15", "365d")
+    add_limit_option(parser, 20, "works in the list", most=1000)
     add_json_option(parser)
     add_store_options(parser)

@@ -12,8 +12,9 @@ from jobsight.cli.arguments import (
     CommandParser,
     add_csv_option,
     add_json_option,
+    add_limit_option,
+    add_since_option,
     add_store_options,
-    bounded_int,
     existing_store,
     one_of,
 )
@@ -170,14 +171,7 @@ def add_list_options(parser: CommandParser) -> None:
         action="store_true",
         help="Also findings with a reply, and those that no longer hold",
     )
-    parser.add_argument(
-        "--limit",
-        "-n",
-        type=bounded_int(1, 100_000),
-        metavar="N",
-        default=50,
-        help="Maximum number of findings (default: 50)",
-    )
+    add_limit_option(parser, 50, "findings", most=100_000)
     add_json_option(parser)
     add_csv_option(parser)
     add_store_options(parser)
@@ -188,15 +182,13 @@ def _add_filters(parser: CommandParser) -> None:
     parser.add_argument("--account", "-A", metavar="NAME", help="Only this account")
     parser.add_argument("--cluster", metavar="NAME", help="Only this cluster")
     parser.add_argument("--partition", metavar="NAME", help="Only this partition")
+    add_kind_option(parser)
+    what = "Only runs started on or after the day (UTC) of this time: 7d, 2026-11-15"
+    add_since_option(parser, what, "30d")
+
+
+def add_kind_option(parser: CommandParser) -> None:
     parser.add_argument("--kind", metavar="KIND", help="Only findings of this rule")
-    parser.add_argument(
-        "--since",
-        "-S",
-        metavar="TIME",
-        default="30d",
-        help="Only runs started on or after the day (UTC) of this time: 7d, 2026-11-15 "
-        "(default: 30d)",
-    )
 
 
 def summary(  # noqa: PLR0913 -- one for each option

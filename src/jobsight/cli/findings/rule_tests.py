@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from jobsight.cli.arguments import CommandParser, add_config_option, add_json_option
-from jobsight.cli.output import write_json
+from jobsight.cli.arguments import CommandParser
+from jobsight.cli.rule_tests import add_rule_options, chosen_files, report_tests
 from jobsight.config.load import load_settings
 
 
@@ -17,36 +16,12 @@ def try_rules(*, files: list[Path] | None, shipped: bool, json: bool, config: st
     Without rule files in arguments and settings, the tests of the shipped rules are run. The exit
     code is 1 if a test fails, 2 if a file is invalid.
     """
-    if not files:
-        files = [Path(file).expanduser() for file in load_settings(config).findings.rules]
     # Imported here: it loads CEL.
     from jobsight.findings.rule_tests import run_tests
 
-    done = run_tests(files, shipped=shipped)
-    if json:
-        write_json(done)
-        return 1 if done.failed else 0
-    for line in done.untested:
-        print(line)
-    for result in done.failed:
-        print(result)
-    print(f"{len(done.outcomes):,} tests, {len(done.failed):,} of them fail")
-    return 1 if done.failed else 0
+    done = run_tests(chosen_files(files, load_settings(config).findings.rules), shipped=shipped)
+    return report_tests(done.outcomes, json=done if json else None, before=done.untested)
 
 
 def add_test_options(parser: CommandParser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="*",
-        type=Path,
-        metavar="FILE",
-        help="Rule files (default: those of the settings)",
-    )
-    parser.add_argument(
-        "--shipped",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="Load the shipped rules as well",
-    )
-    add_json_option(parser)
-    add_config_option(parser)
+    add_rule_options(parser, "--shipped", "Load the shipped rules as well")

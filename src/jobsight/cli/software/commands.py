@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING
 from jobsight.cli.arguments import (
     CommandParser,
     Subcommand,
-    add_config_option,
     add_csv_option,
     add_json_option,
+    add_limit_option,
+    add_since_option,
     add_store_options,
     existing_store,
     run_group,
@@ -23,10 +23,10 @@ from jobsight.cli.output import (
     write_csv,
     write_json,
 )
+from jobsight.cli.rule_tests import add_rule_options, chosen_files, report_tests
 from jobsight.cli.software.report import (
-    add_limit_option,
+    SINCE,
     add_report_options,
-    add_since_option,
     first_day,
     report,
 )
@@ -149,19 +149,11 @@ def try_rules(*, files: list[Path] | None, ready: bool, json: bool, config: str 
 
     Without rule files, the tests of the built-in rules are run. The exit code is 1 if a test fails.
     """
-    if not files:
-        files = [Path(file).expanduser() for file in load_settings(config).software.rules]
     from jobsight.software.rules import run_expectations
 
-    outcomes = run_expectations(files, ready=ready)
-    failed = [outcome for outcome in outcomes if outcome.differences]
-    if json:
-        write_json(outcomes)
-        return 1 if failed else 0
-    for outcome in failed:
-        print(outcome)
-    print(f"{len(outcomes):,} tests, {len(failed):,} of them fail")
-    return 1 if failed else 0
+    chosen = chosen_files(files, load_settings(config).software.rules)
+    outcomes = run_expectations(chosen, ready=ready)
+    return report_tests(outcomes, json=outcomes if json else None)
 
 
 def _show_software(about: AboutSoftware) -> None:
@@ -239,14 +231,14 @@ def _add_list_options(parser: CommandParser) -> None:
 def _add_show_options(parser: CommandParser) -> None:
     parser.add_argument("name", metavar="NAME|PATH", help="Software name, or path of an executable")
     parser.add_argument("--version", metavar="NAME", help="Only this version")
-    add_since_option(parser)
+    add_since_option(parser, SINCE)
     add_limit_option(parser, 20)
     add_json_option(parser)
     add_store_options(parser)
 
 
 def _add_undetermined_options(parser: CommandParser) -> None:
-    add_since_option(parser)
+    add_since_option(parser, SINCE)
     add_limit_option(parser, 20)
     add_json_option(parser)
     add_csv_option(parser)
@@ -254,21 +246,7 @@ def _add_undetermined_options(parser: CommandParser) -> None:
 
 
 def _add_try_rules_options(parser: CommandParser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="*",
-        type=Path,
-        metavar="FILE",
-        help="Rule files (default: those of the settings)",
-    )
-    parser.add_argument(
-        "--ready",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="Apply the built-in rules after them",
-    )
-    add_json_option(parser)
-    add_config_option(parser)
+    add_rule_options(parser, "--ready", "Apply the built-in rules after them")
 
 
 COMMANDS = {

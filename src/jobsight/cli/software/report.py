@@ -14,8 +14,8 @@ from jobsight.cli.arguments import (
     CommandParser,
     add_csv_option,
     add_json_option,
+    add_limit_option,
     add_store_options,
-    bounded_int,
     existing_store,
 )
 from jobsight.cli.jobs import parse_since
@@ -260,18 +260,5 @@ def add_report_options(parser: CommandParser) -> None:
     add_store_options(parser)
 
 
-def add_since_option(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--since", "-S", metavar="DATE", help="Start date (UTC), e.g. 2026-01-01 or 90d"
-    )
-
-
-def add_limit_option(parser: CommandParser, default: int) -> None:
-    parser.add_argument(
-        "--limit",
-        "-n",
-        type=bounded_int(1),
-        metavar="N",
-        default=default,
-        help=f"Maximum number of rows (default: {default})",
-    )
+#: What --since is the start of.
+SINCE = "Start date (UTC), e.g. 2026-01-01 or 90d"

@@ -12,6 +12,8 @@ from jobsight.model import SECOND
 
 #: CPU seconds of a node below which nothing but Slurm ran on it.
 _NOTHING = 1.0
+#: The same as a share of one CPU: the daemon of a launcher waits for hours on such a node.
+_NOTHING_SHARE = 0.001
 #: Names of nodes in a figure.
 MAX_NAMES = 100
 #: Nodes are compared in intervals in which the busiest used at least this share of its CPUs.
@@ -85,10 +87,11 @@ def _add_unused_nodes(data: RunData, figures: FigureSet) -> None:
     for node in measured:
         cpu_time = (node.totals.cpu_time if node.totals else 0) or 0
         used[node.node] = used.get(node.node, 0.0) + cpu_time / SECOND
+    nothing = max(_NOTHING, _NOTHING_SHARE * data.span)
     unused = [
         name
         for name, seconds in used.items()
-        if seconds < _NOTHING and not data.programs_of_node[name]
+        if seconds < nothing and not data.programs_of_node[name]
     ]
     figures.set("cpu.nodes_unused", len(unused))
     figures.set("cpu.unused_node_names", unused[:MAX_NAMES])

@@ -78,6 +78,44 @@ def due_run(database: Database, run_id: int) -> DueRun | None:
     return next(iter(_query(database, "run_to_judge", id=run_id)), None)
 
 
+class Array(NamedTuple):
+    """A job array."""
+
+    cluster: str
+    array_job_id: int
+
+
+def arrays_of_runs(database: Database, run_ids: Sequence[int]) -> set[Array]:
+    """The arrays that some runs are tasks of."""
+    with database.query() as transaction:
+        rows = transaction.look_up(SQL["arrays_of_runs"], [(id,) for id in run_ids])
+        return {Array(*row) for row in rows}
+
+
+def recent_arrays(database: Database, since: int, limit: int) -> set[Array]:
+    """Arrays of which a task has ended since a time."""
+    with database.query() as transaction:
+        values = {"since": since, "limit": limit}
+        rows = transaction.execute(SQL["recent_arrays"], values).fetchall()
+    return {Array(*row) for row in rows}
+
+
+def is_open(database: Database, array: Array) -> bool:
+    """Whether a task of an array is pending, runs or is to be judged."""
+    name = str(array.array_job_id)
+    values = {**array._asdict(), "name": name, "tasks": f"{name}!_[%"}
+    with database.query() as transaction:
+        return bool(transaction.execute(SQL["is_array_open"], values).fetchone()[0])
+
+
+def judged_tasks(database: Database, array: Array, limit: int) -> list[tuple[DueRun, bytes]]:
+    """The ended tasks of an array with their encoded figures, by id."""
+    statement = SQL["judged_tasks"].replace(":columns", _COLUMNS)
+    with database.query() as transaction:
+        rows = transaction.execute(statement, {**array._asdict(), "limit": limit}).fetchall()
+    return [(DueRun(*row[:-1]), bytes(row[-1])) for row in rows]
+
+
 def count_unjudged(database: Database) -> int:
     with database.query() as transaction:
         return int(transaction.execute(SQL["count_unjudged"]).fetchone()[0])

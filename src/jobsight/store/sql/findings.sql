@@ -19,6 +19,30 @@ WHERE shown_state = 'RUNNING' AND id > :after
     SELECT 1 FROM dead_letters WHERE kind = 'finding' AND key = CAST(runs.id AS TEXT))
 ORDER BY id LIMIT :limit
 
+-- name: arrays_of_runs
+SELECT DISTINCT cluster, array_job_id FROM runs WHERE id IN (:keys) AND array_job_id IS NOT NULL
+
+-- name: recent_arrays
+SELECT DISTINCT cluster, array_job_id FROM runs
+WHERE "end" >= :since AND array_job_id IS NOT NULL
+ORDER BY array_job_id DESC, cluster LIMIT :limit
+
+-- A task is pending, runs, or has not been judged since it ended.
+-- name: is_array_open
+SELECT CASE WHEN EXISTS (
+        SELECT 1 FROM runs WHERE array_job_id = :array_job_id AND cluster = :cluster
+            AND ("end" IS NULL OR unjudged) AND NOT EXISTS (
+            SELECT 1 FROM dead_letters WHERE kind = 'finding' AND key = CAST(runs.id AS TEXT)))
+    OR EXISTS (
+        SELECT 1 FROM cluster_records WHERE cluster = :cluster AND kind = 'pending'
+            AND (name = :name OR name LIKE :tasks ESCAPE '!'))
+    THEN 1 ELSE 0 END
+
+-- name: judged_tasks
+SELECT :columns, run_figures.data FROM runs JOIN run_figures ON run_figures.run_id = runs.id
+WHERE runs.array_job_id = :array_job_id AND runs.cluster = :cluster AND runs."end" IS NOT NULL
+ORDER BY runs.id LIMIT :limit
+
 -- name: run_to_judge
 SELECT :columns FROM runs WHERE id = :id
 

@@ -75,6 +75,11 @@ SELECT array_task_id, start, "end", shown_state AS state, cpus, memory, memory_u
 FROM runs WHERE array_job_id = :array_job_id AND cluster = :cluster AND "end" IS NOT NULL
 ORDER BY id LIMIT :limit
 
+-- Differs if a task has ended or changed.
+-- name: state_of_array
+SELECT count(*), sum(changes) FROM runs
+WHERE array_job_id = :array_job_id AND cluster = :cluster AND "end" IS NOT NULL
+
 -- The waits of a partition, the latest first.
 -- name: waits
 SELECT qos, cpus, memory, time_limit, coalesce(gpus, 0), start - submit
