@@ -724,7 +724,7 @@ def _array_outliers(plan: Plan, work: Work, random: Random) -> None:
     plan.need = big * float(random.uniform(0.9, 1.0)) if outlier else 3 * GIB
     plan.stretch(max(1.0, 5400 / plan.elapsed))
     _allow(plan)
-    # What the split saves is booked on the tasks that need less.
+    # The tasks that need less have what the split saves.
     _label(plan, "array-split", matters=not outlier)
     if not outlier:
         plan.undecided.add("memory-request-unused")
