@@ -6,6 +6,8 @@ all waiting tasks of an array.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,8 @@ from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, build_report, display_id, job_row, scheduler_facts
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
 from jobsight.store.findings.read import worst_of_runs
-from jobsight.store.read.queries import COUNT_LIMIT, Filters, Position, RunNotFound
+from jobsight.store.read.filters import LATEST, Filters, Position, Sort
+from jobsight.store.read.queries import COUNT_LIMIT, RunNotFound
 from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.util.units import format_time
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 
 #: Rows that a list can skip by number; a cursor leads further.
 MAX_OFFSET = 10_000
-CURSOR_PATTERN = "^(p[0-9]{1,9}|[0-9]{1,19}-[0-9]{1,18})$"
-_CURSOR = re.compile(r"p(\d{1,9})|(\d{1,19})-(\d{1,18})", re.ASCII)
+CURSOR_PATTERN = r"^(p[0-9]{1,9}|[0-9]{1,19}-[0-9]{1,18}(\.[A-Za-z0-9_-]{1,6000})?)$"
+_CURSOR = re.compile(r"p(\d{1,9})|(\d{1,19})-(\d{1,18})(?:\.([\w-]{1,6000}))?", re.ASCII)
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
@@ -52,17 +55,31 @@ class Cursor(NamedTuple):
     run: Position | None = None
 
     def __str__(self) -> str:
-        return f"p{self.pending}" if self.run is None else f"{self.run.start}-{self.run.id}"
+        if self.run is None:
+            return f"p{self.pending}"
+        start, id, value = self.run
+        if value is None:
+            return f"{start}-{id}"
+        encoded = base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+        return f"{start}-{id}.{encoded}"
 
     @classmethod
-    def parse(cls, text: str) -> Cursor:
-        """The cursor of a text, or :class:`ValueError`."""
+    def parse(cls, text: str, sort: Sort = LATEST) -> Cursor:
+        """The cursor of a text in a list with that order, or :class:`ValueError`."""
         match = _CURSOR.fullmatch(text)
         if match is None:
             raise ValueError("expected a cursor as the page before gave it")
         if match[1]:
             return cls(int(match[1]))
-        return cls(0, Position(min(int(match[2]), 2**63 - 1), int(match[3])))
+        value = None
+        if match[4]:
+            try:
+                value = json.loads(base64.urlsafe_b64decode(match[4] + "=" * (-len(match[4]) % 4)))
+            except ValueError:
+                raise ValueError("expected a cursor as the page before gave it") from None
+        position = Position(min(int(match[2]), 2**63 - 1), int(match[3]), value)
+        position.check(sort)
+        return cls(0, position)
 
 
 def list_page(
@@ -72,39 +89,41 @@ def list_page(
     limit: int,
     offset: int = 0,
     cursor: Cursor | None = None,
+    sort: Sort = LATEST,
     **filters: Unpack[Filters],
 ) -> JobPage:
     """A page of a list of jobs: runs, or with the state PENDING the jobs that wait as well.
 
-    It begins at the cursor, or after ``offset`` jobs if none is given.
+    It begins at the cursor, or after ``offset`` jobs if none is given. It may have fewer rows than
+    the limit although there is a next page; see :class:`jobsight.store.read.queries.RunPage`.
     """
-    waiting = _pending(store, **filters)
+    waiting = _pending(store, sort, **filters)
     position = None if cursor is None else cursor.run
     first = offset if cursor is None else cursor.pending if position is None else len(waiting)
     rows = [_pending_row(record) for record in waiting[first : first + limit]]
     following: Cursor | None = Cursor(first + limit)
+    wanted = 0
     if first + limit >= len(waiting):
-        skipped = max(first - len(waiting), 0)
         wanted = limit - len(rows)
-        # One more than is shown: it tells whether there is a next page.
-        runs, count = store.page_of_runs(
-            limit=wanted + 1, offset=skipped, after=position, **filters
-        )
-        rows += job_rows(store, runs[:wanted], now)
-        if len(runs) <= wanted:
-            following = None
-        elif wanted:
-            last = runs[wanted - 1]
-            following = Cursor(run=Position(last.start, last.id))
-    else:
-        count = store.count_runs(**filters)
-    exact = count <= COUNT_LIMIT
-    return JobPage(rows, following, len(waiting) + min(count, COUNT_LIMIT), exact)
+    page, count = store.page_of_runs(
+        limit=wanted,
+        offset=max(first - len(waiting), 0),
+        after=position,
+        sort=sort,
+        **filters,
+    )
+    if wanted:
+        rows += job_rows(store, page.runs, now)
+        following = None if page.next is None else Cursor(run=page.next)
+    elif first + limit == len(waiting) and not count.number:
+        following = None
+    total = len(waiting) + min(count.number, COUNT_LIMIT)
+    return JobPage(rows, following, total, count.exact and count.number <= COUNT_LIMIT)
 
 
 def list_jobs(store: Store, *, now: int, limit: int, **filters: Unpack[Filters]) -> list[JobRow]:
     """The first rows of a list of jobs."""
-    waiting = _pending(store, **filters)
+    waiting = _pending(store, LATEST, **filters)
     rows = [_pending_row(record) for record in waiting[:limit]]
     if len(rows) < limit:
         rows += job_rows(store, store.runs(limit=limit - len(rows), **filters), now)
@@ -161,27 +180,40 @@ def _records(store: Store, cluster: str | None = None) -> list[JobRecord]:
     ]
 
 
-def _pending(store: Store, **filters: Unpack[Filters]) -> list[JobRecord]:
-    """The waiting jobs that pass the filters, the latest submission first."""
-    if (
-        filters.get("state") != "PENDING"
-        or filters.get("since") is not None
-        or filters.get("unused_gpus")
-        or filters.get("finding") is not None
-    ):
+#: Filters that no waiting job passes: they are about what a run did.
+_OF_RUNS_ONLY = (
+    *("since", "until", "unused_gpus", "finding", "node", "software"),
+    *("cpu_share_below", "cpu_share_above"),
+)
+
+
+def _pending(store: Store, sort: Sort, **filters: Unpack[Filters]) -> list[JobRecord]:
+    """The waiting jobs that pass the filters in the order of the sort, by default the latest
+    submission first."""
+    if filters.get("state") != "PENDING":
         return []
-    user, account, search = filters.get("user"), filters.get("account"), filters.get("search")
-    visibility = filters.get("visibility", EVERYTHING)
+    if any(filters.get(name) not in (None, False) for name in _OF_RUNS_ONLY):
+        return []
+    search, visibility = filters.get("search"), filters.get("visibility", EVERYTHING)
+    equal = {
+        name: filters[name]
+        for name in ("user", "account", "partition", "qos", "name", "array_job_id", "het_job_id")
+        if filters.get(name) is not None
+    }
     records = [
         record
-        for record in _records(store)
-        if user in (None, record.info.user)
-        and account in (None, record.info.account)
+        for record in _records(store, filters.get("cluster"))
+        if all(getattr(record.info, name) == value for name, value in equal.items())
+        and (not filters.get("gpus") or record.info.gpus)
         and (not search or _is_match(record, search.strip().lower()))
         and _is_visible(record, visibility)
     ]
     records.sort(key=lambda record: (-(record.info.submit or 0), -record.info.job_id))
-    return records
+    if sort.key in ("job_id", "name", "user", "account", "cluster", "partition", "qos", "cpus"):
+        known = [record for record in records if getattr(record.info, sort.key) is not None]
+        known.sort(key=lambda record: getattr(record.info, sort.key), reverse=sort.descending)
+        return known + [each for each in records if getattr(each.info, sort.key) is None]
+    return records if sort.descending else records[::-1]
 
 
 def _is_visible(record: JobRecord, visibility: Visibility) -> bool:

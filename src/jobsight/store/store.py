@@ -23,11 +23,12 @@ from jobsight.store.read.external import (
     find_span,
     summaries_of,
 )
+from jobsight.store.read.filters import LATEST, Filters, Position, Sort
 from jobsight.store.read.queries import (
+    Count,
     ExecutableSums,
-    Filters,
     MetricSummary,
-    Position,
+    RunPage,
     RunRevision,
     StoredExecutable,
     StoredGpu,
@@ -86,21 +87,20 @@ class Store(Intake):
         limit: int = 50,
         offset: int = 0,
         after: Position | None = None,
+        sort: Sort = LATEST,
         **filters: Unpack[Filters],
     ) -> list[StoredRun]:
-        """Runs that pass the filters, the latest start first; ``after`` is a position of the list,
-        which costs the same however far it is."""
+        """Runs that pass the filters, by default the latest start first; ``after`` is a position of
+        the list, which costs the same however far it is."""
         filter = queries.run_filter(**filters)
-        if after is not None:
-            filter = filter.following(after)
         with self.database.query() as transaction:
-            return queries.list_runs(transaction, filter, limit, offset)
+            return queries.list_runs(transaction, filter, limit, offset, after=after, sort=sort)
 
     def count_runs(self, **filters: Unpack[Filters]) -> int:
         """How many runs pass the filters; more than ``queries.COUNT_LIMIT`` are not counted."""
         filter = queries.run_filter(**filters)
         with self.database.query() as transaction:
-            return queries.count_runs(transaction, filter)
+            return queries.count_runs(transaction, filter).number
 
     def count_states(self, newest: int, **filters: Unpack[Filters]) -> dict[str, int]:
         """The newest runs that pass the filters, counted by the state that is shown."""
@@ -119,16 +119,18 @@ class Store(Intake):
         limit: int,
         offset: int = 0,
         after: Position | None = None,
+        sort: Sort = LATEST,
         **filters: Unpack[Filters],
-    ) -> tuple[list[StoredRun], int]:
-        """What :meth:`runs` and :meth:`count_runs` return, of one state of the store; what a search
-        finds is queried once."""
+    ) -> tuple[RunPage, Count]:
+        """Some runs that pass the filters, where the list continues, and how many there are, of one
+        state of the store."""
         filter = queries.run_filter(**filters)
-        listed = filter if after is None else filter.following(after)
         with self.database.query() as transaction:
-            found = queries.search_runs(transaction, filter)
-            runs = queries.list_runs(transaction, listed, limit, offset, found=found)
-            return runs, queries.count_runs(transaction, filter, found=found)
+            found = queries.search_runs(transaction, filter, sort)
+            page = queries.list_page_of_runs(
+                transaction, filter, limit, sort=sort, after=after, offset=offset, found=found
+            )
+            return page, queries.count_runs(transaction, filter, found=found)
 
     def find(self, reference: RunReference, visibility: Visibility = EVERYTHING) -> StoredRun:
         """The run that a reference names; a bare id names the latest run of that job."""

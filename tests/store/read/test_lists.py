@@ -16,6 +16,7 @@ from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import Cursor, list_page
 from jobsight.store import transaction as transactions
 from jobsight.store.read import queries
+from jobsight.store.read.filters import Sort
 from jobsight.store.read.search import parse_search
 from jobsight.store.store import Store
 from tests.store import postgresql
@@ -25,6 +26,7 @@ COUNT = 160
 USERS = ("anna", "bob", "carla_1", None)
 ACCOUNTS = ("physics", "bio%", None)
 STATES = ("RUNNING", "COMPLETED", "FAILED", "UNKNOWN", "PENDING", "TIMEOUT")
+PARTITIONS = ("batch", "gpu", None)
 NAMES = ("md_prod_1", "MD_PROD_2", "relax", "a", "ab", "100%", "Größe", "x'y\"z", "", None)
 
 
@@ -58,11 +60,15 @@ def _fill(store: Store) -> None:
                     start,
                     user=choose.choice(USERS),
                     account=choose.choice(ACCOUNTS),
-                    partition="batch",
+                    partition=choose.choice(PARTITIONS),
+                    qos=choose.choice(("normal", "long")),
+                    cpus=choose.choice((None, 0, 1, 4)),
+                    memory=choose.choice((None, 10**9)),
+                    gpus=choose.choice((None, None, 0, 2)),
                     name=choose.choice(NAMES),
                     command=choose.choice((None, "/home/anna/run.sh --case 7")),
                     state=choose.choice((*STATES[1:3], "TIMEOUT") if ended else ("RUNNING", None)),
-                    end=start + SECOND if ended else None,
+                    end=start + choose.randrange(4) * SECOND if ended else None,
                     array_job_id=62 if number % 9 == 0 else None,
                     array_task_id=number if number % 9 == 0 else None,
                 )
@@ -70,7 +76,9 @@ def _fill(store: Store) -> None:
         for node in range(choose.randrange(0 if recorded else 1, 3)):
             seen = sighting(job_id, f"n{node}", start)
             final = choose.random() < 0.5
-            content.append(part(seen, totals=totals(1, 1), steps=[step("0")], final=final))
+            memory = choose.choice((None, choose.randrange(2 * 10**9)))
+            used = totals(1, choose.randrange(10**10), memory_used_peak=memory)
+            content.append(part(seen, totals=used, steps=[step("0")], final=final))
         store.write(batch(*content))
 
 
@@ -86,9 +94,20 @@ def shown(store: Store) -> list[tuple[queries.StoredRun, JobRow]]:
 
 def is_match(run: queries.StoredRun, row: JobRow, filters: Mapping[str, Any]) -> bool:
     """The filters in Python, by what a list shows."""
-    for name in ("user", "account", "state"):
+    for name in ("user", "account", "state", "partition", "cluster"):
         if filters.get(name) is not None and getattr(row, name) != filters[name]:
             return False
+    if filters.get("qos") not in (None, run.info.qos):
+        return False
+    if filters.get("gpus") and not run.info.gpus:
+        return False
+    if "node" in filters and run.node_count <= int(filters["node"][1:]):
+        return False
+    share = row.cpu_share if row.end is not None else None
+    if "cpu_share_below" in filters and (share is None or share >= filters["cpu_share_below"]):
+        return False
+    if "cpu_share_above" in filters and (share is None or share < filters["cpu_share_above"]):
+        return False
     since = filters.get("since")
     if since is not None and (row.start is None or row.start < since):
         return False
@@ -130,8 +149,35 @@ FILTERS = st.fixed_dictionaries(
         "state": st.sampled_from(STATES),
         "search": st.sampled_from(SEARCHES),
         "since": st.integers(-5, 65).map(lambda second: START + second * SECOND),
+        "partition": st.sampled_from(["batch", "gpu", "none"]),
+        "qos": st.sampled_from(["normal", "long"]),
+        "cluster": st.sampled_from(["c1", "c2"]),
+        "node": st.sampled_from(["n0", "n1", "n2"]),
+        "gpus": st.booleans(),
+        "cpu_share_below": st.sampled_from([0.1, 1.0, 100.0]),
+        "cpu_share_above": st.sampled_from([0.1, 1.0, 100.0]),
     },
 )
+#: What a list shows of each column that it can be sorted by, for those whose order Python knows.
+SORTED = {
+    "start": lambda run, row: run.start,
+    "job_id": lambda run, row: row.job_id,
+    "user": lambda run, row: row.user,
+    "account": lambda run, row: row.account,
+    "cluster": lambda run, row: row.cluster,
+    "partition": lambda run, row: row.partition,
+    "qos": lambda run, row: run.info.qos,
+    "state": lambda run, row: row.state,
+    "end": lambda run, row: row.end,
+    "elapsed": lambda run, row: None if row.end is None else row.elapsed,
+    "cpus": lambda run, row: row.requested_cpus,
+    "cpu_time": lambda run, row: None if row.end is None else row.cpu_time,
+    "cpu_share": lambda run, row: None if row.end is None else row.cpu_share,
+    "memory_peak": lambda run, row: None if row.end is None else row.memory_used_peak_bytes,
+    "memory_share": lambda run, row: None if row.end is None or not run.info.memory
+    else row.memory_share,
+    "gpus": lambda run, row: run.info.gpus or None,
+}  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -143,8 +189,9 @@ def test_a_list_is_what_a_filter_in_python_finds(
     found = filled.runs(**filters, limit=limit, offset=offset)
     assert [run.id for run in found] == expected[offset : offset + limit]
     assert filled.count_runs(**filters) == len(expected)
-    page = filled.page_of_runs(**filters, limit=limit, offset=offset)
-    assert page == (found, len(expected))
+    page, count = filled.page_of_runs(**filters, limit=limit, offset=offset)
+    assert (page.runs, count) == (found, (len(expected), True))
+    assert (page.next is None) == (len(expected) <= offset + limit)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -166,6 +213,83 @@ def test_the_pages_of_a_cursor_join_without_gap(
     assert found == expected
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    filters=FILTERS,
+    limit=st.integers(1, 60),
+    sort=st.builds(Sort, st.sampled_from([*SORTED]), st.booleans()),
+    windows=st.sampled_from([(5000, 1000, 10_000), (0, 3, 7), (10, 5, 40)]),
+)
+def test_the_pages_of_a_sorted_list_join_without_gap(
+    filled: Store, filters: dict[str, Any], limit: int, sort: Sort, windows: tuple[int, ...]
+) -> None:
+    few, first, window = windows
+    matches = [(run, row) for run, row in shown(filled) if is_match(run, row, filters)]
+    value = SORTED[sort.key]
+    running = sort.key in RUNNING_SORTS and filters.get("state") == "RUNNING"
+    known = [
+        (value(*each), each[0].start, each[0].id) for each in matches if value(*each) is not None
+    ]
+    known.sort(reverse=sort.descending)
+    unknown = [run.id for run, row in matches if value(run, row) is None]
+    found: list[int] = []
+    after = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queries, "_FEW", few)
+        patch.setattr(queries, "_FIRST_WINDOW", first)
+        patch.setattr(queries, "_WINDOW", window)
+        patch.setattr(queries, "_MAX_COMPARED", 4 * window)
+        while True:
+            page, _ = filled.page_of_runs(limit=limit, after=after, sort=sort, **filters)
+            found += [run.id for run in page.runs]
+            if page.next is None:
+                break
+            after = Cursor.parse(str(Cursor(run=page.next)), sort).run
+    if running:
+        # Sorted by what they have used so far.
+        assert sorted(found) == sorted(run.id for run, _ in matches)
+    else:
+        assert found == [id for *_, id in known] + unknown
+
+
+RUNNING_SORTS = {name for name, key in queries.SORTS.items() if key.running}
+
+
+def test_running_runs_are_sorted_by_what_they_have_used_so_far(filled: Store) -> None:
+    runs = filled.runs(limit=COUNT, state="RUNNING", sort=Sort("cpu_time"))
+    times = [run.cpu_time for run in runs]
+    known = [time for time in times if time is not None]
+    assert len(known) > 10
+    assert times[: len(known)] == sorted(known, reverse=True)
+    elapsed = filled.runs(limit=COUNT, state="RUNNING", sort=Sort("elapsed"))
+    assert [run.start for run in elapsed] == sorted(run.start for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "sort"),
+    [
+        ("5-7", Sort("cluster")),
+        ("5-7.NQ", Sort("user")),
+        ("5-7.NQ", Sort()),
+        ("5-7.ImEi", Sort("cpus")),
+        ("5-7.MTAwMDAwMDAwMDAwMDAwMDAwMDAwMDA", Sort("cpus")),
+        ("5-7.!", Sort("cpus")),
+        ("5-7.bnVsbA", Sort("job_id")),
+        ("x", Sort()),
+    ],
+)
+def test_a_cursor_of_another_list_is_refused(text: str, sort: Sort) -> None:
+    with pytest.raises(ValueError, match="cursor"):
+        Cursor.parse(text, sort)
+
+
+def test_a_sort_by_no_column_is_refused() -> None:
+    assert Sort.parse("-cpu_share") == Sort("cpu_share", descending=True)
+    assert str(Sort.parse("user")) == "user"
+    with pytest.raises(ValueError, match="'color' is no column to sort by; expected one of start"):
+        Sort.parse("color")
+
+
 # A text that many runs contain takes other ways through the tables than one that few contain.
 @pytest.mark.parametrize(("few", "window"), [(0, 1), (0, 40), (0, 1000), (5, 20)])
 def test_a_frequent_text_is_found_like_a_rare_one(
@@ -180,8 +304,10 @@ def test_a_frequent_text_is_found_like_a_rare_one(
             expected = [run.id for run, row in everything if is_match(run, row, filters)]
             found = filled.runs(**filters, limit=10, offset=3)
             assert [run.id for run in found] == expected[3:13], filters
-            assert filled.count_runs(**filters) == len(expected), filters
-            assert filled.page_of_runs(**filters, limit=10, offset=3) == (found, len(expected))
+            page, count = filled.page_of_runs(**filters, limit=10, offset=3)
+            assert page.runs == found
+            # Without an index of the text, not more than the window are counted.
+            assert count.number == len(expected) if count.exact else count.number <= len(expected)
 
 
 def test_more_runs_than_are_counted(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +373,10 @@ PLANS = [
     ({"since": START}, "ix_runs_start_id"),
     ({"state": "RUNNING", "since": START}, "ix_runs_shown_state_start_id"),
     ({"user": "anna", "since": START}, "ix_runs_user_start_id_shown_state"),
+    ({"partition": "batch"}, "ix_runs_partition_start_id"),
+    ({"qos": "normal"}, "ix_runs_qos_start_id"),
+    ({"cluster": "c1"}, "ix_runs_cluster_start_id"),
+    ({"unused_gpus": True}, "ix_runs_unused_gpus"),
 ]
 
 
@@ -264,6 +394,18 @@ def test_every_filter_reads_the_index_of_its_order(
         queries.count_runs(recorder, queries.run_filter(**filters))
         steps = plan(recorder, *recorder.statements[0])
         assert any("INDEX" in step.upper() for step in steps), steps
+
+
+@pytest.mark.parametrize("key", [*queries.SORTS])
+def test_every_sort_reads_the_index_of_its_order(filled: Store, key: str) -> None:
+    column = queries.SORTS[key].column
+    with recorded(filled) as recorder:
+        queries.list_runs(recorder, queries.run_filter(), 50, sort=Sort(key))
+        steps = plan(recorder, *recorder.statements[0])
+        assert any(f"ix_runs_{column}" in step for step in steps), steps
+        # Those of the same job or end are few.
+        whole = [step for step in steps if "TEMP B-TREE FOR ORDER" in step or step == "Sort"]
+        assert not whole, steps
 
 
 # Fault 22: a search read all runs, that by job id as well.
@@ -305,7 +447,7 @@ def test_a_search_of_a_user_reads_the_index_of_the_user(
         with store.database.query() as transaction:
             recorder = _Recorder(transaction)
             assert len(queries.list_runs(recorder, filter, 50, found=found)) == 50
-            assert queries.count_runs(recorder, filter, 900, found=found) == 900
+            assert queries.count_runs(recorder, filter, 900, found=found).number == 900
             for sql, parameters in recorder.statements[:]:
                 if sql.startswith("SELECT"):
                     steps = plan(recorder, sql, parameters)

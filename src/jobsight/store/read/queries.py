@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,7 +28,19 @@ from jobsight.model import (
     format_start,
 )
 from jobsight.store.read.budget import ReadBudget, Reservation
-from jobsight.store.read.search import Search, parse_search
+from jobsight.store.read.filters import (
+    ANY_FINDING,
+    LATEST,
+    SORTS,
+    UNUSED_GPUS,
+    Equal,
+    Filters,
+    IdSet,
+    Position,
+    RunFilter,
+    Sort,
+    run_filter,
+)
 from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.schema.statements import (
     GPUS_OF_RUN,
@@ -48,6 +60,17 @@ from jobsight.store.write.runs import info_from_columns, total
 if TYPE_CHECKING:
     from jobsight.store.series.blocks import SeriesBlock
     from jobsight.store.series.packing import Integers, Values
+
+__all__ = [
+    "ANY_FINDING",
+    "LATEST",
+    "SORTS",
+    "Filters",
+    "Position",
+    "RunFilter",
+    "Sort",
+    "run_filter",
+]
 
 _SQL: Final = load_statements("read")
 #: Executables of a report, and bytes of their paths; the others are one row.
@@ -92,116 +115,57 @@ _LISTED: Final = ", ".join(
     )
 )
 
-#: In place of the kind of a finding.
-ANY_FINDING: Final = "any"
 #: Runs that are counted; a list of more is not counted to its end.
 COUNT_LIMIT: Final = 2000
-#: Runs that a search may find for all of them to be read and sorted.
-_FEW: Final = 2000
-#: The newest runs in which a text that is found more often is searched first.
-_WINDOW: Final = 10_000
-
-
-class Position(NamedTuple):
-    """A place in a list: that of the run with this start and id."""
-
-    start: int
-    id: int
-
-
-class RunFilter(NamedTuple):
-    """Conditions on ``runs`` that all must hold, with their parameters."""
-
-    conditions: tuple[str, ...] = ()
-    parameters: Mapping[str, Any] = {}
-    search: Search | None = None
-
-    def where(self) -> str:
-        """The conditions without the search."""
-        return " AND ".join(self.conditions) or "true"
-
-    def following(self, position: Position) -> RunFilter:
-        """The same filter for the runs after a position of the list."""
-        condition = "(start, id) < (:before_start, :before_id)"
-        place = {"before_start": position.start, "before_id": position.id}
-        return self._replace(
-            conditions=(*self.conditions, condition), parameters={**self.parameters, **place}
-        )
-
-
-class Filters(TypedDict, total=False):
-    """What people filter a list of runs by; all that is given must hold."""
-
-    user: str | None
-    account: str | None
-    #: The state that is shown, which runs without a record of the scheduler have as well.
-    state: str | None
-    search: str | None
-    #: Runs started at that time or later.
-    since: int | None
-    #: Runs started before that time.
-    until: int | None
-    #: Runs that held a GPU which they never used.
-    unused_gpus: bool
-    #: Runs with a finding of that kind, or of any kind.
-    finding: str | None
-    cluster: str | None
-    #: Runs of an array, or of a heterogeneous job.
-    array_job_id: int | None
-    het_job_id: int | None
-    #: Judged runs of these works.
-    work_ids: Sequence[int] | None
-    #: What the viewer may see; everything if it is not given.
-    visibility: Visibility
-
-
-def run_filter(**filters: Unpack[Filters]) -> RunFilter:
-    """The filter of a list of runs."""
-    given = {
-        "user": filters.get("user"),
-        "account": filters.get("account"),
-        "shown_state": filters.get("state"),
-        "cluster": filters.get("cluster"),
-        "array_job_id": filters.get("array_job_id"),
-        "het_job_id": filters.get("het_job_id"),
-    }
-    parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    conditions = [f"{quoted(name)} = :{name}" for name in parameters]
-    since, search = filters.get("since"), filters.get("search")
-    if since is not None:
-        conditions.append("start >= :since")
-        parameters["since"] = since
-    if (until := filters.get("until")) is not None:
-        conditions.append("start < :until")
-        parameters["until"] = until
-    if filters.get("unused_gpus"):
-        conditions.append("gpu_unused_count > 0")
-    finding = filters.get("finding")
-    if finding is not None:
-        # A list marks the findings for users; those for staff are found by their kind.
-        which = "audience = 'user'" if finding == ANY_FINDING else "kind = :finding"
-        conditions.append(
-            "id IN (SELECT run_id FROM findings "
-            f"WHERE {which} AND state IN ('open', 'acknowledged'))"
-        )
-        if finding != ANY_FINDING:
-            parameters["finding"] = finding
-    work_ids = filters.get("work_ids")
-    if work_ids is not None:
-        among = ", ".join(str(int(work_id)) for work_id in work_ids) or "NULL"
-        conditions.append(f"id IN (SELECT run_id FROM run_figures WHERE work_id IN ({among}))")
-    visibility = filters.get("visibility", EVERYTHING)
-    if not visibility.everything:
-        condition, values = visibility.condition()
-        conditions.append(condition)
-        parameters |= values
-    return RunFilter(tuple(conditions), parameters, parse_search(search) if search else None)
+#: Runs that a condition may find for all of them to be read and sorted.
+_FEW: Final = 5000
+#: Where an index has the order but not all conditions: how many of its runs are compared with the
+#: others first, then at a time, and in all. A list continues there by its position.
+_FIRST_WINDOW, _WINDOW, _MAX_COMPARED = 1000, 10_000, 20_000
 
 
 class Found(NamedTuple):
-    """The ids of the runs that a search finds by its index; None if they are very many."""
+    """The ids of the runs that one condition of a filter finds by its index; None if each of the
+    conditions finds very many."""
 
     ids: list[int] | None
+
+
+class RunPage(NamedTuple):
+    """Some runs of a list."""
+
+    runs: list[StoredRun]
+    #: Where the list continues; None at its end. The page may have fewer runs than were requested:
+    #: so many were compared with the filter that the rest is left to the next page.
+    next: Position | None
+
+
+def list_page_of_runs(
+    transaction: Transaction,
+    filter: RunFilter,
+    limit: int,
+    *,
+    sort: Sort = LATEST,
+    after: Position | None = None,
+    offset: int = 0,
+    found: Found | None = None,
+) -> RunPage:
+    """Runs that pass the filter in the order of the sort, and where the next page begins."""
+    # One more than is shown: it tells whether there is a next page.
+    rows, rest = _select(
+        transaction, filter, _LISTED, limit + 1, offset, found, sort=sort, after=after
+    )
+    if len(rows) > limit:
+        last = rows[limit - 1] if limit else None
+        rest = after if last is None else _position_of(last, sort)
+    runs = [
+        _stored_run(row, summary) for row, summary in _with_summaries(transaction, rows[:limit])
+    ]
+    return RunPage(runs, rest)
+
+
+def _position_of(row: Mapping[str, Any], sort: Sort) -> Position:
+    return Position(row["start"], row["id"], None if sort.key == "start" else row["sort_value"])
 
 
 def list_runs(
@@ -212,13 +176,16 @@ def list_runs(
     *,
     complete: bool = False,
     found: Found | None = None,
+    after: Position | None = None,
+    sort: Sort = LATEST,
 ) -> list[StoredRun]:
-    """Runs that pass the filter, the latest start first.
+    """Runs that pass the filter, by default the latest start first.
 
     Names of nodes and resources are read only with ``complete``: a job may have 256 KiB of them.
-    ``found`` is what the search has found, if it was queried before.
+    ``found`` is what a condition has found, if it was queried before.
     """
-    rows = _select(transaction, filter, "*" if complete else _LISTED, limit, offset, found)
+    columns = "*" if complete else _LISTED
+    rows, _ = _select(transaction, filter, columns, limit, offset, found, sort=sort, after=after)
     return [_stored_run(row, summary) for row, summary in _with_summaries(transaction, rows)]
 
 
@@ -249,93 +216,278 @@ def _select(
     filter: RunFilter,
     columns: str,
     limit: int,
-    offset: int = 0,
-    found: Found | None = None,
-) -> list[dict[str, Any]]:
-    """Columns of the runs that pass the filter, the latest start first."""
+    offset: int,
+    found: Found | None,
+    *,
+    sort: Sort,
+    after: Position | None,
+) -> tuple[list[dict[str, Any]], Position | None]:
+    """Columns of the runs that pass the filter, and where to continue if not all of them were
+    compared with it."""
+    found = found or search_runs(transaction, filter, sort)
+    rows: list[dict[str, Any]] = []
+    left = _MAX_COMPARED
+    for part in _parts(filter, sort, after):
+        wanted = limit + offset - len(rows)
+        if found is not None and found.ids is not None:
+            where = _few(transaction, filter, found, part.compared)
+            rows += part.select(transaction, columns, where, wanted)
+        else:
+            walk = _Walk(transaction, filter, part)
+            more, left = walk.rows(columns, wanted, left)
+            rows += more
+            if walk.stopped is not None and len(rows) < limit + offset:
+                return rows[offset:], walk.stopped
+        if len(rows) >= limit + offset:
+            break
+    return rows[offset:], None
 
-    def select(source: _Source) -> list[dict[str, Any]]:
-        return transaction.mappings(
-            f"SELECT {columns} FROM {source.sql} "
-            "ORDER BY start DESC, id DESC LIMIT :limit OFFSET :offset",
-            {**source.parameters, "limit": limit, "offset": offset},
-        )
 
-    source = _few_runs(transaction, filter, found)
-    if source is not None:
-        return select(source)
-    # Many runs contain the text: some of the newest are likely to.
-    transaction.expect_pages_in_memory()
-    window = max(_WINDOW, limit + offset)
-    rows = select(_newest_runs(transaction, filter, window))
-    if len(rows) < limit and _is_more_than(transaction, filter, window):
-        rows = select(_found_runs(transaction, filter))
-    return rows
-
-
-class _Source(NamedTuple):
-    """What follows FROM in a query of runs, up to its conditions, with the parameters."""
+class _Where(NamedTuple):
+    """Conditions on ``runs``, with their parameters."""
 
     sql: str
     parameters: Mapping[str, Any]
 
 
-def search_runs(transaction: Transaction, filter: RunFilter) -> Found | None:
-    """What the search of a filter finds, whatever its other conditions are; None without one."""
+class _Part(NamedTuple):
+    """A part of a list with one order: the runs with a value of the sort, or those without."""
+
+    #: What is sorted by before start and id; None in a list by start, and without a value.
+    value: str | None
+    descending: bool
+    #: Which runs are in the part, if an index has these conditions with the order, and if not.
+    conditions: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    #: Whether an index has this order.
+    indexed: bool = True
+    #: The part begins after this run.
+    after: Position | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ("start", "id") if self.value is None else (self.value, "start", "id")
+
+    @property
+    def order(self) -> str:
+        direction = " DESC" if self.descending else ""
+        return ", ".join(key + direction for key in self.keys)
+
+    def where(self) -> _Where:
+        """The conditions that an index has."""
+        if self.after is None:
+            return _Where(" AND ".join(self.conditions) or "true", {})
+        after = self.compare("<" if self.descending else ">", "after", self.after)
+        return _Where(" AND ".join((*self.conditions, after.sql)), after.parameters)
+
+    def compare(self, comparison: str, prefix: str, position: Position) -> _Where:
+        """The condition that a run has such a position."""
+        values = {f"{prefix}_start": position.start, f"{prefix}_id": position.id}
+        if self.value is not None:
+            values = {f"{prefix}_value": position.value, **values}  # type: ignore[dict-item]
+        names = ", ".join(f":{name}" for name in values)
+        return _Where(f"({', '.join(self.keys)}) {comparison} ({names})", values)
+
+    def select(
+        self, transaction: Transaction, columns: str, where: _Where, limit: int
+    ) -> list[dict[str, Any]]:
+        """Columns of the first runs of the part that pass, with the value of the sort."""
+        own = self.where()
+        return transaction.mappings(
+            f"SELECT {columns}, {self.value or 'NULL'} AS sort_value FROM runs "
+            f"WHERE {own.sql} AND {where.sql} ORDER BY {self.order} LIMIT :limit",
+            {**where.parameters, **own.parameters, "limit": limit},
+        )
+
+
+def _parts(filter: RunFilter, sort: Sort, after: Position | None) -> Iterator[_Part]:
+    """The parts of a list in their order, from a position on."""
+    key = SORTS[sort.key]
+    if sort.key == "start":
+        yield _Part(None, sort.descending, after=after)
+        return
+    running = bool(key.running) and filter.has_only_running
+    value = key.running if running else quoted(key.column)
+    if after is None or after.value is not None:
+        known = (f"{value} IS NOT NULL",)
+        yield _Part(value, sort.descending, known, indexed=not running, after=after)
+        after = None
+    if running or (key.optional and not key.running):
+        unknown = (f"{value} IS NULL",)
+        yield _Part(None, True, unknown, indexed=not running, after=after)
+    elif key.optional:
+        yield _Part(None, True, compared=(f"{value} IS NULL",), after=after)
+
+
+def search_runs(transaction: Transaction, filter: RunFilter, sort: Sort = LATEST) -> Found | None:
+    """The runs of the condition that finds the fewest; None if an index with the order of the list
+    serves all conditions."""
     search, postgresql = filter.search, transaction.postgresql
-    if search is None:
+    ids = None
+    queries = [each.ids for each in filter.indexed]
+    queries += [f"SELECT id FROM runs WHERE {condition}" for condition in filter.conditions]
+    if sort.key != "start" and filter.interval:
+        queries.append(f"SELECT id FROM runs WHERE {' AND '.join(filter.interval)}")
+    if search is not None:
+        values = {**search.parameters, "terms": search.terms(postgresql)}
+        ids = _ids_of(transaction, search.candidates(postgresql), values)
+    elif sort.key == "start" and len(queries) < 2 and (not filter.sets or _driving(filter)):
         return None
+    for query in queries:
+        if ids is not None and len(ids) < _FIRST_WINDOW:
+            break
+        more = _ids_of(transaction, query, filter.parameters)
+        ids = more if ids is None or (more is not None and len(more) < len(ids)) else ids
+    return Found(ids)
+
+
+def _ids_of(
+    transaction: Transaction, query: str, parameters: Mapping[str, Any]
+) -> list[int] | None:
+    """The ids that a query finds; None if they are very many."""
+    # Not all of them are different runs: a job may have thousands of nodes.
     rows = transaction.execute(
-        f"SELECT id FROM ({search.candidates(postgresql)}) AS found LIMIT :few",
-        {**search.parameters, "terms": search.terms(postgresql), "few": _FEW + 1},
+        f"SELECT * FROM ({query}) AS found LIMIT :few", {**parameters, "few": _FEW + 1}
     ).fetchall()
-    return Found(None if len(rows) > _FEW else [id for (id,) in rows])
+    return None if len(rows) > _FEW else list({id for (id,) in rows})
 
 
-def _few_runs(transaction: Transaction, filter: RunFilter, found: Found | None) -> _Source | None:
-    """The runs that pass the filter; None if very many contain the text of the search."""
-    search, postgresql = filter.search, transaction.postgresql
-    found = found or search_runs(transaction, filter)
-    if search is None or found is None:
-        return _Source(f"runs WHERE {filter.where()}", filter.parameters)
-    ids: Any = found.ids
-    if ids is None:
-        return None
-    among = "= ANY(:ids)"
-    if not postgresql:
-        among, ids = "IN (SELECT value FROM json_each(:ids))", str(ids)
-    return _Source(
-        f"runs WHERE id {among} AND {filter.where()} AND {search.condition(postgresql)}",
-        {**filter.parameters, **search.parameters, "ids": ids},
+def _few(
+    transaction: Transaction, filter: RunFilter, found: Found, compared: Iterable[str] = ()
+) -> _Where:
+    """Those of few runs that pass the filter."""
+    search, ids = filter.search, found.ids
+    among, value = "= ANY(:ids)", ids
+    if not transaction.postgresql:
+        among, value = "IN (SELECT value FROM json_each(:ids))", str(ids)  # type: ignore[assignment]
+    conditions = " AND ".join((f"id {among}", filter.where(), *compared))
+    parameters = {**filter.parameters, "ids": value}
+    if search is not None:
+        conditions += f" AND {search.condition(transaction.postgresql)}"
+        parameters |= search.parameters
+    return _Where(conditions, parameters)
+
+
+class _Walk:
+    """Reads the runs of a part in the order of an index, and compares them with the conditions that
+    the index does not have."""
+
+    def __init__(self, transaction: Transaction, filter: RunFilter, part: _Part) -> None:
+        self._transaction = transaction
+        self._part = part
+        driving = None
+        indexed: list[str] = []
+        if part.value is None and not part.conditions:
+            driving = _driving(filter)
+            indexed += filter.interval
+            others = filter.others(driving)
+        else:
+            others = [*filter.interval, *filter.others()]
+        if driving is not None:
+            indexed.append(driving.condition)
+        self._search = filter.search
+        if not part.indexed or (driving is not None and _is_covered(filter, driving)):
+            indexed, others = [*indexed, *others], []
+        self._indexed = indexed
+        self._others = [*part.compared, *others]
+        self._parameters = filter.parameters
+        #: The position of the last run that was compared, if there are more.
+        self.stopped: Position | None = None
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether an index has all conditions, or all runs are sorted anyway."""
+        return not self._part.indexed or not (self._others or self._search)
+
+    def rows(self, columns: str, limit: int, left: int) -> tuple[list[dict[str, Any]], int]:
+        """The first runs that pass, and how many more may be compared."""
+        part = self._part
+        if self._is_complete:
+            return part.select(self._transaction, columns, self._within(part, None), limit), left
+        self._transaction.expect_pages_in_memory()
+        rows: list[dict[str, Any]] = []
+        window = min(_FIRST_WINDOW, _WINDOW)
+        while len(rows) < limit and left > 0:
+            window = min(window, left)
+            end = self._end_of(part, window)
+            where = self._within(part, end)
+            rows += part.select(self._transaction, columns, where, limit - len(rows))
+            self.stopped = end
+            if end is None:
+                break
+            part = part._replace(after=end)
+            left -= window
+            window = _WINDOW
+        return rows, left
+
+    def count(self, limit: int) -> tuple[int, bool]:
+        """How many runs pass, and whether that are all; not more than the limit are counted."""
+        end = None
+        if not self._is_complete:
+            self._transaction.expect_pages_in_memory()
+            end = self._end_of(self._part, _WINDOW)
+        return _count(self._transaction, self._within(self._part, end), limit), end is None
+
+    def _end_of(self, part: _Part, window: int) -> Position | None:
+        """The position of the last of so many runs; None if there are fewer."""
+        own = part.where()
+        rows = self._transaction.execute(
+            f"SELECT {', '.join(part.keys)} FROM runs "
+            f"WHERE {' AND '.join((own.sql, *self._indexed))} "
+            f"ORDER BY {part.order} LIMIT 1 OFFSET :window",
+            {**self._parameters, **own.parameters, "window": window - 1},
+        ).fetchall()
+        if not rows:
+            return None
+        *value, start, id = rows[0]
+        return Position(start, id, value[0] if value else None)
+
+    def _within(self, part: _Part, end: Position | None) -> _Where:
+        """The conditions of the filter, and for the runs up to a position."""
+        postgresql = self._transaction.postgresql
+        conditions = [*self._indexed]
+        parameters = {**self._parameters}
+        if end is not None:
+            up_to = part.compare(">=" if part.descending else "<=", "end", end)
+            conditions.append(up_to.sql)
+            parameters |= up_to.parameters
+        # The sign keeps SQLite from reading another index and sorting all runs that it finds.
+        conditions += [each if postgresql else _without_index(each) for each in self._others]
+        if self._search is not None:
+            conditions.append(self._search.condition(postgresql))
+            parameters |= self._search.parameters
+        return _Where(" AND ".join(conditions) or "true", parameters)
+
+
+def _without_index(condition: str) -> str:
+    return condition if condition.startswith(("EXISTS", "(", "false")) else f"+{condition}"
+
+
+def _count(transaction: Transaction, where: _Where, limit: int) -> int:
+    row = transaction.execute(
+        f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {where.sql} LIMIT :limit) AS counted",
+        {**where.parameters, "limit": limit},
+    ).fetchone()
+    return int(row[0])
+
+
+def _driving(filter: RunFilter) -> Equal | IdSet | None:
+    """The condition whose index a list by start reads."""
+    if filter.equal:
+        return filter.equal[0]
+    return UNUSED_GPUS if UNUSED_GPUS in filter.sets else None
+
+
+def _is_covered(filter: RunFilter, driving: Equal | IdSet) -> bool:
+    """Whether the index of a condition has all columns of the filter."""
+    columns = [each.column for each in filter.equal]
+    if filter.conditions or [each for each in filter.sets if each is not driving]:
+        return False
+    # Those of one array are sorted after they were read.
+    return columns[:1] in (["array_job_id"], ["het_job_id"]) or columns in (
+        ["user", "shown_state"],
+        ["account", "shown_state"],
     )
-
-
-def _newest_runs(transaction: Transaction, filter: RunFilter, window: int) -> _Source:
-    """Those of the newest runs of the other conditions that contain the text."""
-    assert filter.search is not None
-    newest = f"SELECT * FROM runs WHERE {filter.where()} ORDER BY start DESC, id DESC LIMIT :window"
-    return _Source(
-        f"({newest}) AS runs WHERE {filter.search.condition(transaction.postgresql)}",
-        {**filter.parameters, **filter.search.parameters, "window": window},
-    )
-
-
-def _found_runs(transaction: Transaction, filter: RunFilter) -> _Source:
-    """All runs that pass the filter, through the index of the search."""
-    search, postgresql = filter.search, transaction.postgresql
-    assert search is not None
-    found = f"(SELECT id AS found_id FROM ({search.candidates(postgresql)}) AS found) AS found"
-    # CROSS JOIN fixes the order of the joins in SQLite.
-    return _Source(
-        f"{found} CROSS JOIN runs "
-        f"WHERE id = found_id AND {filter.where()} AND {search.condition(postgresql)}",
-        {**filter.parameters, **search.parameters, "terms": search.terms(postgresql)},
-    )
-
-
-def _is_more_than(transaction: Transaction, filter: RunFilter, count: int) -> bool:
-    """Whether more runs than that pass the filter, whatever their text is."""
-    return count_runs(transaction, filter._replace(search=None), count + 1) > count
 
 
 def _stored_run(row: Mapping[str, Any], on_nodes: NodesSummary) -> StoredRun:
@@ -369,29 +521,28 @@ def _count_items(array: bytes | None) -> int:
     return kind & 0x0F if size is None else int.from_bytes(array[1 : 1 + size], "big")
 
 
+class Count(NamedTuple):
+    """How many runs pass a filter; without ``exact`` there are more."""
+
+    number: int
+    exact: bool
+
+
 def count_runs(
     transaction: Transaction,
     filter: RunFilter,
     limit: int = COUNT_LIMIT + 1,
     found: Found | None = None,
-) -> int:
+) -> Count:
     """How many runs pass the filter; not more than the limit are counted."""
-
-    def count(source: _Source) -> int:
-        query = f"SELECT count(*) FROM (SELECT 1 FROM {source.sql} LIMIT :limit) AS counted"
-        return int(transaction.execute(query, {**source.parameters, "limit": limit}).fetchone()[0])
-
-    source = _few_runs(transaction, filter, found)
-    if source is not None:
-        return count(source)
-    if transaction.postgresql and not filter.conditions and limit <= _FEW + 1:
-        # What the index has found was compared with the text already.
-        return limit
-    transaction.expect_pages_in_memory()
-    number = count(_newest_runs(transaction, filter, _WINDOW))
-    if number < limit and _is_more_than(transaction, filter, _WINDOW):
-        number = count(_found_runs(transaction, filter))
-    return number
+    found = found or search_runs(transaction, filter)
+    exact = True
+    if found is not None and found.ids is not None:
+        number = _count(transaction, _few(transaction, filter, found), limit)
+    else:
+        (whole,) = _parts(filter, LATEST, None)
+        number, exact = _Walk(transaction, filter, whole).count(limit)
+    return Count(number, exact and number < limit)
 
 
 def count_states(transaction: Transaction, filter: RunFilter, newest: int) -> dict[str, int]:

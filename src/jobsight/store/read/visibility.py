@@ -55,6 +55,11 @@ class Visibility(msgspec.Struct, frozen=True):
         """The same as a condition on ``runs``, with its parameters; ``true`` for everything."""
         if self.everything:
             return "true", {}
+        alternatives, parameters = self.alternatives()
+        return " OR ".join(alternatives).join("()") if alternatives else "false", parameters
+
+    def alternatives(self) -> tuple[list[str], dict[str, Any]]:
+        """Conditions of which one must hold, with their parameters: one of each owner."""
         parameters: dict[str, Any] = {}
         alternatives = []
         terms: dict[str, str | int | None]
@@ -69,7 +74,7 @@ class Visibility(msgspec.Struct, frozen=True):
                 "start <": account.until,
             }
             alternatives.append(_all_of(terms, f"seen_account{number}", parameters))
-        return " OR ".join(alternatives).join("()") if alternatives else "false", parameters
+        return alternatives, parameters
 
 
 #: What the server's token, staff and the command line on the server see.

@@ -121,6 +121,13 @@ CREATE TABLE runs (
 	gpu_memory_peak BIGINT, 
 	gpu_energy BIGINT, 
 	shown_state TEXT GENERATED ALWAYS AS (coalesce(nullif(state, ''), CASE WHEN "end" IS NULL AND (open_nodes IS NULL OR open_nodes > 0) THEN 'RUNNING' ELSE 'UNKNOWN' END)) STORED, 
+	elapsed BIGINT GENERATED ALWAYS AS (CASE WHEN start >= 0 AND "end" >= start THEN "end" - start END) STORED, 
+	ended_cpu_time BIGINT GENERATED ALWAYS AS (CASE WHEN "end" IS NOT NULL THEN cpu_time END) STORED, 
+	cpu_share DOUBLE GENERATED ALWAYS AS (CASE WHEN "end" > start AND cpus > 0 THEN CAST(cpu_time AS DOUBLE PRECISION) / ((CAST("end" AS DOUBLE PRECISION) - start) * cpus) END) STORED, 
+	ended_memory_peak BIGINT GENERATED ALWAYS AS (CASE WHEN "end" IS NOT NULL THEN CASE WHEN upper(state) <> 'OUT_OF_MEMORY' OR state IS NULL OR memory_used_peak IS NULL OR memory_peak IS NULL OR memory_used_peak >= memory_peak THEN coalesce(memory_used_peak, memory_peak) WHEN memory IS NULL OR memory_peak <= memory THEN memory_peak WHEN memory_used_peak > memory THEN memory_used_peak ELSE memory END END) STORED, 
+	memory_share DOUBLE GENERATED ALWAYS AS (CASE WHEN "end" IS NOT NULL AND memory > 0 THEN CAST(CASE WHEN upper(state) <> 'OUT_OF_MEMORY' OR state IS NULL OR memory_used_peak IS NULL OR memory_peak IS NULL OR memory_used_peak >= memory_peak THEN coalesce(memory_used_peak, memory_peak) WHEN memory IS NULL OR memory_peak <= memory THEN memory_peak WHEN memory_used_peak > memory THEN memory_used_peak ELSE memory END AS DOUBLE PRECISION) / memory END) STORED, 
+	gpu_share DOUBLE GENERATED ALWAYS AS (CASE WHEN "end" IS NOT NULL AND gpu_measured_time > 0 THEN CAST(gpu_used_time AS DOUBLE PRECISION) / gpu_measured_time END) STORED, 
+	held_gpus BIGINT GENERATED ALWAYS AS (nullif(coalesce(gpu_count, gpus), 0)) STORED, 
 	updated BIGINT NOT NULL, 
 	stale BOOLEAN DEFAULT 1 NOT NULL, 
 	changes BIGINT DEFAULT '0' NOT NULL, 
@@ -134,9 +141,21 @@ CREATE TABLE runs (
 	CONSTRAINT uq_runs_cluster_job_id_start UNIQUE (cluster, job_id, start)
 );
 CREATE INDEX ix_runs_account_start_id_shown_state ON runs (account, start, id, shown_state);
-CREATE INDEX ix_runs_array_job_id ON runs (array_job_id);
+CREATE INDEX ix_runs_array_job_id_cluster_shown_state ON runs (array_job_id, cluster, shown_state);
+CREATE INDEX ix_runs_het_job_id_cluster_shown_state ON runs (het_job_id, cluster, shown_state);
+CREATE INDEX ix_runs_cluster_start_id ON runs (cluster, start, id);
+CREATE INDEX ix_runs_partition_start_id ON runs (partition, start, id);
+CREATE INDEX ix_runs_qos_start_id ON runs (qos, start, id);
+CREATE INDEX ix_runs_name_start_id ON runs (name, start, id);
+CREATE INDEX ix_runs_cpus_start_id ON runs (cpus, start, id);
+CREATE INDEX ix_runs_elapsed ON runs (elapsed, start, id) WHERE elapsed IS NOT NULL;
+CREATE INDEX ix_runs_ended_cpu_time ON runs (ended_cpu_time, start, id) WHERE ended_cpu_time IS NOT NULL;
+CREATE INDEX ix_runs_cpu_share ON runs (cpu_share, start, id) WHERE cpu_share IS NOT NULL;
+CREATE INDEX ix_runs_ended_memory_peak ON runs (ended_memory_peak, start, id) WHERE ended_memory_peak IS NOT NULL;
+CREATE INDEX ix_runs_memory_share ON runs (memory_share, start, id) WHERE memory_share IS NOT NULL;
+CREATE INDEX ix_runs_gpu_share ON runs (gpu_share, start, id) WHERE gpu_share IS NOT NULL;
+CREATE INDEX ix_runs_held_gpus ON runs (held_gpus, start, id) WHERE held_gpus IS NOT NULL;
 CREATE INDEX ix_runs_end ON runs ("end");
-CREATE INDEX ix_runs_het_job_id ON runs (het_job_id);
 CREATE INDEX ix_runs_unused_gpus ON runs (start, id) WHERE gpu_unused_count > 0;
 CREATE INDEX ix_runs_job_id ON runs (job_id);
 CREATE INDEX ix_runs_open ON runs ("end", cluster) WHERE "end" IS NULL;
@@ -303,6 +322,7 @@ CREATE TABLE run_nodes (
 );
 CREATE INDEX ix_run_nodes_run_id_node ON run_nodes (run_id, node);
 CREATE INDEX ix_run_nodes_cluster_node_birth ON run_nodes (cluster, node, birth);
+CREATE INDEX ix_run_nodes_node_run_id ON run_nodes (node, run_id);
 CREATE TABLE spools (
 	id INTEGER NOT NULL, 
 	agent_id INTEGER NOT NULL, 

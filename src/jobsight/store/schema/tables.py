@@ -9,6 +9,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Computed,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -75,6 +76,47 @@ SHOWN_STATE = (
     "AND (open_nodes IS NULL OR open_nodes > 0) THEN 'RUNNING' ELSE 'UNKNOWN' END)"
 )
 
+# Figures by which lists are filtered and sorted, of runs that have ended: those of a running one
+# change with each batch, which would have to update their indices as well. The memory in use is that
+# of read/memory.py.
+_ENDED = '"end" IS NOT NULL'
+_USED_MEMORY = (
+    "CASE WHEN upper(state) <> 'OUT_OF_MEMORY' OR state IS NULL OR memory_used_peak IS NULL"
+    " OR memory_peak IS NULL OR memory_used_peak >= memory_peak"
+    " THEN coalesce(memory_used_peak, memory_peak)"
+    " WHEN memory IS NULL OR memory_peak <= memory THEN memory_peak"
+    " WHEN memory_used_peak > memory THEN memory_used_peak ELSE memory END"
+)
+ENDED_FIGURES = {
+    "elapsed": (BigInteger, 'CASE WHEN start >= 0 AND "end" >= start THEN "end" - start END'),
+    "ended_cpu_time": (BigInteger, f"CASE WHEN {_ENDED} THEN cpu_time END"),
+    "cpu_share": (
+        Double,
+        'CASE WHEN "end" > start AND cpus > 0 THEN CAST(cpu_time AS DOUBLE PRECISION)'
+        ' / ((CAST("end" AS DOUBLE PRECISION) - start) * cpus) END',
+    ),
+    "ended_memory_peak": (BigInteger, f"CASE WHEN {_ENDED} THEN {_USED_MEMORY} END"),
+    "memory_share": (
+        Double,
+        f"CASE WHEN {_ENDED} AND memory > 0"
+        f" THEN CAST({_USED_MEMORY} AS DOUBLE PRECISION) / memory END",
+    ),
+    "gpu_share": (
+        Double,
+        f"CASE WHEN {_ENDED} AND gpu_measured_time > 0"
+        " THEN CAST(gpu_used_time AS DOUBLE PRECISION) / gpu_measured_time END",
+    ),
+    # Those that the nodes have seen, or the requested ones.
+    "held_gpus": (BigInteger, "nullif(coalesce(gpu_count, gpus), 0)"),
+}
+
+
+def _known(name: str) -> Index:
+    """The index of a list that is sorted by a column, without the runs that lack it."""
+    known = text(f"{name} IS NOT NULL")
+    return Index(f"ix_runs_{name}", name, "start", "id", sqlite_where=known, postgresql_where=known)
+
+
 runs = Table(
     "runs",
     metadata,
@@ -109,6 +151,10 @@ runs = Table(
     Column("gpu_energy", BigInteger),
     # The state that lists show, by which they are filtered; read/state.py decides the same.
     Column("shown_state", Text, Computed(SHOWN_STATE, persisted=True)),
+    *(
+        Column(name, kind, Computed(expression, persisted=True))
+        for name, (kind, expression) in ENDED_FIGURES.items()
+    ),
     Column("updated", BigInteger, nullable=False),
     # Changed since the daily rollups were updated; see jobsight.store.rollups.rollups.
     Column("stale", Boolean, nullable=False, server_default=true()),
@@ -135,8 +181,11 @@ runs = Table(
     Index(None, "user", "start", "id", "shown_state"),
     Index(None, "account", "start", "id", "shown_state"),
     Index(None, "shown_state", "start", "id"),
-    Index(None, "array_job_id"),
-    Index(None, "het_job_id"),
+    *(Index(None, name, "start", "id") for name in ("cluster", "partition", "qos", "name", "cpus")),
+    *(_known(name) for name in ENDED_FIGURES),
+    # With the state, so that the tasks of an array are counted by state in the index.
+    Index(None, "array_job_id", "cluster", "shown_state"),
+    Index(None, "het_job_id", "cluster", "shown_state"),
     # Runs that held a GPU without using it are few, and people look for them.
     Index(
         "ix_runs_unused_gpus",
@@ -214,6 +263,7 @@ run_nodes = Table(
     Index(None, "run_id", "node"),
     # Finds what a node ran, by time.
     Index(None, "cluster", "node", "birth"),
+    Index(None, "node", "run_id"),
 )
 
 chunks = Table(

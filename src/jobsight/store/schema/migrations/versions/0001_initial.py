@@ -18,6 +18,35 @@ _SHOWN_STATE = (
     "coalesce(nullif(state, ''), CASE WHEN \"end\" IS NULL "
     "AND (open_nodes IS NULL OR open_nodes > 0) THEN 'RUNNING' ELSE 'UNKNOWN' END)"
 )
+_ENDED = '"end" IS NOT NULL'
+_USED_MEMORY = (
+    "CASE WHEN upper(state) <> 'OUT_OF_MEMORY' OR state IS NULL OR memory_used_peak IS NULL"
+    " OR memory_peak IS NULL OR memory_used_peak >= memory_peak"
+    " THEN coalesce(memory_used_peak, memory_peak)"
+    " WHEN memory IS NULL OR memory_peak <= memory THEN memory_peak"
+    " WHEN memory_used_peak > memory THEN memory_used_peak ELSE memory END"
+)
+_ENDED_FIGURES = {
+    "elapsed": (sa.BigInteger, 'CASE WHEN start >= 0 AND "end" >= start THEN "end" - start END'),
+    "ended_cpu_time": (sa.BigInteger, f"CASE WHEN {_ENDED} THEN cpu_time END"),
+    "cpu_share": (
+        sa.Double,
+        'CASE WHEN "end" > start AND cpus > 0 THEN CAST(cpu_time AS DOUBLE PRECISION)'
+        ' / ((CAST("end" AS DOUBLE PRECISION) - start) * cpus) END',
+    ),
+    "ended_memory_peak": (sa.BigInteger, f"CASE WHEN {_ENDED} THEN {_USED_MEMORY} END"),
+    "memory_share": (
+        sa.Double,
+        f"CASE WHEN {_ENDED} AND memory > 0"
+        f" THEN CAST({_USED_MEMORY} AS DOUBLE PRECISION) / memory END",
+    ),
+    "gpu_share": (
+        sa.Double,
+        f"CASE WHEN {_ENDED} AND gpu_measured_time > 0"
+        " THEN CAST(gpu_used_time AS DOUBLE PRECISION) / gpu_measured_time END",
+    ),
+    "held_gpus": (sa.BigInteger, "nullif(coalesce(gpu_count, gpus), 0)"),
+}
 
 
 def _within_63_bits(*names: str) -> str:
@@ -164,6 +193,10 @@ def upgrade() -> None:
         sa.Column("gpu_memory_peak", sa.BigInteger()),
         sa.Column("gpu_energy", sa.BigInteger()),
         sa.Column("shown_state", sa.Text(), sa.Computed(_SHOWN_STATE, persisted=True)),
+        *(
+            sa.Column(name, kind(), sa.Computed(expression, persisted=True))
+            for name, (kind, expression) in _ENDED_FIGURES.items()
+        ),
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.Column("stale", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("changes", sa.BigInteger(), server_default="0", nullable=False),
@@ -183,9 +216,21 @@ def upgrade() -> None:
         "runs",
         ["account", "start", "id", "shown_state"],
     )
-    op.create_index(op.f("ix_runs_array_job_id"), "runs", ["array_job_id"])
+    for name in ("array_job_id", "het_job_id"):
+        columns = [name, "cluster", "shown_state"]
+        op.create_index(op.f(f"ix_runs_{name}_cluster_shown_state"), "runs", columns)
+    for name in ("cluster", "partition", "qos", "name", "cpus"):
+        op.create_index(op.f(f"ix_runs_{name}_start_id"), "runs", [name, "start", "id"])
+    for name in _ENDED_FIGURES:
+        known = sa.text(f"{name} IS NOT NULL")
+        op.create_index(
+            f"ix_runs_{name}",
+            "runs",
+            [name, "start", "id"],
+            sqlite_where=known,
+            postgresql_where=known,
+        )
     op.create_index(op.f("ix_runs_end"), "runs", ["end"])
-    op.create_index(op.f("ix_runs_het_job_id"), "runs", ["het_job_id"])
     op.create_index(
         "ix_runs_unused_gpus",
         "runs",
@@ -439,6 +484,7 @@ def upgrade() -> None:
     op.create_index(
         op.f("ix_run_nodes_cluster_node_birth"), "run_nodes", ["cluster", "node", "birth"]
     )
+    op.create_index(op.f("ix_run_nodes_node_run_id"), "run_nodes", ["node", "run_id"])
     op.create_table(
         "spools",
         sa.Column("id", _ID, nullable=False),
