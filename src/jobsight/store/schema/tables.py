@@ -77,8 +77,8 @@ SHOWN_STATE = (
 )
 
 # Figures by which lists are filtered and sorted, of runs that have ended: those of a running one
-# change with each batch, which would have to update their indices as well. The memory in use is that
-# of read/memory.py.
+# change with each batch, which would have to update their indices. The memory in use is that of
+# read/memory.py.
 _ENDED = '"end" IS NOT NULL'
 _USED_MEMORY = (
     "CASE WHEN upper(state) <> 'OUT_OF_MEMORY' OR state IS NULL OR memory_used_peak IS NULL"
