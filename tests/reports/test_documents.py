@@ -19,10 +19,11 @@ from jobsight.reports.build import build_report
 from jobsight.reports.document import build_document, shown
 from jobsight.reports.html import render_html
 from jobsight.reports.pdf import render_pdf
-from jobsight.reports.plots import draw_all, metrics_to_read
+from jobsight.reports.plots import BAD, _ByteLocator, draw_all, map_rows, metrics_to_read
 from jobsight.reports.report import JobReport
 from jobsight.reports.series import MetricSeries, NodeSeriesReply, SeriesReply, reply
 from jobsight.reports.terminal import report_text
+from jobsight.reports.with_plots import maps_that_matter
 from jobsight.store.store import Store
 from tests.web import gpu_jobs, sample
 
@@ -179,3 +180,47 @@ def test_a_file_that_cannot_be_written_is_named(
 def test_a_missing_text_is_shown_as_unknown() -> None:
     assert shown(None) == "-"
     assert shown("a\tb  c") != ""
+
+
+def test_heat_maps_are_those_of_the_findings(store: Store) -> None:
+    report = report_of(store, "gpus:2")
+    report.findings = []
+    assert maps_that_matter(report) == ["cpu-map", "gpu-map"]
+    named = [("io.read_bytes",), ("gpu.*.memory_used",), ("pressure.memory", "memory.used"), ("x",)]
+    for series in named:
+        found = finding_of("a", "b", "c")
+        found.evidence = Evidence(series=series)
+        report.findings.append(found)
+    assert maps_that_matter(report) == ["storage-map", "gpu-memory-map", "memory-map"]
+    report.findings[0].state = "gone"
+    assert maps_that_matter(report) == ["gpu-memory-map", "memory-map"]
+
+
+def test_a_heat_map_has_a_row_for_each_node_and_marks_those_of_a_finding() -> None:
+    times = [float(second) for second in range(0, 600, 10)]
+    nodes = [
+        NodeSeriesReply(
+            f"n{number}",
+            times,
+            {
+                name: MetricSeries("bytes per second", [1e6 * number] * 60, [0.0] * 60, [0.0] * 60)
+                for name in ("io.read_bytes", "io.written_bytes")
+            },
+        )
+        for number in range(3)
+    ]
+    series = SeriesReply("x", [], nodes)
+    rows = map_rows(series, "storage")
+    assert [row.name for row in rows] == ["n0", "n1", "n2"]
+    # Read and written are added.
+    assert [float(row.values[0]) for row in rows] == [0.0, 2e6, 4e6]
+    (plot,) = draw_all(series, names={"storage-map"}, marked={"n1"})
+    assert (plot.name, plot.title) == ("storage-map", "Storage, bytes per second by node")
+    assert BAD in plot.data.decode()
+    (plain,) = draw_all(series, names={"storage-map"})
+    assert BAD not in plain.data.decode()
+
+
+def test_ticks_of_sizes_are_round() -> None:
+    ticks = [round(value / 2**30, 6) for value in _ByteLocator(4).tick_values(0, 500 * 2**30)]
+    assert set(ticks) <= {0, 100, 150, 200, 250, 300, 400, 450, 500, 600}

@@ -33,6 +33,7 @@ from jobsight.reports.subject import (
     script_report,
 )
 from jobsight.reports.subject_document import document_text, subject_document
+from jobsight.reports.subject_plots import draw_subject
 from jobsight.simulation.fill import fill
 from jobsight.simulation.year import Year
 from jobsight.software.rules import RuleSet as SoftwareRules
@@ -106,6 +107,23 @@ def test_the_reports_of_a_site_are_complete(reports: list[SubjectReport]) -> Non
         assert any(row.figure == "wait_seconds" for row in report.distributions)
         assert report.totals.prices
     assert account.kind == "account"
+
+
+def test_the_plots_of_several_runs(reports: list[SubjectReport]) -> None:
+    user, script, array, cluster, account = reports
+    names = {report.kind: [plot.name for plot in draw_subject(report)] for report in reports}
+    assert names["script"] == names["array"] == ["elapsed", "memory-points"]
+    assert names["user"] == names["cluster"] == names["account"] == ["usage"]
+    for report in (user, cluster, account):
+        held = sum(each.core_hours_held or 0 for each in report.usage)
+        assert held == pytest.approx(report.totals.core_hours_held, rel=1e-6)
+        assert [each.since for each in report.usage] == sorted(each.since for each in report.usage)
+    assert script.points is not None
+    assert len(script.points.start_seconds) == script.runs
+    assert array.points is not None
+    assert None not in array.points.task
+    pictures = [plot for report in reports for plot in draw_subject(report, "png")]
+    assert all(plot.data.startswith(b"\x89PNG") for plot in pictures)
 
 
 def _words(text: str) -> str:

@@ -52,8 +52,9 @@ def report_subject(
         write_file(html, render_html(document).encode())
     if pdf:
         from jobsight.reports.pdf import render_pdf
+        from jobsight.reports.subject_plots import draw_subject
 
-        write_file(pdf, render_pdf(document))
+        write_file(pdf, render_pdf(document, draw_subject(built)))
     if not (html or pdf):
         print_document(document)
 

@@ -19,7 +19,9 @@ def render_pdf(document: Document, plots: Sequence[Plot] = ()) -> bytes:
     """The document as PDF. Texts are passed as data, so that none of them is typst's markup."""
     data = {
         "document": document,
-        "plots": [{"name": plot.name, "svg": plot.data.decode()} for plot in plots],
+        "plots": [
+            {"name": plot.name, "svg": plot.data.decode(), "wide": plot.is_wide} for plot in plots
+        ],
     }
     pdf: bytes = typst.compile(
         str(_TEMPLATES / "report.typ"),

@@ -1,8 +1,9 @@
 """Plots of a run as SVG or PNG: one chart per resource, and a heat map of nodes by time.
 
-Colours are those of the pages; the heat map uses cividis, which people with colour-blindness see
-alike. Names of nodes and GPUs are text that others chose: mathematical markup is off. matplotlib is
-imported here only, by the commands that draw.
+Colours are those of the pages. The heat map is of one hue, from light to dark: people with
+colour-blindness and a black and white printer see it alike. Names of nodes and GPUs are text that
+others chose: mathematical markup is off. matplotlib is imported here only, by the commands that
+draw.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from matplotlib import rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -35,6 +37,13 @@ Format = Literal["svg", "png"]
 #: The style sheet's colours on paper.
 INK, MUTED, LINE, GRID = "#191d21", "#56606a", "#bbbbbb", "#e6e6e6"
 ACCENT, SECOND, BAD = "#0a6a84", "#b0590f", "#b3261e"
+#: From nothing to all of it, and what was not measured.
+_SHADES: Final = LinearSegmentedColormap.from_list(
+    "jobsight", ("#f4f7f8", "#bcdbe3", "#5fa6b8", "#0a6a84", "#063c4b")
+)
+_NOT_MEASURED: Final = "#e4ddd2"
+#: Inches: the width of a page, and of half of it.
+WIDTH, HALF = 7.2, 3.55
 #: Rows of a heat map; more nodes share a row.
 MAX_ROWS: Final = 128
 #: Seconds: matplotlib counts days.
@@ -71,7 +80,13 @@ CHARTS: Final[dict[str, tuple[str, ...]]] = {
     "waiting": ("pressure.cpu", "pressure.io", "pressure.memory"),
 }
 #: The heat maps, with the chart of each.
-MAPS: Final = {"cpu-map": "cpu", "memory-map": "memory", "gpu-map": "gpu"}
+MAPS: Final = {
+    "cpu-map": "cpu",
+    "memory-map": "memory",
+    "gpu-map": "gpu",
+    "gpu-memory-map": "gpu-memory",
+    "storage-map": "storage",
+}
 _TITLES: Final = {
     "cpu": "CPUs busy",
     "memory": "Memory used",
@@ -96,6 +111,13 @@ class Plot(NamedTuple):
     name: str
     title: str
     data: bytes
+    #: Inches.
+    width: float = WIDTH
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it needs the width of a page."""
+        return self.width > HALF
 
 
 def metrics_to_read(names: Sequence[str]) -> list[str]:
@@ -116,12 +138,15 @@ def draw_all(
     marks: Sequence[tuple[float, float]] = (),
     format: Format = "svg",
     names: Collection[str] | None = None,
+    width: float = WIDTH,
+    marked: Collection[str] = (),
 ) -> list[Plot]:
     """A chart of each resource that the run has, then heat maps if there are several rows.
 
     ``limits`` has what was requested by the name of the chart; ``marks`` are stretches of time, in
     seconds since 1970, in which a finding can be seen. ``names`` are the plots to draw, of
-    :data:`CHARTS` and :data:`MAPS`; all by default.
+    :data:`CHARTS` and :data:`MAPS`; all by default. ``width`` is that of a chart in inches;
+    ``marked`` are nodes that a finding names.
     """
     plots = []
     for name in CHARTS:
@@ -131,15 +156,34 @@ def draw_all(
         if not rows:
             continue
         limit = (limits or {}).get(name)
-        plots.append(Plot(name, _TITLES[name], draw_chart(name, rows, limit, marks, format)))
+        plots.append(
+            Plot(name, _TITLES[name], draw_chart(name, rows, limit, marks, format, width), width)
+        )
     for map_name, name in MAPS.items():
         if names is not None and map_name not in names:
             continue
-        each = [row for part in rows_of(series, name).values() for row in part]
+        each = map_rows(series, name)
         if len(each) > 1:
-            title = f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}"
-            plots.append(Plot(map_name, title, draw_heat_map(name, each, format)))
+            plots.append(
+                Plot(map_name, _map_title(name), draw_heat_map(name, each, format, marked))
+            )
     return plots
+
+
+def _map_title(name: str) -> str:
+    return f"{_TITLES[name]} by {'GPU' if name.startswith('gpu') else 'node'}"
+
+
+def map_rows(series: SeriesReply, chart: str) -> list[Row]:
+    """The rows of a heat map: those of its chart, of which the metrics of one node are added."""
+    by_name: dict[str, Row] = {}
+    for part in rows_of(series, chart).values():
+        for row in part:
+            known = by_name.get(row.name)
+            if known is not None and len(known.values) == len(row.values):
+                row = row._replace(values=known.values + row.values)
+            by_name[row.name] = row
+    return list(by_name.values())
 
 
 def rows_of(series: SeriesReply, chart: str) -> dict[str, list[Row]]:
@@ -170,47 +214,60 @@ def draw_chart(
     limit: float | None,
     marks: Sequence[tuple[float, float]],
     format: Format,
+    width: float = WIDTH,
 ) -> bytes:
     """The sum over nodes or GPUs of each metric, with what was requested as a dashed line."""
-    figure, axes = _figure(7.2, 1.9)
+    figure, axes = new_figure(width, 1.9)
     for color, (metric, parts) in zip((ACCENT, SECOND, MUTED), rows.items(), strict=False):
         times, values = _total(parts)
         label = METRICS[metric].title
-        axes.plot(_dates(times), values, color=color, linewidth=1.1, label=label)
+        axes.plot(dates(times), values, color=color, linewidth=1.1, label=label)
         if len(rows) == 1:
-            axes.fill_between(_dates(times), 0, values, color=color, alpha=0.15, linewidth=0)
+            axes.fill_between(dates(times), 0, values, color=color, alpha=0.15, linewidth=0)
     if limit:
         axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
     for since, until in marks:
         axes.axvspan(since / _DAY, until / _DAY, color=BAD, alpha=0.08, linewidth=0)
     if len(rows) > 1:
-        axes.legend(frameon=False, loc="upper right", fontsize=7, labelcolor=INK, ncols=3)
+        # Above the axes, where no line is.
+        axes.legend(
+            frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 0.96), fontsize=6.5,
+            labelcolor=INK, ncols=3, handlelength=1.2, columnspacing=1.0, borderaxespad=0.0,
+        )  # fmt: skip
     axes.set_ylim(bottom=0)
-    _finish(axes, name, _TITLES[name])
-    return _render(figure, format)
+    finish(axes, name, _TITLES[name], pad=14.0 if len(rows) > 1 else 6.0)
+    return render(figure, format)
 
 
-def draw_heat_map(name: str, rows: Sequence[Row], format: Format) -> bytes:
+def draw_heat_map(
+    name: str, rows: Sequence[Row], format: Format, marked: Collection[str] = ()
+) -> bytes:
     """Time by node or GPU: above it mean, minimum and maximum over time, at its side each mean."""
     grid, edges, names = _cells(rows)
-    height = min(1.5 + 0.11 * len(names), 6.0)
-    figure = Figure(figsize=(7.2, height + 0.9), layout="constrained")
+    height = min(0.7 + 0.13 * len(names), 6.0)
+    figure = Figure(figsize=(WIDTH, height + 1.1), layout="constrained")
     (top, corner), (map_axes, side) = figure.subplots(
         2, 2, width_ratios=(6, 1), height_ratios=(0.9, height), sharex="col", sharey="row"
     )
     corner.remove()
-    middle = _dates((edges[:-1] + edges[1:]) / 2)
+    middle = dates((edges[:-1] + edges[1:]) / 2)
     with np.errstate(all="ignore"):
         mean, low, high = _over_rows(grid)
     top.fill_between(middle, low, high, color=ACCENT, alpha=0.2, linewidth=0)
     top.plot(middle, mean, color=ACCENT, linewidth=1.0)
     top.set_ylim(bottom=0)
     mesh = map_axes.pcolormesh(
-        _dates(edges), np.arange(len(names) + 1), grid, cmap="cividis", vmin=0, rasterized=True
+        dates(edges), np.arange(len(names) + 1), grid, cmap=_SHADES, vmin=0, rasterized=True
     )
+    map_axes.set_facecolor(_NOT_MEASURED)
     map_axes.invert_yaxis()
     step = max(-(-len(names) // 32), 1)
-    map_axes.set_yticks(np.arange(0, len(names), step) + 0.5, names[::step])
+    ticks = [*range(0, len(names), step)]
+    ticks += [index for index, each in enumerate(names) if each in marked and index % step]
+    map_axes.set_yticks(np.array(ticks) + 0.5, [names[index] for index in ticks], fontsize=7)
+    for label in map_axes.get_yticklabels():
+        if label.get_text() in marked:
+            label.set_color(BAD)
     means = np.array([_mean(row) for row in grid])
     side.barh(np.arange(len(names)) + 0.5, np.nan_to_num(means), height=0.8, color=ACCENT)
     side.set_xlim(left=0)
@@ -222,15 +279,16 @@ def draw_heat_map(name: str, rows: Sequence[Row], format: Format) -> bytes:
     formatter = FuncFormatter(lambda value, _: _value(name, value))
     top.yaxis.set_major_formatter(formatter)
     side.xaxis.set_major_formatter(formatter)
-    side.xaxis.set_major_locator(MaxNLocator(2))
-    top.yaxis.set_major_locator(MaxNLocator(2))
-    bar = figure.colorbar(mesh, ax=side, format=formatter, fraction=0.25, pad=0.08)
+    side.xaxis.set_major_locator(_locator(name, 2))
+    side.tick_params(axis="x", labelsize=7)
+    top.yaxis.set_major_locator(_locator(name, 2))
+    bar = figure.colorbar(
+        mesh, ax=side, format=formatter, fraction=0.25, pad=0.08, ticks=_locator(name, 4)
+    )
     bar.outline.set_visible(False)
-    top.set_title(
-        f"{_TITLES[name]} by {'GPU' if name == 'gpu' else 'node'}",
-        loc="left", fontsize=9, color=INK,
-    )  # fmt: skip
-    return _render(figure, format)
+    bar.ax.tick_params(labelsize=7)
+    top.set_title(_map_title(name), loc="left", fontsize=9, color=INK)
+    return render(figure, format)
 
 
 #: Lines of a plot, and how many of them a legend names.
@@ -244,11 +302,11 @@ MAX_PIES: Final = 12
 
 def draw_lines(title: str, unit: str, rows: Sequence[Row], limit: float | None = None) -> bytes:
     """A PNG with a line for each row, and a dashed one at the limit."""
-    figure, axes = _figure(7.2, 3.6)
+    figure, axes = new_figure(7.2, 3.6)
     drawn = rows[:MAX_LINES]
     named = len(drawn) <= _NAMED_LINES
     for row, color in zip(drawn, cycle(_LINE_COLORS), strict=False):
-        axes.plot(_dates(row.times), row.values, color=color, linewidth=1.1, label=_label(row.name))
+        axes.plot(dates(row.times), row.values, color=color, linewidth=1.1, label=_label(row.name))
     if limit:
         axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
     if named:
@@ -256,8 +314,8 @@ def draw_lines(title: str, unit: str, rows: Sequence[Row], limit: float | None =
     axes.set_ylim(bottom=0)
     axes.set_ylabel(unit)
     left_out = f" ({len(drawn)} of {len(rows)} lines)" if len(rows) > len(drawn) else ""
-    _finish(axes, "", f"{title}{left_out}")
-    return _render(figure, "png")
+    finish(axes, "", f"{title}{left_out}")
+    return render(figure, "png")
 
 
 def draw_pies(title: str, pies: Sequence[tuple[str, dict[str, float]]]) -> bytes:
@@ -278,7 +336,7 @@ def draw_pies(title: str, pies: Sequence[tuple[str, dict[str, float]]]) -> bytes
         axes.remove()
     left_out = f" ({len(drawn)} of {len(pies)} nodes)" if len(pies) > len(drawn) else ""
     figure.suptitle(f"{title}{left_out}", fontsize=9, color=INK)
-    return _render(figure, "png")
+    return render(figure, "png")
 
 
 def _label(name: str) -> str:
@@ -346,24 +404,41 @@ def _short(name: str, width: int = 24) -> str:
     return name if len(name) <= width else f"{name[: width - 3]}..."
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
-def _finish(axes: Axes, name: str, title: str) -> None:
+class _ByteLocator(MaxNLocator):
+    """Ticks at round numbers of KiB, MiB or GiB."""
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        unit = 1.0
+        while vmax / unit >= 1024.0:
+            unit *= 1024.0
+        return [value * unit for value in super().tick_values(vmin / unit, vmax / unit)]
+
+
+def _locator(chart: str, most: int) -> MaxNLocator:
+    sizes = chart in ("memory", "gpu-memory", "storage")
+    return (_ByteLocator if sizes else MaxNLocator)(most)
+
+
+def finish(axes: Axes, name: str, title: str, pad: float = 6.0) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=GRID, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.margins(x=0)
-    axes.set_title(title, loc="left", fontsize=9, color=INK)
+    axes.set_title(title, loc="left", fontsize=9, color=INK, pad=pad)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _value(name, value)))
-    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_locator(_locator(name, 4))
     _locate(axes)
 
 
 def _locate(axes: Axes) -> None:
-    locator = AutoDateLocator(tz=UTC, maxticks=8)  # type: ignore[no-untyped-call]
+    narrow = axes.get_figure().get_figwidth() < WIDTH - 1  # type: ignore[union-attr]
+    most = 5 if narrow else 8
+    locator = AutoDateLocator(tz=UTC, maxticks=most)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(formatter)
@@ -379,12 +454,12 @@ def _value(chart: str, value: float) -> str:
     return f"{value:g}"
 
 
-def _dates(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+def dates(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Seconds since 1970 as matplotlib's days."""
     return seconds / _DAY
 
 
-def _render(figure: Figure, format: Format) -> bytes:
+def render(figure: Figure, format: Format) -> bytes:
     file = io.BytesIO()
     metadata = (
         {"Date": None, "Creator": "jobsight"} if format == "svg" else {"Software": "jobsight"}

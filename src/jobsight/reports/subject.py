@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -48,12 +49,22 @@ from jobsight.store.history import (
 from jobsight.store.read.queries import Filters, StoredRun, run_filter
 from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.rollups.shares import DAY
-from jobsight.store.rollups.usage import Question, UsageRow, count_waiting, usage
+from jobsight.store.rollups.usage import (
+    Question,
+    UsageRow,
+    count_waiting,
+    day_of,
+    days_of,
+    number_of,
+    usage,
+)
 from jobsight.store.store import Store
 from jobsight.util.outer import Time
 from jobsight.util.units import format_bytes, format_duration, format_share
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from jobsight.config.settings import PriceSettings
 
 #: The newest runs of a period whose states are counted and of which the largest are listed, those
@@ -61,6 +72,10 @@ if TYPE_CHECKING:
 MAX_COUNTED: Final = 100_000
 MAX_DISTRIBUTED: Final = 2_000
 MAX_TASKS: Final = 5_000
+MAX_POINTS: Final = 2_000
+#: Days of a period that is drawn by day, and by week; a longer one is drawn by month.
+_DAILY: Final = 62
+_WEEKLY: Final = 500
 #: Rows of a list.
 MAX_ROWS: Final = 10
 #: Rows of a trend, and the lengths of their intervals in days: a day, a week, four weeks, a year.
@@ -125,6 +140,30 @@ class TrendRow(msgspec.Struct, kw_only=True):
     memory_used_bytes: float | None
     memory_requested_bytes: float | None
     wait_seconds: float | None
+
+
+class PeriodUse(msgspec.Struct, kw_only=True):
+    """What was held and used in a day, week or month."""
+
+    #: Its name, 2026-11-15, 2026-W46 or 2026-11, and its first day.
+    period: str
+    since: Time
+    runs: int
+    core_hours_held: float | None
+    core_hours_used: float
+
+
+class RunPoints(msgspec.Struct, kw_only=True):
+    """Some runs as columns, to be drawn; the oldest first."""
+
+    #: Seconds since 1970.
+    start_seconds: list[float]
+    #: Of an array.
+    task: list[int | None]
+    failed: list[bool]
+    elapsed_seconds: list[float | None]
+    memory_used_bytes: list[int | None]
+    memory_requested_bytes: list[int | None]
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -193,6 +232,10 @@ class SubjectReport(msgspec.Struct, kw_only=True):
     scripts: list[ScriptUse] = field(default_factory=list)
     #: Of a script: its runs over time.
     trend: list[TrendRow] = field(default_factory=list)
+    #: Of an array or a script: the newest runs that have ended.
+    points: RunPoints | None = None
+    #: Of a user, account or cluster: what was held and used by day, week or month.
+    usage: list[PeriodUse] = field(default_factory=list)
     measured: Measured
     totals: Totals
     distributions: list[Distribution]
@@ -280,6 +323,7 @@ def array_report(
         totals=_priced(_sum(rows), prices),
         distributions=_distributions(rows, counted),
         largest=sorted(rows, key=_held, reverse=True)[:MAX_ROWS],
+        points=_points(counted, rows),
         outliers=_outliers(rows) if kind == "array" else [],
         failures=_failures(rows),
         notes=notes,
@@ -375,6 +419,7 @@ def script_report(
         ),
         scripts=_scripts_of_runs(store, runs, rows, now),
         trend=_trend(runs, rows),
+        points=_points(runs, rows),
         measured=_measured(store, runs[:MAX_DISTRIBUTED], rows),
         totals=_priced(_sum(rows), prices),
         distributions=_distributions(rows, runs),
@@ -383,6 +428,47 @@ def script_report(
         failures=_failures(rows),
         notes=notes,
     )
+
+
+def _points(runs: Sequence[StoredRun], rows: Sequence[JobRow]) -> RunPoints:
+    ended = [(run, row) for run, row in zip(runs, rows, strict=True) if not row.running]
+    ended = sorted(ended[:MAX_POINTS], key=lambda pair: (pair[0].start, pair[0].id))
+    return RunPoints(
+        start_seconds=[run.start / 10**9 for run, _ in ended],
+        task=[run.info.array_task_id for run, _ in ended],
+        failed=[_has_failed(row) for _, row in ended],
+        elapsed_seconds=[_elapsed(row) for _, row in ended],
+        memory_used_bytes=[row.memory_used_peak_bytes for _, row in ended],
+        memory_requested_bytes=[row.memory_requested_bytes for _, row in ended],
+    )
+
+
+def _period_uses(connection: Connection, question: Question, now: int) -> list[PeriodUse]:
+    """What was held and used over time, by the daily rollups."""
+    known = days_of(connection)
+    if known is None:
+        return []
+    first = known[0] if question.since is None else max(question.since, known[0])
+    last = min(question.until or day_of(now) + 1, known[1] + 1)
+    days = last - first
+    by = "day" if days <= _DAILY else "week" if days <= _WEEKLY else "month"
+    rows = usage(connection, msgspec.structs.replace(question, by=(by,)))
+    found = [
+        PeriodUse(
+            period=row.period or "",
+            since=number_of(date.fromisoformat(_first_day(row.period or ""))) * DAY,
+            runs=row.jobs,
+            core_hours_held=row.core_hours,
+            core_hours_used=row.cpu_hours,
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda each: each.since)
+
+
+def _first_day(period: str) -> str:
+    """2026-11-15, 2026-W46 or 2026-11 as a date."""
+    return period if len(period) != 7 else f"{period}-01"
 
 
 def _trend(runs: Sequence[StoredRun], rows: Sequence[JobRow]) -> list[TrendRow]:
@@ -485,6 +571,7 @@ def period_report(
         totals = next(iter(usage(connection, question)), None)
         software = usage(connection, msgspec.structs.replace(question, by=("software",)))
         stale = count_waiting(connection, name if kind == "cluster" else None)
+        over_time = _period_uses(connection, question, now)
     states = store.count_states(MAX_COUNTED, **filters)
     runs = store.runs(limit=MAX_DISTRIBUTED, **filters)
     newest = [job_row(run, now) for run in runs]
@@ -511,6 +598,7 @@ def period_report(
         findings=findings_of_period(store, found, prices),
         improvements=improvements(store, owner, prices, since=0 if since is None else since * DAY),
         scripts=scripts_of(store, works, now=now),
+        usage=over_time,
         measured=_measured(store, runs, newest),
         totals=_priced(
             _from_rollups(totals, any(row.cpu_time is not None for row in newest)), prices

@@ -31,7 +31,17 @@ WAITING: Final = 32
 
 #: The plots of :mod:`jobsight.reports.plots`, which is not imported before it is needed.
 PlotName = Literal[
-    "cpu", "memory", "gpu", "gpu-memory", "storage", "waiting", "cpu-map", "memory-map", "gpu-map"
+    "cpu",
+    "memory",
+    "gpu",
+    "gpu-memory",
+    "storage",
+    "waiting",
+    "cpu-map",
+    "memory-map",
+    "gpu-map",
+    "gpu-memory-map",
+    "storage-map",
 ]
 
 #: HTML and SVG have styles of their own. Nothing is executed or loaded.
