@@ -168,6 +168,8 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     petricore_routes: bool = False
     #: JSON file with projects and numbers of files by user, for /api/v1/users of petricore.
     petricore_usage: str | None = None
+    #: Also answer Clockwork's REST routes below /api/v1/clusters, with tokens as API keys.
+    clockwork_routes: bool = False
     connections: ConnectionSettings = msgspec.field(default_factory=ConnectionSettings)
     ingest: IngestSettings = msgspec.field(default_factory=IngestSettings)
     remote_write: RemoteWriteSettings = msgspec.field(default_factory=RemoteWriteSettings)

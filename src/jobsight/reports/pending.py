@@ -160,6 +160,18 @@ def find_report(
     return build_report(store, stored, clock=clock, prices=prices)
 
 
+def find_info(store: Store, reference: RunReference, visibility: Visibility) -> JobInfo:
+    """What the scheduler says of a run or of a job that waits, or :class:`RunNotFound`."""
+    try:
+        return store.find(reference, visibility).info
+    except RunNotFound:
+        for record in _records(store, reference.cluster):
+            is_named = reference.start is None and _is_named(record, reference)
+            if is_named and _is_visible(record, visibility):
+                return record.info
+        raise
+
+
 def count_pending(store: Store, job_id: int, cluster: str) -> int:
     """The waiting tasks of an array, or components of a heterogeneous job."""
     from jobsight.scheduler.cluster_metrics import count_tasks

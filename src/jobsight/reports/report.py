@@ -18,6 +18,7 @@ from msgspec import field
 
 from jobsight.findings.reported import ReportedFinding
 from jobsight.model import Coverage, real_signal
+from jobsight.store.properties import Link
 from jobsight.store.read.state import ACTIVE
 from jobsight.util.outer import Duration, Time
 from jobsight.util.units import format_count, format_share
@@ -297,6 +298,9 @@ class JobReport(msgspec.Struct, kw_only=True):
     gpu: GpuTotals | None = None
     #: By node and index.
     gpus: list[GpuRow] = field(default_factory=list)
+    #: The short ones of the properties that the user added to the job, and those that are links.
+    properties: dict[str, str] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
 
     @property
     def pending(self) -> bool:

@@ -20,8 +20,18 @@ from jobsight import web
 from jobsight.config.settings import ServerSettings
 from jobsight.findings.service import FindingsService
 from jobsight.prometheus.remote_write import RemoteWriter
-from jobsight.server import errors, ingest, petricore
-from jobsight.server.api import clusters, files, gpus, health, jobs, parts, people, usage
+from jobsight.server import clockwork, errors, ingest, petricore
+from jobsight.server.api import (
+    clusters,
+    files,
+    gpus,
+    health,
+    jobs,
+    parts,
+    people,
+    properties,
+    usage,
+)
 from jobsight.server.api import findings as found
 from jobsight.server.api.common import without_required_fields
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
@@ -107,6 +117,9 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     app.include_router(health.create_discovery_router(store, listed=listed))
     app.include_router(usage.create_router(store))
     app.include_router(parts.create_router(store, service, clock=clock))
+    app.include_router(properties.create_router(store, clock=clock))
+    if settings is not None and settings.clockwork_routes:
+        app.include_router(clockwork.create_router(store, clock=clock))
     app.include_router(clusters.create_router(store))
     app.include_router(gpus.create_router(store))
     app.include_router(people.create_router(store, clock=clock))
@@ -128,6 +141,8 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
         sign_in_page=lambda message: render("sign-in.html", message=message),
         delay=delay,
     )
+    if settings is not None and settings.clockwork_routes:
+        app.add_middleware(clockwork.ClockworkCredentials)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -159,7 +174,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schemas = outer_schemas(
             (
                 *(*jobs.REPLIES, *usage.REPLIES, *found.REPLIES, *parts.REPLIES),
-                *(*clusters.REPLIES, *gpus.REPLIES, *people.REPLIES),
+                *(*clusters.REPLIES, *gpus.REPLIES, *people.REPLIES, *properties.REPLIES),
                 *(health.Health, health.TargetGroup),
             ),
             ref_template="#/components/schemas/{name}",

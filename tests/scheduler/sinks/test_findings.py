@@ -6,8 +6,8 @@ from jobsight.findings.finding import Cost
 from jobsight.findings.stored import to_row
 from jobsight.model import SECOND
 from jobsight.scheduler.records import JobDetails
+from jobsight.scheduler.sinks.clockwork import job_document
 from jobsight.scheduler.sinks.feeder import feed
-from jobsight.scheduler.sinks.mongodb import job_document
 from jobsight.scheduler.sinks.opensearch import job_source
 from jobsight.store.store import Store
 from tests.findings.judge import KIND, found

@@ -6,8 +6,8 @@ from pathlib import Path
 from jobsight.model import SECOND
 from jobsight.scheduler.records import JobDetails, NodeInfo
 from jobsight.scheduler.sinks.base import SinkJob
+from jobsight.scheduler.sinks.clockwork import job_document
 from jobsight.scheduler.sinks.feeder import feed
-from jobsight.scheduler.sinks.mongodb import job_document
 from jobsight.scheduler.sinks.opensearch import job_source
 from jobsight.store.store import Store
 from tests.store.gpu_sample import GIB, gpu, idle_gpu

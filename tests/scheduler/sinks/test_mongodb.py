@@ -19,8 +19,9 @@ from pymongo import MongoClient
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.scheduler.sinks.base import Figures, SinkError, SinkJob
+from jobsight.scheduler.sinks.clockwork import job_document
 from jobsight.scheduler.sinks.feeder import Feeder, feed, read_reasons
-from jobsight.scheduler.sinks.mongodb import MongoSink, job_document
+from jobsight.scheduler.sinks.mongodb import MongoSink
 from jobsight.store.store import Store
 from jobsight.util.workers import INTERNAL_ERROR
 from tests.scheduler.sinks import servers
@@ -218,7 +219,8 @@ def test_a_wrong_password_is_one_line(tmp_path: Path, store: Store) -> None:
 _FEEDER = """
 import os, signal, sys
 from jobsight.scheduler.sinks.feeder import feed
-from jobsight.scheduler.sinks.mongodb import MongoSink, job_document
+from jobsight.scheduler.sinks.clockwork import job_document
+from jobsight.scheduler.sinks.mongodb import MongoSink
 from jobsight.store.store import Store
 location, url, database, *dying = sys.argv[1:]
 class Feeder(MongoSink):

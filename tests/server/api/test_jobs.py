@@ -222,6 +222,8 @@ def test_the_description_names_every_reply(client: TestClient) -> None:
         "/api/v1/jobs/{run}/nodes",
         "/api/v1/jobs/{run}/gpus",
         "/api/v1/jobs/{run}/findings",
+        "/api/v1/jobs/{run}/properties",
+        "/api/v1/jobs/{run}/properties/{name}",
         "/api/v1/arrays/{array}",
         "/api/v1/clusters",
         "/api/v1/clusters/{cluster}",

@@ -17,6 +17,7 @@ from jobsight.store.findings.works import add_script
 from jobsight.store.maintenance.dump import back_up, copy_store, restore
 from jobsight.store.maintenance.inventory import CLASSES, take_inventory
 from jobsight.store.maintenance.retention import prune
+from jobsight.store.properties import JobKey, set_properties
 from jobsight.store.schema.tables import metadata
 from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
@@ -49,6 +50,8 @@ def _fill_every_table(store: Store) -> None:
         dead_letters.mark(transaction, dead_letters.ROLLUP, str(run_id), "c1", "broken", START)
     add_findings(store, find(store, "7"), finding(), work=work())
     record_shown(store.database, {Shown(find(store, "7").id, KIND, "anna", "report"): 1}, NOW)
+    job = JobKey("c1", 7, find(store, "7").info.user or "")
+    set_properties(store.database, job, {"learning_rate": 0.1}, NOW)
     add_script(store.database, work().key, "#!/bin/sh\nsleep 1\n")
     counted = _counts(store)
     assert [name for name in sorted(TABLES) if not counted[name]] == []
@@ -99,6 +102,7 @@ CLASS_OF = {
     "findings_shown": "findings",
     "exported": "exports",
     "gpus": "runs",
+    "job_properties": "runs",
     "paths": "executables",
     "run_details": "runs",
     "run_figures": "findings",
@@ -138,6 +142,8 @@ REMOVED_WITH_RUN = {
     "findings",
     "findings_shown",
     "gpus",
+    # With the last run of the job.
+    "job_properties",
     "run_details",
     "run_figures",
     "run_nodes",
@@ -183,6 +189,7 @@ FAULTS = {
     "findings": "UPDATE findings SET core_time = core_time + 1",
     "findings_by_day": "DELETE FROM findings_by_day",
     "findings_shown": "UPDATE findings_shown SET run_id = 99",
+    "job_properties": "UPDATE job_properties SET size = size + 1",
     "paths": "UPDATE paths SET digest = path",
     "run_details": "UPDATE run_details SET run_id = 99",
     "run_figures": "UPDATE run_figures SET run_id = 99",

@@ -34,6 +34,7 @@ from jobsight.store.schema.tables import (
     batches,
     chunks,
     gpus,
+    job_properties,
     metadata,
     paths,
     run_nodes,
@@ -112,6 +113,7 @@ class Checker:
             self._check_shares,
             self._check_months,
             self._check_findings,
+            self._check_properties,
             self._check_search,
             self._check_dead_letters,
             self._add_notes,
@@ -158,6 +160,17 @@ class Checker:
                 for row in connection.execute(query.limit(MAX_LISTED)):
                     self._fault(f"{table.name} {', '.join(map(str, row))}", missing)
             self._progress("references", done, len(keys))
+
+    def _check_properties(self) -> None:
+        names = ("cluster", "job_id", "name", "value", "size")
+        query = select(*(job_properties.c[name] for name in names))
+        with self._database.read() as connection:
+            rows = connection.execution_options(yield_per=CHUNKS_BATCH_SIZE).execute(query)
+            for cluster, job_id, name, value, size in rows:
+                expected = len(name.encode()) + len(value.encode())
+                if size != expected:
+                    where = f"property {name!r} of job {job_id} of cluster {cluster}"
+                    self._fault(where, f"its size is {size}; expected {expected}")
 
     def _check_chunks(self) -> None:
         columns = [chunks.c[name] for name in ChunkRow._fields]

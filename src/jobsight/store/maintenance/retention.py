@@ -61,6 +61,7 @@ _DELETE_RUN: Final = (
     "delete_run_nodes",
     "delete_contribution",
     "delete_run_details",
+    "delete_properties",
     "delete_dead_letters",
     "delete_run",
 )

@@ -545,6 +545,17 @@ CREATE TABLE findings_shown (
 
 ;
 CREATE INDEX ix_findings_shown_kind_first ON findings_shown (kind, first);
+CREATE TABLE job_properties (
+	cluster TEXT NOT NULL, 
+	job_id BIGINT NOT NULL, 
+	user TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	value TEXT NOT NULL, 
+	size BIGINT NOT NULL, 
+	changed BIGINT NOT NULL, 
+	CONSTRAINT pk_job_properties PRIMARY KEY (cluster, job_id, user, name)
+);
+CREATE INDEX ix_job_properties_user ON job_properties (user);
 CREATE VIRTUAL TABLE run_search USING fts5(text, content='', columnsize=0, detail='none', tokenize='trigram');
 CREATE TRIGGER run_search_insert AFTER INSERT ON runs BEGIN INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;
 CREATE TRIGGER run_search_update AFTER UPDATE OF "name", "user", "account", "partition", "command" ON runs WHEN old."name" IS NOT new."name" OR old."user" IS NOT new."user" OR old."account" IS NOT new."account" OR old."partition" IS NOT new."partition" OR old."command" IS NOT new."command" BEGIN INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', old.id, lower((char(10) || coalesce(substr(old."name", 1, 1000), '') || char(10) || coalesce(substr(old."user", 1, 1000), '') || char(10) || coalesce(substr(old."account", 1, 1000), '') || char(10) || coalesce(substr(old."partition", 1, 1000), '') || char(10) || coalesce(substr(old."command", 1, 1000), '') || char(10)))); INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;

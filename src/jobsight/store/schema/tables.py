@@ -734,3 +734,21 @@ findings_shown = Table(
     Index(None, "kind", "first"),
     sqlite_with_rowid=False,
 )
+
+# What users add to their own jobs, by name. Of a job and its user, not of a run: a requeued job
+# keeps them, and a job of another user to which Slurm gives the same id has none.
+job_properties = Table(
+    "job_properties",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("user", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    # JSON.
+    Column("value", Text, nullable=False),
+    # Bytes of name and value; their sum is limited.
+    Column("size", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+    # Finds those of a user.
+    Index(None, "user"),
+)

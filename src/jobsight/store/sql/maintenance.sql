@@ -57,6 +57,13 @@ DELETE FROM contributions WHERE run_id = :id AND NOT dropped
 -- name: delete_run_details
 DELETE FROM run_details WHERE run_id = :id
 
+-- Properties belong to all runs of a job.
+-- name: delete_properties
+DELETE FROM job_properties
+WHERE (cluster, job_id) IN (SELECT cluster, job_id FROM runs WHERE id = :id)
+    AND (SELECT count(*) FROM runs WHERE runs.cluster = job_properties.cluster
+        AND runs.job_id = job_properties.job_id) = 1
+
 -- name: delete_dead_letters
 DELETE FROM dead_letters WHERE kind IN ('rollup', 'finding') AND key = CAST(:id AS TEXT)
 

@@ -18,6 +18,10 @@ SELECT updated, changes, pruned, archived, open_nodes, "end", state,
     (SELECT count(*) FROM findings WHERE findings.run_id = runs.id),
     (SELECT max(last) FROM findings WHERE findings.run_id = runs.id),
     (SELECT sum(reply_time) FROM findings WHERE findings.run_id = runs.id),
+    (SELECT max(changed) FROM job_properties WHERE job_properties.cluster = runs.cluster
+        AND job_properties.job_id = runs.job_id AND job_properties."user" = runs."user"),
+    (SELECT sum(size) FROM job_properties WHERE job_properties.cluster = runs.cluster
+        AND job_properties.job_id = runs.job_id AND job_properties."user" = runs."user"),
     (SELECT count(*) FROM run_nodes WHERE run_nodes.run_id = runs.id),
     (SELECT max(written) FROM run_nodes WHERE run_nodes.run_id = runs.id),
     (SELECT sum(agents.clock_skew) FROM run_nodes

@@ -752,3 +752,17 @@ def _create_findings() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index(op.f("ix_findings_shown_kind_first"), "findings_shown", ["kind", "first"])
+    op.create_table(
+        "job_properties",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("changed", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "cluster", "job_id", "user", "name", name=op.f("pk_job_properties")
+        ),
+    )
+    op.create_index(op.f("ix_job_properties_user"), "job_properties", ["user"])
