@@ -158,13 +158,15 @@ def test_on_a_node_with_the_packages_of_the_agent_only(tmp_path: Path) -> None:
             [sys.executable, "-c", program, "doctor", "--json", *arguments],
             capture_output=True, check=False, timeout=60, text=True, env=os.environ | variables,
         )  # fmt: skip
-        assert (shown.returncode, shown.stderr) == (0, "")
+        # The name of the server does not exist.
+        assert (shown.returncode, shown.stderr) == (1, "")
         return {check["name"]: check["found"] for check in json.loads(shown.stdout)["checks"]}
 
     for found in (checks("--config", str(settings)), checks(JOBSIGHT_CONFIG=str(settings))):
         assert f"({tmp_path}/own-spool)" in found["disk"]
         assert f"{tmp_path}/no-slurm" in found["Slurm"]
-        assert f"chmod 600 {token}" in found["server"]
+        assert f"chmod 600 {token}" in found["token"]
+        assert "the name server.test is not known" in found["address"]
     other = checks("--config", str(settings), JOBSIGHT_AGENT__SPOOL=f"{tmp_path}/of-variable")
     assert f"({tmp_path}/of-variable)" in other["disk"]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from jobsight.model import SECOND
 from jobsight.scheduler.records import NodeInfo
-from jobsight.server.own_metrics import SILENT_AFTER, certificate_end, count_agents
+from jobsight.server.own_metrics import SILENT_AFTER, count_agents
 from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
+from jobsight.transport.tls import certificate_end
 from tests.server.batches import batch
 
 

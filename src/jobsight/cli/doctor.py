@@ -1,6 +1,8 @@
-"""``jobsight doctor``: which sources this machine has, each tried and not derived from a version.
+"""``jobsight doctor``: which sources this machine has, each tried and not derived from a version,
+and whether the installation works from both ends.
 
-:func:`examine` runs the checks, :func:`summary` gives their consequences.
+:func:`examine` tries what can be measured, :func:`summary` gives the consequences, and
+:func:`installation` tries the way to the server, or the parts of the server on its host.
 """
 
 from __future__ import annotations
@@ -13,9 +15,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from jobsight.agent.launch.cgroup import Hierarchies, create_cgroup, find_hierarchies
 from jobsight.agent.processes.netlink import (
@@ -28,19 +28,23 @@ from jobsight.agent.processes.netlink import (
 )
 from jobsight.agent.samplers.readings import Background
 from jobsight.cli.arguments import CommandParser, add_config_option, add_json_option
+from jobsight.cli.checks import Check
 from jobsight.cli.output import write_json
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
-from jobsight.transport.running_server import TokenError, read_token
 from jobsight.util.units import format_bytes
-from jobsight.util.urls import without_credentials
 
 if TYPE_CHECKING:
     from jobsight.agent.samplers.node import Node
 
 #: What a verdict is called, and its ANSI colour.
-_MARKS = {"good": ("yes", "32"), "partly": ("part", "33"), "missing": ("no", "31")}
+_MARKS = {
+    "good": ("yes", "32"),
+    "partly": ("part", "33"),
+    "missing": ("no", "31"),
+    "fault": ("FAIL", "1;31"),
+}
 _BOLD, _DIM = "1", "2"
 #: A machine is complete without these.
 _OPTIONAL = ("Slurm", "GPU", "server")
@@ -53,21 +57,43 @@ def main(arguments: Sequence[str]) -> int:
     return parser.run(doctor, arguments)
 
 
-def doctor(*, json: bool, config: str | None) -> None:
-    """Show what can be measured on this machine: exactly, by polling or not at all, and why.
+def doctor(*, json: bool, config: str | None) -> int:
+    """Show what can be measured on this machine, and whether the installation works.
 
     Each source is tried: the command starts child processes and reads their events. The settings
     are those that the agent would use: store, spool, server and Slurm's commands are taken from
     them.
+
+    With server.url the way to the server is tried as well: address, certificate and its end, clock,
+    token, versions. On the host of a server its store, certificate, health, Slurm, sinks, mail
+    and archive are tried. What fails is shown with what to type; the exit code is then 1.
     """
-    checks = examine(load_settings(config))
+    settings = load_settings(config)
+    checks = [*examine(settings), *installation(settings)]
+    faults = [check for check in checks if check.verdict == "fault"]
     if json:
         write_json({"checks": checks, "therefore": summary(checks)})
-        return
+        return 1 if faults else 0
     styled = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if styled else 1000
     for line in _lines(checks, styled, width):
         print(line)
+    return 1 if faults else 0
+
+
+def installation(settings: Settings) -> list[Check]:
+    """From a node to its server, or the server's own parts; else nothing."""
+    from jobsight.cli.connection_checks import connection_checks
+
+    if settings.server.url is not None:
+        return connection_checks(settings)
+    location = settings.store.location
+    is_server = settings.scrapes() or paths.server_file(location).exists()
+    if not is_server:
+        return []
+    from jobsight.cli.server_checks import server_checks
+
+    return server_checks(settings)
 
 
 def _lines(checks: list[Check], styled: bool, width: int) -> Iterator[str]:
@@ -88,6 +114,8 @@ def _lines(checks: list[Check], styled: bool, width: int) -> Iterator[str]:
         yield from (indent + line for line in more)
         for line in textwrap.wrap(check.therefore, max(20, width - len(indent))):
             yield indent + style(line, _DIM)
+        for line in textwrap.wrap(check.todo and f"-> {check.todo}", max(20, width - len(indent))):
+            yield indent + line
     yield ""
     yield "Therefore, for jobs on this machine:"
     for sentence in summary(checks):
@@ -95,24 +123,11 @@ def _lines(checks: list[Check], styled: bool, width: int) -> Iterator[str]:
         yield f"  {style(title, _BOLD)}:{rest}"
 
 
-Verdict = Literal["good", "partly", "missing"]
-
 _SLURM_COMMANDS = ("sacct", "squeue", "sinfo", "scontrol", "sstat")
 #: Seconds after which a driver does not answer.
 _GPU_TIMEOUT = 10.0
 #: Less room than this and a spool or store will soon be full.
 _LITTLE_ROOM = 2**30
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was tried."""
-
-    name: str
-    verdict: Verdict
-    #: What was found.
-    found: str
-    #: What that means for the figures.
-    therefore: str
 
 
 def examine(settings: Settings) -> list[Check]:
@@ -127,8 +142,9 @@ def examine(settings: Settings) -> list[Check]:
         lambda: _slurm(settings),
         _graphics,
         lambda: _disk(settings),
-        lambda: _server(settings),
     ]
+    if settings.server.url is None:
+        checks.append(_no_server)
     return [check() for check in checks]
 
 
@@ -393,24 +409,10 @@ def _disk(settings: Settings) -> Check:
     )
 
 
-def _server(settings: Settings) -> Check:
-    url, token_file = settings.server.url, settings.server.token_file
-    if url is None:
-        return Check(
-            "server",
-            "missing",
-            "server.url is not set",
-            "the agent writes to the store of this machine or to the server that runs on it",
-        )
-    try:
-        read_token(Path(token_file or paths.token_file(settings.store.location)))
-    except TokenError as error:
-        return Check(
-            "server", "partly", f"{without_credentials(url)}; {error}", "batches wait in the spool"
-        )
+def _no_server() -> Check:
     return Check(
         "server",
-        "good",
-        f"{without_credentials(url)}; the token can be read",
-        "batches are sent when it answers",
+        "missing",
+        "server.url is not set",
+        "the agent writes to the store of this machine or to the server that runs on it",
     )

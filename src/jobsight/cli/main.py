@@ -41,7 +41,12 @@ COMMANDS = {
     "software": Command("jobsight.cli.software.commands", "Report software usage, manage rules"),
     "scrape": Command("jobsight.cli.scrape", "Copy jobs and nodes from Slurm to the store"),
     "store": Command("jobsight.cli.store", "Inspect, check, prune, back up and move the store"),
-    "doctor": Command("jobsight.cli.doctor", "Show what can be measured on this machine"),
+    "doctor": Command("jobsight.cli.doctor", "Check this machine and its connection to the server"),
+    "setup": Command("jobsight.cli.setup", "Write the settings of a server or of a node"),
+    "ca": Command("jobsight.cli.ca", "A small certificate authority for server and nodes"),
+    "support-bundle": Command(
+        "jobsight.cli.support_bundle", "Collect what a report of a problem needs, without secrets"
+    ),
     "token": Command("jobsight.cli.token", "Create and revoke the tokens of agents"),
     "mail": Command("jobsight.cli.mail", "Queue a mail about a job, as Slurm's MailProg"),
     "slurmdb": Command(

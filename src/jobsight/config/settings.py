@@ -158,6 +158,8 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     tls_key: str | None = None
     #: Certificate authorities (PEM file) of the agents; with it, batches need a certificate.
     tls_client_ca: str | None = None
+    #: Revocation list (PEM file) of tls_client_ca. Reloaded when it changes.
+    tls_client_crl: str | None = None
     #: Proxies (addresses or CIDR ranges) whose X-Forwarded-For header is trusted.
     trusted_proxies: list[str] = msgspec.field(default_factory=list)
     #: Nodes (such as "n[1-64]") that service discovery offers besides those of the scheduler.

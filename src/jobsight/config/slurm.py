@@ -35,6 +35,13 @@ def slurm_cluster_name(
     return None
 
 
+def slurm_conf_file(environment: Mapping[str, str], places: Sequence[Path] = PLACES) -> Path | None:
+    """The slurm.conf of this machine, if there is one."""
+    variable = environment.get("SLURM_CONF")
+    files = [Path(variable)] if variable else places
+    return next((file for file in files if file.is_file()), None)
+
+
 def _names(file: Path, depth: int) -> Iterator[str]:
     try:
         with file.open("rb") as stream:

@@ -22,6 +22,7 @@ from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from jobsight import __version__
 from jobsight.config.settings import ServerSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.server.api.common import json_reply, refuse_unknown, replies
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 #: Bodies of the maximum size that may be in memory at once, before they are decoded, if they come
 #: with one token.
 _MAX_BODIES = 4
+
+#: The refusal of a batch without content, which is not counted.
+EMPTY = "the batch is empty"
 
 #: An encoded batch, and the cluster token that it was sent with.
 _Arrived: TypeAlias = tuple[bytes, ClusterToken | None]
@@ -164,6 +168,8 @@ class Ingest:
             receipt = await self._receive(request, token, (token.id if token else None, address))
         except (HTTPException, JobsightError) as error:
             reason = error.detail if isinstance(error, HTTPException) else str(error)
+            if reason == EMPTY:
+                raise
             self._refused.report(address, f"refused a batch from {address}: {reason}")
             if isinstance(error, StoreError | Busy):
                 self.counts.fail(str(reason))
@@ -191,6 +197,9 @@ class Ingest:
             self._rates.charge(agent, await drain(request.receive))
             raise
         data = await self._read(request, agent)
+        if not data:
+            # `jobsight doctor` sends this: token, certificate and rate were accepted.
+            raise HTTPException(400, EMPTY, {"Jobsight-Version": __version__})
         try:
             # Decompressed, a batch costs more than it did on the network.
             self._rates.charge(agent, max(0, unpacked_size(data) - len(data)))

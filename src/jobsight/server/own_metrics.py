@@ -24,6 +24,7 @@ from jobsight.server.ingest import IngestCounts
 from jobsight.store.maintenance.inventory import disk_free, list_agents
 from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
+from jobsight.transport.tls import certificate_end
 from jobsight.util.workers import WorkerState, worker_states
 
 #: An agent that measures a job sends at least every ten seconds; a node that Slurm has given jobs
@@ -164,14 +165,3 @@ def count_agents(store: Store, now: int) -> dict[str, Values]:
 def resident_memory() -> int:
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def certificate_end(file: Path) -> float | None:
-    """When a certificate (PEM) ends, in seconds since 1970; None if it cannot be read."""
-    from cryptography import x509
-
-    try:
-        certificate = x509.load_pem_x509_certificate(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return certificate.not_valid_after_utc.timestamp()

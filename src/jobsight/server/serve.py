@@ -420,10 +420,17 @@ def _quiet_signals(server: uvicorn.Server) -> Iterator[None]:
 class ServerTls:
     """The TLS context of the server; a renewed certificate is reloaded without a restart."""
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        client_ca: Path | None,
+        client_crl: Path | None = None,
+    ) -> None:
         self.certificate = certificate
         self.key = key
         self._client_ca = client_ca
+        self._client_crl = client_crl
         self._seen = self._state()
         self.context = self._load()
 
@@ -432,7 +439,7 @@ class ServerTls:
         """From the settings; None without TLS."""
         named = {
             name: Path(value).expanduser()
-            for name in ("tls_certificate", "tls_key", "tls_client_ca")
+            for name in ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_crl")
             if (value := getattr(settings, name)) is not None
         }
         if not named:
@@ -447,7 +454,14 @@ class ServerTls:
                 raise ConfigError(
                     f"server.{name}: {file} cannot be read: {error.strerror}"
                 ) from None
-        return cls(named["tls_certificate"], named["tls_key"], named.get("tls_client_ca"))
+        if "tls_client_crl" in named and "tls_client_ca" not in named:
+            raise ConfigError("server.tls_client_ca: is required with server.tls_client_crl")
+        return cls(
+            named["tls_certificate"],
+            named["tls_key"],
+            named.get("tls_client_ca"),
+            named.get("tls_client_crl"),
+        )
 
     def renew(self) -> None:
         """Reload the certificate and key if they have changed; an invalid pair changes nothing."""
@@ -458,6 +472,9 @@ class ServerTls:
             # Loaded into another context first: a mismatched pair would break the one in use.
             self._load()
             self.context.load_cert_chain(self.certificate, self.key, _no_passphrase)
+            if self._client_crl is not None:
+                # OpenSSL uses the newest of the lists that it has.
+                self.context.load_verify_locations(self._client_crl)
         except (OSError, ConfigError) as error:
             logger.warning("the renewed certificate cannot be loaded yet: %s", error)
             return
@@ -465,7 +482,9 @@ class ServerTls:
         logger.info("reloaded the certificate %s", self.certificate)
 
     def _state(self) -> list[tuple[int, int]]:
-        files = (self.certificate, self.key)
+        files = [self.certificate, self.key]
+        if self._client_crl is not None:
+            files.append(self._client_crl)
         return [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, files)]
 
     def _load(self) -> ssl.SSLContext:
@@ -487,6 +506,15 @@ class ServerTls:
                     f"server.tls_client_ca: {self._client_ca} holds no certificate (PEM): "
                     f"{_reason(error)}"
                 ) from None
+        if self._client_crl is not None:
+            try:
+                context.load_verify_locations(self._client_crl)
+            except OSError as error:
+                raise ConfigError(
+                    f"server.tls_client_crl: {self._client_crl} holds no revocation list (PEM): "
+                    f"{_reason(error)}"
+                ) from None
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         return context
 
 

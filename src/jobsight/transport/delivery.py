@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: The ingest route.
+BATCHES_PATH: Final = "/api/v1/batches"
 #: Limit in seconds on the delay that a server may request by Retry-After.
 MAX_RETRY_AFTER: Final = 3600.0
 #: Seconds before the first retry.
@@ -270,7 +272,7 @@ class HttpTarget:
         return self._token != before
 
     def _post(self, data: bytes) -> Reply:
-        path = self._parts.path.rstrip("/") + "/api/v1/batches"
+        path = self._parts.path.rstrip("/") + BATCHES_PATH
         headers = {
             "Authorization": f"Bearer {self._token}",
             "Content-Type": CONTENT_TYPE,

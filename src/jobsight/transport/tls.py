@@ -6,11 +6,25 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from jobsight.errors import ConfigError
 
 _END: Final = "-----END CERTIFICATE-----"
+
+
+def certificate_end(file: Path) -> float | None:
+    """When the first certificate of a PEM file ends, in seconds since 1970; None if it cannot be
+    read."""
+    # The only parser of certificates in the standard library. It has no public name, but every
+    # release since 2.6 has it; a node has no other package for this.
+    decode = getattr(ssl._ssl, "_test_decode_cert", None)  # type: ignore[attr-defined]
+    try:
+        end = decode(str(file))["notAfter"] if decode is not None else None
+    except (OSError, ValueError, KeyError):
+        return None
+    return None if end is None else float(ssl.cert_time_to_seconds(end))
 
 
 class ClientTls:

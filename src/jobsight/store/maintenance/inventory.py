@@ -180,6 +180,13 @@ def list_agents(database: Database) -> list[LastHeard]:
         return _agents(connection)
 
 
+def list_users(database: Database, limit: int) -> list[str]:
+    """The names of users of all runs."""
+    query = select(runs.c.user).where(runs.c.user.is_not(None)).distinct().limit(limit)
+    with database.read() as connection:
+        return list(connection.scalars(query))
+
+
 def disk_free(database: Database) -> int:
     """The bytes free on the disk of an SQLite file."""
     file_system = os.statvfs(Path(database.where).absolute().parent)

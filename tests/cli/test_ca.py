@@ -1,0 +1,156 @@
+"""``jobsight ca``: certificates that OpenSSL accepts, a server that uses them, and one that is
+revoked."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from jobsight.cli.main import main
+from jobsight.config.settings import Settings
+from jobsight.server.authority import Authority, CaError
+from jobsight.server.serve import BackgroundServer
+from jobsight.transport import wire
+from jobsight.transport.tls import certificate_end
+from tests.server.batches import batch
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    place = tmp_path / "ca"
+    assert main(["ca", "create", "--directory", str(place)]) == 0
+    return place
+
+
+def ca(directory: Path, *arguments: str) -> int:
+    return main(["ca", *arguments, "--directory", str(directory)])
+
+
+def test_openssl_accepts_what_is_issued(directory: Path, tmp_path: Path) -> None:
+    assert ca(directory, "issue", "server.test", "--server", "--host", "127.0.0.1") == 0
+    assert ca(directory, "issue", "node1", "--output", str(tmp_path)) == 0
+    for name, purpose in (("server.test", "sslserver"), ("node1", "sslclient")):
+        command = ["openssl", "verify", "-purpose", purpose, "-x509_strict", "-crl_check"]
+        command += ["-CRLfile", str(directory / "crl.pem"), "-CAfile", str(directory / "ca.pem")]
+        checked = subprocess.run(
+            [*command, str(directory / "issued" / f"{name}.pem")], capture_output=True, text=True
+        )
+        assert checked.returncode == 0, checked.stderr
+    modes = {
+        name: stat.S_IMODE((directory / name).stat().st_mode)
+        for name in ("ca.key", "ca.pem", "crl.pem", "issued", "issued/node1.key", "issued.json")
+    }
+    assert modes == {
+        "ca.key": 0o600, "ca.pem": 0o644, "crl.pem": 0o644,
+        "issued": 0o700, "issued/node1.key": 0o600, "issued.json": 0o600,
+    }  # fmt: skip
+    assert (tmp_path / "node1.pem").read_bytes() == (directory / "issued/node1.pem").read_bytes()
+    assert stat.S_IMODE((tmp_path / "node1.key").stat().st_mode) == 0o600
+    # A node's certificate is no authority.
+    forged = subprocess.run(
+        ["openssl", "x509", "-in", str(directory / "issued/node1.pem"), "-noout", "-text"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "CA:FALSE" in forged.stdout
+
+
+def test_what_is_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ca(directory, "create") == 1
+    assert "there is an authority in" in capsys.readouterr().err
+    assert ca(directory, "issue", "../ca") == 1
+    assert "is not a name for a certificate" in capsys.readouterr().err
+    assert ca(directory, "issue", "node1") == 0
+    assert ca(directory, "issue", "node1") == 1
+    assert "`jobsight ca renew node1`" in capsys.readouterr().err
+    assert ca(directory, "renew", "nod1") == 1
+    assert "did you mean node1?" in capsys.readouterr().err
+    assert ca(directory.parent / "nowhere", "list") == 1
+    assert "`jobsight ca create` makes one" in capsys.readouterr().err
+
+
+def test_the_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ca(directory, "issue", "node1", "--days", "10") == 0
+    assert ca(directory, "renew", "node1") == 0
+    capsys.readouterr()
+    assert ca(directory, "list", "--json") == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["name"] == second["name"] == "node1"
+    assert first["ends"] < second["ends"]
+    assert ca(directory, "revoke", first["serial"]) == 0
+    capsys.readouterr()
+    assert ca(directory, "list") == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "revoked", "valid",
+    ]  # fmt: skip
+    assert ca(directory, "show") == 0
+    assert "BEGIN CERTIFICATE" in capsys.readouterr().out
+
+
+def test_an_authority_that_has_ended_issues_nothing(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    authority.create("old", 1)
+    later = Authority(tmp_path / "ca", lambda: datetime.now(UTC) + timedelta(days=2))
+    with pytest.raises(CaError, match="the authority ended on"):
+        later.issue("node1", "node")
+
+
+def test_the_end_of_a_certificate_is_read_with_the_agents_packages(directory: Path) -> None:
+    assert ca(directory, "issue", "node1", "--days", "10") == 0
+    end = certificate_end(directory / "issued/node1.pem")
+    assert end is not None
+    assert 9 * 86400 < end - datetime.now(UTC).timestamp() < 11 * 86400
+    assert certificate_end(directory / "ca.key") is None
+    assert certificate_end(directory / "nothing") is None
+
+
+def test_a_server_refuses_a_revoked_node(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real server with the authority's certificates; the revocation list is reloaded."""
+    assert ca(directory, "issue", "server.test", "--server", "--host", "127.0.0.1") == 0
+    for name in ("good", "stolen"):
+        assert ca(directory, "issue", name) == 0
+    monkeypatch.setattr("jobsight.server.serve._RENEWAL_TICKS", 1)
+    settings = Settings(cluster="lab")
+    settings.store.location = str(tmp_path / "store.db")
+    settings.server.port = 0
+    settings.server.tls_certificate = str(directory / "issued/server.test.pem")
+    settings.server.tls_key = str(directory / "issued/server.test.key")
+    settings.server.tls_client_ca = str(directory / "ca.pem")
+    settings.server.tls_client_crl = str(directory / "crl.pem")
+
+    def send(server: BackgroundServer, name: str, job: int) -> int | None:
+        context = ssl.create_default_context(cafile=str(directory / "ca.pem"))
+        pair = directory / "issued" / name
+        context.load_cert_chain(f"{pair}.pem", f"{pair}.key")
+        try:
+            with httpx2.Client(verify=context) as client:
+                reply = client.post(
+                    f"{server.url}/api/v1/batches",
+                    content=wire.encode(batch(job)),
+                    headers={"Authorization": f"Bearer {server.token}"},
+                )
+                return reply.status_code
+        except httpx2.TransportError:
+            return None
+
+    with BackgroundServer(settings) as server:
+        assert send(server, "good", 1) == 200
+        assert send(server, "stolen", 2) == 200
+        assert ca(directory, "revoke", "stolen") == 0
+        wait_until(lambda: send(server, "stolen", 3) is None)
+        assert send(server, "good", 4) == 200
+    # And from the start.
+    with BackgroundServer(settings) as server:
+        assert send(server, "stolen", 5) is None
+        assert send(server, "good", 6) == 200

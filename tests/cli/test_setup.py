@@ -1,0 +1,160 @@
+"""``jobsight setup``: from nothing to a server and a node that work with each other."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from jobsight.cli.main import main
+from jobsight.config.load import load_settings
+from jobsight.server.serve import BackgroundServer
+from tests.ports import free_port
+
+pytestmark = pytest.mark.server
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    return {str(file.relative_to(directory)): file.read_bytes() for file in files}
+
+
+class Site:
+    """A directory for the server's files and one for the node's."""
+
+    def __init__(self, place: Path) -> None:
+        self.server_directory = place / "server"
+        self.node_directory = place / "node"
+        self.store = place / "data" / "store.db"
+        self.port = free_port()
+
+    def server(self, *more: str) -> int:
+        arguments = ["--cluster", "alpha", "--host", "localhost", "--port", str(self.port)]
+        arguments += ["--directory", str(self.server_directory), "--store", str(self.store)]
+        return main(["setup", "server", "--interval", "0", "--yes", *arguments, *more])
+
+    def node(self, *more: str) -> int:
+        arguments = ["--cluster", "alpha", "--server", f"https://localhost:{self.port}"]
+        arguments += ["--directory", str(self.node_directory), "--yes"]
+        return main(["setup", "node", *arguments, *more])
+
+    def copies(self) -> list[str]:
+        token, ca = self.server_directory / "alpha.token", self.server_directory / "ca" / "ca.pem"
+        return ["--token", str(token), "--ca", str(ca)]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.delenv("JOBSIGHT_CONFIG", raising=False)
+    made = Site(tmp_path)
+    made.store.parent.mkdir(mode=0o700)
+    return made
+
+
+def test_a_server_and_a_node_that_work(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.server() == 0
+    said = capsys.readouterr().out
+    assert f"add-port={site.port}/tcp" in said
+    assert "Prolog=/etc/slurm/jobsight/prolog" in said
+    assert f"jobsight setup node --cluster alpha --server https://localhost:{site.port}" in said
+    settings = load_settings(site.server_directory / "jobsight.toml", {})
+    for secret in ("alpha.token", "server.key", "ca/ca.key"):
+        assert stat.S_IMODE((site.server_directory / secret).stat().st_mode) == 0o600
+    settings.server.host = "127.0.0.1"
+    with BackgroundServer(settings):
+        assert site.node(*site.copies()) == 0
+        said = capsys.readouterr().out
+        assert "the server accepts it" in said
+        assert "FAIL" not in said
+        # The token of the cluster permits nothing else.
+        token = (site.node_directory / "token").read_text().strip()
+        reply = httpx2.get(
+            f"https://localhost:{site.port}/api/v1/jobs",
+            headers={"Authorization": f"Bearer {token}"},
+            verify=ssl.create_default_context(cafile=str(site.node_directory / "ca.pem")),
+        )
+        assert reply.status_code == 403
+        capsys.readouterr()
+        config = str(site.node_directory / "jobsight.toml")
+        assert main(["doctor", "--config", config]) == 0
+        assert "the server accepts it" in capsys.readouterr().out
+    # The server is gone: the node says so, and its exit code too.
+    assert site.node() == 1
+    assert "systemctl status jobsight-server" in capsys.readouterr().out
+    assert main(["doctor", "--config", config]) == 1
+
+
+def test_a_second_time_changes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.server() == 0
+    assert site.node("--no-check", *site.copies()) == 0
+    before = contents(site.server_directory), contents(site.node_directory)
+    capsys.readouterr()
+    assert site.server() == 0
+    assert site.node("--no-check", *site.copies()) == 0
+    assert (contents(site.server_directory), contents(site.node_directory)) == before
+    said = capsys.readouterr().out
+    assert "wrote" not in said
+    assert said.count("kept") >= 6
+
+
+def test_other_settings_are_kept_without_force(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert site.server() == 0
+    config = site.server_directory / "jobsight.toml"
+    mine = config.read_text() + "\n# ours\n"
+    config.write_text(mine)
+    assert site.server() == 2
+    assert "--force replaces it" in capsys.readouterr().err
+    assert config.read_text() == mine
+    before = (site.server_directory / "alpha.token").read_text()
+    assert site.server("--force") == 0
+    assert "# ours" not in config.read_text()
+    # Neither the token nor the key are made again: agents use them.
+    assert (site.server_directory / "alpha.token").read_text() == before
+
+
+def test_a_dry_run_writes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.server("--dry-run") == 0
+    said = capsys.readouterr().out
+    assert 'cluster = "alpha"' in said
+    assert "would write" in said
+    assert not site.server_directory.exists()
+    assert not site.store.exists()
+
+
+def test_behind_a_proxy(site: Site) -> None:
+    assert site.server("--behind-proxy") == 0
+    settings = load_settings(site.server_directory / "jobsight.toml", {})
+    assert (settings.server.host, settings.server.tls_certificate) == ("127.0.0.1", None)
+    assert settings.server.trusted_proxies == ["127.0.0.1"]
+    assert not (site.server_directory / "ca").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["server", "--cluster", "a b", "--yes"], "is not a name"),
+        (["server", "--cluster", "a", "--yes", "--key", "x"], "belong together"),
+        (["node", "--cluster", "a", "--yes"], "--server is required"),
+        (["node", "--cluster", "a", "--server", "server", "--yes"], "expected a URL such as"),
+        (["node", "--cluster", "a", "--server", "http://x", "--token", "/no", "--yes"], "/no"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    site: Site, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["setup", *arguments, "--directory", str(site.node_directory)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not site.node_directory.exists()
+
+
+def test_the_settings_have_a_comment_for_each(site: Site) -> None:
+    assert site.server() == 0
+    lines = (site.server_directory / "jobsight.toml").read_text().splitlines()
+    assert sum(line.startswith("#") for line in lines) >= 10
