@@ -7,7 +7,7 @@ import pytest
 
 from jobsight.config.settings import Settings, StoreSettings
 from jobsight.model import SECOND, JobInfo
-from jobsight.scheduler.adapters.policy import Policy, QosInfo
+from jobsight.scheduler.adapters.policy import CoordinatorInfo, Policy, QosInfo
 from jobsight.scheduler.records import (
     AdaptError,
     JobDetails,
@@ -23,6 +23,7 @@ from jobsight.scheduler.records import (
 from jobsight.scheduler.scraper import Scraper
 from jobsight.scheduler.sources.base import Choice
 from jobsight.scheduler.state import read_state
+from jobsight.store.accounts.coordinators import coordinated_by
 from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
 from tests.store.sample import batch, part, sighting
@@ -52,6 +53,7 @@ class Slurm:
         self.windows: list[tuple[int, int]] = []
         self.asked: list[list[int]] = []
         self.known_nodes: list[NodeInfo] = []
+        self.coordinators: list[tuple[str, str]] | None = []
         self.controller_away: Exception | None = None
         self.accounting_away: Exception | None = None
 
@@ -90,7 +92,13 @@ class Slurm:
         return "c1"
 
     def policy(self) -> Policy:
-        return Policy(qos=[QosInfo(cluster="c1", name="normal")])
+        found = self.coordinators
+        return Policy(
+            qos=[QosInfo(cluster="c1", name="normal")],
+            coordinators=None
+            if found is None
+            else [CoordinatorInfo(account=account, user=user) for account, user in found],
+        )
 
     def partitions(self) -> Partitions:
         return Partitions(records=[])
@@ -161,6 +169,24 @@ def test_nodes_and_waiting_jobs_are_kept(site: Site) -> None:
     site.slurm.controller_away = SourceError("squeue failed")
     assert not site.scraper.once().healthy
     assert len(read_snapshot(site.store.database, "c1", "node", NodeInfo)) == 1
+
+
+def test_who_coordinated_which_account_when(site: Site) -> None:
+    def intervals(user: str) -> list[tuple[str, int, int | None]]:
+        found = coordinated_by(site.store.database, user)
+        return [(one.account, one.since - NOW, one.until and one.until - NOW) for one in found]
+
+    site.slurm.coordinators = [("physics", "anna")]
+    site.scraper.once()
+    # Nothing says who coordinated before the first scrape, which also reads runs of that time.
+    assert intervals("anna") == [("physics", -NOW, None)]
+    for hours, found in ((2, [("physics", "bob")]), (4, None), (6, [("physics", "anna")])):
+        site.slurm.coordinators = found
+        site.now = NOW + hours * HOUR
+        site.scraper.once()
+    assert intervals("anna") == [("physics", -NOW, 2 * HOUR), ("physics", 6 * HOUR, None)]
+    # A source that does not report coordinators ends nobody's rights.
+    assert intervals("bob") == [("physics", 2 * HOUR, 6 * HOUR)]
 
 
 def test_catching_up_goes_in_bounded_windows(site: Site) -> None:

@@ -264,6 +264,10 @@ def test_reservations_shares_and_associations(cluster: Cluster, sources: dict[st
     def scontrol(*words: str) -> None:
         subprocess.run(["scontrol", *words], env=cluster.environment(), check=True, timeout=60)
 
+    subprocess.run(
+        ["sacctmgr", "--immediate", "add", "coordinator", "account=beta", f"names={BOB}"],
+        env=cluster.environment(), check=True, timeout=60,
+    )  # fmt: skip
     begin = int(time.time()) + 3600
     scontrol("create", "reservation", "ReservationName=course", f"StartTime=uts{begin}",
              "Duration=60", f"Users={ALICE}", f"Nodes={cluster.nodes[0]}")  # fmt: skip
@@ -282,6 +286,8 @@ def test_reservations_shares_and_associations(cluster: Cluster, sources: dict[st
             assert known[("beta", BOB)].shares == 1
             if name != "rest":
                 assert known[("beta", BOB)].fair_share is not None
+            assert policy.coordinators is not None
+            assert [(found.account, found.user) for found in policy.coordinators] == [("beta", BOB)]
             assert policy.problems == []
     finally:
         scontrol("delete", "ReservationName=course")

@@ -341,6 +341,8 @@ class RetentionSettings(msgspec.Struct, kw_only=True):
     executables: Days = 0.0
     #: Days after the end of a run until it is deleted; 0 is never. Daily rollups are kept.
     runs: Days = 0.0
+    #: Days for which it is recorded who looked at whose pages; 0 is for ever.
+    audit_log: Days = 400.0
     #: Longest step of a downsampled time series in seconds; short runs keep shorter steps.
     resolution: Seconds = 300.0
     #: Delete and downsample only runs that are in the archive.

@@ -40,6 +40,7 @@ from jobsight.scheduler.scripts import ScriptKeeper
 from jobsight.scheduler.sinks.feeder import feeding
 from jobsight.scheduler.sources.base import Choice, Source, open_source
 from jobsight.scheduler.state import ScrapeState, read_state, write_state
+from jobsight.store.accounts.coordinators import record_coordinators
 from jobsight.store.read.queries import RunNotFound
 from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
@@ -207,6 +208,13 @@ class Scraper:
             ("association", policy.associations),
         ):
             self._snapshot.replace(kind, ((record.name, record) for record in records))
+        if policy.coordinators is not None:
+            record_coordinators(
+                self._store.database,
+                self._settings.cluster,
+                [(found.account, found.user) for found in policy.coordinators],
+                now,
+            )
 
     def _catch_up(self, source: Source, now: int, queue: Queue) -> None:
         """Read the accounting up to now, window by window, and store the position after each."""

@@ -6,11 +6,13 @@ import pytest
 
 from jobsight.model import SECOND
 from jobsight.scheduler.adapters.policy import (
+    AssociationInfo,
     ReservationInfo,
     mark_reserved,
     parse_columns,
     parse_scontrol,
     read_associations,
+    read_coordinators,
     read_qos,
     read_reservations,
 )
@@ -54,7 +56,9 @@ def test_the_commands_form() -> None:
         "scontrol": f"ReservationName=m StartTime={START} EndTime={START + 60} Duration=00:01:00 "
         "Nodes=cn1 Users=(null) Accounts=physics Flags=MAINT,SPEC_NODES TRES=cpu=2\n",
         "qos": "normal|0|1.000000|||\nlong|5|0.5|DenyOnLimit|1-00:00:00|cpu=64\n",
-        "associations": "physics||||1|normal\nphysics|anna|||parent|normal,long\n",
+        "associations": "physics||||1|normal\nphysics|anna|||parent|normal,long\n"
+        "optics|||physics|1|normal\n",
+        "account": "physics|anna,bob\noptics|carol\nempty|\n",
         "sshare": " physics||0.5|0.25|\n physics|anna|0.5|0.1|0.75\n",
     }
 
@@ -69,10 +73,31 @@ def test_the_commands_form() -> None:
     assert [(qos.name, qos.time_limit) for qos in policy.qos] == [
         ("normal", None), ("long", 86400 * SECOND),
     ]  # fmt: skip
-    whole, anna = policy.associations
+    whole, anna, _ = policy.associations
     assert (whole.shares, whole.usage_share, whole.fair_share) == (1, 0.25, None)
     assert (anna.shares, anna.share, anna.fair_share) == (None, 0.5, 0.75)
+    # Who coordinates an account coordinates those below it.
+    assert policy.coordinators is not None
+    assert [(found.account, found.user) for found in policy.coordinators] == [
+        ("optics", "anna"), ("optics", "bob"), ("optics", "carol"),
+        ("physics", "anna"), ("physics", "bob"),
+    ]  # fmt: skip
     assert policy.problems == []
+
+
+@pytest.mark.parametrize(
+    "coordinators",
+    [["anna"], [{"name": "anna", "direct": 1}], [{"name": "anna"}], "anna", [{"name": "anna"}, {}]],
+)
+def test_coordinators_in_the_forms_of_slurmrestd(coordinators: object) -> None:
+    problems: list[Problem] = []
+    (found,) = read_coordinators(
+        [{"name": "physics", "coordinators": coordinators}, {"name": "x", "coordinators": []}],
+        [AssociationInfo(cluster="c", account="physics", parent="physics")],
+        problems,
+    )
+    assert (found.account, found.user) == ("physics", "anna")
+    assert problems == []
 
 
 def test_what_is_no_answer_is_an_error() -> None:

@@ -12,11 +12,17 @@ from sqlalchemy import func, select
 from jobsight.config.settings import RetentionSettings
 from jobsight.scheduler.records import JobDetails, NodeInfo
 from jobsight.store import dead_letters
+from jobsight.store.accounts.accounts import UserAccounts
+from jobsight.store.accounts.audit import AuditLog
+from jobsight.store.accounts.coordinators import record_coordinators
+from jobsight.store.accounts.preferences import Preferences, write_preferences
+from jobsight.store.accounts.sessions import Sessions
+from jobsight.store.accounts.tokens import UserTokens
 from jobsight.store.findings.shown import Shown, record_shown
 from jobsight.store.findings.works import add_script
 from jobsight.store.maintenance.dump import back_up, copy_store, restore
 from jobsight.store.maintenance.inventory import CLASSES, take_inventory
-from jobsight.store.maintenance.retention import prune
+from jobsight.store.maintenance.retention import DAY, prune
 from jobsight.store.properties import JobKey, set_properties
 from jobsight.store.schema.tables import metadata
 from jobsight.store.snapshot import Snapshot
@@ -53,6 +59,15 @@ def _fill_every_table(store: Store) -> None:
     job = JobKey("c1", 7, find(store, "7").info.user or "")
     set_properties(store.database, job, {"learning_rate": 0.1}, NOW)
     add_script(store.database, work().key, "#!/bin/sh\nsleep 1\n")
+    UserAccounts(store.database).add("anna", "user", password_hash="x")
+    # Now, and not at NOW: sessions and tokens end by the clock.
+    Sessions(store.database, idle=DAY, lifetime=DAY).open(user="anna")
+    UserTokens(store.database).add("anna", "read", DAY)
+    write_preferences(store.database, "anna", Preferences(language="fr"))
+    audit = AuditLog(store.database)
+    audit.record(user="anna", viewer="carol", subject="/users/anna")
+    audit.write()
+    record_coordinators(store.database, "c1", [("physics", "anna")])
     counted = _counts(store)
     assert [name for name in sorted(TABLES) if not counted[name]] == []
 
@@ -90,11 +105,13 @@ def test_a_move_has_every_table(filled: Store, location: str, tmp_path: Path) ->
 #: The class of the inventory of each table.
 CLASS_OF = {
     "agents": "agents",
+    "audit_log": "accounts",
     "batches": "agents",
     "checkpoints": "scheduler",
     "chunks": "series",
     "cluster_records": "scheduler",
     "contributions": "rollups",
+    "coordinators": "accounts",
     "dead_letters": "dead letters",
     "executables": "executables",
     "findings": "findings",
@@ -104,11 +121,13 @@ CLASS_OF = {
     "gpus": "runs",
     "job_properties": "runs",
     "paths": "executables",
+    "preferences": "accounts",
     "run_details": "runs",
     "run_figures": "findings",
     "run_nodes": "runs",
     "runs": "runs",
     "scripts": "findings",
+    "sessions": "accounts",
     "software": "executables",
     "software_by_day": "rollups",
     "software_by_month": "rollups",
@@ -117,6 +136,8 @@ CLASS_OF = {
     "tokens": "agents",
     "usage_by_day": "rollups",
     "usage_by_month": "rollups",
+    "user_accounts": "accounts",
+    "user_tokens": "accounts",
     "works": "findings",
 }
 
@@ -155,12 +176,16 @@ REMOVED_WITH_RUN = {
     "works",
     "scripts",
 }
+#: What retention removes by its own age.
+REMOVED_BY_AGE = {"audit_log", "sessions", "user_tokens"}
 KEPT = {
     "agents": "one row per node",
     "batches": "one row per interval of sequence numbers",
     "checkpoints": "the position of background work",
     "cluster_records": "replaced by each scrape",
+    "coordinators": "the runs of that time outlive them",
     "findings_by_day": "sums outlive their runs",
+    "preferences": "removed with the account by the operator",
     "software": "names of the rollups",
     "software_by_day": "rollups outlive their runs",
     "software_by_month": "rollups outlive their runs",
@@ -168,15 +193,16 @@ KEPT = {
     "tokens": "removed by the operator",
     "usage_by_day": "rollups outlive their runs",
     "usage_by_month": "rollups outlive their runs",
+    "user_accounts": "removed by the operator",
 }
 
 
 def test_retention_has_every_table(filled: Store) -> None:
-    assert REMOVED_WITH_RUN | KEPT.keys() == TABLES
-    assert not REMOVED_WITH_RUN & KEPT.keys()
+    assert REMOVED_WITH_RUN | REMOVED_BY_AGE | KEPT.keys() == TABLES
+    assert not (REMOVED_WITH_RUN | REMOVED_BY_AGE) & KEPT.keys()
     prune(filled.database, RetentionSettings(runs=1), NOW, pause=lambda seconds: None)
     counted = _counts(filled)
-    assert {name for name in TABLES if not counted[name]} == REMOVED_WITH_RUN
+    assert {name for name in TABLES if not counted[name]} == REMOVED_WITH_RUN | REMOVED_BY_AGE
 
 
 #: A fault of each table that the check finds, as the statement that makes it.
@@ -191,24 +217,30 @@ FAULTS = {
     "findings_shown": "UPDATE findings_shown SET run_id = 99",
     "job_properties": "UPDATE job_properties SET size = size + 1",
     "paths": "UPDATE paths SET digest = path",
+    "preferences": "UPDATE preferences SET user = 'nobody'",
     "run_details": "UPDATE run_details SET run_id = 99",
     "run_figures": "UPDATE run_figures SET run_id = 99",
     "run_nodes": "UPDATE run_nodes SET open_chunks = 5",
     "runs": "UPDATE runs SET cpu_time = 5",
+    "sessions": "UPDATE sessions SET user = 'nobody'",
     "software_by_day": "UPDATE software_by_day SET executions = executions + 1",
     "software_by_month": "DELETE FROM software_by_month",
     "spools": "UPDATE spools SET agent_id = 99",
     "gpus": "UPDATE gpus SET run_node_id = 99",
     "steps": "UPDATE steps SET run_node_id = 99",
     "usage_by_day": "DELETE FROM usage_by_day",
+    "user_accounts": "UPDATE user_accounts SET name = 'nobody'",
+    "user_tokens": "UPDATE user_tokens SET user = 'nobody'",
     "works": "UPDATE works SET id = 99",
     "usage_by_month": "UPDATE usage_by_month SET days = days | 1 << 30",
 }
 #: Nothing else in the store says what their rows should be; the engine's own check reads them.
 UNCHECKED = {
     "agents",
+    "audit_log",
     "checkpoints",
     "cluster_records",
+    "coordinators",
     "exported",
     "scripts",
     "software",

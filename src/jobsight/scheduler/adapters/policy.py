@@ -76,12 +76,21 @@ class AssociationInfo(msgspec.Struct, kw_only=True):
         return "/".join(parts).rstrip("/")
 
 
+class CoordinatorInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """A user who coordinates an account, by Slurm's own record of that account."""
+
+    account: str
+    user: str
+
+
 class Policy(msgspec.Struct, kw_only=True):
     """All parts of the policy, and what was not understood."""
 
     reservations: list[ReservationInfo] = msgspec.field(default_factory=list)
     qos: list[QosInfo] = msgspec.field(default_factory=list)
     associations: list[AssociationInfo] = msgspec.field(default_factory=list)
+    #: None if the source does not report them: nobody's rights end by that.
+    coordinators: list[CoordinatorInfo] | None = None
     problems: list[Problem] = msgspec.field(default_factory=list)
 
 
@@ -102,6 +111,44 @@ def read_qos(documents: Documents, cluster: str, problems: list[Problem]) -> lis
 def read_associations(documents: Documents, cluster: str, problems: list[Problem]) -> list[Any]:
     """Associations of slurmrestd or of ``sacctmgr show associations``."""
     return _read(documents, "account", "Account", problems, lambda r: _association(r, cluster))
+
+
+def read_coordinators(
+    documents: Documents, associations: Iterable[AssociationInfo], problems: list[Problem]
+) -> list[CoordinatorInfo]:
+    """Coordinators of accounts of slurmrestd or of ``sacctmgr show account withcoord``.
+
+    In Slurm, who coordinates an account coordinates the accounts below it; older versions list
+    only those who were named for the account itself.
+    """
+    named: dict[str, set[str]] = {}
+    for document in documents:
+        label = document.get("name") or document.get("Account")
+        reader = RecordReader(document, f"Account {label}")
+        account = reader.read(text_or_none, "name", "Account") or ""
+        users = reader.read(_coordinator_names, "coordinators", "Coordinators") or ()
+        named.setdefault(account, set()).update(users)
+        problems += reader.problems
+    parents = {a.account: a.parent for a in associations if a.user is None and a.parent}
+    found = set()
+    for account in named:
+        above: str | None = account
+        # A damaged tree may have a cycle.
+        passed: set[str] = set()
+        while above and above not in passed:
+            passed.add(above)
+            found |= {(account, user) for user in named.get(above, ())}
+            above = parents.get(above)
+    return [CoordinatorInfo(account=account, user=user) for account, user in sorted(found)]
+
+
+def _coordinator_names(value: Any) -> tuple[str, ...]:
+    """Names separated by commas, or the documents of slurmrestd."""
+    if isinstance(value, list):
+        return tuple(
+            str(each["name"] if isinstance(each, Mapping) else each) for each in value if each
+        )
+    return tuple(name.strip() for name in str(value).split(",") if name.strip())
 
 
 def add_shares(associations: Iterable[AssociationInfo], rows: Documents) -> None:

@@ -28,6 +28,7 @@ from jobsight.scheduler.adapters.json import (
 from jobsight.scheduler.adapters.policy import (
     Policy,
     read_associations,
+    read_coordinators,
     read_qos,
     read_reservations,
 )
@@ -145,14 +146,20 @@ class RestSource:
             ("slurmdb", "qos", read_qos),
             ("slurmdb", "associations", read_associations),
         ):
-            document = self._query(part, key)
-            members = document if isinstance(document, dict) else {}
-            # 22.05 and older write "QOS".
-            entries = members.get(key, members.get(key.upper()))
-            if not isinstance(entries, list):
-                raise AdaptError(f"slurmrestd's reply about {key} has no list of them")
-            setattr(policy, key, read(entries, self._cluster, policy.problems))
+            setattr(policy, key, read(self._list(part, key), self._cluster, policy.problems))
+        policy.coordinators = read_coordinators(
+            self._list("slurmdb", "accounts"), policy.associations, policy.problems
+        )
         return policy
+
+    def _list(self, part: str, key: str) -> list[Any]:
+        document = self._query(part, key)
+        members = document if isinstance(document, dict) else {}
+        # 22.05 and older write "QOS".
+        entries = members.get(key, members.get(key.upper()))
+        if not isinstance(entries, list):
+            raise AdaptError(f"slurmrestd's reply about {key} has no list of them")
+        return entries
 
     def _jobs(self, part: str, names: Sequence[str], query: dict[str, str] | None = None) -> Jobs:
         return join_jobs(self._job_reply(part, name, query or {}) for name in names)

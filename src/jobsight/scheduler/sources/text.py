@@ -16,6 +16,7 @@ from jobsight.scheduler.adapters.policy import (
     parse_columns,
     parse_scontrol,
     read_associations,
+    read_coordinators,
     read_qos,
     read_reservations,
 )
@@ -159,11 +160,12 @@ def query_cluster_name(run: StreamRunner, timeout: float) -> str | None:
 
 _QOS = ("Name", "Priority", "UsageFactor", "Flags", "MaxWall", "MaxTRESPU")
 _ASSOCIATION = ("Account", "User", "Partition", "ParentName", "Share", "QOS")
+_COORDINATORS = ("Account", "Coordinators")
 _SHARE = ("Account", "User", "NormShares", "EffectvUsage", "FairShare")
 
 
 def query_policy(cluster: str, run: StreamRunner, timeout: float) -> Policy:
-    """Three short queries, and a fourth for the fair share."""
+    """Four short queries, and a fifth for the fair share."""
 
     def output(*command: str) -> str:
         return b"".join(run(command, timeout)).decode("utf-8", "backslashreplace")
@@ -184,6 +186,10 @@ def query_policy(cluster: str, run: StreamRunner, timeout: float) -> Policy:
     wanted = (f"cluster={cluster}", f"format={','.join(_ASSOCIATION)}")
     policy.associations = read_associations(
         rows(_ASSOCIATION, *manager, "associations", *wanted), cluster, policy.problems
+    )
+    with_coordinators = ("account", "withcoord", f"format={','.join(_COORDINATORS)}")
+    policy.coordinators = read_coordinators(
+        rows(_COORDINATORS, *manager, *with_coordinators), policy.associations, policy.problems
     )
     layout = f"--format={','.join(_SHARE)}"
     shares = rows(_SHARE, "sshare", "--all", "--parsable2", "--noheader", layout)

@@ -50,6 +50,14 @@ CLASSES: dict[str, tuple[Table, ...]] = {
     ),
     "scheduler": (tables.cluster_records, tables.checkpoints),
     "agents": (agents, spools, batches, tokens),
+    "accounts": (
+        tables.user_accounts,
+        tables.sessions,
+        tables.user_tokens,
+        tables.preferences,
+        tables.audit_log,
+        tables.coordinators,
+    ),
     "exports": (tables.exported,),
     "dead letters": (tables.dead_letters,),
 }

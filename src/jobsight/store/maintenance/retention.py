@@ -20,6 +20,7 @@ import msgspec
 from jobsight.config.settings import RetentionSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import SECOND
+from jobsight.store.accounts.retention import remove_expired
 from jobsight.store.checkpoints import read_checkpoint
 from jobsight.store.database import Database, Transaction
 from jobsight.store.findings.works import remove_unused_works
@@ -217,6 +218,8 @@ class Pruner:
         pause: Callable[[float], object],
     ) -> None:
         self._database = database
+        self._now = now
+        self._audit_log = settings.audit_log
         self._classes = classes(settings, now)
         self._resolution = round(settings.resolution * 1e9)
         self._progress = progress
@@ -232,6 +235,7 @@ class Pruner:
         self._remove_paths()
         if self._result.get("runs", Pruned()).runs and not self._stopped:
             remove_unused_works(self._database)
+        remove_expired(self._database, self._now, self._audit_log)
         return self._result
 
     def _work_through(self, data_class: RetentionClass, result: Pruned) -> None:

@@ -240,6 +240,83 @@ CREATE TABLE tokens (
 	CONSTRAINT pk_tokens PRIMARY KEY (id), 
 	CONSTRAINT uq_tokens_digest UNIQUE (digest)
 );
+CREATE TABLE audit_log (
+	user TEXT NOT NULL, 
+	day INTEGER NOT NULL, 
+	viewer TEXT NOT NULL, 
+	subject TEXT NOT NULL, 
+	first BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	count BIGINT NOT NULL, 
+	CONSTRAINT pk_audit_log PRIMARY KEY (user, day, viewer, subject)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_audit_log_day ON audit_log (day);
+CREATE INDEX ix_audit_log_last ON audit_log (last);
+CREATE TABLE coordinators (
+	cluster TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	user TEXT NOT NULL, 
+	since BIGINT NOT NULL, 
+	until BIGINT, 
+	CONSTRAINT pk_coordinators PRIMARY KEY (cluster, account, user, since)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_coordinators_user ON coordinators (user);
+CREATE TABLE user_accounts (
+	name TEXT NOT NULL, 
+	role TEXT NOT NULL, 
+	accounts BLOB NOT NULL, 
+	password_hash TEXT, 
+	origin TEXT NOT NULL, 
+	created BIGINT NOT NULL, 
+	disabled BIGINT, 
+	last_sign_in BIGINT, 
+	CONSTRAINT pk_user_accounts PRIMARY KEY (name)
+);
+CREATE TABLE preferences (
+	user TEXT NOT NULL, 
+	data BLOB NOT NULL, 
+	CONSTRAINT pk_preferences PRIMARY KEY (user), 
+	CONSTRAINT fk_preferences_user_user_accounts FOREIGN KEY(user) REFERENCES user_accounts (name)
+);
+CREATE TABLE sessions (
+	digest BLOB NOT NULL, 
+	user TEXT, 
+	server_token BLOB, 
+	created BIGINT NOT NULL, 
+	last_seen BIGINT NOT NULL, 
+	expires BIGINT NOT NULL, 
+	peer_uid BIGINT, 
+	address TEXT NOT NULL, 
+	user_agent TEXT NOT NULL, 
+	CONSTRAINT pk_sessions PRIMARY KEY (digest), 
+	CONSTRAINT fk_sessions_user_user_accounts FOREIGN KEY(user) REFERENCES user_accounts (name)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_sessions_user ON sessions (user);
+CREATE INDEX ix_sessions_expires ON sessions (expires);
+CREATE TABLE user_tokens (
+	id INTEGER NOT NULL, 
+	user TEXT NOT NULL, 
+	digest BLOB NOT NULL, 
+	label TEXT NOT NULL, 
+	scope TEXT NOT NULL, 
+	created BIGINT NOT NULL, 
+	expires BIGINT NOT NULL, 
+	revoked BIGINT, 
+	used BIGINT, 
+	CONSTRAINT pk_user_tokens PRIMARY KEY (id), 
+	CONSTRAINT fk_user_tokens_user_user_accounts FOREIGN KEY(user) REFERENCES user_accounts (name), 
+	CONSTRAINT uq_user_tokens_digest UNIQUE (digest)
+);
+CREATE INDEX ix_user_tokens_user ON user_tokens (user);
 CREATE TABLE usage_by_day (
 	day INTEGER NOT NULL, 
 	cluster TEXT NOT NULL, 

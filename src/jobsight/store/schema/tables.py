@@ -449,6 +449,105 @@ tokens = Table(
     Column("used", BigInteger),
 )
 
+# The accounts of people on this server. An account of the scheduler is another thing.
+user_accounts = Table(
+    "user_accounts",
+    metadata,
+    # The name of the user on the clusters.
+    Column("name", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    # A msgpack list: the accounts of the scheduler that a mentor or coordinator was given.
+    Column("accounts", LargeBinary, nullable=False),
+    # argon2id with its parameters; NULL if this server checks no password of the user.
+    Column("password_hash", Text),
+    # How the user signs in: "local", "oidc", "ldap" or "proxy".
+    Column("origin", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("disabled", BigInteger),
+    Column("last_sign_in", BigInteger),
+)
+
+# Browsers that are signed in.
+sessions = Table(
+    "sessions",
+    metadata,
+    # SHA-256 of the random value of the cookie.
+    Column("digest", LargeBinary(32), primary_key=True),
+    # NULL of a session of the server's token: then the digest of that token is set.
+    Column("user", ForeignKey("user_accounts.name")),
+    Column("server_token", LargeBinary(32)),
+    Column("created", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    # The user on this machine whose process signed in, if it connected by loopback.
+    Column("peer_uid", BigInteger),
+    Column("address", Text, nullable=False),
+    Column("user_agent", Text, nullable=False),
+    Index(None, "user"),
+    Index(None, "expires"),
+    sqlite_with_rowid=False,
+)
+
+# Tokens of users for programs.
+user_tokens = Table(
+    "user_tokens",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("user", ForeignKey("user_accounts.name"), nullable=False),
+    Column("digest", LargeBinary(32), nullable=False, unique=True),
+    Column("label", Text, nullable=False),
+    # "read" or "write".
+    Column("scope", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Column("revoked", BigInteger),
+    Column("used", BigInteger),
+    Index(None, "user"),
+)
+
+# What a user chose for the pages.
+preferences = Table(
+    "preferences",
+    metadata,
+    Column("user", ForeignKey("user_accounts.name"), primary_key=True),
+    # A msgpack document; see jobsight.store.accounts.preferences.
+    Column("data", LargeBinary, nullable=False),
+)
+
+# Who looked at the pages and runs of whom. Repeated looks on one day are one row with a count.
+audit_log = Table(
+    "audit_log",
+    metadata,
+    # Whose page or run it was.
+    Column("user", Text, primary_key=True),
+    # The day since 1970 in UTC.
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    # The name of the account that looked; empty for the server's token.
+    Column("viewer", Text, primary_key=True),
+    # "alpha:12:20260101T000000Z" for a run, otherwise the path of the page.
+    Column("subject", Text, primary_key=True),
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Index(None, "day"),
+    Index(None, "last"),
+    sqlite_with_rowid=False,
+)
+
+# Who coordinated an account of the scheduler, from one scrape to another.
+coordinators = Table(
+    "coordinators",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("account", Text, primary_key=True),
+    Column("user", Text, primary_key=True),
+    Column("since", BigInteger, primary_key=True, autoincrement=False),
+    # NULL while the last scrape has it.
+    Column("until", BigInteger),
+    Index(None, "user"),
+    sqlite_with_rowid=False,
+)
+
 
 # The share of each run in the daily rollups, stored so that a changed run (a late record, a changed
 # rule) is subtracted exactly as it was added.

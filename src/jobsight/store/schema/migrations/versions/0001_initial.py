@@ -379,6 +379,91 @@ def upgrade() -> None:
         sa.UniqueConstraint("digest", name=op.f("uq_tokens_digest")),
     )
     op.create_table(
+        "audit_log",
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("viewer", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        sa.Column("count", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("user", "day", "viewer", "subject", name=op.f("pk_audit_log")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_audit_log_day"), "audit_log", ["day"])
+    op.create_index(op.f("ix_audit_log_last"), "audit_log", ["last"])
+    op.create_table(
+        "coordinators",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("since", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("until", sa.BigInteger()),
+        sa.PrimaryKeyConstraint(
+            "cluster", "account", "user", "since", name=op.f("pk_coordinators")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_coordinators_user"), "coordinators", ["user"])
+    op.create_table(
+        "user_accounts",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("accounts", sa.LargeBinary(), nullable=False),
+        sa.Column("password_hash", sa.Text()),
+        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("created", sa.BigInteger(), nullable=False),
+        sa.Column("disabled", sa.BigInteger()),
+        sa.Column("last_sign_in", sa.BigInteger()),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_user_accounts")),
+    )
+    op.create_table(
+        "preferences",
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["user"], ["user_accounts.name"], name=op.f("fk_preferences_user_user_accounts")
+        ),
+        sa.PrimaryKeyConstraint("user", name=op.f("pk_preferences")),
+    )
+    op.create_table(
+        "sessions",
+        sa.Column("digest", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("user", sa.Text()),
+        sa.Column("server_token", sa.LargeBinary(length=32)),
+        sa.Column("created", sa.BigInteger(), nullable=False),
+        sa.Column("last_seen", sa.BigInteger(), nullable=False),
+        sa.Column("expires", sa.BigInteger(), nullable=False),
+        sa.Column("peer_uid", sa.BigInteger()),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("user_agent", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["user"], ["user_accounts.name"], name=op.f("fk_sessions_user_user_accounts")
+        ),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_sessions")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_sessions_user"), "sessions", ["user"])
+    op.create_index(op.f("ix_sessions_expires"), "sessions", ["expires"])
+    op.create_table(
+        "user_tokens",
+        sa.Column("id", _ID, nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("label", sa.Text(), nullable=False),
+        sa.Column("scope", sa.Text(), nullable=False),
+        sa.Column("created", sa.BigInteger(), nullable=False),
+        sa.Column("expires", sa.BigInteger(), nullable=False),
+        sa.Column("revoked", sa.BigInteger()),
+        sa.Column("used", sa.BigInteger()),
+        sa.ForeignKeyConstraint(
+            ["user"], ["user_accounts.name"], name=op.f("fk_user_tokens_user_user_accounts")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_user_tokens")),
+        sa.UniqueConstraint("digest", name=op.f("uq_user_tokens_digest")),
+    )
+    op.create_index(op.f("ix_user_tokens_user"), "user_tokens", ["user"])
+    op.create_table(
         "usage_by_day",
         sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("cluster", sa.Text(), autoincrement=False, nullable=False),

@@ -1,0 +1,106 @@
+"""The audit log: who looked at the pages and runs of whom, and when.
+
+:class:`AuditLog` collects looks in memory and writes them together; repeated looks at one subject
+on one day are one row with a count, so that a page that reloads itself does not fill the store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from jobsight.errors import StoreError
+from jobsight.model import SECOND
+from jobsight.store.accounts.accounts import SQL
+from jobsight.store.database import Database
+from jobsight.text import readable_text
+
+_DAY: Final = 86400 * SECOND
+#: Looks in memory at most; what exceeds it is written at once.
+_MAX_WAITING: Final = 1000
+#: Seconds between two writes.
+_WRITE_INTERVAL: Final = 5.0
+_MAX_SUBJECT: Final = 300
+
+
+class Look(msgspec.Struct, kw_only=True, frozen=True):
+    """Looks of one viewer at one subject on one day."""
+
+    user: str
+    #: Empty for the server's token.
+    viewer: str
+    subject: str
+    first: int
+    last: int
+    count: int
+
+
+class _Key(NamedTuple):
+    user: str
+    day: int
+    viewer: str
+    subject: str
+
+
+class AuditLog:
+    """Records and reads the looks at pages of users."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._mutex = threading.Lock()
+        self._waiting: dict[_Key, Look] = {}
+        self._written = time.monotonic()
+
+    def record(self, *, user: str, viewer: str, subject: str) -> None:
+        """Record a look. It is in the store some seconds later, or when the log is read."""
+        now = time.time_ns()
+        subject = readable_text(subject[:_MAX_SUBJECT])
+        key = _Key(user[:255], now // _DAY, viewer, subject)
+        with self._mutex:
+            known = self._waiting.get(key)
+            self._waiting[key] = Look(
+                user=key.user,
+                viewer=viewer,
+                subject=subject,
+                first=known.first if known else now,
+                last=now,
+                count=known.count + 1 if known else 1,
+            )
+            due = time.monotonic() - self._written >= _WRITE_INTERVAL
+            if not due and len(self._waiting) < _MAX_WAITING:
+                return
+        self.write()
+
+    def write(self) -> None:
+        """Write what waits; if the store is not available, the next call writes it."""
+        with self._mutex:
+            waiting, self._waiting = self._waiting, {}
+            self._written = time.monotonic()
+        if not waiting:
+            return
+        rows = [msgspec.structs.asdict(look) | {"day": key.day} for key, look in waiting.items()]
+        try:
+            with self._database.write() as transaction:
+                transaction.execute_many(SQL["record_look"], rows)
+        except StoreError:
+            with self._mutex:
+                for key, look in waiting.items():
+                    self._waiting.setdefault(key, look)
+
+    def looks_at(self, user: str, limit: int) -> list[Look]:
+        """The last looks at pages and runs of a user."""
+        self.write()
+        return self._read("looks_at", {"user": user, "limit": limit})
+
+    def latest(self, limit: int) -> list[Look]:
+        """The last looks at pages and runs of all users."""
+        self.write()
+        return self._read("all_looks", {"limit": limit})
+
+    def _read(self, query: str, values: dict[str, Any]) -> list[Look]:
+        with self._database.query() as transaction:
+            rows = transaction.mappings(SQL[query], values)
+        return [Look(**{name: row[name] for name in Look.__struct_fields__}) for row in rows]
