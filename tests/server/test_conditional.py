@@ -13,7 +13,6 @@ from jobsight.server.conditional import CLOCK_STEP
 from jobsight.store import database as databases
 from jobsight.store.read import queries
 from jobsight.store.store import Store
-from jobsight.transport.running_server import cookie_value
 from tests.server.conftest import TOKEN
 from tests.store.sample import START, batch, info, part, series, sighting, totals, use
 from tests.store.sums import sum_up_everything
@@ -159,7 +158,7 @@ def test_a_tag_is_that_of_the_credentials(app: TestClient, opened: Store) -> Non
         reply = other.get(path, headers={"If-None-Match": tag})
         assert reply.status_code == 401
         assert "ETag" not in reply.headers
-    other.cookies.set("jobsight-8080", cookie_value(TOKEN))
+    assert other.post("/sign-in", data={"token": TOKEN}).status_code == 303
     assert changed(other, known) == {*ALL}
     assert changed(other, tags(other)) == set()
 

@@ -283,6 +283,7 @@ class Held:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.database = store.database
         self.go_on = threading.Event()
         self.written: list[bool] = []
 

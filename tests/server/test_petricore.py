@@ -13,8 +13,8 @@ from jobsight.model import SECOND, Batch, RunReference
 from jobsight.reports.pending import find_report
 from jobsight.reports.petricore import checks, read_usage
 from jobsight.reports.petricore_plots import METRICS
-from jobsight.server import auth
 from jobsight.server.app import create_app
+from jobsight.server.auth import control
 from jobsight.store.read.visibility import Visibility, VisibleUser
 from jobsight.store.store import Store
 from tests.server.batches import batch
@@ -71,7 +71,7 @@ def test_every_route_asks_who_may_see_it(
 ) -> None:
     assert petricore.get(route).status_code == 200
     bob = Viewer(name="bob", role=Role.USER, visibility=Visibility(users=(VisibleUser("bob"),)))
-    monkeypatch.setattr(auth, "SERVER_TOKEN", bob)
+    monkeypatch.setattr(control, "SERVER_TOKEN", bob)
     assert petricore.get(route).status_code == 404
     petricore.headers.pop("Authorization")
     assert petricore.get(route).status_code == 401

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from starlette.types import Scope
 
+from jobsight.store.accounts.preferences import NO_PREFERENCES, Preferences
 from jobsight.store.read.visibility import EVERYTHING, NOTHING, Visibility
 
 #: Key of the scope: the viewer, which the access control sets.
@@ -23,7 +24,7 @@ class Role(StrEnum):
     COORDINATOR = "coordinator"
     #: Sees the runs of named accounts as well: a support person for some projects.
     MENTOR = "mentor"
-    #: Sees everything; looks at pages of users are logged.
+    #: Sees everything; views of pages of users are logged.
     STAFF = "staff"
     #: Sees everything with pseudonyms in place of names and texts of users.
     AUDITOR = "auditor"
@@ -43,6 +44,10 @@ class Viewer(msgspec.Struct, frozen=True, kw_only=True):
     pseudonyms: bool = False
     #: Whether the credentials permit changes: a session with a CSRF token, a token with the scope.
     may_write: bool = False
+    #: What a form of this viewer must send back as ``csrf``; empty with a token.
+    csrf: str = ""
+    #: Shown language, time zone, rows and columns.
+    preferences: Preferences = NO_PREFERENCES
 
     @property
     def is_staff(self) -> bool:

@@ -6,12 +6,15 @@ docs/settings.md: exactly one line for each field, with the unit.
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import socket
 from typing import Annotated, Literal
 
 import msgspec
 
 from jobsight.config import paths
+from jobsight.errors import ConfigError
 from jobsight.util.urls import without_credentials
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
@@ -341,7 +344,7 @@ class RetentionSettings(msgspec.Struct, kw_only=True):
     executables: Days = 0.0
     #: Days after the end of a run until it is deleted; 0 is never. Daily rollups are kept.
     runs: Days = 0.0
-    #: Days for which it is recorded who looked at whose pages; 0 is for ever.
+    #: Days for which it is recorded who viewed whose pages; 0 is for ever.
     audit_log: Days = 400.0
     #: Longest step of a downsampled time series in seconds; short runs keep shorter steps.
     resolution: Seconds = 300.0
@@ -492,6 +495,157 @@ class MailSettings(msgspec.Struct, kw_only=True):
     digest_dry_run: bool = True
 
 
+#: The roles of user accounts; jobsight.access.viewer says what each of them sees.
+RoleName = Literal["user", "coordinator", "mentor", "staff", "auditor"]
+
+
+class OidcSettings(msgspec.Struct, kw_only=True):
+    """Sign-in by OpenID Connect: authorization code with PKCE."""
+
+    #: URL of the issuer, such as "https://login.example.org/realms/hpc"; without it OIDC is off.
+    issuer: str | None = None
+    #: Name of this client at the issuer.
+    client_id: str | None = None
+    #: File with the secret of this client; a public client has none.
+    client_secret_file: str | None = None
+    #: Public URL of these pages; the issuer returns browsers to it with /sign-in/oidc/return.
+    url: str | None = None
+    #: Requested scopes.
+    scopes: list[str] = msgspec.field(default_factory=lambda: ["openid", "profile"])
+    #: Claim that has the user name of the cluster.
+    user_claim: str = "preferred_username"
+    #: Claim that has the groups or roles, by which access.oidc.roles decides.
+    groups_claim: str = "groups"
+    #: Role by group, such as {hpc-staff = "staff"}; empty leaves roles to `jobsight user role`.
+    roles: dict[str, RoleName] = msgspec.field(default_factory=dict)
+    #: Refuse users who are in none of the groups of access.oidc.roles.
+    only_groups: bool = False
+    #: Text of the link on the sign-in page.
+    title: str = "Single sign-on"
+    #: Certificate authorities (PEM file) of the issuer; by default those of the system.
+    ca: str | None = None
+    #: Timeout of one request to the issuer in seconds.
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 10.0
+
+    def __post_init__(self) -> None:
+        if self.issuer is None:
+            return
+        for name in ("client_id", "url"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name}: is required with access.oidc.issuer")
+        for name in ("issuer", "url"):
+            if not str(getattr(self, name)).startswith(("https://", "http://")):
+                raise ConfigError(f"{name}: expected a URL such as https://login.example.org")
+        if "openid" not in self.scopes:
+            raise ConfigError('scopes: expected a list that contains "openid"')
+        _check_groups(self.roles, only_groups=self.only_groups)
+
+
+class LdapSettings(msgspec.Struct, kw_only=True):
+    """Sign-in with the password of a directory: LDAP bind."""
+
+    #: URL of the directory, "ldaps://HOST" or "ldap://HOST"; without it LDAP is off.
+    url: str | None = None
+    #: Encrypt an ldap:// connection by StartTLS; without it passwords travel in clear text.
+    starttls: bool = True
+    #: Certificate authorities (PEM file) of the directory; by default those of the system.
+    ca: str | None = None
+    #: DN of a user, such as "uid={user},ou=people,dc=example,dc=org"; or use search_base.
+    bind_template: str | None = None
+    #: DN below which the entry of a user is searched.
+    search_base: str | None = None
+    #: Filter that finds the entry of a user.
+    search_filter: str = "(uid={user})"
+    #: DN that searches; without it the search is anonymous.
+    bind_dn: str | None = None
+    #: File with the password of bind_dn.
+    bind_password_file: str | None = None
+    #: DN below which the groups of a user are searched; without it there are no groups.
+    group_base: str | None = None
+    #: Filter that finds the groups of a user; {dn} is the DN of the user.
+    group_filter: str = "(|(memberUid={user})(member={dn}))"
+    #: Attribute with the name of a group.
+    group_attribute: str = "cn"
+    #: Role by group, such as {hpc-staff = "staff"}; empty leaves roles to `jobsight user role`.
+    roles: dict[str, RoleName] = msgspec.field(default_factory=dict)
+    #: Refuse users who are in none of the groups of access.ldap.roles.
+    only_groups: bool = False
+    #: Timeout of one request to the directory in seconds.
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
+
+    def __post_init__(self) -> None:
+        if self.url is None:
+            return
+        if not self.url.startswith(("ldap://", "ldaps://")):
+            raise ConfigError("url: expected ldaps://HOST or ldap://HOST")
+        if (self.bind_template is None) == (self.search_base is None):
+            raise ConfigError("bind_template: expected either bind_template or search_base")
+        if self.bind_template is not None and "{user}" not in self.bind_template:
+            raise ConfigError("bind_template: expected a DN with {user}")
+        if "{user}" not in self.search_filter:
+            raise ConfigError("search_filter: expected a filter with {user}")
+        if self.bind_dn is not None and self.bind_password_file is None:
+            raise ConfigError("bind_password_file: is required with bind_dn")
+        if self.roles and self.group_base is None:
+            raise ConfigError("roles: need group_base, below which groups are searched")
+        _check_groups(self.roles, only_groups=self.only_groups)
+
+
+class ProxySettings(msgspec.Struct, kw_only=True):
+    """Sign-in by a proxy that has authenticated the user: Open OnDemand, Shibboleth."""
+
+    #: Addresses or CIDR ranges of the proxies whose header is trusted; empty disables it.
+    addresses: list[str] = msgspec.field(default_factory=list)
+    #: Header with the user name. The proxy must set or remove it in every request.
+    header: str = "X-Remote-User"
+    #: Header with the groups, separated by commas or semicolons; empty if there is none.
+    groups_header: str = ""
+    #: Role by group, such as {hpc-staff = "staff"}; empty leaves roles to `jobsight user role`.
+    roles: dict[str, RoleName] = msgspec.field(default_factory=dict)
+    #: Refuse users who are in none of the groups of access.proxy.roles.
+    only_groups: bool = False
+
+    def __post_init__(self) -> None:
+        for address in self.addresses:
+            try:
+                network = ipaddress.ip_network(address, strict=False)
+            except ValueError:
+                raise ConfigError(
+                    f"addresses: {address!r} is not an address or CIDR range"
+                ) from None
+            if network.prefixlen == 0:
+                raise ConfigError(f"addresses: {address!r} would trust the header of everybody")
+        for name in ("header", "groups_header"):
+            if not re.fullmatch(r"[A-Za-z0-9-]*", getattr(self, name)) or not self.header:
+                raise ConfigError(f"{name}: expected the name of a header, such as X-Remote-User")
+        if self.roles and not self.groups_header:
+            raise ConfigError("roles: need groups_header")
+        _check_groups(self.roles, only_groups=self.only_groups)
+
+
+def _check_groups(roles: dict[str, RoleName], *, only_groups: bool) -> None:
+    if only_groups and not roles:
+        raise ConfigError("only_groups: needs roles, whose groups may sign in")
+
+
+class AccessSettings(msgspec.Struct, kw_only=True):
+    """Who may sign in, and for how long."""
+
+    #: Accept passwords of accounts that `jobsight user add` created.
+    local: bool = True
+    #: Hours after the last request until a session ends.
+    session_idle: Annotated[float, msgspec.Meta(gt=0, le=8784)] = 12.0
+    #: Hours after the sign-in until a session ends in any case.
+    session_lifetime: Annotated[float, msgspec.Meta(gt=0, le=8784)] = 168.0
+    #: Failed sign-ins of one account from one address within 15 minutes; more get status 429.
+    max_failures: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
+    #: Coordinators of Slurm's accounts see the runs of those accounts.
+    slurm_coordinators: bool = True
+    oidc: OidcSettings = msgspec.field(default_factory=OidcSettings)
+    ldap: LdapSettings = msgspec.field(default_factory=LdapSettings)
+    proxy: ProxySettings = msgspec.field(default_factory=ProxySettings)
+
+
 class Settings(msgspec.Struct, kw_only=True):
     """All settings."""
 
@@ -500,6 +654,7 @@ class Settings(msgspec.Struct, kw_only=True):
     log: LogSettings = msgspec.field(default_factory=LogSettings)
     store: StoreSettings = msgspec.field(default_factory=StoreSettings)
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
+    access: AccessSettings = msgspec.field(default_factory=AccessSettings)
     agent: AgentSettings = msgspec.field(default_factory=AgentSettings)
     scheduler: SchedulerSettings = msgspec.field(default_factory=SchedulerSettings)
     #: Clusters that one process scrapes: for each name the settings that differ from scheduler.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import jobsight
 from jobsight import web
-from jobsight.config.settings import ServerSettings
+from jobsight.config.settings import AccessSettings, ServerSettings
 from jobsight.findings.service import FindingsService
 from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server import clockwork, errors, ingest, petricore
@@ -35,6 +36,7 @@ from jobsight.server.api import (
 from jobsight.server.api import findings as found
 from jobsight.server.api.common import without_required_fields
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
+from jobsight.server.auth.sign_in import SignIn
 from jobsight.server.conditional import ConditionalReplies
 from jobsight.server.own_metrics import OwnMetrics
 from jobsight.store.store import Store
@@ -63,6 +65,7 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     *,
     allowed_hosts: Iterable[str] = (),
     settings: ServerSettings | None = None,
+    access: AccessSettings | None = None,
     tokens: TokenCache | None = None,
     codes: SignInCodes | None = None,
     remote: RemoteWriter | None = None,
@@ -132,13 +135,23 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
 
     app.add_middleware(ConditionalReplies, store=store, token=token, clock=clock)
     app.add_middleware(SlowRequests)
+    access = access or AccessSettings()
     app.add_middleware(
         AccessControl,
+        store=store,
         token=token,
         tokens=tokens,
-        codes=codes or SignInCodes(),
+        sign_in=SignIn(
+            store,
+            token,
+            settings=access,
+            codes=codes or SignInCodes(),
+            page=partial(render, "sign-in.html"),
+            delay=delay,
+        ),
         hosts=allowed_hosts,
-        sign_in_page=lambda message: render("sign-in.html", message=message),
+        settings=access,
+        not_found=errors.not_found,
         delay=delay,
     )
     if settings is not None and settings.clockwork_routes:

@@ -6,7 +6,7 @@ or of the whole store. What changes while a reply is computed has another revisi
 the next request.
 
 Besides the revision, a tag contains everything else that a reply depends on: the address, and the
-credentials of the request. Elapsed times of running jobs are continued by the browser; the tag of
+viewer of the request. Elapsed times of running jobs are continued by the browser; the tag of
 a reply with such times is valid for :data:`CLOCK_STEP` at most.
 """
 
@@ -24,8 +24,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import jobsight
+from jobsight.access.viewer import viewer_of
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND, RunReference
+from jobsight.store.read.visibility import Visibility
 from jobsight.store.rollups.rollups import rollup_revision
 from jobsight.store.store import Store
 
@@ -81,19 +83,22 @@ class ConditionalReplies:
     def _tag(self, scope: Scope) -> str | None:
         """The tag of the reply, without W/; None for a reply that has none."""
         try:
-            revision = self._revision(scope["path"])
+            revision = self._revision(scope["path"], viewer_of(scope).visibility)
         except (JobsightError, ValueError):
             # The route reports it.
             return None
         if revision is None:
             return None
         headers = Headers(scope=scope)
+        viewer = viewer_of(scope)
         parts = (
             jobsight.__version__,
             scope.get("root_path", ""),
             scope["path"],
             scope["query_string"].decode("latin-1"),
-            *(headers.get(name, "") for name in ("host", "authorization", "cookie")),
+            headers.get("host", ""),
+            # What the viewer may see and has chosen, whatever the credentials are.
+            repr(viewer),
             revision,
         )
         digest = hashlib.blake2b(key=self._key, digest_size=16)
@@ -103,7 +108,7 @@ class ConditionalReplies:
             digest.update(b"%d:" % len(data) + data)
         return f'"{digest.hexdigest()}"'
 
-    def _revision(self, path: str) -> str | None:
+    def _revision(self, path: str, visibility: Visibility) -> str | None:
         if path in _LISTS:
             return f"{self._store.database.revision()} {self._clock() // CLOCK_STEP}"
         if path == _ROLLUPS:
@@ -114,7 +119,7 @@ class ConditionalReplies:
         # The values of external time series are not in the store.
         if match is None or self._store.external_series is not None:
             return None
-        found = self._store.revision_of(RunReference.parse(match["run"]))
+        found = self._store.revision_of(RunReference.parse(match["run"]), visibility)
         is_timeless = found.ended or match["series"] is not None
         moment = "" if is_timeless else self._clock() // CLOCK_STEP
         return f"{found.run_id} {found.text} {moment}"

@@ -83,6 +83,7 @@ class Connection:
         "counted",
         "established",
         "on_deadline",
+        "peer",
         "socket",
     )
 
@@ -94,6 +95,8 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.socket = sock
+        #: Address and user of the other end; see jobsight.server.auth.peers.
+        self.peer: tuple[str, int | None] | None = None
         #: The key of the limit per address.
         self.address = address
         #: False as soon as the connection is being closed for another one.

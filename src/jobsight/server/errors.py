@@ -45,6 +45,11 @@ def error_reply(
     return HTMLResponse(render("error.html", status=status, sentence=sentence), status, headers)
 
 
+def not_found(request: Request) -> Response:
+    """The reply for a route that does not exist, or is not for the viewer of the request."""
+    return error_reply(request, 404, f"{request.method} {request.url.path[:200]}: not found")
+
+
 def status_of(error: JobsightError) -> int:
     """The HTTP status of an error."""
     if isinstance(error, RunNotFound):

@@ -243,6 +243,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             token,
             allowed_hosts=[settings.server.host, *settings.server.allowed_hosts],
             settings=settings.server,
+            access=settings.access,
             tokens=tokens,
             codes=codes,
             remote=_remote(settings, stack),

@@ -175,11 +175,3 @@ def same(given: str, expected: str) -> bool:
     return hmac.compare_digest(
         given.encode("utf-8", "surrogatepass"), expected.encode("utf-8", "surrogatepass")
     )
-
-
-def cookie_value(token: str) -> str:
-    """The value of the browser's cookie, derived from the token by a one-way function."""
-    import hashlib
-    import hmac
-
-    return hmac.new(token.encode(), b"jobsight browser session", hashlib.sha256).hexdigest()

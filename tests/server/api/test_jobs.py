@@ -151,7 +151,7 @@ def test_a_batch_too_large_is_not_read_to_its_end(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What has come whole is not waited for any longer, else this would not end.
-    monkeypatch.setattr("jobsight.server.auth._DRAIN_TIMEOUT", 3600.0)
+    monkeypatch.setattr("jobsight.server.auth.replies._DRAIN_TIMEOUT", 3600.0)
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -170,6 +170,9 @@ class _Failing:
     """A store that cannot take a batch."""
 
     writes_in_parallel = False
+
+    #: The token of the server is known without it.
+    database = None
 
     def __init__(self, error: Exception) -> None:
         self.error = error

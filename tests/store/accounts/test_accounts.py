@@ -192,17 +192,17 @@ def test_tokens_of_one_account_are_bounded(accounts: UserAccounts, store: Store)
         tokens.add("bob", "read", DAY)
 
 
-def test_repeated_looks_are_counted(store: Store) -> None:
+def test_repeated_views_are_counted(store: Store) -> None:
     log = AuditLog(store.database)
     for _ in range(3):
         log.record(user="alice", viewer="carol", subject="/users/alice")
     log.record(user="alice", viewer="", subject="c1:7:1\x1b[0m")
     log.record(user="bob", viewer="carol", subject="/users/bob")
-    found = log.looks_at("alice", 10)
-    assert {(look.viewer, look.count) for look in found} == {("carol", 3), ("", 1)}
-    assert all(look.subject.isprintable() and look.first <= look.last for look in found)
+    found = log.views_of("alice", 10)
+    assert {(view.viewer, view.count) for view in found} == {("carol", 3), ("", 1)}
+    assert all(view.subject.isprintable() and view.first <= view.last for view in found)
     log.record(user="alice", viewer="carol", subject="/users/alice")
-    assert {look.count for look in log.looks_at("alice", 10)} == {4, 1}
+    assert {view.count for view in log.views_of("alice", 10)} == {4, 1}
     assert len(log.latest(10)) == 3
     assert len(log.latest(2)) == 2
 

@@ -92,6 +92,11 @@ class UserAccounts:
         with self._database.query() as transaction:
             return [account_of(row) for row in transaction.mappings(SQL["list_accounts"])]
 
+    def have_passwords(self) -> bool:
+        """Whether there is an account with a password of this server."""
+        with self._database.query() as transaction:
+            return transaction.execute(SQL["any_password"]).fetchone() is not None
+
     def add(
         self,
         name: str,

@@ -1,6 +1,6 @@
-"""The audit log: who looked at the pages and runs of whom, and when.
+"""The audit log: who viewed the pages and runs of whom, and when.
 
-:class:`AuditLog` collects looks in memory and writes them together; repeated looks at one subject
+:class:`AuditLog` collects views in memory and writes them together; repeated views of one subject
 on one day are one row with a count, so that a page that reloads itself does not fill the store.
 """
 
@@ -19,15 +19,15 @@ from jobsight.store.database import Database
 from jobsight.text import readable_text
 
 _DAY: Final = 86400 * SECOND
-#: Looks in memory at most; what exceeds it is written at once.
+#: Views in memory at most; what exceeds it is written at once.
 _MAX_WAITING: Final = 1000
 #: Seconds between two writes.
 _WRITE_INTERVAL: Final = 5.0
 _MAX_SUBJECT: Final = 300
 
 
-class Look(msgspec.Struct, kw_only=True, frozen=True):
-    """Looks of one viewer at one subject on one day."""
+class PageView(msgspec.Struct, kw_only=True, frozen=True):
+    """Views by one viewer of one subject on one day."""
 
     user: str
     #: Empty for the server's token.
@@ -46,22 +46,22 @@ class _Key(NamedTuple):
 
 
 class AuditLog:
-    """Records and reads the looks at pages of users."""
+    """Records and reads the views of the pages of users."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._mutex = threading.Lock()
-        self._waiting: dict[_Key, Look] = {}
+        self._waiting: dict[_Key, PageView] = {}
         self._written = time.monotonic()
 
     def record(self, *, user: str, viewer: str, subject: str) -> None:
-        """Record a look. It is in the store some seconds later, or when the log is read."""
+        """Record a view. It is in the store some seconds later, or when the log is read."""
         now = time.time_ns()
         subject = readable_text(subject[:_MAX_SUBJECT])
         key = _Key(user[:255], now // _DAY, viewer, subject)
         with self._mutex:
             known = self._waiting.get(key)
-            self._waiting[key] = Look(
+            self._waiting[key] = PageView(
                 user=key.user,
                 viewer=viewer,
                 subject=subject,
@@ -81,26 +81,28 @@ class AuditLog:
             self._written = time.monotonic()
         if not waiting:
             return
-        rows = [msgspec.structs.asdict(look) | {"day": key.day} for key, look in waiting.items()]
+        rows = [msgspec.structs.asdict(view) | {"day": key.day} for key, view in waiting.items()]
         try:
             with self._database.write() as transaction:
-                transaction.execute_many(SQL["record_look"], rows)
+                transaction.execute_many(SQL["record_view"], rows)
         except StoreError:
             with self._mutex:
-                for key, look in waiting.items():
-                    self._waiting.setdefault(key, look)
+                for key, view in waiting.items():
+                    self._waiting.setdefault(key, view)
 
-    def looks_at(self, user: str, limit: int) -> list[Look]:
-        """The last looks at pages and runs of a user."""
+    def views_of(self, user: str, limit: int) -> list[PageView]:
+        """The last views of pages and runs of a user."""
         self.write()
-        return self._read("looks_at", {"user": user, "limit": limit})
+        return self._read("views_of", {"user": user, "limit": limit})
 
-    def latest(self, limit: int) -> list[Look]:
-        """The last looks at pages and runs of all users."""
+    def latest(self, limit: int) -> list[PageView]:
+        """The last views of pages and runs of all users."""
         self.write()
-        return self._read("all_looks", {"limit": limit})
+        return self._read("all_views", {"limit": limit})
 
-    def _read(self, query: str, values: dict[str, Any]) -> list[Look]:
+    def _read(self, query: str, values: dict[str, Any]) -> list[PageView]:
         with self._database.query() as transaction:
             rows = transaction.mappings(SQL[query], values)
-        return [Look(**{name: row[name] for name in Look.__struct_fields__}) for row in rows]
+        return [
+            PageView(**{name: row[name] for name in PageView.__struct_fields__}) for row in rows
+        ]

@@ -1,4 +1,4 @@
-"""Retention of what accounts leave behind: looks, ended sessions, tokens that are not valid."""
+"""Retention of what accounts leave behind: views, ended sessions, tokens that are not valid."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LISTED_TOKEN: Final = 90 * _DAY
 
 
 def remove_expired(database: Database, now: int, audit_log: float) -> None:
-    """Remove what is no longer kept. ``audit_log`` is in days; 0 keeps all looks."""
+    """Remove what is no longer kept. ``audit_log`` is in days; 0 keeps all views."""
     with database.write() as transaction:
         # Sessions that have only been idle are removed when the next one is opened.
         transaction.execute(SQL["delete_ended_sessions"], {"now": now, "idle": 0})
         transaction.execute(SQL["delete_old_tokens"], {"before": now - _LISTED_TOKEN})
         if audit_log:
             day = (now - int(audit_log * _DAY)) // _DAY
-            transaction.execute(SQL["delete_looks_before"], {"day": day})
+            transaction.execute(SQL["delete_views_before"], {"day": day})

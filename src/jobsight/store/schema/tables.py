@@ -514,7 +514,7 @@ preferences = Table(
     Column("data", LargeBinary, nullable=False),
 )
 
-# Who looked at the pages and runs of whom. Repeated looks on one day are one row with a count.
+# Who viewed the pages and runs of whom. Repeated views on one day are one row with a count.
 audit_log = Table(
     "audit_log",
     metadata,
@@ -522,7 +522,7 @@ audit_log = Table(
     Column("user", Text, primary_key=True),
     # The day since 1970 in UTC.
     Column("day", Integer, primary_key=True, autoincrement=False),
-    # The name of the account that looked; empty for the server's token.
+    # The name of the account that viewed; empty for the server's token.
     Column("viewer", Text, primary_key=True),
     # "alpha:12:20260101T000000Z" for a run, otherwise the path of the page.
     Column("subject", Text, primary_key=True),

@@ -6,6 +6,9 @@ SELECT * FROM user_accounts ORDER BY name
 -- name: get_account
 SELECT * FROM user_accounts WHERE name = :name
 
+-- name: any_password
+SELECT 1 FROM user_accounts WHERE password_hash IS NOT NULL LIMIT 1
+
 -- name: insert_account
 INSERT INTO user_accounts (name, role, accounts, password_hash, origin, created)
 VALUES (:name, :role, :accounts, :password_hash, :origin, :now)
@@ -98,20 +101,20 @@ ON CONFLICT ("user") DO UPDATE SET data = excluded.data
 -- name: delete_preferences
 DELETE FROM preferences WHERE "user" = :user
 
--- name: record_look
+-- name: record_view
 INSERT INTO audit_log ("user", day, viewer, subject, first, last, count)
 VALUES (:user, :day, :viewer, :subject, :first, :last, :count)
 ON CONFLICT ("user", day, viewer, subject) DO UPDATE
 SET last = CASE WHEN audit_log.last > excluded.last THEN audit_log.last ELSE excluded.last END,
     count = audit_log.count + excluded.count
 
--- name: looks_at
+-- name: views_of
 SELECT * FROM audit_log WHERE "user" = :user ORDER BY last DESC LIMIT :limit
 
--- name: all_looks
+-- name: all_views
 SELECT * FROM audit_log ORDER BY last DESC LIMIT :limit
 
--- name: delete_looks_before
+-- name: delete_views_before
 DELETE FROM audit_log WHERE day < :day
 
 -- name: open_coordinators

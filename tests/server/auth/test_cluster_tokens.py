@@ -10,17 +10,16 @@ from jobsight.cli.token import hand_out
 from jobsight.config.settings import Settings
 from jobsight.errors import StoreError
 from jobsight.model import SECOND
-from jobsight.server import auth
 from jobsight.server.app import create_app
-from jobsight.server.auth import TokenCache
+from jobsight.server.auth import TokenCache, cluster_tokens
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens
 from jobsight.transport import wire
 from jobsight.transport.delivery import Answer, HttpTarget
+from tests.server.auth.test_control import ROUTES
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
-from tests.server.test_auth import ROUTES
 from tests.waiting import wait_until
 
 
@@ -107,7 +106,7 @@ def test_a_rotation_has_no_gap(
     # Both are good at once, in the server that knew only the first until now.
     assert send(client, new) == send(client, old) == (200, "stored")
     tokens.rotate(number, grace=0)
-    monkeypatch.setattr(auth, "REVOKED_WITHIN", 0)
+    monkeypatch.setattr(cluster_tokens, "REVOKED_WITHIN", 0)
     assert send(client, new) == (200, "stored")
     assert "expired" in send(client, old)[1]
     assert [token.label for token in tokens.list("alpha")] == ["nodes"] * 3
@@ -116,7 +115,7 @@ def test_a_rotation_has_no_gap(
 
 def test_agents_send_on_through_a_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old token is revoked under agents that have it in memory and the new one on disk."""
-    monkeypatch.setattr(auth, "REVOKED_WITHIN", 0)
+    monkeypatch.setattr(cluster_tokens, "REVOKED_WITHIN", 0)
     settings = Settings()
     settings.store.location = str(tmp_path / "store.db")
     settings.server.port = 0
@@ -161,7 +160,7 @@ def test_a_revoked_token_is_refused_within_seconds(
     tokens.revoke(number)
     # What the server read a moment ago is still believed; then it reads again.
     assert send(client, token) == (200, "stored")
-    ring._read_at -= auth.REVOKED_WITHIN
+    ring._read_at -= cluster_tokens.REVOKED_WITHIN
     assert send(client, token)[0] == 401
 
 
@@ -177,7 +176,7 @@ def test_uses_are_written_together_and_not_with_each_batch(
     for token in made * 3:
         assert send(client, token) == (200, "stored")
     assert written == []
-    ring._uses_written -= auth._USES_INTERVAL
+    ring._uses_written -= cluster_tokens._USES_INTERVAL
     assert send(client, made[0]) == (200, "stored")
     assert [sorted(uses) for uses in written] == [[1, 2]]
     assert all(token.used is not None for token in tokens.list())

@@ -1,0 +1,111 @@
+"""Which viewers a route is for: one rule for every route of the server.
+
+The access control applies the rule before the route runs. A rule decides whether the route answers
+at all; what it shows is restricted by the visibility of the viewer inside its queries, or by
+:func:`jobsight.access.policy.require`. A route without a rule is for staff, and a test fails
+because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from starlette.routing import compile_path
+
+from jobsight.access.viewer import Viewer
+
+
+class Rule(StrEnum):
+    """Which viewers a route answers; others get the 404 of a route that does not exist."""
+
+    #: Everybody, also without credentials.
+    PUBLIC = "public"
+    #: Whoever is signed in. It shows only what the viewer may see, or nothing of anybody.
+    SIGNED_IN = "signed in"
+    #: Whoever has an account; the server's token is nobody's account.
+    OWN_ACCOUNT = "own account"
+    #: Staff and auditors: about all users. An auditor gets pseudonyms.
+    OVERSIGHT = "oversight"
+    #: Staff only.
+    STAFF = "staff"
+    #: Agents with the token of their cluster or of the server.
+    AGENTS = "agents"
+
+    def permits(self, viewer: Viewer) -> bool:
+        match self:
+            case Rule.PUBLIC:
+                return True
+            case Rule.SIGNED_IN:
+                return viewer.is_signed_in
+            case Rule.OWN_ACCOUNT:
+                return viewer.name is not None
+            case Rule.OVERSIGHT:
+                return viewer.visibility.everything
+            case Rule.STAFF:
+                return viewer.is_staff
+            case Rule.AGENTS:
+                return viewer.has_server_token
+
+
+#: By the path of the route, as FastAPI writes it.
+RULES: Final[Mapping[str, Rule]] = {
+    "/healthz": Rule.PUBLIC,
+    "/sign-in": Rule.PUBLIC,
+    "/sign-in/oidc": Rule.PUBLIC,
+    "/sign-in/oidc/return": Rule.PUBLIC,
+    "/sign-out": Rule.SIGNED_IN,
+    "/static": Rule.SIGNED_IN,
+    "/static/{file}": Rule.SIGNED_IN,
+    "/static/style.css": Rule.PUBLIC,
+    "/static/icon.svg": Rule.PUBLIC,
+    # Pages.
+    "/": Rule.SIGNED_IN,
+    "/jobs": Rule.SIGNED_IN,
+    "/jobs/{run}": Rule.SIGNED_IN,
+    "/findings/{kind}": Rule.SIGNED_IN,
+    "/settings": Rule.OWN_ACCOUNT,
+    "/operations/accounts": Rule.STAFF,
+    # Agents and monitoring.
+    "/api/v1/batches": Rule.AGENTS,
+    "/api/v1/discovery": Rule.STAFF,
+    "/api/v1/health": Rule.STAFF,
+    "/metrics": Rule.STAFF,
+    # The API. Jobs are restricted by their queries.
+    "/api/v1/openapi.json": Rule.SIGNED_IN,
+    "/api/v1/metrics": Rule.SIGNED_IN,
+    "/api/v1/jobs": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/series": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/explain": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/report.pdf": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/report.html": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/plots/{name}.svg": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/findings/{kind}/acknowledge": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/findings/{kind}/not-helpful": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/findings/{kind}/reopen": Rule.SIGNED_IN,
+    "/api/v1/findings": Rule.OVERSIGHT,
+    "/api/v1/findings/summary": Rule.OVERSIGHT,
+    "/api/v1/findings/effect": Rule.OVERSIGHT,
+    "/api/v1/usage": Rule.OVERSIGHT,
+    "/api/v1/software": Rule.OVERSIGHT,
+    # Petricore's routes.
+    "/mail/{job}": Rule.SIGNED_IN,
+    "/plot/{job}/{metric}": Rule.SIGNED_IN,
+    "/pie/{job}": Rule.SIGNED_IN,
+    "/pie/{job}/": Rule.SIGNED_IN,
+    "/pdf/{job}": Rule.SIGNED_IN,
+    "/api/v1/jobs/{job}/usage": Rule.SIGNED_IN,
+    "/api/v1/users/{user}": Rule.SIGNED_IN,
+}
+
+_PATTERNS: Final = [(compile_path(path)[0], rule) for path, rule in RULES.items() if "{" in path]
+
+
+def rule_of(path: str) -> Rule:
+    """The rule of the route that a request's path leads to."""
+    rule = RULES.get(path)
+    if rule is not None:
+        return rule
+    return next((rule for pattern, rule in _PATTERNS if pattern.match(path)), Rule.STAFF)
