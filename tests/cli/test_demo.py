@@ -8,6 +8,9 @@ import pytest
 
 from jobsight.cli import demo, main
 from jobsight.samples import Sample, samples
+from jobsight.scheduler.records import JobRecord
+from jobsight.store.findings.read import list_kinds
+from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
 
 
@@ -60,3 +63,19 @@ def test_the_real_samples_can_be_started() -> None:
     found = samples()
     assert [sample.name for sample in found] == ["parallel", "memory", "files", "storm"]
     assert all(Path(word).exists() for sample in found for word in sample.command[:2])
+
+
+def test_a_made_up_site_is_served(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store.db"
+    arguments = ["demo", "--site", "--runs", "60", "--once", "--port", "0", "--store", str(store)]
+    for _ in range(2):
+        # The second time the store is served as it is.
+        assert main.main(arguments) == 0
+        shown = capfd.readouterr().out
+        assert "A made-up site with 60 runs; nothing of it is real." in shown
+        assert "http://127.0.0.1:" in shown
+    with Store.open(str(store)) as opened:
+        pending = read_snapshot(opened.database, "north", "pending", JobRecord)
+        assert pending
+        assert all(record.info.state == "PENDING" and record.reason for record in pending)
+        assert list_kinds(opened.database, 0)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from jobsight.cli.arguments import CommandParser, add_config_option, bounded_int
+from jobsight.cli.output import shown_progress
 from jobsight.cli.report import find_report
 from jobsight.config import paths
 from jobsight.config.load import load_settings
@@ -36,17 +37,27 @@ ACCOUNT = "samples"
 _END_LIMIT = 10.0
 
 
-def demo(*, once: bool, port: int | None, store: str | None, config: str | None) -> int:
-    """Run four sample jobs of about ten seconds each and show their reports and pages."""
+def demo(
+    *, once: bool, site: bool, runs: int, port: int | None, store: str | None, config: str | None
+) -> int:
+    """Run four sample jobs of about ten seconds each and show their reports and pages.
+
+    With --site no job is run: a made-up site is served, with a year of runs of its users, their
+    findings, its nodes and its queue.
+    """
     settings = load_settings(config)
-    settings.store.location = store or str(paths.data_directory() / "demo" / "store.db")
+    name = "site" if site else "demo"
+    settings.store.location = store or str(paths.data_directory() / name / "store.db")
     if port is not None:
         settings.server.port = port
     console = Console(highlight=False)
     _refuse_a_second(settings.store.location)
     try:
         with _ended_by_signals(), _opened(settings.store.location) as opened:
-            _show(settings, opened, console, once=once)
+            if site:
+                _show_site(settings, opened, console, runs, once=once)
+            else:
+                _show(settings, opened, console, once=once)
     except KeyboardInterrupt:
         # Without --once this is how it ends.
         message = f"\nEnded. The store stays: {without_credentials(settings.store.location)}"
@@ -73,6 +84,39 @@ def _show(settings: Settings, opened: Store, console: Console, *, once: bool) ->
         console.print()
         if not once:
             _stay(console, server, settings.store.location)
+
+
+def _show_site(
+    settings: Settings, opened: Store, console: Console, runs: int, *, once: bool
+) -> None:
+    """A made-up site whose year ends now; a store that has runs is served as it is."""
+    from jobsight.findings.engine import RuleSet
+    from jobsight.findings.service import RuleJudge
+    from jobsight.findings.worker import update_all
+    from jobsight.model import SECOND
+    from jobsight.simulation.fill import fill
+    from jobsight.simulation.year import Year
+
+    if not opened.info().runs:
+        year = Year(runs, end=int(time.time()))
+        with shown_progress() as progress:
+            fill(opened, year, progress=progress)
+            judge = RuleJudge(opened, RuleSet.of_settings(settings.findings))
+            update_all(
+                opened,
+                judge,
+                progress=lambda done, total: progress("findings", done, total),
+                clock=lambda: year.end * SECOND,
+            )
+    with BackgroundServer(settings, opened) as server:
+        info = opened.info()
+        console.print(f"A made-up site with {info.runs:,} runs; nothing of it is real.")
+        _show_pages(console, server)
+        location = without_credentials(settings.store.location)
+        console.print(f"Store  {location}", soft_wrap=True, markup=False)
+        console.print("Ctrl-C ends; the store stays.")
+        while not once:
+            time.sleep(3600)
 
 
 def _show_pages(console: Console, server: BackgroundServer) -> None:
@@ -226,6 +270,16 @@ def _now(store: Store, sample: Sample) -> str:
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("demo", demo.__doc__)
     parser.add_argument("--once", action="store_true", help="Exit when the jobs have ended")
+    parser.add_argument(
+        "--site", action="store_true", help="Serve a made-up site to look around, and run no job"
+    )
+    parser.add_argument(
+        "--runs",
+        type=bounded_int(1, 1_000_000),
+        default=5000,
+        metavar="N",
+        help="Runs of the made-up site (default: 5000, which take about half a minute)",
+    )
     parser.add_argument(
         "--port",
         type=bounded_int(0, 65535),

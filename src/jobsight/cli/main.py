@@ -53,7 +53,7 @@ COMMANDS = {
         "jobsight.cli.slurmdb", "Set up a restricted view on Slurm's accounting database"
     ),
     "archive": Command("jobsight.cli.archive", "Write finished runs to Parquet files, and restore"),
-    "simulate": Command("jobsight.cli.simulate", "Fill a store with a made-up year of runs"),
+    "simulate": Command("jobsight.cli.simulate", "Make up a site, or simulate agents"),
     "import": Command("jobsight.cli.import_", "Import SAMS databases (idempotent)"),
 }
 

@@ -213,8 +213,15 @@ class HttpTarget:
     """HTTP(S) client of the ingest endpoint: URL, token and TLS credentials."""
 
     def __init__(
-        self, url: str, token_file: Path, *, tls: ClientTls | None = None, timeout: float = 10.0
+        self,
+        url: str,
+        token_file: Path,
+        *,
+        tls: ClientTls | None = None,
+        timeout: float = 10.0,
+        source: str | None = None,
     ) -> None:
+        """``source`` is the own address to send from."""
         try:
             self._parts = urlsplit(url)
             complete = bool(self._parts.hostname) and self._parts.port != 0
@@ -230,6 +237,7 @@ class HttpTarget:
         self._token = read_token(token_file)
         self._tls = tls
         self._timeout = timeout
+        self._source = source
         if self._parts.scheme == "https" and tls is None:
             # Imported only for HTTPS: ssl takes 4 MB of the agent's memory.
             from jobsight.transport.tls import ClientTls
@@ -279,10 +287,10 @@ class HttpTarget:
         }
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "http":
-            peer = Peer(host, port or 80)
+            peer = Peer(host, port or 80, source=self._source)
         else:
             assert self._tls is not None
-            peer = Peer(host, port or 443, self._tls.wrapping(host))
+            peer = Peer(host, port or 443, self._tls.wrapping(host), source=self._source)
         return request(peer, "POST", path, headers, data, timeout=self._timeout)
 
 

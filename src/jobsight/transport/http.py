@@ -55,6 +55,8 @@ class Peer(NamedTuple):
     wrap: Callable[[socket.socket], socket.socket] | None = None
     #: Seconds to connect in, if fewer than for the whole exchange.
     connect_timeout: float | None = None
+    #: The own address to send from, if it matters.
+    source: str | None = None
 
 
 def request(
@@ -69,13 +71,15 @@ def request(
 ) -> Reply:
     """One exchange. HTTP 1.0: the reply ends with the connection."""
     deadline = time.monotonic() + timeout
-    host, port, wrap, connect_timeout = peer
+    host, port, wrap, connect_timeout, source = peer
     name = f"[{host}]" if ":" in host else host
     lines = [f"{method} {path} HTTP/1.0", f"Host: {name}:{port}", f"Content-Length: {len(body)}"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
     if any("\r" in line or "\n" in line for line in lines):
         raise BadReply("a header holds a line break")
-    connection = socket.create_connection((host, port), min(timeout, connect_timeout or timeout))
+    connection = socket.create_connection(
+        (host, port), min(timeout, connect_timeout or timeout), (source, 0) if source else None
+    )
     connection.settimeout(timeout)
     try:
         if wrap is not None:

@@ -89,6 +89,11 @@ class Spool:
         return self._state.uuid
 
     @property
+    def next_sequence(self) -> int:
+        """The sequence number of the next batch."""
+        return self._state.next
+
+    @property
     def dropped(self) -> int:
         return self._state.dropped
 

@@ -150,3 +150,11 @@ WHERE run_nodes.run_id = :run_id
 GROUP BY software.name, software.version, software.local_version, software.user_provided,
     software.ignored
 ORDER BY cpu_time DESC, software.name LIMIT :limit
+
+-- name: received_batches
+SELECT agents.node, spools.name, batches.first, batches.last
+FROM agents JOIN spools ON spools.agent_id = agents.id JOIN batches ON batches.spool_id = spools.id
+WHERE agents.cluster = :cluster ORDER BY agents.node, spools.id, batches.first
+
+-- name: runs_of_cluster
+SELECT id, job_id FROM runs WHERE cluster = :cluster AND id > :after ORDER BY id LIMIT :limit
