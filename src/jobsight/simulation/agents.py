@@ -48,7 +48,7 @@ _MAX_LATENCIES: Final = 2_000_000
 _MAX_REASONS: Final = 20
 #: The file of what was written, in the directory of the spools.
 LEDGER: Final = "written.jsonl"
-#: Descriptors beside the locks of the spools.
+#: Descriptors in addition to the locks of the spools.
 _DESCRIPTORS: Final = 256
 
 
