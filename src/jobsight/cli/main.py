@@ -33,6 +33,7 @@ COMMANDS = {
     "agent": Command("jobsight.cli.agent", "Measure the jobs of this node"),
     "fit": Command("jobsight.cli.fit", "Show what would have fitted, from earlier runs"),
     "jobs": Command("jobsight.cli.jobs", "List the jobs of the store"),
+    "open": Command("jobsight.cli.open", "Print the address of a job's page, and show the page"),
     "findings": Command(
         "jobsight.cli.findings.commands", "List what went wrong in jobs, what it cost and the cure"
     ),
