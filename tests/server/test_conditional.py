@@ -54,7 +54,7 @@ def app(opened: Store, clock: Clock) -> TestClient:
     return client
 
 
-LISTS = ("/", "/?search=x", "/api/v1/jobs", "/api/v1/jobs?user=anna")
+LISTS = ("/", "/jobs", "/jobs?search=x", "/api/v1/jobs", "/api/v1/jobs?user=anna")
 RUNNING = ("/jobs/1", "/api/v1/jobs/1")
 ENDED = ("/jobs/2", "/api/v1/jobs/2")
 SERIES = ("/api/v1/jobs/1/series", "/api/v1/jobs/1/series?points=5")
@@ -176,7 +176,7 @@ def test_several_tags_and_none(app: TestClient) -> None:
     ("path", "status"),
     [
         ("/jobs/77", 404), ("/jobs/nothing", 404), ("/api/v1/jobs/77/series", 404),
-        ("/api/v1/jobs?state=FOO", 422), ("/?state=FOO", 422), ("/api/v1/usage?by=x", 422),
+        ("/api/v1/jobs?state=FOO", 422), ("/jobs?state=FOO", 422), ("/api/v1/usage?by=x", 422),
     ],
 )  # fmt: skip
 def test_errors_have_no_tag(app: TestClient, path: str, status: int) -> None:

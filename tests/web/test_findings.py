@@ -68,13 +68,13 @@ def test_a_run_without_findings_has_no_heading(client: TestClient, judged: Store
 
 
 def test_the_list_marks_and_filters_runs(client: TestClient) -> None:
-    text = client.get("/").text
+    text = client.get("/jobs").text
     assert text.count("severity-critical") == 2
     assert '<option value="fork-storm">' in text
-    text = client.get("/?finding=fork-storm").text
+    text = client.get("/jobs?finding=fork-storm").text
     assert NAME in text
     assert "storm</span>" not in text.replace("fork-storm", "")
-    assert "No run matches" in client.get("/?finding=no-such").text
+    assert "No job matches" in client.get("/jobs?finding=no-such").text
 
 
 def test_the_help_of_a_rule_is_a_page(client: TestClient) -> None:

@@ -41,13 +41,13 @@ def _page(client: TestClient, store: Store, name: str) -> str:
 
 
 def test_the_list_shows_held_and_used_at_a_glance(gpu_client: TestClient) -> None:
-    text = gpu_client.get("/").text
+    text = gpu_client.get("/jobs").text
     assert "1 of 4 used" in text
     assert "30 of 32 used" in text
-    only = gpu_client.get("/?unused_gpus=true").text
+    only = gpu_client.get("/jobs?gpu=unused").text
     assert "finetune" in only
     assert "md-water" not in only
-    assert 'name="unused_gpus" value="true" checked' in only
+    assert '<option value="unused" selected>' in only
     Document(only)
 
 

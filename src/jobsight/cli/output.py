@@ -16,8 +16,7 @@ from typing import Any, TextIO, get_args
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.text import readable_text
-from jobsight.util.outer import encode_json, to_outer
+from jobsight.util.outer import encode_json
 
 
 class Table:
@@ -165,24 +164,10 @@ def write_json(document: Any) -> None:
 
 
 def write_csv(rows: Sequence[msgspec.Struct], names: Sequence[str]) -> None:
-    """Write the named fields of the rows in outer units; an unknown value is empty.
+    """Write the named fields of the rows in outer units; an unknown value is empty."""
+    from jobsight.reports.csv_lines import csv_lines
 
-    Users choose the names of their jobs: a text that a spreadsheet would evaluate as a formula
-    gets an apostrophe in front.
-    """
-    import csv
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        document = to_outer(row)
-        values = [document.get(name) for name in names]
-        writer.writerow([_csv_text(v) if isinstance(v, str) else v for v in values])
-
-
-def _csv_text(value: str) -> str:
-    text = readable_text(value)
-    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+    sys.stdout.writelines(csv_lines(rows, names))
 
 
 def write_parquet(

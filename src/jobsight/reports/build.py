@@ -220,6 +220,7 @@ class JobRow(msgspec.Struct, kw_only=True):
     #: Findings for the user that hold, and the highest severity of them.
     findings: int = 0
     severity: Severity | None = None
+    qos: str | None = None
 
 
 def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
@@ -267,6 +268,7 @@ def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
         gpu_energy_joules=None if gpus.gpu_energy is None else gpus.gpu_energy / 1e6,
         findings=worst.findings if worst else 0,
         severity=SEVERITIES[worst.severity] if worst else None,
+        qos=info.qos,
     )
 
 

@@ -19,7 +19,7 @@ from jobsight.reports.build import JobRow, build_report, display_id, job_row, sc
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
 from jobsight.store.findings.read import worst_of_runs
 from jobsight.store.read.filters import LATEST, Filters, Position, Sort
-from jobsight.store.read.queries import COUNT_LIMIT, RunNotFound
+from jobsight.store.read.queries import COUNT_LIMIT, GroupKey, GroupSummary, RunNotFound
 from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.util.units import format_time
@@ -100,7 +100,7 @@ def list_page(
     waiting = _pending(store, sort, **filters)
     position = None if cursor is None else cursor.run
     first = offset if cursor is None else cursor.pending if position is None else len(waiting)
-    rows = [_pending_row(record) for record in waiting[first : first + limit]]
+    rows = [pending_row(record) for record in waiting[first : first + limit]]
     following: Cursor | None = Cursor(first + limit)
     wanted = 0
     if first + limit >= len(waiting):
@@ -121,10 +121,83 @@ def list_page(
     return JobPage(rows, following, total, count.exact and count.number <= COUNT_LIMIT)
 
 
+class GroupedRow(NamedTuple):
+    """A row of a list in which an array or heterogeneous job is one row."""
+
+    row: JobRow
+    #: None of a job on its own. ``row`` is otherwise the first of its runs in the list.
+    group: GroupKey | None = None
+    summary: GroupSummary | None = None
+    #: The runs of a group that is open, not more than :data:`MAX_OPEN`.
+    runs: Sequence[JobRow] = ()
+
+    @property
+    def name(self) -> str:
+        """Names the group in an address."""
+        return "" if self.group is None else f"{self.group.cluster}:{self.group.id}"
+
+
+class GroupedPage(NamedTuple):
+    """Some rows of a list of jobs and groups of them."""
+
+    rows: list[GroupedRow]
+    next: Cursor | None
+    #: Runs and waiting jobs, not rows.
+    total: int
+    total_exact: bool
+
+
+#: Runs of a group that a list shows below it.
+MAX_OPEN = 25
+
+
+def list_grouped(
+    store: Store,
+    *,
+    now: int,
+    limit: int,
+    cursor: Cursor | None = None,
+    sort: Sort = LATEST,
+    opened: str = "",
+    **filters: Unpack[Filters],
+) -> GroupedPage:
+    """A page of a list of jobs with each array and heterogeneous job as one row. ``opened`` names
+    the group whose runs are listed below its row."""
+    waiting = _pending(store, sort, **filters)
+    first = 0 if cursor is None else cursor.pending if cursor.run is None else len(waiting)
+    # Slurm has one record for all waiting tasks of an array.
+    rows = [GroupedRow(pending_row(record)) for record in waiting[first : first + limit]]
+    page, count, groups = store.page_of_groups(
+        limit=max(limit - len(rows), 1),
+        after=None if cursor is None else cursor.run,
+        sort=sort,
+        **filters,
+    )
+    following: Cursor | None = Cursor(first + limit)
+    if len(rows) < limit:
+        following = None if page.next is None else Cursor(run=page.next)
+        for run, row in zip(page.runs, job_rows(store, page.runs, now), strict=True):
+            group = GroupKey.of(run.info)
+            if group is None or groups[group].runs < 2:
+                rows.append(GroupedRow(row))
+                continue
+            grouped = GroupedRow(row, group, groups[group])
+            if grouped.name == opened:
+                own: Filters = {**filters, "cluster": group.cluster}
+                own["array_job_id" if group.column == "array_job_id" else "het_job_id"] = group.id
+                runs = store.runs(limit=MAX_OPEN, sort=sort, **own)
+                grouped = grouped._replace(runs=job_rows(store, runs, now))
+            rows.append(grouped)
+    elif first + limit == len(waiting) and not count.number:
+        following = None
+    total = len(waiting) + min(count.number, COUNT_LIMIT)
+    return GroupedPage(rows, following, total, count.exact and count.number <= COUNT_LIMIT)
+
+
 def list_jobs(store: Store, *, now: int, limit: int, **filters: Unpack[Filters]) -> list[JobRow]:
     """The first rows of a list of jobs."""
     waiting = _pending(store, LATEST, **filters)
-    rows = [_pending_row(record) for record in waiting[:limit]]
+    rows = [pending_row(record) for record in waiting[:limit]]
     if len(rows) < limit:
         rows += job_rows(store, store.runs(limit=limit - len(rows), **filters), now)
     return rows
@@ -149,7 +222,7 @@ def find_report(
     try:
         stored = store.find(reference, visibility)
     except RunNotFound:
-        for record in _records(store, reference.cluster):
+        for record in pending_records(store, reference.cluster):
             if (
                 reference.start is None
                 and _is_named(record, reference)
@@ -177,11 +250,12 @@ def count_pending(store: Store, job_id: int, cluster: str) -> int:
     from jobsight.scheduler.cluster_metrics import count_tasks
 
     reference = RunReference(job_id=job_id)
-    records = _records(store, cluster)
+    records = pending_records(store, cluster)
     return sum(count_tasks(record) for record in records if _is_named(record, reference))
 
 
-def _records(store: Store, cluster: str | None = None) -> list[JobRecord]:
+def pending_records(store: Store, cluster: str | None = None) -> list[JobRecord]:
+    """The jobs that wait on a cluster, or on all."""
     from jobsight.scheduler.records import JobRecord
 
     clusters = snapshot_clusters(store.database) if cluster is None else [cluster]
@@ -214,7 +288,7 @@ def _pending(store: Store, sort: Sort, **filters: Unpack[Filters]) -> list[JobRe
     }
     records = [
         record
-        for record in _records(store, filters.get("cluster"))
+        for record in pending_records(store, filters.get("cluster"))
         if all(getattr(record.info, name) == value for name, value in equal.items())
         and (not filters.get("gpus") or record.info.gpus)
         and (not search or _is_match(record, search.strip().lower()))
@@ -276,7 +350,8 @@ def _name(info: JobInfo) -> str:
     return f"{info.cluster}:{info.job_id}"
 
 
-def _pending_row(record: JobRecord) -> JobRow:
+def pending_row(record: JobRecord) -> JobRow:
+    """The row of a job that waits."""
     info = record.info
     return JobRow(
         run=_name(info),
@@ -305,6 +380,7 @@ def _pending_row(record: JobRecord) -> JobRow:
         memory_share=None,
         provisional=False,
         requested_gpus=info.gpus,
+        qos=info.qos,
     )
 
 

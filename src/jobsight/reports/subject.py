@@ -610,6 +610,15 @@ def period_report(
     )
 
 
+def month_totals(store: Store, user: str | None, since: int, now: int) -> tuple[Totals, int]:
+    """What a user, or everybody, has held and used since a time, and in how many runs: the days up
+    to now of the daily rollups."""
+    question = Question(by=(), since=since // DAY, until=now // DAY + 1, user=user)
+    with store.database.read() as connection:
+        row = next(iter(usage(connection, question)), None)
+    return _from_rollups(row, measured=True), 0 if row is None else row.jobs
+
+
 def _from_rollups(row: UsageRow | None, measured: bool) -> Totals:
     """The rollups do not tell what was never measured from what used nothing."""
     if row is None:

@@ -35,7 +35,7 @@ from jobsight.store.store import Store
 CLOCK_STEP: Final = 15 * SECOND
 
 #: Lists of runs, which show elapsed times.
-_LISTS: Final = frozenset({"/", "/api/v1/jobs"})
+_LISTS: Final = frozenset({"/", "/jobs", "/api/v1/jobs"})
 _ROLLUPS: Final = "/api/v1/usage"
 _SOFTWARE: Final = "/api/v1/software"
 #: The page, the report and the time series of a run.

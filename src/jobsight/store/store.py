@@ -27,6 +27,8 @@ from jobsight.store.read.filters import LATEST, Filters, Position, Sort
 from jobsight.store.read.queries import (
     Count,
     ExecutableSums,
+    GroupKey,
+    GroupSummary,
     MetricSummary,
     RunPage,
     RunRevision,
@@ -131,6 +133,26 @@ class Store(Intake):
                 transaction, filter, limit, sort=sort, after=after, offset=offset, found=found
             )
             return page, queries.count_runs(transaction, filter, found=found)
+
+    def page_of_groups(
+        self,
+        *,
+        limit: int,
+        after: Position | None = None,
+        sort: Sort = LATEST,
+        **filters: Unpack[Filters],
+    ) -> tuple[RunPage, Count, dict[GroupKey, GroupSummary]]:
+        """As :meth:`page_of_runs`, with one run of each array and heterogeneous job; the third is
+        what their runs are as a whole."""
+        filter = queries.run_filter(**filters)
+        with self.database.query() as transaction:
+            found = queries.search_runs(transaction, filter, sort)
+            page = queries.list_groups(
+                transaction, filter, limit, sort=sort, after=after, found=found
+            )
+            groups = [group for run in page.runs if (group := queries.GroupKey.of(run.info))]
+            count = queries.count_runs(transaction, filter, found=found)
+            return page, count, queries.summarize_groups(transaction, groups)
 
     def find(self, reference: RunReference, visibility: Visibility = EVERYTHING) -> StoredRun:
         """The run that a reference names; a bare id names the latest run of that job."""

@@ -40,7 +40,8 @@ class NavigationEntry(NamedTuple):
 
 #: The links at the top of every page, in their order.
 NAVIGATION: Final = (
-    NavigationEntry("jobs", "/", "Jobs"),
+    NavigationEntry("home", "/", "Home"),
+    NavigationEntry("jobs", "/jobs", "Jobs"),
     NavigationEntry("clusters", "/clusters", "Clusters"),
     NavigationEntry("users", "/users", "Users"),
     NavigationEntry("accounts", "/accounts", "Accounts"),
@@ -173,6 +174,7 @@ def environment() -> Environment:
         conspicuous_first=conspicuous_first,
         path_of_run=path_of_run,
         path_segment=path_segment,
+        list_twice=lambda text: (text, text),
         readable=readable_name,
         readable_lines=readable_lines,
         group_title=group_title,

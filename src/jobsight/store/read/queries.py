@@ -157,15 +157,154 @@ def list_page_of_runs(
     )
     if len(rows) > limit:
         last = rows[limit - 1] if limit else None
-        rest = after if last is None else _position_of(last, sort)
+        rest = after if last is None else Position(last["start"], last["id"], last["sort_value"])
     runs = [
         _stored_run(row, summary) for row, summary in _with_summaries(transaction, rows[:limit])
     ]
     return RunPage(runs, rest)
 
 
-def _position_of(row: Mapping[str, Any], sort: Sort) -> Position:
-    return Position(row["start"], row["id"], None if sort.key == "start" else row["sort_value"])
+class GroupKey(NamedTuple):
+    """An array, or a heterogeneous job."""
+
+    #: The column of ``runs`` that has the id.
+    column: str
+    cluster: str
+    id: int
+
+    @property
+    def condition(self) -> str:
+        return f"{self.column} = :group_id AND cluster = :group_cluster"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"group_id": self.id, "group_cluster": self.cluster}
+
+    @classmethod
+    def of(cls, info: JobInfo) -> GroupKey | None:
+        """The group of a run; None of a run on its own."""
+        if info.array_job_id is not None:
+            return cls("array_job_id", info.cluster, info.array_job_id)
+        if info.het_job_id is not None:
+            return cls("het_job_id", info.cluster, info.het_job_id)
+        return None
+
+
+#: Groups that one page may skip: their other runs are not listed again.
+_MAX_SKIPPED: Final = 200
+
+
+def list_groups(
+    transaction: Transaction,
+    filter: RunFilter,
+    limit: int,
+    *,
+    sort: Sort = LATEST,
+    after: Position | None = None,
+    found: Found | None = None,
+) -> RunPage:
+    """As :func:`list_page_of_runs`, with one run of each array and heterogeneous job: that which
+    comes first in the order of the list."""
+    runs: list[StoredRun] = []
+    skipped: set[GroupKey] = set()
+    position = after
+    while True:
+        page = list_page_of_runs(
+            transaction,
+            _without(filter, skipped),
+            2 * limit,
+            sort=sort,
+            after=position,
+            found=found,
+        )
+        for run in page.runs:
+            group = GroupKey.of(run.info)
+            if group is not None:
+                if group in skipped:
+                    continue
+                skipped.add(group)
+                if after is not None and not _is_first(transaction, filter, sort, group, run.id):
+                    continue
+            runs.append(run)
+            if len(runs) == limit:
+                rest = page.next or page.runs[-1].id != run.id
+                place = run.position if rest else None
+                return RunPage(runs, place)
+        position = page.next
+        # A page of few rows has compared all runs that it may.
+        if position is None or len(page.runs) < 2 * limit or len(skipped) >= _MAX_SKIPPED:
+            return RunPage(runs, position)
+
+
+def _without(filter: RunFilter, groups: Iterable[GroupKey]) -> RunFilter:
+    """The same filter without the runs of some groups."""
+    conditions = [*filter.conditions]
+    for column in ("array_job_id", "het_job_id"):
+        ids = sorted({group.id for group in groups if group.column == column})
+        if ids:
+            # The same id on another cluster is rare, and on the next page.
+            among = ", ".join(map(str, ids))
+            conditions.append(f"({column} IS NULL OR {column} NOT IN ({among}))")
+    return filter._replace(conditions=tuple(conditions))
+
+
+def _is_first(
+    transaction: Transaction, filter: RunFilter, sort: Sort, group: GroupKey, run_id: int
+) -> bool:
+    """Whether a run comes first of those of its group that pass the filter."""
+    where = _Where(
+        f"{group.condition} AND {filter.where()}", {**filter.parameters, **group.parameters}
+    )
+    if filter.search is not None:
+        condition = filter.search.condition(transaction.postgresql)
+        parameters = {**where.parameters, **filter.search.parameters}
+        where = _Where(f"{where.sql} AND {condition}", parameters)
+    for part in _parts(filter, sort, None):
+        within = where._replace(sql=" AND ".join((where.sql, *part.compared)))
+        rows = part.select(transaction, "id", within, 1)
+        if rows:
+            return bool(rows[0]["id"] == run_id)
+    return False
+
+
+class GroupSummary(NamedTuple):
+    """The runs of an array or a heterogeneous job: how many by state, and the spread of some."""
+
+    states: dict[str, int]
+    #: Runs that the other figures are of.
+    summarized: int
+    shortest: int | None
+    longest: int | None
+    lowest_cpu_share: float | None
+    mean_cpu_share: float | None
+    highest_cpu_share: float | None
+    highest_memory_share: float | None
+    memory_peak: int | None
+
+    @property
+    def runs(self) -> int:
+        return sum(self.states.values())
+
+
+#: Runs of a group whose figures are read for a list.
+_MAX_IN_GROUP: Final = 200
+
+
+def summarize_groups(
+    transaction: Transaction, groups: Iterable[GroupKey]
+) -> dict[GroupKey, GroupSummary]:
+    """States and spread of groups."""
+    summaries = {}
+    for group in groups:
+        states = transaction.execute(
+            _SQL["states_of_group"].replace(":condition", group.condition), group.parameters
+        ).fetchall()
+        row = transaction.execute(
+            _SQL["spread_of_group"].replace(":condition", group.condition),
+            {**group.parameters, "limit": _MAX_IN_GROUP},
+        ).fetchone()
+        summaries[group] = GroupSummary({state: int(count) for state, count in states}, *row)
+    return summaries
 
 
 def list_runs(
@@ -509,6 +648,7 @@ def _stored_run(row: Mapping[str, Any], on_nodes: NodesSummary) -> StoredRun:
         open_nodes=row["open_nodes"],
         gpus=GpuSums(*(row[name] for name in GpuSums._fields)),
         on_nodes=on_nodes,
+        sort_value=row["sort_value"],
     )
 
 
@@ -1112,6 +1252,13 @@ class StoredRun(msgspec.Struct, kw_only=True):
     gpus: GpuSums = GpuSums()
     #: Read only where ``info`` lacks the end or the memory.
     on_nodes: NodesSummary = NodesSummary()
+    #: Of the column that the list is sorted by.
+    sort_value: str | int | float | None = None
+
+    @property
+    def position(self) -> Position:
+        """Its place in the list that it was read with."""
+        return Position(self.start, self.id, self.sort_value)
 
     @property
     def run(self) -> Run:

@@ -36,6 +36,14 @@ FROM (
 ) AS newest
 GROUP BY shown_state
 
+-- name: states_of_group
+SELECT shown_state, count(*) FROM runs WHERE :condition GROUP BY shown_state ORDER BY count(*) DESC
+
+-- name: spread_of_group
+SELECT count(*), min(elapsed), max(elapsed), min(cpu_share), avg(cpu_share), max(cpu_share),
+    max(memory_share), max(ended_memory_peak)
+FROM (SELECT * FROM runs WHERE :condition LIMIT :limit) AS tasks
+
 -- A run without an end counts up to its last sample: it may have been lost.
 -- name: largest_runs
 SELECT id

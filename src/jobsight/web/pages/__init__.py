@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 
 from jobsight.findings.service import FindingsService
 from jobsight.store.store import Store
-from jobsight.web.pages import clusters, findings, jobs, people, run
+from jobsight.web.pages import clusters, findings, home, jobs, people, run
 
 
 def create_router(
@@ -18,6 +18,7 @@ def create_router(
 ) -> APIRouter:
     """The routes of all pages."""
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+    home.add_routes(router, store, clock)
     jobs.add_routes(router, store, service, clock)
     run.add_routes(router, store, service, clock)
     findings.add_routes(router, service)

@@ -1,113 +1,329 @@
-"""The list of runs."""
+"""The list of jobs: running, waiting and ended, with filters, order and columns in the address.
+
+:class:`ListQuery` is what an address asks for. The same filters serve the page and the files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
+from jobsight.model import SECOND
 from jobsight.reports.build import JobRow
-from jobsight.reports.pending import CURSOR_PATTERN, MAX_OFFSET, Cursor, list_page
+from jobsight.reports.csv_lines import csv_lines
+from jobsight.reports.pending import (
+    Cursor,
+    GroupedPage,
+    GroupedRow,
+    list_grouped,
+    list_page,
+)
 from jobsight.reports.report import parse_state
-from jobsight.store.read.queries import ANY_FINDING, Filters
+from jobsight.store.read.filters import ANY_FINDING, LATEST, Filters, Sort
+from jobsight.store.snapshot import snapshot_clusters
 from jobsight.store.store import Store
+from jobsight.util.outer import encode_json, outer_names, parse_rfc3339
 from jobsight.web.render import page
 
+_Value = TypeVar("_Value")
+
 ROWS_PER_PAGE = 50
+#: Rows of a file, and rows that are read at a time for it.
+MAX_EXPORTED, _EXPORTED_AT_A_TIME = 100_000, 500
 
 #: The states in the filter, by frequency of use.
-STATES = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "PENDING")
+STATES: Final = (
+    *("RUNNING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
+    "NODE_FAIL",
+)
 
-Text = Annotated[str, Query(max_length=200)]
+
+class Column(NamedTuple):
+    """A column of the list."""
+
+    title: str
+    #: Of :data:`jobsight.store.read.filters.SORTS`; empty if the list cannot be sorted by it.
+    sort: str = ""
+    shown: bool = True
+    number: bool = False
+    #: Classes of cells that are left out where there is no room.
+    room: str = ""
 
 
-class RunsPage(msgspec.Struct, kw_only=True):
-    """One page of the list, and its filter."""
+#: All columns in their order; ``run`` is always shown.
+COLUMNS: Final[Mapping[str, Column]] = {
+    "run": Column("Job", "job_id"),
+    "state": Column("State, finding", "state"),
+    "name": Column("Name", "name"),
+    "user": Column("User", "user"),
+    "account": Column("Account", "account", room="minor least"),
+    "cluster": Column("Cluster", "cluster", shown=False),
+    "partition": Column("Partition", "partition", shown=False),
+    "qos": Column("QOS", "qos", shown=False),
+    "start": Column("Start (UTC)", "start"),
+    "end": Column("End (UTC)", "end", shown=False),
+    "elapsed": Column("Elapsed", "elapsed", number=True),
+    "cpus": Column("CPUs", "cpus", number=True, room="minor"),
+    "cpu": Column("CPU use", "cpu_share"),
+    "cpu_time": Column("CPU time", "cpu_time", shown=False, number=True),
+    "memory": Column("Memory, peak of requested", "memory_share"),
+    "memory_peak": Column("Memory peak", "memory_peak", shown=False, number=True),
+    "gpus": Column("GPUs, used of held", "gpu_share"),
+    "gpu_count": Column("GPUs", "gpus", shown=False, number=True),
+    "nodes": Column("Nodes", number=True, room="minor"),
+}
+DEFAULT_COLUMNS: Final = tuple(name for name, column in COLUMNS.items() if column.shown)
 
-    rows: list[JobRow]
-    total: int
-    total_exact: bool
-    offset: int
-    #: Where the next page begins; None on the last one.
-    next: Cursor | None
-    search: str
-    user: str
-    state: str
-    unused_gpus: bool = False
-    #: The kind of finding in the filter, and the kinds that runs have with how many of them.
-    finding: str = ""
-    kinds: dict[str, int] = msgspec.field(default_factory=dict)
+#: Parameters of the address that are filters with a text of their own.
+_TEXTS: Final = (
+    *("search", "user", "account", "cluster", "partition", "qos", "name", "node", "software"),
+    "finding",
+)
+_PARAMETERS: Final = (
+    *_TEXTS,
+    *("state", "since", "until", "cpu_share_below", "cpu_share_above", "gpu"),
+    *("sort", "columns", "group", "open", "array", "cursor", "shown"),
+)
+_MAX_LENGTH: Final = 200
+_AGO: Final = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
+_UNITS: Final = {"h": 3600 * SECOND, "d": 86400 * SECOND, "w": 7 * 86400 * SECOND}
+_GPU: Final = ("", "any", "unused")
+_ARRAY: Final = re.compile(r"([^:\s]{1,200}):(\d{1,18})", re.ASCII)
 
-    @property
-    def known_kinds(self) -> list[str]:
-        chosen = {self.finding} - {"", ANY_FINDING}
-        return sorted({*self.kinds, *chosen})
 
-    @property
-    def has_findings(self) -> bool:
-        return any(row.findings for row in self.rows)
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What an address of the list asks for."""
 
-    @property
-    def states(self) -> tuple[str, ...]:
-        common = not self.state or self.state in STATES
-        return STATES if common else (*STATES, self.state)
+    #: As they are in the address, without empty ones.
+    given: dict[str, str]
+    filters: Filters
+    sort: Sort = LATEST
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    grouped: bool = True
+    opened: str = ""
+    cursor: Cursor | None = None
+    #: Rows on the pages before, which is only shown.
+    shown: int = 0
 
-    @property
+    def __getitem__(self, name: str) -> str:
+        return self.given.get(name, "")
+
+    def address(self, **changes: str | None) -> str:
+        """The same list with other parameters, from its beginning."""
+        kept = {
+            name: value
+            for name, value in self.given.items()
+            if name not in ("cursor", "shown", "open") and name not in changes
+        }
+        pairs = {**kept, **{name: value for name, value in changes.items() if value}}
+        return f"?{urlencode(pairs)}" if pairs else "?"
+
+    @cached_property
     def filtered(self) -> bool:
-        return bool(self.search or self.user or self.state or self.unused_gpus or self.finding)
+        others = ("sort", "columns", "group", "open", "cursor", "shown")
+        return any(name not in others for name in self.given)
+
+    @cached_property
+    def has_more(self) -> bool:
+        """Whether a filter is set that is not always visible."""
+        return any(
+            name not in ("search", "user", "state", "sort", "cursor", "shown", "open")
+            for name in self.given
+        )
+
+
+def parse_query(request: Request, now: int) -> ListQuery:
+    """The list that a request is for; 422 with a sentence if it cannot be understood."""
+    given: dict[str, str] = {}
+    chosen: list[str] = []
+    for name, value in request.query_params.multi_items():
+        if name not in _PARAMETERS:
+            raise HTTPException(422, f"there is no filter {name[:80]!r}")
+        if len(value) > (8000 if name == "cursor" else _MAX_LENGTH):
+            raise HTTPException(422, f"{name}: expected at most {_MAX_LENGTH} characters")
+        if name == "columns":
+            chosen += value.split(",")
+        elif value.strip():
+            given[name] = value.strip()
+    try:
+        return _parse(given, [name for name in chosen if name], now, request)
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
+
+
+def _parse(given: dict[str, str], chosen: list[str], now: int, request: Request) -> ListQuery:
+    filters = _filters(given, now)
+    filters["visibility"] = visibility_of(request)
+    sort = _named("sort", Sort.parse, given["sort"]) if "sort" in given else LATEST
+    unknown = [name for name in chosen if name not in COLUMNS]
+    if unknown:
+        raise ValueError(f"columns: {unknown[0][:40]!r} is none of {', '.join(COLUMNS)}")
+    columns = tuple(name for name in COLUMNS if name == "run" or name in chosen)
+    if chosen and columns != DEFAULT_COLUMNS:
+        given["columns"] = ",".join(columns)
+    if given.get("group", "1") not in ("0", "1"):
+        raise ValueError("group: expected 0 or 1")
+    cursor = None
+    if "cursor" in given:
+        cursor = _named("cursor", lambda text: Cursor.parse(text, sort), given["cursor"])
+    shown = given.get("shown", "0")
+    return ListQuery(
+        given=given,
+        filters=filters,
+        sort=sort,
+        columns=columns if chosen else DEFAULT_COLUMNS,
+        grouped=given.get("group") != "0" and "array" not in given,
+        opened=given.get("open", ""),
+        cursor=cursor,
+        shown=int(shown) if shown.isascii() and shown.isdigit() and len(shown) < 10 else 0,
+    )
+
+
+def _filters(given: dict[str, str], now: int) -> Filters:
+    filters: Filters = {}
+    for name in _TEXTS:
+        if name in given:
+            filters[name] = given[name]
+    if "state" in given:
+        given["state"] = filters["state"] = _named("state", parse_state, given["state"])
+    for name in ("since", "until"):
+        if name in given:
+            moment = _named(name, lambda text: parse_moment(text, now), given[name])
+            filters[name] = moment  # type: ignore[literal-required]
+    for name in ("cpu_share_below", "cpu_share_above"):
+        if name in given:
+            share = _named(name, parse_share, given[name])
+            filters[name] = share  # type: ignore[literal-required]
+    gpu = given.get("gpu", "")
+    if gpu not in _GPU:
+        raise ValueError("gpu: expected any or unused")
+    filters["gpus"], filters["unused_gpus"] = gpu == "any", gpu == "unused"
+    if "array" in given:
+        match = _ARRAY.fullmatch(given["array"])
+        if match is None:
+            raise ValueError("array: expected cluster:id")
+        filters["cluster"], filters["array_job_id"] = match[1], int(match[2])
+    return filters
+
+
+def _named(name: str, parse: Callable[[str], _Value], text: str) -> _Value:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def parse_moment(text: str, now: int) -> int:
+    """A day, an RFC 3339 time, or how long ago: 24h, 7d, 2w."""
+    if match := _AGO.fullmatch(text):
+        return max(now - int(match[1]) * _UNITS[match[2]], 0)
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        return min(max(int(day.timestamp()) * SECOND, 0), 2**63 - 1)
+    except ValueError:
+        pass
+    try:
+        return min(max(parse_rfc3339(text), 0), 2**63 - 1)
+    except ValueError:
+        raise ValueError(
+            f"{text[:40]!r} is no time; expected 2026-11-15, 2026-11-15T05:43:06Z, 24h, 7d or 2w"
+        ) from None
+
+
+def parse_share(text: str) -> float:
+    """A share of 0 or more: 0.25, or 25%."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1000:
+        raise ValueError(f"{text[:40]!r} is no share; expected a number such as 0.25, or 25%")
+    return share
+
+
+class JobsPage(msgspec.Struct, kw_only=True):
+    """One page of the list, as the template shows it."""
+
+    query: ListQuery
+    found: GroupedPage
+    kinds: Mapping[str, int]
+    clusters: list[str]
 
     @property
-    def running(self) -> bool:
-        return any(row.running for row in self.rows)
+    def rows(self) -> list[GroupedRow]:
+        return self.found.rows
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """Columns that are empty for every job on the page are left out unless they were chosen."""
+        columns = {name: COLUMNS[name] for name in self.query.columns}
+        if "columns" not in self.query.given and not self.has_gpus:
+            columns.pop("gpus", None)
+        return columns
 
     @property
     def has_gpus(self) -> bool:
-        return self.unused_gpus or any(row.gpu_count or row.requested_gpus for row in self.rows)
+        rows = [row for each in self.rows for row in (each.row, *each.runs)]
+        return any(row.gpu_count or row.requested_gpus for row in rows)
+
+    @property
+    def running(self) -> bool:
+        return any(each.row.running for each in self.rows)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        state = self.query["state"]
+        return STATES if not state or state in STATES else (*STATES, state)
+
+    @property
+    def known_kinds(self) -> list[str]:
+        return sorted({*self.kinds, self.query["finding"]} - {"", ANY_FINDING})
 
     @property
     def first(self) -> int:
-        return self.offset + 1
+        return self.query.shown + 1
 
     @property
     def last(self) -> int:
-        return self.offset + len(self.rows)
+        return self.query.shown + len(self.rows)
 
     @property
-    def newer(self) -> str | None:
-        before = max(self.offset - ROWS_PER_PAGE, 0)
-        return self._address(before) if self.offset and before <= MAX_OFFSET else None
+    def further(self) -> str | None:
+        if self.found.next is None:
+            return None
+        return self.query.address(cursor=str(self.found.next), shown=str(self.last))
 
     @property
-    def older(self) -> str | None:
-        return None if self.next is None else self._address(self.last, self.next)
+    def is_short(self) -> bool:
+        """Whether the page ends because many jobs were compared, not because it is full."""
+        return self.found.next is not None and len(self.rows) < ROWS_PER_PAGE
 
-    @property
-    def newest(self) -> str:
-        return self._address(0)
+    def sorted_by(self, column: Column) -> str:
+        """The value of ``aria-sort`` of a column."""
+        if column.sort != self.query.sort.key:
+            return ""
+        return "descending" if self.query.sort.descending else "ascending"
 
-    def _address(self, offset: int, cursor: Cursor | None = None) -> str:
-        filters = {
-            "search": self.search,
-            "user": self.user,
-            "state": self.state,
-            "finding": self.finding,
-        }
-        pairs = {name: value for name, value in filters.items() if value}
-        if self.unused_gpus:
-            pairs["unused_gpus"] = "true"
-        if offset:
-            pairs["offset"] = str(offset)
-        # Far down the list, the offset is only shown.
-        if cursor is not None and offset > MAX_OFFSET:
-            pairs["cursor"] = str(cursor)
-        return "?" + urlencode(pairs)
+    def sort_address(self, column: Column) -> str:
+        """The list by a column: figures and times from the highest, names from the first."""
+        current = self.query.sort
+        names = ("run", "state", "name", "user", "account", "cluster", "partition", "qos")
+        descending = not any(COLUMNS[name] == column for name in names)
+        if current.key == column.sort:
+            descending = not current.descending
+        sort = Sort(column.sort, descending)
+        return self.query.address(sort=None if sort == LATEST else str(sort))
 
 
 def add_routes(
@@ -116,50 +332,76 @@ def add_routes(
     """Add the routes of the list."""
 
     # Not async: FastAPI runs them in threads, so that the store does not block the event loop.
-    @router.get("/")
-    def runs(
-        request: Request,
-        search: Text = "",
-        user: Text = "",
-        state: Text = "",
-        unused_gpus: bool = False,
-        finding: Text = "",
-        offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
-        cursor: Annotated[str, Query(pattern=CURSOR_PATTERN)] | None = None,
-    ) -> HTMLResponse:
-        if cursor is None and offset > MAX_OFFSET:
-            raise HTTPException(422, f"offset: expected at most {MAX_OFFSET} without a cursor")
-        try:
-            state = parse_state(state) if state.strip() else ""
-        except ValueError as error:
-            raise HTTPException(422, f"state: {error}") from None
-        filters: Filters = {
-            "search": search.strip() or None,
-            "user": user.strip() or None,
-            "state": state or None,
-            "unused_gpus": unused_gpus,
-            "finding": finding.strip() or None,
-            "visibility": visibility_of(request),
+    @router.get("/jobs", response_model=None)
+    def jobs(request: Request) -> Response:
+        query = parse_query(request, clock())
+        if any(not value.strip() for _, value in request.query_params.multi_items()):
+            # A form sends its empty fields too; the address is to be one that people can read.
+            return RedirectResponse(f"{request.scope.get('root_path', '')}/jobs{query.address()}")
+        return _page(request, query)
+
+    def _page(request: Request, query: ListQuery) -> HTMLResponse:
+        options: dict[str, Any] = {
+            "now": clock(),
+            "limit": ROWS_PER_PAGE,
+            "cursor": query.cursor,
+            "sort": query.sort,
+            **query.filters,
         }
-        found = list_page(
-            store,
-            now=clock(),
-            limit=ROWS_PER_PAGE,
-            offset=offset,
-            cursor=None if cursor is None else Cursor.parse(cursor),
-            **filters,
-        )
-        shown = RunsPage(
-            rows=found.rows,
-            total=found.total,
-            total_exact=found.total_exact,
-            next=found.next,
-            offset=offset,
-            search=search,
-            user=user,
-            state=state,
-            unused_gpus=unused_gpus,
-            finding=finding,
+        if query.grouped:
+            found = list_grouped(store, opened=query.opened, **options)
+        else:
+            listed = list_page(store, **options)
+            rows = [GroupedRow(row) for row in listed.rows]
+            found = GroupedPage(rows, listed.next, listed.total, listed.total_exact)
+        shown = JobsPage(
+            query=query,
+            found=found,
             kinds=findings.kinds(clock()),
+            clusters=snapshot_clusters(store.database),
         )
-        return page(request, "runs.html", page=shown)
+        return page(request, "jobs.html", page=shown, all_columns=COLUMNS)
+
+    @router.get("/jobs.csv")
+    def jobs_as_csv(request: Request) -> StreamingResponse:
+        query = parse_query(request, clock())
+        names = [*outer_names(JobRow).values()]
+        return _download(csv_lines(_exported(query), names), "text/csv; charset=utf-8", "jobs.csv")
+
+    @router.get("/jobs.json")
+    def jobs_as_json(request: Request) -> StreamingResponse:
+        query = parse_query(request, clock())
+
+        def lines() -> Iterator[bytes]:
+            separator = b'{"jobs": [\n'
+            for row in _exported(query):
+                yield separator + encode_json(row)
+                separator = b",\n"
+            yield (separator if separator.startswith(b"{") else b"") + b"\n]}\n"
+
+        return _download(lines(), "application/json", "jobs.json")
+
+    def _exported(query: ListQuery) -> Iterator[JobRow]:
+        """The rows of the list from its beginning, at most :data:`MAX_EXPORTED`."""
+        cursor, left = None, MAX_EXPORTED
+        while left > 0:
+            found = list_page(
+                store,
+                now=clock(),
+                limit=min(_EXPORTED_AT_A_TIME, left),
+                cursor=cursor,
+                sort=query.sort,
+                **query.filters,
+            )
+            yield from found.rows
+            left -= len(found.rows)
+            if found.next is None:
+                return
+            cursor = found.next
+
+
+def _download(
+    content: Iterator[str] | Iterator[bytes], media_type: str, name: str
+) -> StreamingResponse:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(content, media_type=media_type, headers=headers)

@@ -2,7 +2,6 @@
 // data-live. A page that has not changed is answered with 304; only elapsed times are continued
 // here. All other figures are formatted by the server.
 
-const RUNNING_PERIOD = 3000;
 const LONGEST_PERIOD = 60000;
 
 const MINUTE = 60;
@@ -95,8 +94,12 @@ function isRunning() {
   return document.querySelector("[data-live][data-running]") !== null;
 }
 
+// A section of running jobs says after how many seconds there can be new samples.
 function period() {
-  if (isRunning()) return RUNNING_PERIOD;
+  const running = [...document.querySelectorAll("[data-live][data-running]")];
+  if (running.length) {
+    return Math.min(...running.map((section) => (Number(section.dataset.running) || 3) * 1000));
+  }
   const slow = document.querySelector("[data-live][data-period]");
   return slow ? Number(slow.dataset.period) * 1000 : null;
 }
