@@ -23,7 +23,7 @@ from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
 
 #: Rows of each list, and running jobs whose use at present is read.
-MAX_RUNNING, MAX_WAITING, MAX_RECENT = 12, 10, 12
+MAX_RUNNING, MAX_WAITING, MAX_RECENT = 8, 8, 12
 #: Nodes of a job whose use at present is read.
 _MAX_NODES: Final = 64
 #: How far back from its last sample.
