@@ -231,7 +231,7 @@ class Reader:
     def browse(self) -> None:
         """One round through the pages, and a look at some hostile run."""
         self.get("/", "list")
-        self.get(f"/?search=honest&cluster={HONEST}", "list")
+        self.get(f"/jobs?search=honest&cluster={HONEST}", "list")
         self.get("/api/v1/jobs?user=alice", "list")
         for cluster, kind in ((HONEST, "honest run"), (HOSTILE, "hostile run")):
             user = "alice" if cluster == HONEST else "mallory"

@@ -105,7 +105,7 @@ def test_pending_jobs_are_listed(store: Store, client: TestClient, location: str
     assert [row.job_id for row in list_jobs(store, now=START, limit=9)] == [62]
     reply = client.get("/api/v1/jobs?state=PENDING").json()
     assert (reply["total"], [job["job_id"] for job in reply["jobs"]]) == (2, [71, 70])
-    page = client.get("/?state=PENDING").text
+    page = client.get("/jobs?state=PENDING").text
     assert 'href="/jobs/alpha:70"' in page
     assert 'href="/jobs/alpha:71"' in page
 

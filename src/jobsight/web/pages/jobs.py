@@ -1,6 +1,6 @@
 """The list of jobs: running, waiting and ended, with filters, order and columns in the address.
 
-:class:`ListQuery` is what an address asks for. The same filters serve the page and the files.
+:class:`ListQuery` is the list that an address requests. The same filters serve the page and the files.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _ARRAY: Final = re.compile(r"([^:\s]{1,200}):(\d{1,18})", re.ASCII)
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What an address of the list asks for."""
+    """The list that an address requests."""
 
     #: As they are in the address, without empty ones.
     given: dict[str, str]
