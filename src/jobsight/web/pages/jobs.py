@@ -1,6 +1,6 @@
 """The list of jobs: running, waiting and ended, with filters, order and columns in the address.
 
-:class:`ListQuery` is the list that an address requests. The same filters serve the page and the files.
+:class:`ListQuery` is the list that an address requests; page and files use the same filters.
 """
 
 from __future__ import annotations
