@@ -360,6 +360,7 @@ def test_the_list_does_not_scroll_with_long_states(
                 "UPDATE runs SET cpu_time = :cpu, memory_used_peak = :memory", figures
             )
         with opened(browser, address, viewport={"width": width, "height": 800}) as page:
+            page.goto(f"{address}/jobs?group=0")
             assert "Ended: out of memory" in page.locator("table.runs").inner_text()
             needed, given = page.evaluate(
                 "[document.querySelector('table.runs').scrollWidth,"
@@ -370,6 +371,7 @@ def test_the_list_does_not_scroll_with_long_states(
 
 def test_readable_without_javascript(browser: Browser, address: str, runs: dict[str, Run]) -> None:
     with opened(browser, address, java_script_enabled=False) as page:
+        page.goto(f"{address}/jobs")
         assert "59 runs" in page.locator("main").inner_text()
         page.goto(f"{address}/jobs/{runs['storm']}")
         text = page.locator("main").inner_text()

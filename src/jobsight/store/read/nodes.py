@@ -13,7 +13,8 @@ import msgspec
 from jobsight.model import SECOND, GpuFault
 from jobsight.store.database import Database
 from jobsight.store.read import queries
-from jobsight.store.read.queries import RunFilter, StoredRun, StoredSeries
+from jobsight.store.read.filters import IdSet
+from jobsight.store.read.queries import StoredRun, StoredSeries
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
 
@@ -68,11 +69,9 @@ def runs_on_node(
 ) -> list[StoredRun]:
     """The runs that were on a node in an interval, the latest start first."""
     filter = queries.run_filter(visibility=visibility, state=state)
-    conditions = (
-        "id IN (SELECT run_id FROM run_nodes WHERE cluster = :on_cluster AND node = :on_node "
-        "AND birth >= :born_after AND birth < :on_until)",
-        'coalesce("end", last_seen, start) >= :on_since',
-        "start < :on_until",
+    on_node = (
+        "SELECT run_id FROM run_nodes WHERE cluster = :on_cluster AND node = :on_node "
+        "AND birth >= :born_after AND birth < :on_until"
     )
     parameters = {
         "on_cluster": cluster,
@@ -81,7 +80,12 @@ def runs_on_node(
         "on_until": until,
         "born_after": since - MAX_RUN_LENGTH,
     }
-    filter = RunFilter((*filter.conditions, *conditions), {**filter.parameters, **parameters})
+    filter = filter._replace(
+        sets=(*filter.sets, IdSet(on_node, f"id IN ({on_node})")),
+        conditions=(*filter.conditions, 'coalesce("end", last_seen, start) >= :on_since'),
+        interval=(*filter.interval, "start < :on_until"),
+        parameters={**filter.parameters, **parameters},
+    )
     with database.query() as transaction:
         return queries.list_runs(transaction, filter, limit, complete=True)
 
