@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobsight.model import SECOND
+from jobsight.model import SECOND, RunReference
 from jobsight.reports import pending
 from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import Cursor, list_page
@@ -308,6 +308,21 @@ def test_a_frequent_text_is_found_like_a_rare_one(
             assert page.runs == found
             # Without an index of the text, not more than the window are counted.
             assert count.number == len(expected) if count.exact else count.number <= len(expected)
+
+
+# A run by its id was compared with the newest runs, and not found among many.
+def test_a_run_is_found_by_its_id_however_old_it_is(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_FIRST_WINDOW", 1)
+    monkeypatch.setattr(queries, "_WINDOW", 1)
+    monkeypatch.setattr(queries, "_MAX_COMPARED", 2)
+    oldest = filled.runs(limit=COUNT)[-1]
+    found = filled.run_by_id(oldest.id)
+    assert found is not None
+    assert found.run == filled.find(RunReference.parse(str(oldest.run))).run == oldest.run
+    largest = filled.largest_runs(newest=COUNT, limit=3)
+    assert len(largest) == 3
 
 
 def test_more_runs_than_are_counted(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:

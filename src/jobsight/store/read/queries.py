@@ -470,7 +470,12 @@ def search_runs(transaction: Transaction, filter: RunFilter, sort: Sort = LATEST
     if search is not None:
         values = {**search.parameters, "terms": search.terms(postgresql)}
         ids = _ids_of(transaction, search.candidates(postgresql), values)
-    elif sort.key == "start" and len(queries) < 2 and (not filter.sets or _driving(filter)):
+    elif (
+        sort.key == "start"
+        and not filter.conditions
+        and len(queries) < 2
+        and (not filter.sets or _driving(filter))
+    ):
         return None
     for query in queries:
         if ids is not None and len(ids) < _FIRST_WINDOW:
