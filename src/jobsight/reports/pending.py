@@ -238,7 +238,7 @@ def find_info(store: Store, reference: RunReference, visibility: Visibility) -> 
     try:
         return store.find(reference, visibility).info
     except RunNotFound:
-        for record in _records(store, reference.cluster):
+        for record in pending_records(store, reference.cluster):
             is_named = reference.start is None and _is_named(record, reference)
             if is_named and _is_visible(record, visibility):
                 return record.info
