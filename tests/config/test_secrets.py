@@ -83,6 +83,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "archive.s3.endpoint": lambda text: _archive(endpoint=text),
     "store.location": _store,
     "mail.url": lambda text: pages_url(MailSettings(url=text)),
+    "mail.webhook.url": lambda text: Address.parse("mail.webhook.url", text),
 }
 #: The same for settings of SAMS.
 READERS_OF_SAMS: dict[str, Callable[[str], object]] = {

@@ -51,7 +51,11 @@ def test_the_last_complete_period(
 def test_digests_are_queued_once_and_only_if_turned_on(store: Store, tmp_path: Path) -> None:
     queue = MailQueue(tmp_path / "queue")
     queue.directory.mkdir()
-    settings = MailSettings(queue=str(queue.directory), domain="example.org")
+    settings = MailSettings(
+        queue=str(queue.directory),
+        domain="example.org",
+        working_days=["mon", "tue", "wed", "thu", "fri", "sat", "sun"],
+    )
     now = sample.NOW
 
     def once() -> int:

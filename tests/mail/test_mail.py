@@ -220,7 +220,10 @@ def test_a_mail_about_a_begin_is_sent_at_once(
     began = "Slurm Job_id=99 Name=x Began, Queued time 00:00:01"
     worker.queue.put(request(began, SLURM_JOB_ID="99", SLURM_JOB_MAIL_TYPE="Began"))
     assert worker.once().sent == 1
-    assert mailbox.received[0].get_content().strip() == began
+    text = mailbox.received[0].get_content().replace("\r\n", "\n")
+    said, _, footer = text.partition("\n-- \n")
+    assert said.strip() == began
+    assert footer.startswith("Unsubscribe: https://jobs.example.org/unsubscribe?")
 
 
 def test_one_refused_recipient_does_not_keep_back_the_others(

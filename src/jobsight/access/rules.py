@@ -60,6 +60,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "/static/{file}": Rule.SIGNED_IN,
     "/static/style.css": Rule.PUBLIC,
     "/static/icon.svg": Rule.PUBLIC,
+    # By the signature of its link.
+    "/unsubscribe": Rule.PUBLIC,
     # Pages.
     "/": Rule.SIGNED_IN,
     "/jobs": Rule.SIGNED_IN,

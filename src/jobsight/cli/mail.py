@@ -19,7 +19,8 @@ def mail(
 ) -> None:
     """Queue a mail about a job, as Slurm's MailProg; `jobsight serve` sends it with the report.
 
-    `jobsight mail digest --dry-run` shows which digests would be sent to whom.
+    `jobsight mail digest --dry-run` shows which digests would be sent to whom, `jobsight mail
+    calendar` what was sent, and `jobsight mail pause`, `resume` and `pauses` who gets none of what.
     """
     directory = queue or load_settings(config).mail.queue
     waiting = MailQueue(Path(directory).expanduser())
@@ -52,6 +53,10 @@ def main(arguments: Sequence[str]) -> int:
         from jobsight.cli.mail_digest import main as digest
 
         return digest(arguments[1:])
+    if arguments and arguments[0] in ("pause", "resume", "pauses", "calendar"):
+        from jobsight.cli.mail_pauses import main as pauses
+
+        return pauses(arguments)
     parser = CommandParser("mail", mail.__doc__)
     parser.add_argument("-s", dest="subject", metavar="SUBJECT", help="Subject, as Slurm writes it")
     parser.add_argument("to", nargs="?", metavar="TO", help="User names or addresses, with commas")

@@ -14,51 +14,96 @@ from jobsight.cli.arguments import (
 )
 from jobsight.cli.output import Table, print_table
 from jobsight.config.load import load_settings
-from jobsight.mail.digest import digest_request, digest_users, last_period
+from jobsight.config.settings import MailSettings
+from jobsight.mail.digest import (
+    DigestKind,
+    DigestPeriod,
+    PlannedDigest,
+    digest_request,
+    for_coordinators,
+    last_period,
+    plan_digests,
+)
 from jobsight.mail.message import About, build_message, recipient
-from jobsight.reports.subject import period_report
+from jobsight.reports.subject import SubjectReport, period_report
 from jobsight.store.store import Store
 from jobsight.text import readable_text
 from jobsight.util.units import format_count, format_hours
 
 
 def digest(
-    *, period: str | None, user: str | None, dry_run: bool, store: str | None, config: str | None
+    *,
+    period: str | None,
+    user: str | None,
+    account: str | None,
+    accounts: bool,
+    dry_run: bool,
+    store: str | None,
+    config: str | None,
 ) -> None:
-    """Show which digests would be sent to whom; with --user, the text of one.
+    """Show which digests would be sent to whom; with --user or --account, the text of one.
 
-    Nothing is sent: `jobsight serve` does that if mail.digest is set and mail.digest_dry_run is
-    off.
+    Nothing is sent: `jobsight serve` does that if mail.digest or mail.account_digest is set and
+    mail.digest_dry_run is off.
     """
     settings = load_settings(config)
     location = existing_store(store or settings.store.location)
     if not dry_run:
         raise UsageError("expected --dry-run; `jobsight serve` sends digests, see mail.digest")
-    chosen = period or settings.mail.digest
-    days = last_period("monthly" if chosen == "monthly" else "weekly", time.time_ns())
+    if user is not None and account is not None:
+        raise UsageError("--user and --account exclude each other; expected one of them")
+    kind: DigestKind = "account-digest" if accounts or account is not None else "digest"
+    usual = settings.mail.digest if kind == "digest" else settings.mail.account_digest
+    now = time.time_ns()
+    days = last_period("monthly" if (period or usual) == "monthly" else "weekly", now)
     with Store.open(location) as opened:
-        if user is not None:
-            report = period_report(opened, "user", user, since=days.since, until=days.until)
-            request = digest_request(user, days)
-            message = build_message(settings.mail, "dry-run", [request], About(several=report))
-            plain = message.get_body(("plain",))
-            print(f"To: {readable_text(recipient(settings.mail, user))}")
-            print(f"Subject: {request.subject}\n")
-            print("" if plain is None else plain.get_content().replace("\r\n", "\n"))
+        if user is not None or account is not None:
+            name = user or account or ""
+            report = period_report(
+                opened,
+                "user" if account is None else "account",
+                name,
+                since=days.since,
+                until=days.until,
+                prices=settings.findings.prices,
+            )
+            if account is not None:
+                report = for_coordinators(opened, report)
+            _print_one(settings.mail, name, report, kind, days)
             return
-        rows = digest_users(opened, days)
-    table = Table(
-        "to", "jobs", "core hours", "CPU hours", right=["jobs", "core hours", "CPU hours"]
-    )
-    for row in rows:
+        planned = plan_digests(opened, settings.mail, kind, days, now)
+    _print_all(settings.mail, planned, days)
+
+
+def _print_one(
+    settings: MailSettings, name: str, report: SubjectReport, kind: DigestKind, days: DigestPeriod
+) -> None:
+    request = digest_request(PlannedDigest(kind, name, name), days)
+    message = build_message(settings, "dry-run", [request], About(several=report))
+    plain = message.get_body(("plain",))
+    print(f"To: {readable_text(recipient(settings, name))}")
+    print(f"Subject: {readable_text(request.subject)}\n")
+    print("" if plain is None else plain.get_content().replace("\r\n", "\n"))
+
+
+def _print_all(
+    settings: MailSettings, planned: Sequence[PlannedDigest], days: DigestPeriod
+) -> None:
+    numbers = ["jobs", "core hours", "CPU hours"]
+    table = Table("to", "about", *numbers, "skipped", right=numbers)
+    for each in planned:
+        row = each.usage
         table.add(
-            readable_text(recipient(settings.mail, row.user or "")),
-            format_count(row.jobs),
-            format_hours(row.core_hours),
-            format_hours(row.cpu_hours),
+            readable_text(recipient(settings, each.to)),
+            readable_text(each.subject),
+            format_count(None if row is None else row.jobs),
+            format_hours(None if row is None else row.core_hours),
+            format_hours(None if row is None else row.cpu_hours),
+            each.skipped,
         )
-    print(f"Digests of {days}: {len(rows):,} would be sent.")
-    if rows:
+    sent = sum(not each.skipped for each in planned)
+    print(f"Digests of {days}: {sent:,} would be sent, {len(planned) - sent:,} skipped.")
+    if planned:
         print_table(table)
 
 
@@ -72,5 +117,7 @@ def main(arguments: Sequence[str]) -> int:
         help="weekly or monthly: the last complete one (default: mail.digest, else weekly)",
     )
     parser.add_argument("--user", "-u", metavar="NAME", help="Print the digest of this user")
+    parser.add_argument("--account", "-A", metavar="NAME", help="Print the digest of this account")
+    parser.add_argument("--accounts", action="store_true", help="Show the digests of accounts")
     add_store_options(parser)
     return parser.run(digest, arguments)

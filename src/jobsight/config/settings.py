@@ -458,6 +458,21 @@ class FindingsSettings(msgspec.Struct, kw_only=True):
     prices: dict[str, PriceSettings] = msgspec.field(default_factory=dict)
 
 
+class WebhookSettings(msgspec.Struct, kw_only=True):
+    """Alerts for staff: new findings about the system, as signed JSON."""
+
+    #: Address that alerts are posted to; none by default.
+    url: str | None = None
+    #: File with the secret that signs alerts.
+    secret_file: str | None = None
+    #: Count the alerts that would be sent, and send none.
+    dry_run: bool = True
+    #: Lowest severity of the findings that are sent.
+    severity: Literal["info", "warning", "critical"] = "warning"
+    #: Seconds between two rounds.
+    interval: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
+
+
 class MailSettings(msgspec.Struct, kw_only=True):
     """Mails about jobs: Slurm's MailProg, and what the server sends."""
 
@@ -481,6 +496,8 @@ class MailSettings(msgspec.Struct, kw_only=True):
     timeout: Annotated[float, msgspec.Meta(gt=0, le=600)] = 30.0
     #: Address of the sender.
     sender: str = "jobsight@localhost"
+    #: Address that gets mails back which cannot be delivered; the sender by default.
+    bounces: str | None = None
     #: Domain of a recipient that is a user name; without it the name alone is used.
     domain: str | None = None
     #: Address of the pages, for links.
@@ -491,8 +508,21 @@ class MailSettings(msgspec.Struct, kw_only=True):
     array_wait: Annotated[float, msgspec.Meta(ge=0, le=604_800)] = 3600.0
     #: Mails to each user about their runs of the last complete week or month.
     digest: Literal["off", "weekly", "monthly"] = "off"
-    #: Log how many digests would be sent, and send none.
+    #: Mails to the coordinators of each account about its runs of the last week or month.
+    account_digest: Literal["off", "weekly", "monthly"] = "off"
+    #: Who gets the digests of an account in addition to its coordinators: user names or addresses.
+    account_recipients: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    #: Record which digests would be sent, and send none.
     digest_dry_run: bool = True
+    #: Days on which digests and alerts are sent, in UTC.
+    working_days: list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]] = msgspec.field(
+        default_factory=lambda: ["mon", "tue", "wed", "thu", "fri"]
+    )
+    #: Dates on which they are not sent, such as 2026-12-25.
+    holidays: list[str] = msgspec.field(default_factory=list)
+    #: File with the key that signs links to unsubscribe; created in mail.queue by default.
+    key_file: str | None = None
+    webhook: WebhookSettings = msgspec.field(default_factory=WebhookSettings)
 
 
 #: The roles of user accounts; jobsight.access.viewer says what each of them sees.

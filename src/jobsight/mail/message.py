@@ -28,6 +28,14 @@ WIDTH: Final = 78
 _MAX_SAID: Final = 20
 
 
+class Links(NamedTuple):
+    """The addresses at which a recipient unsubscribes."""
+
+    #: From the kind of the mail, and from everything.
+    kind: str
+    everything: str
+
+
 class About(NamedTuple):
     """What a message reports: a run, several runs, or nothing."""
 
@@ -36,7 +44,11 @@ class About(NamedTuple):
 
 
 def build_message(
-    settings: MailSettings, name: str, requests: Sequence[MailRequest], about: About
+    settings: MailSettings,
+    name: str,
+    requests: Sequence[MailRequest],
+    about: About,
+    links: Links | None = None,
 ) -> EmailMessage:
     """A message about one job, or about tasks of one array.
 
@@ -51,17 +63,23 @@ def build_message(
     message["Message-ID"] = f"<{name}@jobsight.{settings.domain or 'localhost'}>"
     message["Auto-Submitted"] = "auto-generated"
     message["X-Jobsight-Job"] = str(first.array_job_id or first.job_id or "")
+    if links is not None:
+        # RFC 8058: a mail program shows a button that sends one request.
+        message["List-Unsubscribe"] = f"<{links.kind}>"
+        message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
     # The failures first: not all fit.
     ordered = sorted(requests, key=lambda each: (each.word != "Failed", each.array_task_id or 0))
     said = [request.subject for request in ordered[:_MAX_SAID]]
     if len(requests) > _MAX_SAID:
         said.append(f"... and {format_count(len(requests) - _MAX_SAID)} more")
     if about.run is not None:
-        plain, page = _of_run(settings, said[0], about.run)
+        plain, page = _of_run(settings, said[0], about.run, _footer(links))
     elif about.several is not None:
-        plain, page = _of_several(settings, said, about.several)
+        plain, page = _of_several(settings, said, about.several, _footer(links))
     else:
         plain, page = _without_report(said, first.event), ""
+    if links is not None:
+        plain += f"\n-- \nUnsubscribe: {links.kind}\nUnsubscribe from all: {links.everything}\n"
     message.set_content(plain)
     if page:
         message.add_alternative(page, subtype="html")
@@ -97,17 +115,28 @@ def run_url(settings: MailSettings, run: str) -> str | None:
     return f"{url}/jobs/{quote(run)}" if url else None
 
 
-def _of_run(settings: MailSettings, said: str, report: JobReport) -> tuple[str, str]:
+def _footer(links: Links | None) -> list[tuple[str, str]]:
+    if links is None:
+        return []
+    return [("Unsubscribe", links.kind), ("Unsubscribe from all mails", links.everything)]
+
+
+def _of_run(
+    settings: MailSettings, said: str, report: JobReport, last: list[tuple[str, str]]
+) -> tuple[str, str]:
     url = run_url(settings, report.run)
     plain = f"{said}\n\n{report_text(report, WIDTH)}"
     if url:
         plain += f"\n{url}\n"
     footer = [("Open the page of the job", url)] if url else []
-    return plain, render_html(build_document(report), lead=said, footer=footer)
+    return plain, render_html(build_document(report), lead=said, footer=[*footer, *last])
 
 
 def _of_several(
-    settings: MailSettings, said: Sequence[str], report: SubjectReport
+    settings: MailSettings,
+    said: Sequence[str],
+    report: SubjectReport,
+    last: list[tuple[str, str]],
 ) -> tuple[str, str]:
     document = subject_document(report)
     plain = "\n".join([*said, "", document_text(document, WIDTH)])
@@ -120,7 +149,7 @@ def _of_several(
     if len(said) > 1:
         table = DocumentTable("What Slurm said", [""], [[line] for line in said])
         document = msgspec.structs.replace(document, tables=[*document.tables, table])
-    return plain, render_html(document, lead=lead, footer=footer)
+    return plain, render_html(document, lead=lead, footer=[*footer, *last])
 
 
 def _without_report(said: Sequence[str], event: Event) -> str:

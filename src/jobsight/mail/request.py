@@ -34,6 +34,8 @@ _SUBJECT: Final = re.compile(
     r"(?: \((?P<raw>\d{1,18})\))?",
     re.ASCII,
 )
+#: What a recipient may unsubscribe from.
+MailKind: TypeAlias = Literal["jobs", "digest", "account-digest"]
 Event: TypeAlias = Literal["begin", "end", "requeue", "time limit", "other"]
 #: The beginnings of SLURM_JOB_MAIL_TYPE. Slurm writes its own words there and in the subject, not
 #: the names of --mail-type.
@@ -69,6 +71,15 @@ class MailRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     variables: dict[str, str] = msgspec.field(default_factory=dict)
     #: A digest and not a mail of Slurm: the user, the first day and the one after the last.
     digest: tuple[str, int, int] | None = None
+    #: The same of an account, for one of its coordinators.
+    account_digest: tuple[str, int, int] | None = None
+
+    @property
+    def kind(self) -> MailKind:
+        """What a recipient may unsubscribe from."""
+        if self.digest is not None:
+            return "digest"
+        return "jobs" if self.account_digest is None else "account-digest"
 
     @property
     def word(self) -> str:

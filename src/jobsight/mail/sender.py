@@ -56,7 +56,7 @@ class Sender:
         """
         try:
             session = self._open()
-            session.send_message(message, self._settings.sender, [to])
+            session.send_message(message, self._settings.bounces or self._settings.sender, [to])
         except smtplib.SMTPRecipientsRefused as error:
             code, reason = next(iter(error.recipients.values()))
             self._reset()

@@ -9,24 +9,30 @@ for the same reason. A message that it rejects for good is set aside.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from jobsight.config.settings import MailSettings
+from jobsight.config.settings import MailSettings, PriceSettings
 from jobsight.errors import JobsightError, StoreError
-from jobsight.mail.digest import DigestSchedule
+from jobsight.findings.reported import NO_PRICES
+from jobsight.mail.digest import DigestSchedule, for_coordinators, without_causes
 from jobsight.mail.message import About, build_message, pages_url, recipient
 from jobsight.mail.queue import MailQueue, QueuedMail
-from jobsight.mail.request import is_address
+from jobsight.mail.request import MailRequest, is_address
 from jobsight.mail.sender import MailDeferred, MailRejected, Sender
+from jobsight.mail.subscriptions import Subscriptions, is_paused
+from jobsight.mail.working_days import holidays
 from jobsight.model import SECOND, RunReference
 from jobsight.reports.pending import find_report
 from jobsight.reports.report import JobReport
-from jobsight.reports.subject import SubjectReport, array_report, period_report
+from jobsight.reports.subject import Period, SubjectReport, array_report, period_report
+from jobsight.store.findings.shown import Shown, record_shown
+from jobsight.store.mail import Outcome, log_mail, paused_causes
 from jobsight.store.store import Store
 from jobsight.util.backoff import Backoff
 from jobsight.util.workers import PeriodicWorker
@@ -58,14 +64,17 @@ class MailWorker:
         *,
         clock: Callable[[], int] = time.time_ns,
         sender: Callable[[MailSettings], Sender] = Sender,
+        prices: Mapping[str, PriceSettings] = NO_PRICES,
     ) -> None:
         # A wrong setting is an error at the start, not at the first mail.
         pages_url(settings)
         self.queue = MailQueue(Path(settings.queue).expanduser())
         self._store = store
+        self._prices = prices
         self._settings = settings
         self._clock = clock
         self._sender = sender
+        self._subscriptions = Subscriptions.of(settings) if settings.url else None
 
     def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
         """Send what is due; a mail server that accepts nothing raises :class:`JobsightError`."""
@@ -75,6 +84,10 @@ class MailWorker:
             for group in self._groups():
                 if stopped() or sent + len(deferred) >= MAX_MESSAGES:
                     break
+                if self._is_paused(group):
+                    self._log(group, "skipped", "paused")
+                    self._remove(group)
+                    continue
                 about = self._about(group)
                 if about is None:
                     waiting += len(group)
@@ -97,6 +110,7 @@ class MailWorker:
 
     def _set_aside(self, group: list[QueuedMail], error: JobsightError) -> int:
         logger.warning("mail %s is rejected: %s", group[0].name, error)
+        self._log(group, "refused", str(error))
         for mail in group:
             self.queue.fail(mail.name, str(error))
         return len(group)
@@ -109,10 +123,50 @@ class MailWorker:
         if not is_address(to):
             raise MailRejected(f"{to[:80]!r} is not an address")
         requests = [mail.request for mail in group]
-        message = build_message(self._settings, group[0].name, requests, about)
+        links = None
+        if self._subscriptions is not None:
+            links = self._subscriptions.links(to, requests[0].kind)
+        message = build_message(self._settings, group[0].name, requests, about, links)
         sender.send(message, to)
+        # The request is removed first: a mail that was sent must not be sent again.
+        self._remove(group)
+        self._log(group, "sent")
+        self._record_shown(requests[0], about)
+
+    def _remove(self, group: list[QueuedMail]) -> None:
         for mail in group:
             self.queue.remove(mail.name)
+
+    def _is_paused(self, group: list[QueuedMail]) -> bool:
+        request = group[0].request
+        to = recipient(self._settings, request.to).lower()
+        return is_paused(paused_causes(self._store.database, to, self._clock()), request.kind)
+
+    def _log(self, group: list[QueuedMail], outcome: Outcome, reason: str = "") -> None:
+        """Mails about jobs are counted; of others it is known who got them."""
+        request = group[0].request
+        to = "" if request.kind == "jobs" else recipient(self._settings, request.to).lower()
+        with contextlib.suppress(StoreError):
+            log_mail(
+                self._store.database, request.kind, to, outcome, now=self._clock(), reason=reason
+            )
+
+    def _record_shown(self, request: MailRequest, about: About) -> None:
+        """Record findings as shown to a user of the system; of an address nobody knows whose it
+        is."""
+        if "@" in request.to:
+            return
+        runs: list[tuple[str, str]] = []
+        if about.run is not None:
+            runs = [(about.run.run, each.kind) for each in about.run.findings if each.holds]
+        elif about.several is not None:
+            runs = [(each.run, each.kind) for each in about.several.findings if each.run]
+        shown: dict[Shown, int] = {}
+        with contextlib.suppress(StoreError):
+            for run, kind in runs:
+                run_id = self._store.find(RunReference.parse(run)).id
+                shown[Shown(run_id, kind, request.to, "mail")] = 1
+            record_shown(self._store.database, shown, self._clock())
 
     def _groups(self) -> list[list[QueuedMail]]:
         """The requests by message: tasks of one array and one kind of event are one message."""
@@ -128,13 +182,8 @@ class MailWorker:
     def _about(self, group: list[QueuedMail]) -> About | None:
         """What a message reports; None if it should wait."""
         request, wait = group[0].request, self._settings.wait
-        if request.digest is not None:
-            user, since, until = request.digest
-            return About(
-                several=period_report(
-                    self._store, "user", user, since=since, until=until, clock=self._clock
-                )
-            )
+        if request.digest is not None or request.account_digest is not None:
+            return About(several=self._digest(request))
         oldest, newest = self._passed(group[0]), self._passed(group[-1])
         if not request.array_summary and request.array_task_id is None:
             if request.event == "begin":
@@ -158,6 +207,25 @@ class MailWorker:
             # With --mail-type=FAIL there are no requests about the other tasks.
             due = (ended and newest >= wait) or oldest >= self._settings.array_wait
         return About(several=report) if due else None
+
+    def _digest(self, request: MailRequest) -> SubjectReport:
+        kind: Period = "account" if request.digest is None else "user"
+        about = request.digest or request.account_digest
+        assert about is not None
+        name, since, until = about
+        report = period_report(
+            self._store,
+            kind,
+            name,
+            since=since,
+            until=until,
+            prices=self._prices,
+            clock=self._clock,
+        )
+        if kind == "account":
+            report = for_coordinators(self._store, report)
+        to = recipient(self._settings, request.to).lower()
+        return without_causes(report, paused_causes(self._store.database, to, self._clock()))
 
     def _passed(self, mail: QueuedMail) -> float:
         return (self._clock() - mail.request.created) / SECOND
@@ -198,9 +266,13 @@ def _is_complete(group: list[QueuedMail]) -> bool:
     return len(tasks) >= (group[0].request.array_task_count or len(tasks) + 1)
 
 
-def mailing(store: Store, settings: MailSettings) -> PeriodicWorker:
+def mailing(
+    store: Store, settings: MailSettings, prices: Mapping[str, PriceSettings] = NO_PRICES
+) -> PeriodicWorker:
     """A thread that sends the mails of the queue every ``mail.interval`` seconds."""
-    worker = MailWorker(store, settings)
+    # A wrong setting is an error at the start.
+    holidays(settings)
+    worker = MailWorker(store, settings, prices=prices)
     digests = DigestSchedule(store, worker.queue, settings)
 
     def work(stopped: threading.Event) -> None:

@@ -99,11 +99,12 @@ def _runs_text(count: int) -> str:
 def _finding(group: FindingGroup, report: SubjectReport) -> DocumentFinding:
     whose = f" of {shown(group.user)}" if report.user is None and report.kind != "user" else ""
     which = "Job" if group.runs == 1 else "The most costly is job"
+    where = f"{which} {group.display_id}{whose}: " if group.display_id else ""
     return DocumentFinding(
         kind=group.kind,
         severity=group.severity,
         title=shown(group.title),
-        text=f"{which} {group.display_id}{whose}: {shown_text(group.text)}",
+        text=f"{where}{shown_text(group.text)}",
         change=shown_text(group.change) if group.change else "",
         cost=", ".join(filter(None, (_runs_text(group.runs), group.cost_text))),
     )

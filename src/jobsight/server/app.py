@@ -20,8 +20,9 @@ import jobsight
 from jobsight import web
 from jobsight.config.settings import AccessSettings, ServerSettings
 from jobsight.findings.service import FindingsService
+from jobsight.mail.subscriptions import Subscriptions
 from jobsight.prometheus.remote_write import RemoteWriter
-from jobsight.server import clockwork, errors, ingest, petricore
+from jobsight.server import clockwork, errors, ingest, petricore, unsubscribe
 from jobsight.server.api import (
     clusters,
     files,
@@ -70,6 +71,7 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     codes: SignInCodes | None = None,
     remote: RemoteWriter | None = None,
     findings: FindingsService | None = None,
+    subscriptions: Subscriptions | None = None,
     delay: float = 0.25,
     clock: Callable[[], int] = time.time_ns,
 ) -> FastAPI:
@@ -126,6 +128,8 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     app.include_router(clusters.create_router(store))
     app.include_router(gpus.create_router(store))
     app.include_router(people.create_router(store, clock=clock))
+    if subscriptions is not None:
+        app.include_router(unsubscribe.create_router(store, subscriptions, clock=clock))
     app.include_router(pages.create_router(store, service, clock=clock))
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 

@@ -33,6 +33,7 @@ from jobsight.config import paths
 from jobsight.config.settings import ServerSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.findings.service import FindingsService
+from jobsight.mail.subscriptions import Subscriptions
 from jobsight.prometheus.remote_write import RemoteWriter, best_snappy
 from jobsight.server.app import create_app
 from jobsight.server.auth import SignInCodes, TokenCache
@@ -248,6 +249,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             codes=codes,
             remote=_remote(settings, stack),
             findings=findings,
+            subscriptions=_subscriptions(settings),
         )
         # After the app: see `updating`.
         if settings.archive.interval:
@@ -275,12 +277,23 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
         if settings.mail.interval:
             from jobsight.mail.worker import mailing
 
-            stack.enter_context(mailing(store, settings.mail))
+            stack.enter_context(mailing(store, settings.mail, settings.findings.prices))
+        if settings.mail.webhook.url:
+            from jobsight.mail.webhook import alerting
+
+            stack.enter_context(alerting(store, settings.mail))
         limits = fit_descriptors(connection_limits(settings.server))
         listener.table = ConnectionTable(limits, settings.server.trusted_proxies)
         stack.enter_context(limited_log())
         server = _server(app, settings.server, listener.table, tls)
         yield _Prepared(server, listener, url, token, store.database.where)
+
+
+def _subscriptions(settings: Settings) -> Subscriptions | None:
+    """The page to unsubscribe from mails, if this server sends mails with links to it."""
+    if not (settings.mail.interval and settings.mail.url):
+        return None
+    return Subscriptions.of(settings.mail)
 
 
 def _remote(settings: Settings, stack: ExitStack) -> RemoteWriter | None:

@@ -117,6 +117,25 @@ def list_findings(
     return [ListedFinding(row_of(tuple(row[:width])), *row[width:]) for row in rows]
 
 
+def new_findings(
+    database: Database, audience: str, severity: int, since: int, after: int, limit: int
+) -> list[ListedFinding]:
+    """Open findings for an audience whose rule first held after a time, the oldest first, of runs
+    that started on the day ``since`` or later."""
+    wanted = FindingFilter(audience=audience, severity=severity, since=since)
+    where, values = wanted.where()
+    query = (
+        f"SELECT {_LISTED}, {_OF_RUN}, runs.name, runs.shown_state "
+        f"FROM findings JOIN runs ON runs.id = findings.run_id "
+        f"WHERE {where} AND findings.first > :after "
+        "ORDER BY findings.first, findings.run_id, findings.kind LIMIT :limit"
+    )
+    width = len(FindingRow._fields)
+    with database.query() as transaction:
+        rows = transaction.execute(query, values | {"after": after, "limit": limit}).fetchall()
+    return [ListedFinding(row_of(tuple(row[:width])), *row[width:]) for row in rows]
+
+
 def findings_of_run(database: Database, run_id: int) -> list[FindingRow]:
     """All findings of a run in every state, the worst first."""
     with database.query() as transaction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from jobsight.model import SECOND, RunReference
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL, StoredCost
 from jobsight.store.transaction import Transaction
@@ -49,6 +50,22 @@ def record_shown(database: Database, shown: Mapping[Shown, int], now: int) -> No
 def _viewers(transaction: Transaction, run_ids: set[int]) -> dict[tuple[int, str], int]:
     rows = transaction.look_up(SQL["count_viewers"], [(id,) for id in sorted(run_ids)])
     return {(run_id, kind): count for run_id, kind, count in rows}
+
+
+def was_shown(database: Database, run: str, kind: str, user: str) -> bool:
+    """Whether a user was shown a finding of a run, anywhere."""
+    found = RunReference.parse(run)
+    start = (found.start or 0) // SECOND * SECOND
+    values = {
+        "cluster": found.cluster or "",
+        "job_id": found.job_id,
+        "first": start,
+        "last": start + SECOND - 1,
+        "kind": kind,
+        "viewer": user[:MAX_VIEWER],
+    }
+    with database.query() as transaction:
+        return transaction.execute(SQL["was_shown"], values).fetchone() is not None
 
 
 class ShownWork(NamedTuple):

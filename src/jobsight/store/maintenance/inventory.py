@@ -60,6 +60,7 @@ CLASSES: dict[str, tuple[Table, ...]] = {
     ),
     "exports": (tables.exported,),
     "dead letters": (tables.dead_letters,),
+    "mail": (tables.mail_pauses, tables.mail_log),
 }
 #: Chunks that are decoded to estimate the bytes of a value.
 SAMPLED_CHUNKS = 100

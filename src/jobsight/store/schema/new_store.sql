@@ -53,6 +53,31 @@ CREATE TABLE dead_letters (
  WITHOUT ROWID
 
 ;
+CREATE TABLE mail_pauses (
+	recipient TEXT NOT NULL, 
+	cause TEXT NOT NULL, 
+	until BIGINT, 
+	reason TEXT NOT NULL, 
+	created BIGINT NOT NULL, 
+	CONSTRAINT pk_mail_pauses PRIMARY KEY (recipient, cause)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE mail_log (
+	day INTEGER NOT NULL, 
+	kind TEXT NOT NULL, 
+	recipient TEXT NOT NULL, 
+	outcome TEXT NOT NULL, 
+	reason TEXT NOT NULL, 
+	mails BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	CONSTRAINT pk_mail_log PRIMARY KEY (day, kind, recipient, outcome)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_mail_log_recipient ON mail_log (recipient, kind);
 CREATE TABLE exported (
 	name TEXT NOT NULL, 
 	run_id BIGINT NOT NULL, 

@@ -704,6 +704,35 @@ dead_letters = Table(
     sqlite_with_rowid=False,
 )
 
+# What recipients of mails do not get: a kind of mails, or findings of a kind. An empty recipient is
+# everybody.
+mail_pauses = Table(
+    "mail_pauses",
+    metadata,
+    Column("recipient", Text, primary_key=True),
+    Column("cause", Text, primary_key=True),
+    # NULL is for good.
+    Column("until", BigInteger),
+    Column("reason", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# What became of mails by day, kind and recipient; mails about jobs are counted without a recipient.
+mail_log = Table(
+    "mail_log",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Text, primary_key=True),
+    Column("recipient", Text, primary_key=True),
+    Column("outcome", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("mails", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Index(None, "recipient", "kind"),
+    sqlite_with_rowid=False,
+)
+
 # The last exported state of a run, so that only changes are exported again.
 exported = Table(
     "exported",

@@ -158,6 +158,12 @@ ON CONFLICT (run_id, kind, viewer, place) DO UPDATE SET
         ELSE findings_shown.last END,
     count = findings_shown.count + excluded.count
 
+-- Whether a user was shown a finding of a run.
+-- name: was_shown
+SELECT 1 FROM findings_shown JOIN runs ON runs.id = findings_shown.run_id
+WHERE runs.cluster = :cluster AND runs.job_id = :job_id AND runs.start BETWEEN :first AND :last
+    AND findings_shown.kind = :kind AND findings_shown.viewer = :viewer LIMIT 1
+
 -- name: count_viewers
 SELECT run_id, kind, count(*) FROM findings_shown WHERE run_id IN (:keys) GROUP BY run_id, kind
 

@@ -119,6 +119,29 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_table(
+        "mail_pauses",
+        sa.Column("recipient", sa.Text(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("until", sa.BigInteger()),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("created", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("recipient", "cause", name=op.f("pk_mail_pauses")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "mail_log",
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("recipient", sa.Text(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("mails", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("day", "kind", "recipient", "outcome", name=op.f("pk_mail_log")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_mail_log_recipient"), "mail_log", ["recipient", "kind"])
+    op.create_table(
         "exported",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("run_id", sa.BigInteger(), autoincrement=False, nullable=False),
