@@ -312,6 +312,9 @@ class Agent:
         self.collector.drain()
         self._first_seen.forget(job.cgroup)
         self._event_window.job_ended()
+        incomplete = any(not is_complete(other.view.info) for other in self._jobs.values())
+        if self._identity is not None and not incomplete:
+            self._identity.cancel()
         self.collector.finish(job.followed)
         self._finish_documents(job)
         logger.info("job %d: ended", job.view.sighting.job_id, extra={"action": "finish"})

@@ -2,6 +2,7 @@
 
 import logging
 import queue
+import threading
 
 import pytest
 
@@ -51,6 +52,20 @@ def test_nothing_is_queried_without_a_request() -> None:
     identity.join(60)
     assert not identity.is_alive()
     assert queries == []
+
+
+def test_a_request_is_cancelled_when_its_job_has_ended() -> None:
+    queried = threading.Event()
+    identity = Identity(lambda: queried.set() or [], lambda infos: None, min_interval=0.001)  # type: ignore[func-returns-value]
+    identity.request()
+    identity.cancel()
+    identity.start()
+    # The thread waits for the next request.
+    assert not queried.wait(0.1)
+    identity.request()
+    assert queried.wait(60)
+    identity.stop()
+    identity.join(60)
 
 
 # Fault 13: the variables that slurmd sets for a prolog were not read.
@@ -106,6 +121,18 @@ def test_one_query_completes_a_run_and_the_next_run_has_its_own() -> None:
     assert query.complete(known).start == 200
     # Nothing is missing, so nothing is queried.
     assert query.complete(first) == first
+    assert replies == []
+
+
+def test_nothing_is_prefetched_for_a_run_that_has_ended() -> None:
+    replies = [complete_info(100)]
+    query = JobQuery(lambda: replies.pop(0))
+    query.complete(JobInfo(cluster="c", job_id=7, source="cgroup"))
+    query.prefetch()
+    for thread in threading.enumerate():
+        if thread.name == "jobsight-job-query":
+            thread.join(60)
+    # A second query would have found no reply.
     assert replies == []
 
 

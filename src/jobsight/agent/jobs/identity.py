@@ -163,6 +163,8 @@ class JobQuery:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._info: JobInfo | None = None
+        #: A run has ended, so that there is nothing to prefetch.
+        self._ended = False
 
     def prefetch(self) -> None:
         """Query now, in a thread: a job of a second has no start in Slurm's queue once it ends."""
@@ -171,13 +173,17 @@ class JobQuery:
     def jobs(self) -> list[JobInfo]:
         """The reply as a list, as :class:`Identity` expects it; raises if Slurm is unreachable."""
         with self._lock:
-            if self._info is not None:
-                return [self._info]
-            info = self._query()
-            if is_complete(info):
-                # That of a pending job is not: it has neither nodes nor a start yet.
-                self._info = info
-            return [info]
+            return [self._reply()]
+
+    def _reply(self) -> JobInfo:
+        """The reply for the current run; the caller holds the lock."""
+        if self._info is not None:
+            return self._info
+        info = self._query()
+        if is_complete(info):
+            # That of a pending job is not: it has neither nodes nor a start yet.
+            self._info = info
+        return info
 
     def complete(self, info: JobInfo) -> JobInfo:
         """The identity of a run that ends; the next run of the job is queried again."""
@@ -194,14 +200,15 @@ class JobQuery:
         except JobsightError as error:
             logger.warning("job %d: its record is incomplete: %s", info.job_id, error)
         with self._lock:
-            self._info = None
+            self._info, self._ended = None, True
         return info
 
     def _prefetch(self) -> None:
         try:
             for delay in _DELAYS:
-                if is_complete(self.jobs()[0]):
-                    return
+                with self._lock:
+                    if self._ended or is_complete(self._reply()):
+                        return
                 self._sleep(delay)
         except JobsightError as error:
             logger.info("Slurm cannot be queried for the job yet: %s", error)
@@ -240,6 +247,10 @@ class Identity(threading.Thread):
         """Query soon: a job has started whose identity is incomplete."""
         self._requested.set()
 
+    def cancel(self) -> None:
+        """No query is needed: no job is left whose identity is incomplete."""
+        self._requested.clear()
+
     def run(self) -> None:
         delay = 0.0
         while not self._stopped.is_set():
@@ -247,7 +258,7 @@ class Identity(threading.Thread):
             # Jobs start together, and one query serves them all.
             delay = max(delay, min(JOIN_DELAY, self._min_interval))
             self._stopped.wait(max(delay, self._next_query - time.monotonic()))
-            if not self._stopped.is_set():
+            if not self._stopped.is_set() and self._requested.is_set():
                 delay = self._query_once()
 
     def _query_once(self) -> float:
