@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from jobsight.access.viewer import Role, Viewer
@@ -13,14 +13,17 @@ _USERS = (
     "jobsight.access.policy.viewer_of",
     "jobsight.web.render.viewer_of",
     "jobsight.web.pages.people.viewer_of",
+    "jobsight.web.pages.software.viewer_of",
+    "jobsight.web.pages.findings.viewer_of",
 )
 
 
 @contextmanager
 def seen_by(viewer: Viewer) -> Iterator[None]:
     """All requests are made by one viewer."""
-    first, second, third = (patch(name, return_value=viewer) for name in _USERS)
-    with first, second, third:
+    with ExitStack() as stack:
+        for name in _USERS:
+            stack.enter_context(patch(name, return_value=viewer))
         yield
 
 

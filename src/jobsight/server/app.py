@@ -130,7 +130,14 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     app.include_router(people.create_router(store, clock=clock))
     if subscriptions is not None:
         app.include_router(unsubscribe.create_router(store, subscriptions, clock=clock))
-    app.include_router(pages.create_router(store, service, clock=clock))
+    app.include_router(
+        pages.create_router(
+            store,
+            service,
+            clock=clock,
+            health=lambda: health.read_health(store, received.counts),
+        )
+    )
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
     @app.get("/healthz", include_in_schema=False)

@@ -45,6 +45,10 @@ NAVIGATION: Final = (
     NavigationEntry("clusters", "/clusters", "Clusters"),
     NavigationEntry("users", "/users", "Users"),
     NavigationEntry("accounts", "/accounts", "Accounts"),
+    NavigationEntry("software", "/software", "Software"),
+    NavigationEntry("findings", "/findings", "Findings"),
+    NavigationEntry("operations", "/operations", "Operations", for_staff=True),
+    NavigationEntry("help", "/help", "Help"),
 )
 
 

@@ -49,10 +49,12 @@ class FindingFilter(NamedTuple):
     audience: str | None = None
     #: Also those that were replied to, are gone or withheld.
     all_states: bool = False
+    #: Only those in one state, with ``all_states``.
+    state: str | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """The conditions on ``findings`` and their parameters."""
-        names = ("user", "account", "cluster", "partition", "kind", "audience")
+        names = ("user", "account", "cluster", "partition", "kind", "audience", "state")
         given = {name: getattr(self, name) for name in names}
         values = {name: value for name, value in given.items() if value is not None}
         conditions = [f"findings.{quoted(name)} = :{name}" for name in values]
