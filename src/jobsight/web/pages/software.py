@@ -37,7 +37,7 @@ MAX_ROWS: Final = 200
 #: Versions, users and paths on the page of a software.
 MAX_DETAILS: Final = 50
 MAX_RUNS: Final = 15
-#: Points of the small line beside a software.
+#: Points of the small line next to a software.
 _TREND: Final = 24
 
 Order = Literal["core_hours", "jobs", "users", "gpu_hours", "share"]
