@@ -13,14 +13,15 @@ import msgspec
 from jobsight.model import SECOND, GpuFault
 from jobsight.store.database import Database
 from jobsight.store.read import queries
-from jobsight.store.read.filters import IdSet
-from jobsight.store.read.queries import StoredRun, StoredSeries
+from jobsight.store.read.queries import Found, StoredRun, StoredSeries
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
 
 _SQL: Final = load_statements("nodes")
 #: A run that began longer before an interval is not found in it.
 MAX_RUN_LENGTH: Final = 60 * 86400 * SECOND
+#: The newest sightings of a node among which runs are found.
+_MAX_SIGHTINGS: Final = 5000
 #: GPUs of a node, and faults of them.
 _MAX_GPUS: Final = 64
 _MAX_FAULTS: Final = 50
@@ -69,25 +70,22 @@ def runs_on_node(
 ) -> list[StoredRun]:
     """The runs that were on a node in an interval, the latest start first."""
     filter = queries.run_filter(visibility=visibility, state=state)
-    on_node = (
-        "SELECT run_id FROM run_nodes WHERE cluster = :on_cluster AND node = :on_node "
-        "AND birth >= :born_after AND birth < :on_until"
-    )
-    parameters = {
-        "on_cluster": cluster,
-        "on_node": node,
-        "on_since": since,
-        "on_until": until,
-        "born_after": since - MAX_RUN_LENGTH,
-    }
+    conditions = ('coalesce("end", last_seen, start) >= :on_since', "start < :on_until")
+    interval = {"on_since": since, "on_until": until}
     filter = filter._replace(
-        sets=(*filter.sets, IdSet(on_node, f"id IN ({on_node})")),
-        conditions=(*filter.conditions, 'coalesce("end", last_seen, start) >= :on_since'),
-        interval=(*filter.interval, "start < :on_until"),
-        parameters={**filter.parameters, **parameters},
+        conditions=(*filter.conditions, *conditions), parameters={**filter.parameters, **interval}
     )
+    values = {
+        "cluster": cluster,
+        "node": node,
+        "since": since - MAX_RUN_LENGTH,
+        "until": until,
+        "limit": _MAX_SIGHTINGS,
+    }
     with database.query() as transaction:
-        return queries.list_runs(transaction, filter, limit, complete=True)
+        rows = transaction.execute(_SQL["runs_on_node"], values).fetchall()
+        found = Found([run_id for (run_id,) in rows])
+        return queries.list_runs(transaction, filter, limit, complete=True, found=found)
 
 
 def series_of_runs(

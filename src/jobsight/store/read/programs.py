@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from jobsight.store.database import Database
 from jobsight.store.read import queries
-from jobsight.store.read.queries import RunFilter, StoredRun
+from jobsight.store.read.queries import Found, StoredRun
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
 
@@ -70,11 +70,8 @@ def runs_of_program(
 ) -> list[StoredRun]:
     """The newest runs that executed a program, of those that the viewer may see."""
     filter = queries.run_filter(visibility=visibility)
-    condition = (
-        "id IN (SELECT run_id FROM run_nodes WHERE id IN (SELECT run_node_id FROM executables "
-        "WHERE path_id = :program ORDER BY run_node_id DESC LIMIT :program_uses))"
-    )
-    parameters = {"program": path_id, "program_uses": _LISTED_USES}
-    filter = RunFilter((*filter.conditions, condition), {**filter.parameters, **parameters})
     with database.query() as transaction:
-        return queries.list_runs(transaction, filter, limit)
+        values = {"path_id": path_id, "limit": _LISTED_USES}
+        rows = transaction.execute(_SQL["program_runs"], values).fetchall()
+        found = Found([run_id for (run_id,) in rows])
+        return queries.list_runs(transaction, filter, limit, found=found)

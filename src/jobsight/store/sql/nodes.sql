@@ -1,5 +1,10 @@
 -- What a node ran and reported.
 
+-- name: runs_on_node
+SELECT run_id FROM run_nodes
+WHERE cluster = :cluster AND node = :node AND birth >= :since AND birth < :until
+ORDER BY birth DESC LIMIT :limit
+
 -- name: agent_of_node
 SELECT version, received, clock_skew FROM agents
 WHERE cluster = :cluster AND node = :node

@@ -24,3 +24,9 @@ JOIN run_nodes ON run_nodes.id = newest.run_node_id
 JOIN runs ON runs.id = run_nodes.run_id
 WHERE runs.start >= :since
 GROUP BY coalesce(runs."user", '')
+
+-- name: program_runs
+SELECT run_nodes.run_id FROM (
+    SELECT run_node_id FROM executables WHERE path_id = :path_id
+    ORDER BY run_node_id DESC LIMIT :limit
+) AS newest JOIN run_nodes ON run_nodes.id = newest.run_node_id
