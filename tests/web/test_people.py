@@ -15,7 +15,7 @@ from jobsight.web.pages.interval import DAY, Interval
 from jobsight.web.pages.people import visible_days
 from tests.web.conftest import SITE_NOW
 from tests.web.document import Document
-from tests.web.viewers import STAFF, coordinator, seen_by, user
+from tests.web.viewers import AUDITOR, STAFF, coordinator, seen_by, user
 
 MONTH = Interval.of(30, SITE_NOW)
 
@@ -140,6 +140,16 @@ def test_the_list_is_sorted_by_every_column(visit: TestClient, sort: str) -> Non
     assert names != sorted(names)
     assert any("aria-sort" in each for each in document.all("th"))
     assert visit.get("/users?sort=name").status_code == 422
+
+
+def test_an_auditor_sees_no_names(visit: TestClient, largest: UsageRow) -> None:
+    with seen_by(AUDITOR):
+        for address in ("/users", "/accounts", f"/users/{largest.user}"):
+            assert visit.get(address).status_code == 404
+        for address in ("/software/gromacs", "/clusters/north", "/findings"):
+            document = open_page(visit, address)
+            assert largest.user not in document.words
+            assert largest.account not in document.words
 
 
 def test_a_name_that_never_occurred_is_not_found(visit: TestClient) -> None:

@@ -36,4 +36,6 @@ def coordinator(name: str, *accounts: VisibleAccount) -> Viewer:
     return Viewer(name=name, role=Role.COORDINATOR, visibility=visible)
 
 
+#: Sees no names of users.
+AUDITOR = Viewer(name="dan", role=Role.AUDITOR, visibility=EVERYTHING, pseudonyms=True)
 STAFF = Viewer(name="carol", role=Role.STAFF, visibility=EVERYTHING)

@@ -12,7 +12,7 @@ from fastapi import HTTPException
 from starlette.requests import Request
 
 from jobsight.access.viewer import Viewer, viewer_of
-from jobsight.store.read.visibility import Visibility
+from jobsight.store.read.visibility import NOTHING, Visibility
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -61,6 +61,12 @@ def may_see(viewer: Viewer, subject: Subject) -> bool:
 def visibility_of(request: Request) -> Visibility:
     """The runs that the viewer of a request may see."""
     return viewer_of(request.scope).visibility
+
+
+def named_visibility_of(request: Request) -> Visibility:
+    """The runs whose users and names the viewer may see; none for a viewer of pseudonyms."""
+    viewer = viewer_of(request.scope)
+    return NOTHING if viewer.pseudonyms else viewer.visibility
 
 
 def require(request: Request, subject: Subject) -> None:

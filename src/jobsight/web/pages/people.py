@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from jobsight.access.policy import Account, User, may_see, not_found, require
+from jobsight.access.policy import Account, Site, User, may_see, not_found, require
 from jobsight.access.viewer import Viewer, viewer_of
 from jobsight.findings.listed import FindingSummary, summarize
 from jobsight.findings.service import FindingsService
@@ -109,6 +109,7 @@ def add_routes(
         sort: Order,
         search: str,
     ) -> HTMLResponse:
+        check_names(viewer, Site())
         interval = Interval.of(days, clock())
         rows = owner_rows(store, kind, interval, viewer, findings)
         wanted = search.strip().lower()
@@ -128,8 +129,7 @@ def add_routes(
 
     @router.get("/users/{name:path}")
     def user(request: Request, name: str, days: Days = 30) -> HTMLResponse:
-        require(request, User(name))
-        viewer = viewer_of(request.scope)
+        viewer = require_names(request, User(name))
         interval = Interval.of(days, clock())
         shares = [each for each in associations(store) if each.user == name]
         report = _report("user", name, interval)
@@ -147,8 +147,7 @@ def add_routes(
 
     @router.get("/accounts/{name:path}")
     def account(request: Request, name: str, days: Days = 30) -> HTMLResponse:
-        require(request, Account(name))
-        viewer = viewer_of(request.scope)
+        viewer = require_names(request, Account(name))
         interval = visible_days(viewer, name, Interval.of(days, clock()))
         known = [each for each in associations(store) if each.account == name]
         report = _report("account", name, interval)
@@ -201,6 +200,20 @@ def add_routes(
             "choices": CHOICES,
             "now": clock(),
         }
+
+
+def require_names(request: Request, subject: User | Account) -> Viewer:
+    """The viewer, who may see the subject and its name."""
+    require(request, subject)
+    viewer = viewer_of(request.scope)
+    check_names(viewer, subject)
+    return viewer
+
+
+def check_names(viewer: Viewer, subject: User | Account | Site) -> None:
+    """Pages of names are nothing for a viewer of pseudonyms."""
+    if viewer.pseudonyms:
+        raise HTTPException(404, not_found(subject))
 
 
 def visible_days(viewer: Viewer, account: str, interval: Interval) -> Interval:
