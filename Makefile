@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-guest test-long soak cluster check plugin bench docs pictures lock clean
+.PHONY: help install run fuzz test test-fast test-guest test-long soak cluster check plugin bench docs pictures lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -27,6 +27,9 @@ test-long: ## Repetitions, outages of minutes and many kills (ARGS="-k bed" for 
 
 soak: ## Random attacks on a real server and agent (MINUTES=30, SEED=; ARGS=--attack: all at once, --postgresql)
 	@scripts/soak $(ARGS)
+
+fuzz: ## Fuzz every parser with coverage guidance (CASES=1000000 in all; ARGS="wire plugin" for some)
+	@scripts/fuzz $(ARGS)
 
 cluster: ## A real Slurm to work in, with the pages of its jobs, until Ctrl-C (ARGS="--nodes 5")
 	@scripts/cluster $(ARGS)

@@ -8,6 +8,9 @@ from typing import Final
 
 from jobsight.errors import ConfigError
 
+#: What is wrong with a file whose parser ran out of stack.
+NESTED = "is nested too deeply"
+
 
 def file_text(file: Path) -> str:
     """The content of a file of settings or rules."""

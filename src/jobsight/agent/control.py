@@ -23,6 +23,7 @@ from jobsight.agent.collector import Collector
 from jobsight.errors import JobsightError
 from jobsight.model import MAX_JOB_ID, Batch, JobInfo
 from jobsight.transport.wire import decode, encode
+from jobsight.util.decoding import decode_json, decode_json_as
 from jobsight.util.durable import make_private_directory
 from jobsight.util.locks import LockFile
 from jobsight.util.ownership import check_directory
@@ -172,7 +173,7 @@ class Control:
 
     def _reply(self, client: _Client, line: bytes) -> Reply:
         try:
-            request = _REQUEST.decode(line)
+            request = parse_request(line)
         except msgspec.MsgspecError as error:
             return Reply(False, f"invalid request: {error}")
         problem = _number_out_of_range(request)
@@ -221,6 +222,11 @@ class Control:
         self._lock.close()
 
 
+def parse_request(line: bytes) -> Request:
+    """A request of a client; raises msgspec.MsgspecError."""
+    return decode_json(_REQUEST, line)
+
+
 def _number_out_of_range(request: Request) -> str:
     """What is wrong with the numbers of a request; "" if a batch can carry all of them."""
     for job_id in (request.job_id, request.info.job_id if request.info else None):
@@ -241,7 +247,7 @@ def send_request(directory: Path, request: Request, timeout: float = 2.0) -> Rep
         try:
             connection.connect(str(directory / SOCKET))
             connection.sendall(msgspec.json.encode(request) + b"\n")
-            return msgspec.json.decode(connection.makefile("rb").readline(), type=Reply)
+            return decode_json_as(Reply, connection.makefile("rb").readline())
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -258,7 +264,7 @@ class Subscription:
             request = Request("follow", job_id, node=node)
             self.connection.sendall(msgspec.json.encode(request) + b"\n")
             #: The agent's reply, with what it knows of the job.
-            self.reply = msgspec.json.decode(self._stream.readline(), type=Reply)
+            self.reply = decode_json_as(Reply, self._stream.readline())
             if not self.reply.ok:
                 raise JobsightError(self.reply.error)
         except BaseException:

@@ -44,6 +44,7 @@ from jobsight.store.read.queries import (
 from jobsight.store.series.blocks import SeriesBlock, between, combine, join, summarise
 from jobsight.store.store import Store
 from jobsight.store.write.archiving import RestoredNode
+from jobsight.util.decoding import decode_json_as
 
 #: Cached footers; files never change, so they stay valid.
 _MAX_FOOTERS = 256
@@ -269,7 +270,7 @@ def _may_hold(footer: pq.FileMetaData, group: int, job_id: int) -> bool:
 
 def _manifest(storage: Storage, file: str, footer: pq.FileMetaData) -> Manifest:
     try:
-        return msgspec.json.decode((footer.metadata or {})[MANIFEST], type=Manifest)
+        return decode_json_as(Manifest, (footer.metadata or {})[MANIFEST])
     except (KeyError, msgspec.MsgspecError):
         raise ArchiveError(f"{storage.location}/{file} was not written by jobsight") from None
 

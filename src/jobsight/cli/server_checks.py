@@ -24,6 +24,7 @@ from jobsight.errors import JobsightError
 from jobsight.transport.http import Peer, request
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
 from jobsight.transport.tls import ClientTls, certificate_end
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.urls import without_credentials
 
 _TIMEOUT: Final = 10.0
@@ -107,7 +108,7 @@ def _running(settings: Settings) -> list[Check]:
             )
         ]
     try:
-        health = msgspec.json.decode(fetch(record, "/api/v1/health"), type=dict[str, Any])
+        health = decode_json_as(dict[str, Any], fetch(record, "/api/v1/health"))
     except (OSError, JobsightError, msgspec.DecodeError) as error:
         return [
             Check(

@@ -26,7 +26,7 @@ from jobsight.config.validate import (
     unknown_key,
 )
 from jobsight.errors import ConfigError
-from jobsight.text import file_text, yaml_reason
+from jobsight.text import NESTED, file_text, yaml_reason
 
 _PREFIX = "JOBSIGHT_"
 _SUFFIXES = (".toml", ".yaml", ".yml")
@@ -79,6 +79,8 @@ def _read(file: Path) -> Any:
                 return tomllib.loads(text)
             except tomllib.TOMLDecodeError as error:
                 raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+            except RecursionError:
+                raise ConfigError(f"{file}: {NESTED}") from None
         case ".yaml" | ".yml":
             import yaml
 
@@ -86,6 +88,8 @@ def _read(file: Path) -> Any:
                 return yaml.safe_load(text) or {}
             except yaml.YAMLError as error:
                 raise ConfigError(f"{file}: {yaml_reason(error)}") from None
+            except RecursionError:
+                raise ConfigError(f"{file}: {NESTED}") from None
     raise ConfigError(f"{file}: expected a TOML (.toml) or YAML (.yaml) file")
 
 

@@ -46,7 +46,8 @@ def _names(file: Path, depth: int) -> Iterator[str]:
     try:
         with file.open("rb") as stream:
             text = stream.read(_MAX_SIZE).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError: a name with a zero byte.
         return
     for line in text.replace("\\\n", " ").splitlines():
         if match := _CLUSTER_NAME.search(line.partition("#")[0]):

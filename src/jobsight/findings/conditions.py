@@ -314,12 +314,18 @@ def _edited(text: str, tree: Node) -> str:
     return text
 
 
+def _integer(text: str) -> int:
+    """An integer as CEL reads it: a leading zero is allowed, and not octal."""
+    digits = text.replace(" ", "")
+    return int(digits, 16 if "x" in digits.lower() else 10)
+
+
 def _collect(node: Node, text: str, edits: dict[int, tuple[int, str]], *, integer: bool) -> None:
     if node.kind == "constant":
         if isinstance(node.value, int) and not isinstance(node.value, bool) and not integer:
             match = _INTEGER.match(text, node.position or 0)
             # A macro such as exists_one has integers of its own, which are not in the text.
-            if match is not None and int(match[0].replace(" ", ""), 0) == node.value:
+            if match is not None and _integer(match[0]) == node.value:
                 edits[match.start()] = (match.end(), f"{node.value}.0")
         return
     if node.kind == "call" and node.name in _NUMERIC_CALLS:

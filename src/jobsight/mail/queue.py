@@ -18,6 +18,7 @@ import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.mail.request import MailRequest
+from jobsight.util.decoding import decode_json
 from jobsight.util.durable import write_atomically
 
 #: Requests in the queue, bytes of one, and failed ones that are kept.
@@ -27,7 +28,7 @@ MAX_FAILED: Final = 1_000
 
 _SUFFIX: Final = ".json"
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(MailRequest).decode
+_DECODER: Final = msgspec.json.Decoder(MailRequest)
 
 
 class QueuedMail(NamedTuple):
@@ -76,7 +77,7 @@ class MailQueue:
                     data = opened.read(MAX_SIZE + 1)
                 if len(data) > MAX_SIZE:
                     raise ValueError(f"is larger than {MAX_SIZE:,} bytes")
-                found.append(QueuedMail(name, _decode(data)))
+                found.append(QueuedMail(name, decode_json(_DECODER, data)))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:

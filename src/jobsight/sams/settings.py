@@ -26,7 +26,7 @@ from jobsight.config.settings import ExportSettings, Settings
 from jobsight.config.validate import convert
 from jobsight.errors import ConfigError
 from jobsight.sams.record import MAX_SIZE
-from jobsight.text import file_text, yaml_reason
+from jobsight.text import NESTED, file_text, yaml_reason
 from jobsight.util.logging import parse_level
 from jobsight.util.urls import without_credentials
 
@@ -52,6 +52,8 @@ def read_tree(file: Path) -> dict[str, Any]:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: {yaml_reason(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: {NESTED}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: contains no sections; expected {SECTION}")
     _keep_umask_as_written(text, tree)

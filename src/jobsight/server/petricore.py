@@ -27,6 +27,7 @@ from jobsight.reports.report import JobReport
 from jobsight.server.api.common import RunText, check_parameters, parse_reference
 from jobsight.server.api.files import DrawingQueue, file_reply
 from jobsight.store.store import Store
+from jobsight.util.decoding import decode_json_as
 
 #: Jobs in the reply about a user, the latest.
 MAX_JOBS: Final = 1000
@@ -83,7 +84,7 @@ class UsageFile:
                 data = opened.read(MAX_FILE + 1)
             if len(data) > MAX_FILE:
                 raise JobsightError(f"server.petricore_usage: the file has more than {MAX_FILE} B")
-            self._users = msgspec.json.decode(data, type=dict[str, UserUsage])
+            self._users = decode_json_as(dict[str, UserUsage], data)
         except OSError as error:
             raise JobsightError(f"server.petricore_usage: {error.strerror}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

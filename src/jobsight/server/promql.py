@@ -22,6 +22,7 @@ from jobsight.store.read.queries import StoredNode, StoredSeries
 from jobsight.store.series.packing import Values
 from jobsight.store.store import Store
 from jobsight.transport.http import Web
+from jobsight.util.decoding import decode_json_as
 
 #: Maximum points per time series; a long job is queried with a larger step.
 _MAX_POINTS: Final = 2000
@@ -178,7 +179,7 @@ class PromqlSeries:
             text = reply.body.decode(errors="replace").strip()[:300]
             raise SeriesError(f"{self._web.name} answered {reply.status}: {text}")
         try:
-            return msgspec.json.decode(reply.body, type=_Reply).data.result
+            return decode_json_as(_Reply, reply.body).data.result
         except msgspec.MsgspecError as error:
             raise SeriesError(
                 f"{self._web.name} did not answer with a PromQL result: {error}"

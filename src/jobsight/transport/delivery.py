@@ -24,6 +24,7 @@ from jobsight.transport.running_server import TokenError, read_running_server, r
 from jobsight.transport.spool import Spool
 from jobsight.transport.wire import CONTENT_TYPE
 from jobsight.util.backoff import Backoff, random_fraction
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.urls import without_credentials
 from jobsight.util.workers import Progress, WorkerState
 
@@ -319,6 +320,6 @@ def server_target(settings: Settings, location: str) -> HttpTarget | None:
 
 def _decoded(body: bytes, kind: type[_Reply]) -> _Reply | None:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode_json_as(kind, body)
     except msgspec.MsgspecError:
         return None

@@ -17,6 +17,7 @@ import msgspec
 
 from jobsight.config import paths
 from jobsight.errors import JobsightError
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.durable import write_atomically
 from jobsight.util.locks import AlreadyRunning, LockFile, is_locked
 from jobsight.util.ownership import check_file, trusted_owners
@@ -46,7 +47,7 @@ def read_running_server(file: Path) -> RunningServer | None:
     owners = {owner} if os.geteuid() == 0 else trusted_owners()
     check_file(file, "the record of the running server", owners)
     try:
-        record = msgspec.json.decode(data, type=RunningServer)
+        record = decode_json_as(RunningServer, data)
     except msgspec.DecodeError:
         return None
     # The kernel releases the lock with its process; the PID may belong to another one by now.

@@ -23,6 +23,7 @@ import msgspec
 from jobsight.errors import JobsightError
 from jobsight.model import Batch, ExecutableUse, JobPart, Sighting, StepUse
 from jobsight.transport.wire import encode
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.durable import write_atomically
 from jobsight.util.locks import AlreadyRunning, LockFile
 from jobsight.util.log_once import LogOnce
@@ -129,7 +130,7 @@ class Spool:
 
     def _load(self) -> _State:
         try:
-            return msgspec.json.decode((self.directory / "spool.json").read_bytes(), type=_State)
+            return decode_json_as(_State, (self.directory / "spool.json").read_bytes())
         except FileNotFoundError:
             pass
         except (msgspec.DecodeError, msgspec.ValidationError):

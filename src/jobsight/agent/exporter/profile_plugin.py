@@ -23,6 +23,7 @@ from jobsight.agent.exporter.exporter import Lines
 from jobsight.errors import JobsightError
 from jobsight.prometheus.exposition import labels_text
 from jobsight.prometheus.names import JOB_LABELS, Family, Kind
+from jobsight.util.decoding import decode_json
 
 SOCKET: Final = "profile.sock"
 #: Samples by task and group.
@@ -134,7 +135,7 @@ class PluginSocket:
     def handle(self, data: bytes) -> None:
         """Process one datagram."""
         try:
-            datagram = _DECODER.decode(data)
+            datagram = decode_json(_DECODER, data)
         except msgspec.MsgspecError:
             self.refused += 1
             return

@@ -29,6 +29,7 @@ from jobsight.errors import JobsightError
 from jobsight.prometheus import names
 from jobsight.prometheus.exposition import PLAIN, document
 from jobsight.transport.http import Web
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.durable import write_atomically
 from jobsight.util.log_once import LogOnce
 
@@ -160,7 +161,7 @@ class Pusher(threading.Thread):
 
     def _load_groups(self) -> set[str]:
         try:
-            stored = msgspec.json.decode(self._groups_file.read_bytes(), type=_GroupList)
+            stored = decode_json_as(_GroupList, self._groups_file.read_bytes())
         except (OSError, msgspec.MsgspecError):
             return set()
         return set(stored.groups) if stored.gateway == self._web.name else set()

@@ -20,6 +20,7 @@ import msgspec
 from jobsight.agent.jobs.cgroup_watcher import JobCgroup
 from jobsight.agent.processes.proc_reader import ProcessReader
 from jobsight.agent.processes.procfs import TICK, OpenProcess, ProcessGone
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.durable import make_private_directory, write_atomically
 from jobsight.util.log_once import LogOnce
 
@@ -66,7 +67,7 @@ class FirstSeen:
         if self._file is not None:
             try:
                 self.last_alive = self._file.stat().st_mtime_ns
-                content = msgspec.json.decode(self._file.read_bytes(), type=_Content)
+                content = decode_json_as(_Content, self._file.read_bytes())
                 if content.boot_id == boot_id:
                     self._jobs = content.jobs
             except FileNotFoundError:

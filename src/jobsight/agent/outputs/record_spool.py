@@ -21,6 +21,7 @@ from jobsight.agent.job import JobView
 from jobsight.agent.outputs.sams_record import is_requeued, run_start, without_surrogates
 from jobsight.agent.outputs.worker import RecordRefused
 from jobsight.errors import JobsightError
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.durable import write_atomically
 from jobsight.util.locks import AlreadyRunning, LockFile
 
@@ -151,7 +152,7 @@ class RecordSpool:
 def _read(path: Path) -> tuple[RecordKey, bytes]:
     head, _, body = path.read_bytes().partition(b"\n")
     try:
-        key = msgspec.json.decode(head, type=RecordKey)
+        key = decode_json_as(RecordKey, head)
         json.loads(body)
     except (msgspec.MsgspecError, ValueError) as error:
         raise RecordRefused(f"the record {path.name} is damaged: {error}") from None

@@ -24,6 +24,7 @@ from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.sinks.base import SinkError, SinkJob
 from jobsight.transport.client import Address, HttpClient, HttpError, tls_context
 from jobsight.util.batching import batched
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.log_once import LogOnce
 from jobsight.util.outer import format_rfc3339, to_seconds
 
@@ -169,7 +170,7 @@ class OpenSearchSink:
         kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
         try:
             reply = self._client.request(method, path, content=data, headers={"Content-Type": kind})
-            document = msgspec.json.decode(reply.body) if reply.body else {}
+            document: Any = decode_json_as(object, reply.body) if reply.body else {}
         except (HttpError, msgspec.DecodeError) as error:
             raise SinkError(f"OpenSearch does not answer: {error}") from None
         if reply.status in (401, 403):

@@ -24,6 +24,7 @@ from jobsight.scheduler.records import (
 )
 from jobsight.scheduler.sources.commands import iterate_records
 from jobsight.scheduler.sources.onsite_script import FORMAT, NODES, PARTITIONS, SQUEUE
+from jobsight.util.decoding import decode_json_as
 
 Row = dict[str, str]
 
@@ -110,7 +111,7 @@ class OnsiteSource:
 def read_document(data: bytes) -> _Document:
     """The output of the on-site script; AdaptError if it is something else."""
     try:
-        document = msgspec.json.decode(data, type=_Document)
+        document = decode_json_as(_Document, data)
     except msgspec.DecodeError as error:
         begin = " ".join(data[:60].decode("utf-8", "replace").split())
         raise AdaptError(f"the on-site scraper gave {begin!r}: {error}") from None

@@ -18,6 +18,7 @@ from jobsight.scheduler.adapters.pyslurm import (
 )
 from jobsight.scheduler.records import AdaptError, Jobs, Nodes, Partitions, Problem, SourceError
 from jobsight.scheduler.sources.pyslurm_child import FORMAT
+from jobsight.util.decoding import decode_json_as
 
 #: Seconds of accounting that are searched for jobs by id: not all versions can filter by id.
 _HISTORY = 30 * 86400
@@ -115,7 +116,7 @@ class PySlurmSource:
         command = [self._python, "-", question, *map(str, numbers)]
         data = b"".join(self._run(command, self._timeout, given=self._script))
         try:
-            reply = msgspec.json.decode(data, type=_Reply)
+            reply = decode_json_as(_Reply, data)
         except msgspec.DecodeError as error:
             raise AdaptError(f"PySlurm's reply about {question} is not JSON: {error}") from None
         if reply.format != FORMAT:

@@ -19,6 +19,7 @@ import msgspec
 import zstandard
 
 from jobsight.scheduler.records import SourceError
+from jobsight.util.decoding import decode_json_as
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ def read_rows(file: Path) -> tuple[Layout, Iterator[bytes]]:
         first += chunk
     line, _, rest = first.partition(b"\n")
     try:
-        layout = msgspec.json.decode(line, type=Layout)
+        layout = decode_json_as(Layout, line)
     except msgspec.DecodeError:
         raise SourceError(f"{file}: does not begin with a line of its columns") from None
     return layout, itertools.chain([rest], chunks)
