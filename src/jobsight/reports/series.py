@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from jobsight.metrics import Metric, find_metric
 from jobsight.model import MISSING, SECOND
+from jobsight.util.outer import Time, from_seconds
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -73,6 +74,40 @@ class SeriesReply(msgspec.Struct):
     #: Requested metrics that no node has.
     absent: list[str]
     nodes: list[NodeSeriesReply]
+
+
+class SampleRow(msgspec.Struct):
+    """One point of one time series."""
+
+    time: Time
+    node: str
+    metric: str
+    unit: str
+    mean: float | None
+    minimum: float | None
+    maximum: float | None
+
+
+class SamplesReply(msgspec.Struct):
+    """The time series of a run as rows, by node, metric and time."""
+
+    run: str
+    #: Requested metrics that no node has.
+    absent: list[str]
+    rows: list[SampleRow]
+
+
+def as_rows(series: SeriesReply) -> SamplesReply:
+    """The same points as rows, as programs for tables need them."""
+    rows = [
+        SampleRow(from_seconds(second), part.node, name, metric.unit, *values)
+        for part in series.nodes
+        for name, metric in part.metrics.items()
+        for second, *values in zip(
+            part.times_seconds, metric.mean, metric.minimum, metric.maximum, strict=True
+        )
+    ]
+    return SamplesReply(series.run, series.absent, rows)
 
 
 def count_samples(series: SeriesReply) -> int:

@@ -46,12 +46,33 @@ def test_the_list(client: TestClient) -> None:
         ("since=0001-01-01T00:00:00Z", 2),
         ("since=9999-12-31T23:59:59Z", 0),
         ("limit=1", 2),
+        ("cluster=alpha", 2),
+        ("cluster=beta", 0),
+        ("name=multiply", 1),
+        ("node=n1", 2),
+        ("node=n2", 0),
+        ("software=none", 0),
+        ("partition=long", 0),
+        ("gpus=true", 0),
+        ("cpu_share_below=0.6", 2),
+        ("cpu_share_above=0.6", 0),
     ],
 )
 def test_questions_to_the_list(client: TestClient, query: str, total: int) -> None:
     found = client.get(f"/api/v1/jobs?{query}").json()
     assert found["total"] == total
     assert len(found["jobs"]) == min(total, found["limit"])
+
+
+def test_the_list_is_sorted(client: TestClient) -> None:
+    for sort, users in (("user", ["alice", "bob"]), ("-user", ["bob", "alice"])):
+        first = client.get(f"/api/v1/jobs?sort={sort}&limit=1&fields=user").json()
+        again = f"/api/v1/jobs?sort={sort}&limit=1&fields=user&cursor={first['next']}"
+        rows = [*first["jobs"], *client.get(again).json()["jobs"]]
+        assert [row["user"] for row in rows] == users
+    other = client.get(f"/api/v1/jobs?sort=cpu_time&cursor={first['next']}")
+    assert (other.status_code, "another order" in other.json()["detail"]) == (422, True)
+    assert client.get("/api/v1/jobs?sort=colour").status_code == 422
 
 
 def test_fields_are_selected(client: TestClient) -> None:
@@ -124,6 +145,19 @@ def test_curves(client: TestClient) -> None:
     begin = START // SECOND
     few = client.get(f"/api/v1/jobs/12/series?points=2&since={begin + 2}&until={begin + 8}").json()
     assert len(few["nodes"][0]["times_seconds"]) == 2
+
+
+def test_curves_as_rows(client: TestClient) -> None:
+    made = client.get("/api/v1/jobs/12/samples?metrics=cpu.time,io.read_bytes").json()
+    assert made["absent"] == ["io.read_bytes"]
+    assert [row["mean"] for row in made["rows"]] == [None] + [1] * 10
+    assert made["rows"][1] == {
+        "time": "2026-11-15T04:33:13.000000000Z",
+        "node": "n1",
+        "metric": "cpu.time",
+        "unit": "cores",
+        **dict.fromkeys(("mean", "minimum", "maximum"), 1.0),
+    }
 
 
 def test_the_table_of_metrics(client: TestClient) -> None:
@@ -227,7 +261,10 @@ def test_the_description_names_every_reply(client: TestClient) -> None:
         "/api/v1/jobs/{run}/findings",
         "/api/v1/jobs/{run}/properties",
         "/api/v1/jobs/{run}/properties/{name}",
+        "/api/v1/jobs/{run}/samples",
         "/api/v1/arrays/{array}",
+        "/api/v1/scripts",
+        "/api/v1/scripts/{key}",
         "/api/v1/clusters",
         "/api/v1/clusters/{cluster}",
         "/api/v1/clusters/{cluster}/nodes/{node}",

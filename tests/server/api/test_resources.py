@@ -5,9 +5,13 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from jobsight.model import RunReference
 from jobsight.reports.gpu_models import find_model, gpu_models
+from jobsight.store.findings.works import WorkKey
 from jobsight.store.store import Store
+from tests.server.batches import batch
 from tests.server.site import ALICE, BOB, COORDINATOR, LATE_COORDINATOR, client_of, fill
+from tests.store.findings.sample import add_findings
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,53 @@ def test_an_array_is_one_report(client: TestClient) -> None:
     assert client.get("/api/v1/arrays/beta:62").status_code == 404
     assert client.get("/api/v1/arrays/62_1").status_code == 400
     assert client.get("/api/v1/jobs?array=62").json()["total"] == 2
+
+
+def test_scripts(store: Store) -> None:
+    keys = {}
+    for job_id, user in ((12, "alice"), (13, "alice"), (14, "bob")):
+        store.write(batch(job_id, user=user))
+        keys[user] = (user.encode() * 4)[:8]
+        same = WorkKey("alpha", user, "physics", "script", keys[user], "train.sh")
+        add_findings(store, store.find(RunReference(job_id=job_id)), work=same)
+    listed = client_of(store).get("/api/v1/scripts").json()["scripts"]
+    assert [(row["user"], row["runs"]) for row in listed] == [("alice", 2), ("bob", 1)]
+    own = client_of(store, BOB)
+    (row,) = own.get("/api/v1/scripts").json()["scripts"]
+    assert (row["user"], row["key"]) == ("bob", keys["bob"].hex())
+    report = own.get(f"/api/v1/scripts/{row['key']}").json()
+    assert (report["kind"], report["user"], report["runs"]) == ("script", "bob", 1)
+    assert own.get(f"/api/v1/scripts/{row['key'][:8]}").json()["subject"] == row["key"]
+    hidden = own.get(f"/api/v1/scripts/{keys['alice'].hex()}").json()["detail"]
+    unknown = own.get(f"/api/v1/scripts/{'00' * 8}").json()["detail"]
+    assert hidden == unknown.replace("00" * 8, keys["alice"].hex())
+    # Who coordinates the account since later does not see the earlier runs of the work.
+    address = f"/api/v1/scripts/{keys['alice'].hex()}"
+    assert client_of(store, COORDINATOR).get(address).status_code == 200
+    assert client_of(store, LATE_COORDINATOR).get(address).status_code == 404
+    assert own.get("/api/v1/scripts/xyz").status_code == 422
+
+
+def test_sums_are_those_of_the_viewer(site: Store) -> None:
+    own = client_of(site, BOB)
+    rows = own.get("/api/v1/usage?by=user").json()["rows"]
+    assert [row["user"] for row in rows] == ["bob"]
+    assert own.get("/api/v1/usage?by=user&user=alice").status_code == 404
+    assert own.get("/api/v1/usage?by=user&account=physics&user=bob").status_code == 200
+    found = own.get("/api/v1/findings").json()["findings"]
+    assert {row["user"] for row in found} == {"bob"}
+    assert {row["finding"]["audience"] for row in found} == {"user"}
+    assert own.get("/api/v1/findings?user=alice").json()["findings"] == []
+    sums = own.get("/api/v1/findings/summary?by=user").json()["rows"]
+    assert {row["user"] for row in sums} == {"bob"}
+    assert own.get("/api/v1/findings/summary?user=alice").status_code == 404
+    account = client_of(site, COORDINATOR)
+    rows = account.get("/api/v1/usage?by=user&account=physics").json()["rows"]
+    assert {row["user"] for row in rows} == {"alice", "bob"}
+    assert account.get("/api/v1/usage?by=user&account=chemistry").status_code == 404
+    late = client_of(site, LATE_COORDINATOR)
+    assert late.get("/api/v1/usage?by=user&account=physics").status_code == 404
+    assert late.get("/api/v1/findings").json()["findings"] == []
 
 
 def test_nodes_are_filtered_and_have_pages(client: TestClient) -> None:

@@ -19,12 +19,13 @@ from pydantic import BeforeValidator, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobsight.access.policy import User, not_found, visibility_of
 from jobsight.model import RunReference
 from jobsight.reports.report import STATES, parse_state
 from jobsight.server.auth import RETRY_AFTER
 from jobsight.server.problems import MEDIA_TYPE, Problem
 from jobsight.store.read.queries import StoredRun
-from jobsight.store.read.visibility import Visibility
+from jobsight.store.read.visibility import Visibility, VisibleAccount
 from jobsight.store.store import Store
 from jobsight.util.outer import encode_json, from_seconds, outer_names, parse_rfc3339, to_outer
 
@@ -112,6 +113,28 @@ def refuse_unknown(request: Request, known: Sequence[str]) -> None:
             raise HTTPException(422, f"unknown parameter {name[:80]!r}; {hint}")
         if given.count(name) > 1:
             raise HTTPException(422, f"the parameter {name} is repeated")
+
+
+def own_owner(
+    request: Request, user: str | None, account: str | None
+) -> tuple[str | None, str | None]:
+    """The filters of a request for sums, of what the viewer may see as a whole.
+
+    Who does not see everything gets their own sums, or those of an account that they see always
+    and on every cluster; other names are answered as if they did not exist.
+    """
+    visibility = visibility_of(request)
+    if visibility.everything:
+        return user, account
+    own = [each.name for each in visibility.users if each.cluster is None]
+    whole = [VisibleAccount(account)] if account is not None else []
+    if user not in own and any(each in visibility.accounts for each in whole):
+        return user, account
+    if user is None and own:
+        return own[0], account
+    if user not in own:
+        raise HTTPException(404, not_found(User(user or "")))
+    return user, account
 
 
 def find_run(store: Store, text: str, visibility: Visibility) -> StoredRun:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobsight.access.policy import visibility_of
+from jobsight.access.viewer import viewer_of
 from jobsight.errors import JobsightError
 from jobsight.findings.effect import Effect, measure_effect
 from jobsight.findings.explain import Explanation, explain_run
@@ -35,6 +36,8 @@ from jobsight.server.api.common import (
     check_parameters,
     find_run,
     json_reply,
+    own_owner,
+    page_reply,
     replies,
 )
 from jobsight.store.findings.read import DIMENSIONS, FindingFilter, FindingPosition
@@ -104,6 +107,7 @@ def create_router(
 
     @router.get("/findings", responses=replies(FindingList, 422, 503))
     def listed(  # noqa: PLR0913 -- FastAPI: one for each parameter of the query
+        request: Request,
         user: Text = None,
         account: Text = None,
         cluster: Text = None,
@@ -132,18 +136,21 @@ def create_router(
             severity=SEVERITIES.index(severity),
             since=None if since is None else since // _DAY,
             until=None if until is None else -(-until // _DAY),
-            audience=audience,
+            # Findings for staff are about the site.
+            audience=audience if viewer_of(request.scope).visibility.everything else "user",
             all_states=all_states,
+            visibility=visibility_of(request),
         )
         after = None if cursor is None else _position(cursor)
         rows, following = list_reports(store, wanted, limit, after, findings.prices)
         if viewer is not None:
             for row in rows:
                 findings.record(row.run, [row.finding], viewer, "api")
-        return json_reply(FindingList(limit, _cursor(following), rows))
+        return page_reply(request, FindingList(limit, _cursor(following), rows), "findings", None)
 
-    @router.get("/findings/summary", responses=replies(SummaryReply, 422, 503))
-    def summary(
+    @router.get("/findings/summary", responses=replies(SummaryReply, 404, 422, 503))
+    def summary(  # noqa: PLR0913 -- FastAPI: one for each parameter of the query
+        request: Request,
         by: Annotated[
             str,
             Query(
@@ -160,6 +167,7 @@ def create_router(
     ) -> Response:
         """Sum the findings that hold, by kind, owner and day (UTC) of the start of the runs."""
         keys = list(dict.fromkeys(by.split(",")))
+        user, account = own_owner(request, user, account)
         wanted = FindingFilter(
             user=user,
             account=account,

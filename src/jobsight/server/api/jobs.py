@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, HTTPException, Query
+from pydantic import BeforeValidator, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -37,7 +38,7 @@ from jobsight.server.api.common import (
 )
 from jobsight.server.problems import Problem
 from jobsight.server.receiver import Receipt
-from jobsight.store.read.queries import Filters
+from jobsight.store.read.filters import SORTS, Filters, Sort
 from jobsight.store.store import Store
 
 
@@ -53,6 +54,35 @@ class JobList(msgspec.Struct):
     #: The cursor of the next page; null on the last one.
     next: str | None
     jobs: list[JobRow]
+
+
+Share = Annotated[
+    float | None, Query(ge=0, le=1000, description="Used CPU time of what was requested")
+]
+
+
+def check_sort(value: str) -> str:
+    """Refuse what lists are not sorted by."""
+    return str(Sort.parse(value))
+
+
+SortParameter = Annotated[
+    str,
+    BeforeValidator(check_sort),
+    WithJsonSchema(
+        {"type": "string", "enum": [f"{sign}{key}" for key in SORTS for sign in ("", "-")]}
+    ),
+    Query(description="The column to sort by; descending with a minus sign"),
+]
+
+
+MetricNames = Annotated[
+    str | None, Query(max_length=4000, description="Comma-separated names; all by default")
+]
+PointCount = Annotated[
+    int,
+    Query(ge=1, le=10_000, description="Maximum per time series; fewer for jobs with very many"),
+]
 
 
 class MetricRow(msgspec.Struct):
@@ -73,7 +103,10 @@ class MetricList(msgspec.Struct):
 
 JOB_FIELDS = Selection(JobRow, "run")
 
-REPLIES = (JobList, JobReport, time_series.SeriesReply, MetricList, Receipt, Problem)
+REPLIES = (
+    *(JobList, JobReport, time_series.SeriesReply, time_series.SamplesReply, MetricList),
+    *(Receipt, Problem),
+)
 
 
 def create_router(
@@ -102,36 +135,61 @@ def create_router(
         state: StateParameter = None,
         search: Text = None,
         since: TimeParameter = None,
+        until: Annotated[TimeParameter, Query(description="Only runs that started before")] = None,
+        cluster: Text = None,
+        partition: Text = None,
+        qos: Text = None,
+        name: Text = None,
+        node: Annotated[str | None, Query(max_length=200, description="A node of the run")] = None,
+        software: Annotated[
+            str | None, Query(max_length=200, description="A software name that the run used")
+        ] = None,
+        array: Annotated[
+            int | None, Query(ge=1, lt=2**63, description="Tasks of the array with this id")
+        ] = None,
+        gpus: Annotated[bool, Query(description="Only runs that held or requested a GPU")] = False,
         unused_gpus: Annotated[
             bool, Query(description="Only runs that held a GPU which they never used")
         ] = False,
+        cpu_share_below: Share = None,
+        cpu_share_above: Share = None,
         finding: Annotated[
             str | None,
             Query(max_length=100, description="Only runs with a finding of this kind, or of `any`"),
         ] = None,
-        cluster: Text = None,
-        array: Annotated[
-            int | None, Query(ge=1, lt=2**63, description="Tasks of the array with this id")
-        ] = None,
-        until: Annotated[TimeParameter, Query(description="Only runs that started before")] = None,
+        sort: SortParameter = "-start",
         fields: Annotated[str | None, JOB_FIELDS.query] = None,
     ) -> Response:
-        """List the runs, the latest first."""
+        """List the runs, the latest first; those that wait with the state PENDING."""
         filters: Filters = {
             "user": user,
             "account": account,
             "state": state,
             "search": search,
             "since": since,
-            "unused_gpus": unused_gpus,
-            "finding": finding,
-            "cluster": cluster,
-            "array_job_id": array,
             "until": until,
+            "cluster": cluster,
+            "partition": partition,
+            "qos": qos,
+            "name": name,
+            "node": node,
+            "software": software,
+            "array_job_id": array,
+            "gpus": gpus,
+            "unused_gpus": unused_gpus,
+            "cpu_share_below": cpu_share_below,
+            "cpu_share_above": cpu_share_above,
+            "finding": finding,
             "visibility": visibility_of(request),
         }
-        position = None if cursor is None else Cursor.parse(cursor)
-        page = list_page(store, now=clock(), limit=limit, offset=offset, cursor=position, **filters)
+        order = Sort.parse(sort)
+        try:
+            position = None if cursor is None else Cursor.parse(cursor, order)
+        except ValueError as error:
+            raise HTTPException(422, f"cursor: {error}") from None
+        page = list_page(
+            store, now=clock(), limit=limit, offset=offset, cursor=position, sort=order, **filters
+        )
         following = None if page.next is None else str(page.next)
         reply = JobList(page.total, page.total_exact, limit, offset, following, page.rows)
         return page_reply(request, reply, "jobs", JOB_FIELDS.parse(fields))
@@ -150,6 +208,19 @@ def create_router(
         findings.record(report.run, report.findings, viewer, "api")
         return json_reply(report)
 
+    def find_series(
+        request: Request,
+        run: str,
+        metrics: str | None,
+        points: int,
+        since: int | None,
+        until: int | None,
+    ) -> time_series.SeriesReply:
+        stored = find_run(store, run, visibility_of(request))
+        names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
+        series = store.series(stored.id, metrics=names or None, since=since, until=until)
+        return time_series.reply(str(stored.run), series, names, points)
+
     @router.get(
         "/jobs/{run}/series",
         tags=["jobs"],
@@ -158,25 +229,30 @@ def create_router(
     def series_of_run(
         request: Request,
         run: RunText,
-        metrics: Annotated[
-            str | None, Query(max_length=4000, description="Comma-separated names; all by default")
-        ] = None,
-        points: Annotated[
-            int,
-            Query(
-                ge=1,
-                le=10_000,
-                description="Maximum per time series; fewer for jobs with very many",
-            ),
-        ] = 600,
+        metrics: MetricNames = None,
+        points: PointCount = 600,
         since: TimeParameter = None,
         until: TimeParameter = None,
     ) -> Response:
         """The time series of a run by node, downsampled; counters as rates."""
-        stored = find_run(store, run, visibility_of(request))
-        names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
-        series = store.series(stored.id, metrics=names or None, since=since, until=until)
-        return json_reply(time_series.reply(str(stored.run), series, names, points))
+        return json_reply(find_series(request, run, metrics, points, since, until))
+
+    @router.get(
+        "/jobs/{run}/samples",
+        tags=["jobs"],
+        responses=replies(time_series.SamplesReply, 400, 404, 413, 422, 503),
+    )
+    def samples_of_run(
+        request: Request,
+        run: RunText,
+        metrics: MetricNames = None,
+        points: PointCount = 200,
+        since: TimeParameter = None,
+        until: TimeParameter = None,
+    ) -> Response:
+        """The same as rows, one for each node, metric and time, for tables and Grafana."""
+        series = find_series(request, run, metrics, points, since, until)
+        return json_reply(time_series.as_rows(series))
 
     @router.get("/metrics", tags=["metrics"], responses=replies(MetricList, 422))
     def metrics() -> Response:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Path
+from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from msgspec import field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,9 +30,12 @@ from jobsight.reports.report import (
     SchedulerStep,
     StepRow,
 )
-from jobsight.reports.subject import SubjectReport, array_report
+from jobsight.reports.subject import MAX_COUNTED, SubjectReport, array_report, script_report
+from jobsight.reports.subject_findings import ScriptUse, scripts_of
 from jobsight.server.api.common import (
     RunText,
+    Text,
+    TimeParameter,
     ViewerParameter,
     check_parameters,
     find_run,
@@ -40,6 +43,9 @@ from jobsight.server.api.common import (
     parse_reference,
     replies,
 )
+from jobsight.store.history import Work, largest_works, works_of_key
+from jobsight.store.read.filters import run_filter
+from jobsight.store.read.visibility import Visibility
 from jobsight.store.store import Store
 from jobsight.util.outer import Duration
 
@@ -93,6 +99,10 @@ class GpusReply(msgspec.Struct):
     gpus: list[GpuRow]
 
 
+class ScriptList(msgspec.Struct):
+    scripts: list[ScriptUse]
+
+
 class FindingsReply(msgspec.Struct):
     run: str
     findings: list[ReportedFinding]
@@ -100,7 +110,7 @@ class FindingsReply(msgspec.Struct):
 
 REPLIES = (
     *(ProgramsReply, SoftwareOfRunReply, StepsReply, NodesReply, GpusReply),
-    *(FindingsReply, SubjectReport),
+    *(FindingsReply, SubjectReport, ScriptList),
 )
 ArrayText = Annotated[
     str,
@@ -108,6 +118,15 @@ ArrayText = Annotated[
         max_length=300,
         description="The id of an array or a heterogeneous job: 62, or cluster:62",
         json_schema_extra={"pattern": r"^([^:\s]+:)?[0-9]{1,18}$", "examples": ["62"]},
+    ),
+]
+
+
+KeyText = Annotated[
+    str,
+    Path(
+        pattern="^([0-9a-f]{2}){4,16}$",
+        description="The key of a script, or its beginning: at least 8 hexadecimal digits",
     ),
 ]
 
@@ -200,4 +219,53 @@ def create_router(
             raise HTTPException(404, sentence) from None
         return json_reply(report)
 
+    _add_scripts(router, store, findings, clock)
     return router
+
+
+def _add_scripts(
+    router: APIRouter, store: Store, findings: FindingsService, clock: Callable[[], int]
+) -> None:
+    """Add the routes of works: runs of the same script, or of the same name and programs."""
+
+    @router.get("/scripts", responses=replies(ScriptList, 422, 503))
+    def scripts(
+        request: Request,
+        user: Text = None,
+        account: Text = None,
+        cluster: Text = None,
+        since: TimeParameter = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    ) -> Response:
+        """List scripts by the core time that their runs held, the most first; of the newest runs
+        that pass the filters."""
+        wanted = run_filter(
+            user=user,
+            account=account,
+            cluster=cluster,
+            since=since,
+            visibility=visibility_of(request),
+        )
+        uses = largest_works(store.database, wanted, MAX_COUNTED, limit)
+        return json_reply(ScriptList(scripts_of(store, uses, fitted=0, now=clock())))
+
+    @router.get("/scripts/{key}", responses=replies(SubjectReport, 404, 422, 503))
+    def script(request: Request, key: KeyText) -> Response:
+        """The runs of one script as a whole, with the trend and what would have fitted."""
+        works = [
+            work
+            for work in works_of_key(store.database, bytes.fromhex(key))
+            if _sees_always(visibility_of(request), work)
+        ]
+        if not works:
+            raise HTTPException(404, f"there is no script {key!r}, or you may not see its runs")
+        return json_reply(script_report(store, works, prices=findings.prices, clock=clock))
+
+
+def _sees_always(visibility: Visibility, work: Work) -> bool:
+    """Whether all runs of a work may be seen, whenever they started."""
+    ever = (0, 2**63 - 1)
+    return all(
+        visibility.includes(cluster=work.cluster, user=work.user, account=work.account, start=start)
+        for start in ever
+    )

@@ -6,10 +6,18 @@ from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from jobsight.model import SECOND
-from jobsight.server.api.common import Text, TimeParameter, check_parameters, json_reply, replies
+from jobsight.server.api.common import (
+    Text,
+    TimeParameter,
+    check_parameters,
+    json_reply,
+    own_owner,
+    replies,
+)
 from jobsight.store.rollups.catalogue import SoftwareRow, count_software, list_software
 from jobsight.store.rollups.usage import (
     NAMES,
@@ -56,8 +64,9 @@ def create_router(store: Store) -> APIRouter:
     """The routes under /api/v1."""
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(check_parameters)])
 
-    @router.get("/usage", tags=["software"], responses=replies(UsageReply, 304, 422, 503))
+    @router.get("/usage", tags=["software"], responses=replies(UsageReply, 304, 404, 422, 503))
     def use(  # noqa: PLR0913 -- FastAPI: one for each parameter of the query
+        request: Request,
         by: Annotated[
             str,
             Query(
@@ -82,6 +91,7 @@ def create_router(store: Store) -> APIRouter:
         ] = False,
     ) -> Response:
         """Usage by software, version, owner and time, in complete days (UTC)."""
+        user, account = own_owner(request, user, account)
         question = Question(
             by=tuple(dict.fromkeys(by.split(","))) + ((every,) if every else ()),
             since=None if since is None else since // _DAY,

@@ -14,6 +14,7 @@ from jobsight.store.findings.rows import (
     StoredCost,
     row_of,
 )
+from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.schema.statements import quoted
 from jobsight.store.transaction import Transaction
 
@@ -51,6 +52,8 @@ class FindingFilter(NamedTuple):
     all_states: bool = False
     #: Only those in one state, with ``all_states``.
     state: str | None = None
+    #: The runs that may be seen.
+    visibility: Visibility = EVERYTHING
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """The conditions on ``findings`` and their parameters."""
@@ -67,6 +70,14 @@ class FindingFilter(NamedTuple):
             values["severity"] = self.severity
         if not self.all_states:
             conditions.append("findings.state = 'open'")
+        if not self.visibility.everything:
+            # Names without a table are those of the innermost query.
+            condition, seen = self.visibility.condition()
+            conditions.append(
+                "EXISTS (SELECT 1 FROM runs AS seen "
+                f"WHERE seen.id = findings.run_id AND {condition})"
+            )
+            values |= seen
         return " AND ".join(conditions) or "true", values
 
 
