@@ -118,7 +118,7 @@ def test_a_store_in_a_folder_that_may_not_be_entered(
 def test_from_the_server_where_the_store_may_not_be_read(
     location: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_command, "_readable", lambda location: False)
+    monkeypatch.setattr(report_command, "is_readable", lambda location: False)
     settings = Settings()
     settings.store.location = location
     settings.server.port = 0

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from jobsight.errors import JobsightError, StoreError
@@ -29,6 +30,21 @@ class UsageError(JobsightError):
     """The arguments of a command are wrong."""
 
     exit_code = USAGE_ERROR
+
+
+#: The parsers by the name of their command, while they are collected.
+_collected: dict[str, CommandParser] | None = None
+
+
+@contextmanager
+def collected_parsers() -> Iterator[dict[str, CommandParser]]:
+    """Collect the parsers of the commands whose ``main`` is called within; nothing is executed."""
+    global _collected
+    _collected = {}
+    try:
+        yield _collected
+    finally:
+        _collected = None
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -49,6 +65,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def run(self, function: Callable[..., Any], arguments: Sequence[str]) -> int:
         """Parse the arguments and call the function with them; returns the exit code."""
+        if _collected is not None:
+            _collected[self.prog] = self
+            return 0
         try:
             options = self.parse_args(list(arguments))
         except SystemExit as ended:
@@ -83,6 +102,10 @@ def run_group(
 ) -> int:
     """Run one command of a group by its name; without a name, list the commands."""
     chosen = arguments[0] if arguments else ""
+    if _collected is not None and not chosen:
+        for key in commands:
+            run_group(commands, name, description, [key])
+        return 0
     if chosen in ("", "--help", "-h"):
         helps = {key: _first_sentence(each.function) for key, each in commands.items()}
         print(group_help(f"jobsight {name}", description, helps))
@@ -194,6 +217,8 @@ def one_of(values: Iterable[TextType]) -> Callable[[str], TextType]:
                 return value
         raise argparse.ArgumentTypeError(f"expected one of {', '.join(values)}, got {text!r}")
 
+    # For the completion of shells.
+    parse.values = tuple(values)  # type: ignore[attr-defined]
     return parse
 
 

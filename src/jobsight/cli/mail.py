@@ -47,13 +47,17 @@ def _print_queue(queue: MailQueue) -> None:
         print(f"{name}  failed  {reason.strip()}")
 
 
+#: Commands that are not calls of slurmctld.
+SUBCOMMANDS = ("digest", "pause", "resume", "pauses", "calendar")
+
+
 def main(arguments: Sequence[str]) -> int:
     # slurmctld calls MailProg with -s first.
     if arguments and arguments[0] == "digest":
         from jobsight.cli.mail_digest import main as digest
 
         return digest(arguments[1:])
-    if arguments and arguments[0] in ("pause", "resume", "pauses", "calendar"):
+    if arguments and arguments[0] in SUBCOMMANDS:
         from jobsight.cli.mail_pauses import main as pauses
 
         return pauses(arguments)

@@ -32,6 +32,7 @@ COMMANDS = {
     "demo": Command("jobsight.cli.demo", "Run four sample jobs and show their pages"),
     "agent": Command("jobsight.cli.agent", "Measure the jobs of this node"),
     "fit": Command("jobsight.cli.fit", "Show what would have fitted, from earlier runs"),
+    "top": Command("jobsight.cli.top.commands", "Show what running jobs use now"),
     "jobs": Command("jobsight.cli.jobs", "List the jobs of the store"),
     "open": Command("jobsight.cli.open", "Print the address of a job's page, and show the page"),
     "findings": Command(
@@ -55,6 +56,7 @@ COMMANDS = {
     ),
     "archive": Command("jobsight.cli.archive", "Write finished runs to Parquet files, and restore"),
     "simulate": Command("jobsight.cli.simulate", "Make up a site, or simulate agents"),
+    "completion": Command("jobsight.cli.completion", "Print the completion script of a shell"),
     "import": Command("jobsight.cli.import_", "Import SAMS databases (idempotent)"),
 }
 

@@ -135,7 +135,7 @@ def find_report(
     """
     prices = settings.findings.prices if settings is not None else {}
     reference = parse_run(wanted) if wanted else None
-    if _readable(location):
+    if is_readable(location):
         from jobsight.reports import pending
         from jobsight.reports.build import build_report
 
@@ -152,7 +152,7 @@ def find_report(
             opened.close()
     fetched = fetch_report(paths.server_file(location), wanted, user_name())
     if fetched is None:
-        raise _no_store(location)
+        raise no_store_error(location)
     return fetched
 
 
@@ -161,13 +161,13 @@ def find_series(location: str, report: JobReport, settings: Settings) -> SeriesR
     from jobsight.reports.series import SeriesReply
     from jobsight.reports.with_plots import POINTS, read_series
 
-    if not _readable(location):
+    if not is_readable(location):
         record = read_running_server(paths.server_file(location))
         if record is None:
-            raise _no_store(location)
+            raise no_store_error(location)
         token = read_token(Path(record.token_file), own=True)
         path = f"/api/v1/jobs/{quote(report.run)}/series?points={POINTS}"
-        return _get(record, path, token, SeriesReply)
+        return get_from_server(record, path, token, SeriesReply)
     opened = _open(location, settings)
     try:
         return read_series(opened, report)
@@ -228,11 +228,11 @@ def _latest(store: Store) -> StoredRun:
     return latest
 
 
-def _readable(location: str) -> bool:
+def is_readable(location: str) -> bool:
     return "://" in location or os.access(location, os.R_OK)
 
 
-def _no_store(location: str) -> StoreError:
+def no_store_error(location: str) -> StoreError:
     try:
         kept_from_us = Path(location).exists()
     except PermissionError:
@@ -300,18 +300,18 @@ def fetch_report(file: Path, wanted: str | None, user: str) -> JobReport | None:
     token = read_token(Path(record.token_file), own=True)
     if wanted is None:
         query = urlencode({"user": user, "limit": 1})
-        rows = _get(record, f"/api/v1/jobs?{query}", token, _Rows).jobs
+        rows = get_from_server(record, f"/api/v1/jobs?{query}", token, _Rows).jobs
         if not rows:
             raise StoreError(f"the server {record.url} has no job of {user}")
         wanted = rows[0].run
     viewer = urlencode({"viewer": user})
-    return _get(record, f"/api/v1/jobs/{quote(wanted)}?{viewer}", token, JobReport)
+    return get_from_server(record, f"/api/v1/jobs/{quote(wanted)}?{viewer}", token, JobReport)
 
 
 _Reply = TypeVar("_Reply")
 
 
-def _get(record: RunningServer, path: str, token: str, kind: type[_Reply]) -> _Reply:
+def get_from_server(record: RunningServer, path: str, token: str, kind: type[_Reply]) -> _Reply:
     """One request. The agent's HTTP client uses no proxy: the server is on this machine, and its
     token must not leave it."""
     url = urlsplit(record.url)

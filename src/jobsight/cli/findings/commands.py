@@ -30,6 +30,10 @@ COMMANDS = {
 }
 
 
+#: For the completion of shells.
+SUBCOMMANDS = tuple(COMMANDS)
+
+
 def main(arguments: Sequence[str]) -> int:
     given = list(arguments)
     # Without a subcommand it is a list: `jobsight findings --user anna`.
