@@ -13,7 +13,11 @@ from schemathesis.specs.openapi.checks import (
     positive_data_acceptance,
 )
 
+from jobsight.access.viewer import Role
+from jobsight.model import SECOND
 from jobsight.server.app import create_app
+from jobsight.store.accounts.accounts import UserAccounts
+from jobsight.store.accounts.tokens import UserTokens
 from jobsight.store.store import Store
 from jobsight.transport.wire import CONTENT_TYPE
 from tests.examples import examples
@@ -78,6 +82,8 @@ QUESTIONS = [
     # They take no parameters that could be wrong.
     if path not in BARE or mode != GenerationMode.NEGATIVE
 ]
+#: The store behind the schema.
+SITE: list[Store] = []
 PLAIN = ("/api/v1/jobs", "/api/v1/metrics")
 
 
@@ -85,6 +91,7 @@ PLAIN = ("/api/v1/jobs", "/api/v1/metrics")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with Store.open(tmp_path_factory.mktemp("schema") / "store.db") as store:
         fill(store)
+        SITE[:] = [store]
         app = create_app(store, TOKEN, delay=0)
         yield schemathesis.openapi.from_asgi("/api/v1/openapi.json", app, headers=HEADERS)
 
@@ -104,23 +111,69 @@ def test_every_operation_is_asked(schema: Any) -> None:
 def test_answers_are_as_described(
     schema: Any, path: str, method: str, mode: GenerationMode
 ) -> None:
+    ask(schema, path, method, mode, HEADERS, 40 if path in PLAIN else 20)
+
+
+def ask(
+    schema: Any,
+    path: str,
+    method: str,
+    mode: GenerationMode,
+    headers: dict[str, str],
+    number: int,
+) -> None:
     operation = schema[path][method]
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=examples(40),
+        max_examples=examples(number),
         deadline=None,
         derandomize=True,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    def ask(case: Case) -> None:
+    def ask_one(case: Case) -> None:
         # The right token stands over whatever was made up; test_access tries the wrong ones.
-        case.headers = {**(case.headers or {}), **HEADERS}
+        case.headers = {**(case.headers or {}), **headers}
         # A list or object in an address is a text there, so some "wrong" questions are right. And a
         # schema cannot say what a date or a packed batch is: those are refused beyond it.
         excluded = [ignored_auth, negative_data_rejection]
-        excluded += [positive_data_acceptance] * (path not in PLAIN)
+        excluded += [positive_data_acceptance] * (path not in PLAIN or headers is not HEADERS)
         case.call_and_validate(excluded_checks=excluded)
 
-    ask()
+    ask_one()
+
+
+#: In `make test` users ask, who see least; in `make test-long` every role.
+ROLES = [
+    Role.USER,
+    *(
+        pytest.param(role, marks=pytest.mark.long)
+        for role in (Role.COORDINATOR, Role.MENTOR, Role.STAFF, Role.AUDITOR)
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def tokens(schema: Any) -> dict[Role, str]:
+    """A token with scope write of an account of each role."""
+    database = SITE[0].database
+    found = {}
+    for role in Role:
+        # Alice has runs.
+        name = "alice" if role is Role.USER else f"a-{role}"
+        accounts = ["physics"] if role in (Role.COORDINATOR, Role.MENTOR) else []
+        UserAccounts(database).add(name, role, accounts=accounts)
+        _, found[role] = UserTokens(database).add(name, "write", 3600 * SECOND)
+    return found
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_answers_are_as_described_for_a_role(
+    schema: Any, tokens: dict[Role, str], role: Role
+) -> None:
+    headers = {**HEADERS, "Authorization": f"Bearer {tokens[role]}"}
+    for path, method in OPERATIONS:
+        # Drawing takes long, and is the same for all roles.
+        if not path.endswith((".pdf", ".svg")):
+            ask(schema, path, method, GenerationMode.POSITIVE, headers, 5)

@@ -36,6 +36,7 @@ from jobsight.server.api import (
 )
 from jobsight.server.api import findings as found
 from jobsight.server.api.common import without_required_fields
+from jobsight.server.api.pseudonyms import Pseudonyms
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
 from jobsight.server.auth.sign_in import SignIn
 from jobsight.server.conditional import ConditionalReplies
@@ -145,6 +146,7 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
         return PlainTextResponse("ok\n")
 
     app.add_middleware(ConditionalReplies, store=store, token=token, clock=clock)
+    app.add_middleware(Pseudonyms, token=token)
     app.add_middleware(SlowRequests)
     access = access or AccessSettings()
     app.add_middleware(

@@ -252,3 +252,15 @@ def test_a_coordinator_sees_the_account_for_as_long(site: Store) -> None:
     assert late["usage"] == []
     assert client_of(site, LATE_COORDINATOR).get("/api/v1/accounts").json()["accounts"] == []
     assert client_of(site, ALICE).get("/api/v1/accounts/physics").status_code == 404
+
+
+def test_a_user_replies_to_findings_as_themselves(store: Store) -> None:
+    fill(store)
+    kind = client_of(store).get("/api/v1/jobs/13/findings").json()["findings"][0]["kind"]
+    address = f"/api/v1/jobs/13/findings/{kind}/acknowledge"
+    assert client_of(store, ALICE).post(address, json={"user": "alice"}).status_code == 404
+    own = client_of(store, BOB)
+    assert own.post(address, json={"user": "alice"}).status_code == 403
+    reply = own.post(address, json={"user": "bob"}).json()
+    assert (reply["finding"]["state"], reply["finding"]["reply_user"]) == ("acknowledged", "bob")
+    assert client_of(store, COORDINATOR).post(address, json={"user": "dora"}).status_code == 403

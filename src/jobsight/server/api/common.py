@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobsight.access.policy import User, not_found, visibility_of
+from jobsight.access.viewer import viewer_of
 from jobsight.model import RunReference
 from jobsight.reports.report import STATES, parse_state
 from jobsight.server.auth import RETRY_AFTER
@@ -113,6 +114,12 @@ def refuse_unknown(request: Request, known: Sequence[str]) -> None:
             raise HTTPException(422, f"unknown parameter {name[:80]!r}; {hint}")
         if given.count(name) > 1:
             raise HTTPException(422, f"the parameter {name} is repeated")
+
+
+def shown_to(request: Request, viewer: str | None) -> str | None:
+    """Who is shown the findings of a reply: whom the server's token names, else the own account."""
+    own = viewer_of(request.scope)
+    return viewer if own.has_server_token else own.name
 
 
 def own_owner(
@@ -264,7 +271,7 @@ _MEANINGS = {
     304: "Not changed since the reply with the ETag that If-None-Match names",
     400: "Invalid run reference, batch or Host header",
     403: "The token or the certificate does not permit this",
-    404: "No such run",
+    404: "It does not exist, or the viewer may not see it",
     408: "The batch was not complete in time",
     413: "The batch, or what a query would read, is too large",
     422: "Invalid parameter, or invalid content of a batch",
@@ -283,7 +290,9 @@ def replies(success: type[msgspec.Struct], *errors: int) -> dict[int | str, dict
 
     replies: dict[int | str, dict[str, Any]] = {200: described("Success", success)}
     replies[401] = described("The token is missing or invalid", Problem)
-    for status in errors:
+    # The access control answers so before any route: a token that permits less, and a route that
+    # is not for the viewer.
+    for status in dict.fromkeys((*errors, 403, 404)):
         if status == 304:
             replies[status] = {"description": _MEANINGS[status]}
         else:

@@ -39,6 +39,7 @@ from jobsight.server.api.common import (
     own_owner,
     page_reply,
     replies,
+    shown_to,
 )
 from jobsight.store.findings.read import DIMENSIONS, FindingFilter, FindingPosition
 from jobsight.store.findings.write import NoSuchFinding, set_reply
@@ -143,9 +144,10 @@ def create_router(
         )
         after = None if cursor is None else _position(cursor)
         rows, following = list_reports(store, wanted, limit, after, findings.prices)
-        if viewer is not None:
+        shown = shown_to(request, viewer)
+        if shown is not None:
             for row in rows:
-                findings.record(row.run, [row.finding], viewer, "api")
+                findings.record(row.run, [row.finding], shown, "api")
         return page_reply(request, FindingList(limit, _cursor(following), rows), "findings", None)
 
     @router.get("/findings/summary", responses=replies(SummaryReply, 404, 422, 503))
@@ -198,6 +200,13 @@ def create_router(
 
     def reply_to(request: Request, run: str, kind: str, state: Any, user: str) -> Response:
         stored = find_run(store, run, visibility_of(request))
+        viewer = viewer_of(request.scope)
+        if not viewer.may_write:
+            raise HTTPException(
+                403, "the token permits reading only; expected one with scope write"
+            )
+        if not viewer.has_server_token and user != viewer.name:
+            raise HTTPException(403, f"you reply as {viewer.name}; expected that name as user")
         try:
             row = set_reply(store.database, stored.id, kind, state, user, clock())
         except NoSuchFinding as error:

@@ -35,6 +35,7 @@ from jobsight.server.api.common import (
     page_reply,
     parse_reference,
     replies,
+    shown_to,
 )
 from jobsight.server.problems import Problem
 from jobsight.server.receiver import Receipt
@@ -205,7 +206,7 @@ def create_router(
             clock=clock,
             prices=findings.prices,
         )
-        findings.record(report.run, report.findings, viewer, "api")
+        findings.record(report.run, report.findings, shown_to(request, viewer), "api")
         return json_reply(report)
 
     def find_series(

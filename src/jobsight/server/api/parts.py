@@ -42,6 +42,7 @@ from jobsight.server.api.common import (
     json_reply,
     parse_reference,
     replies,
+    shown_to,
 )
 from jobsight.store.history import Work, largest_works, works_of_key
 from jobsight.store.read.filters import run_filter
@@ -195,7 +196,7 @@ def create_router(
     def found(request: Request, run: RunText, viewer: ViewerParameter = None) -> Response:
         """The findings of a run, the worst first."""
         report = report_of(request, run)
-        findings.record(report.run, report.findings, viewer, "api")
+        findings.record(report.run, report.findings, shown_to(request, viewer), "api")
         return json_reply(FindingsReply(report.run, report.findings))
 
     @router.get("/arrays/{array}", responses=replies(SubjectReport, *failures))
