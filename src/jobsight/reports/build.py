@@ -522,4 +522,5 @@ def _step_row(name: str, uses: list[StepUse]) -> StepRow:
         ended=all(use.ended for use in uses),
         gpu_time=total(use.gpu_time for use in uses),
         gpu_memory_peak_bytes=total(use.gpu_memory_peak for use in uses),
+        first_seen=min(begins, default=None),
     )

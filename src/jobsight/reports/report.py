@@ -220,6 +220,8 @@ class StepRow(msgspec.Struct, kw_only=True):
     gpu_time: Duration | None = field(default=None, name="gpu_seconds")
     #: The most GPU memory of its processes at one sample, summed over the nodes.
     gpu_memory_peak_bytes: int | None = None
+    #: When any node saw it first.
+    first_seen: Time | None = None
 
 
 class SchedulerStep(msgspec.Struct, kw_only=True):

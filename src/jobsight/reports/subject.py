@@ -380,12 +380,13 @@ def script_report(
     *,
     since: int | None = None,
     prices: Mapping[str, PriceSettings] = NO_PRICES,
+    visibility: Visibility = EVERYTHING,
     clock: Callable[[], int] = time.time_ns,
 ) -> SubjectReport:
     """The report of a script: the runs of the same work over time. ``since`` is the first day."""
     now = clock()
     ids = [work.id for work in works]
-    filters = Filters(work_ids=ids)
+    filters = Filters(work_ids=ids, visibility=visibility)
     if since is not None:
         filters["since"] = since * DAY
     runs = store.runs(limit=MAX_TASKS + 1, **filters)

@@ -149,6 +149,14 @@ def works_of_key(database: Database, prefix: bytes) -> list[Work]:
     return [_work(row) for row in rows]
 
 
+def versions_of_work(database: Database, work: Work) -> list[Work]:
+    """The scripts of the same user and name, the latest first."""
+    values = {"user": work.user, "name": work.name, "limit": _MAX_WORKS}
+    with database.query() as transaction:
+        rows = transaction.execute(_SQL["versions_of_work"], values).fetchall()
+    return [_work(row) for row in rows]
+
+
 def find_work(database: Database, work_id: int) -> Work | None:
     with database.query() as transaction:
         row = transaction.execute(_SQL["work_by_id"], {"id": work_id}).fetchone()

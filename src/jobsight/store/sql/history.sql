@@ -25,6 +25,11 @@ ORDER BY runs.start DESC LIMIT 1
 SELECT id, cluster, "user", account, kind, name, key FROM works
 WHERE key >= :key AND key < :following ORDER BY id DESC LIMIT :limit
 
+-- Works of the same name and owner: versions of a script.
+-- name: versions_of_work
+SELECT id, cluster, "user", account, kind, name, key FROM works
+WHERE "user" = :user AND name = :name AND kind = 'script' ORDER BY id DESC LIMIT :limit
+
 -- name: work_by_id
 SELECT id, cluster, "user", account, kind, name, key FROM works WHERE id = :id
 

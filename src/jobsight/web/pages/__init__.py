@@ -12,7 +12,9 @@ from jobsight.findings.service import FindingsService
 from jobsight.store.store import Store
 from jobsight.web.pages import (
     clusters,
+    compare,
     findings,
+    groups,
     help,
     home,
     jobs,
@@ -35,6 +37,8 @@ def create_router(
     home.add_routes(router, store, clock)
     jobs.add_routes(router, store, service, clock)
     run.add_routes(router, store, service, clock)
+    groups.add_routes(router, store, service, clock)
+    compare.add_routes(router, store, service, clock)
     findings.add_routes(router, store, service, clock)
     clusters.add_routes(router, store, clock)
     people.add_routes(router, store, service, clock)

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import fmean
+from typing import Final, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, StreamingResponse
 
 from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import RunReference
+from jobsight.reports import series as time_series
+from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import find_report
+from jobsight.reports.subject_findings import FittedRequest, fitted_requests
+from jobsight.store.findings.works import find_script
+from jobsight.store.history import find_work, work_of_run
 from jobsight.store.read.queries import MetricSummary, TooLarge
+from jobsight.store.read.visibility import Visibility
 from jobsight.store.store import Store
+from jobsight.text import readable_text
+from jobsight.util.outer import format_rfc3339
 from jobsight.web.render import page
 
 logger = logging.getLogger(__name__)
+
+#: Other runs of the same work, and points of each time series in a file.
+MAX_SIMILAR: Final = 6
+MAX_CSV_POINTS: Final = 10_000
 
 #: All who have the server's token are one viewer.
 _VIEWER = "signed in"
@@ -61,10 +76,76 @@ def add_routes(
         # A page that refreshes itself is not shown again.
         if "if-none-match" not in request.headers:
             findings.record(report.run, report.findings, _VIEWER, "page")
-        summaries = []
+        summaries, similar = [], None
         if not report.pending:
-            summaries = series_summaries(store, store.find(reference, visibility).id)
-        return page(request, "run.html", report=report, summaries=summaries)
+            run_id = store.find(reference, visibility).id
+            summaries = series_summaries(store, run_id)
+            similar = find_similar(store, run_id, visibility, clock(), report.running)
+        return page(request, "run.html", report=report, summaries=summaries, similar=similar)
+
+    @router.get("/jobs/{run}/series.csv")
+    def series_as_csv(request: Request, run: str) -> StreamingResponse:
+        try:
+            reference = RunReference.parse(run)
+        except ValueError as error:
+            raise HTTPException(404, str(error)) from None
+        stored = store.find(reference, visibility_of(request))
+        series = store.series(stored.id)
+        reply = time_series.reply(str(stored.run), series, (), MAX_CSV_POINTS)
+        headers = {"Content-Disposition": f'attachment; filename="{stored.info.job_id}.csv"'}
+        return StreamingResponse(
+            series_lines(reply), media_type="text/csv; charset=utf-8", headers=headers
+        )
+
+
+class SimilarRuns(NamedTuple):
+    """Other runs of the same work."""
+
+    #: "script", "name" or "signature".
+    kind: str
+    key: str
+    #: The latest ones before and after the run.
+    rows: list[JobRow]
+    #: What would have fitted; not while the run goes on.
+    fitted: list[FittedRequest]
+    #: The batch script, where the site stores it.
+    text: str | None
+
+
+def find_similar(
+    store: Store, run_id: int, visibility: Visibility, now: int, running: bool
+) -> SimilarRuns | None:
+    """The latest runs of the same work; None if the run was not assigned to one yet."""
+    work_id = work_of_run(store.database, run_id)
+    work = None if work_id is None else find_work(store.database, work_id)
+    if work is None:
+        return None
+    runs = store.runs(limit=MAX_SIMILAR + 1, work_ids=[work.id], visibility=visibility)
+    return SimilarRuns(
+        kind=work.kind,
+        key=work.key.hex(),
+        rows=[job_row(run, now) for run in runs if run.id != run_id][:MAX_SIMILAR],
+        fitted=[] if running else fitted_requests(store, run_id, now),
+        text=find_script(store.database, work.key) if work.kind == "script" else None,
+    )
+
+
+def series_lines(reply: time_series.SeriesReply) -> Iterator[str]:
+    """The time series as CSV: a line for each node and time, rates of counters."""
+    names = sorted({name for node in reply.nodes for name in node.metrics})
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["node", "time", *names])
+    for node in reply.nodes:
+        columns = [node.metrics[name].mean if name in node.metrics else None for name in names]
+        for index, moment in enumerate(node.times_seconds):
+            time = format_rfc3339(round(moment * 1e9))
+            values = [None if column is None else column[index] for column in columns]
+            writer.writerow([readable_text(node.node), time, *values])
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+    yield buffer.getvalue()
 
 
 def series_summaries(store: Store, run_id: int) -> list[SeriesSummary]:

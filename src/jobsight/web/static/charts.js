@@ -3,6 +3,7 @@
 import { stretches } from "./evidence.js";
 import { alignNodes, meanOfNodes } from "./nodes.js";
 import { Plot } from "./plot.js";
+import { Strip } from "./strip.js";
 import { elapsed } from "./units.js";
 
 const HEIGHT = 200;
@@ -49,6 +50,8 @@ const PLOTS = [
 
 const MEAN = "mean";
 const EACH = "each";
+// Nodes that are drawn as rows of the strip.
+const MOST_ROWS = 128;
 
 const section = document.getElementById("curves");
 const note = document.getElementById("curves-note");
@@ -61,6 +64,7 @@ const area = section.querySelector(".plots");
 let nodes = [];
 let start = section.dataset.start === "" ? null : Number(section.dataset.start);
 let plots = [];
+let strip = null;
 
 function address() {
   const metrics = PLOTS.flatMap((plot) => plot.lines.map((line) => line.metric)).join(",");
@@ -117,6 +121,23 @@ function draw() {
     plots[index].stretches = stretches(plot.lines.map((line) => line.metric), start);
     plots[index].show(times, [...lines, ...requestedLine(plot, times.length)]);
   });
+  if (aligned.nodes.length > 1) drawStrip(aligned, times);
+}
+
+// How much of its part of the requested CPUs each node used; without a request, of the busiest.
+function drawStrip(aligned, times) {
+  const rates = aligned.nodes.map((node) => node.metrics["cpu.time"]?.mean ?? []);
+  const requested = Number(section.dataset.cpus) / Math.max(nodes.length, Number(section.dataset.nodes) || 1);
+  const full = requested || Math.max(...rates.flat().map((value) => value ?? 0), 1e-9);
+  if (!strip) {
+    strip = new Strip("CPU used by node over time", "nodes");
+    strip.figure.classList.add("nodes-strip");
+    area.after(strip.figure);
+  }
+  strip.show(times, aligned.nodes.slice(0, MOST_ROWS).map((node, index) => ({
+    label: node.node,
+    used: rates[index].map((value) => (value === null ? null : Math.min(value / full, 1))),
+  })));
 }
 
 function fillChooser() {
@@ -173,7 +194,10 @@ async function load() {
   draw();
 }
 
-const redraw = () => plots.forEach((plot) => plot.data && plot.draw());
+const redraw = () => {
+  plots.forEach((plot) => plot.data && plot.draw());
+  strip?.draw();
+};
 
 area.hidden = false;
 makePlots();

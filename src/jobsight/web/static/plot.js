@@ -35,6 +35,21 @@ function cursorPoint(line, index) {
   return mark;
 }
 
+// A rate covers the time since the previous sample. The first one would be a vertical line without
+// the time at which it begins: that of the sample before, or as long before as the next is after.
+function withLeftEdge(times, columns) {
+  const filled = columns.map((column) => {
+    const first = column.findIndex((value) => value != null);
+    if (first < 1) return column;
+    const copy = [...column];
+    copy[first - 1] = column[first];
+    return copy;
+  });
+  const edge = Math.max(2 * times[0] - times[1], 0);
+  if (!(edge < times[0]) || columns.every((column) => column[0] == null)) return [times, ...filled];
+  return [[edge, ...times], ...filled.map((column) => [column[0], ...column])];
+}
+
 function element(name, className, ...children) {
   const node = document.createElement(name);
   if (className) node.className = className;
@@ -80,10 +95,17 @@ export class Plot {
 
   // Redraw the lines, or only update the values of the uPlot if nothing else has changed.
   show(times, lines) {
-    const data = [times];
+    const columns = [];
     for (const line of lines) {
-      data.push(line.values);
-      if (line.minimum) data.push(line.minimum, line.maximum);
+      columns.push(line.values);
+      if (line.minimum) columns.push(line.minimum, line.maximum);
+    }
+    const measured = lines.some((line) => line.fixed === undefined && line.values[0] != null);
+    const isEdgeNeeded = this.stepped && times.length > 1;
+    const data = isEdgeNeeded ? withLeftEdge(times, columns) : [times, ...columns];
+    // A requested value alone is no rate that begins earlier.
+    if (isEdgeNeeded && !measured && data[0].length > times.length) {
+      data.forEach((column, index) => { data[index] = column.slice(1); });
     }
     const layout = JSON.stringify(lines.map((line) => [line.label, line.group, Boolean(line.minimum)]));
     this.lines = lines;
