@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from starlette.testclient import TestClient
 
+from jobsight.model import RunReference
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
 from jobsight.web.render import markdown
@@ -110,3 +111,26 @@ def test_cards_do_not_widen_the_page(browser: Browser, judged: Store, width: int
         for path in ("/", address_of(judged), "/findings/memory-request-unused"):
             page.goto(f"{address}{path}")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_viewer_replies_to_a_finding_by_its_buttons(judged: Store) -> None:
+    app = create_app(judged, TOKEN, delay=0)
+    browser = TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
+    assert browser.post("/sign-in", data={"token": TOKEN}).status_code == 303
+    address = address_of(judged)
+    document = Document(browser.get(address).text)
+    (form, *_) = [each for each in document.all("form") if "findings/" in (each["action"] or "")]
+    (csrf, *_) = [each["value"] for each in document.all("input") if each.get("name") == "csrf"]
+    action = form["action"] or ""
+    kind = action.rpartition("/")[2]
+    refused = browser.post(action, data={"state": "acknowledged", "csrf": "guessed"})
+    assert refused.status_code == 403
+    assert browser.post(action, data={"state": "forgotten", "csrf": csrf}).status_code == 422
+    nothing = browser.post(f"{address}/findings/no-such", data={"state": "open", "csrf": csrf})
+    assert nothing.status_code == 404
+    for state in ("acknowledged", "not helpful", "open"):
+        reply = browser.post(action, data={"state": state, "csrf": csrf})
+        assert (reply.status_code, reply.headers["location"]) == (303, f"{address}#findings")
+        run = judged.find(RunReference.parse(address.removeprefix("/jobs/")))
+        (row,) = [each for each in judged.findings(run.id) if each.kind == kind]
+        assert row.state == state

@@ -15,6 +15,8 @@ _USERS = (
     "jobsight.web.pages.people.viewer_of",
     "jobsight.web.pages.software.viewer_of",
     "jobsight.web.pages.findings.viewer_of",
+    "jobsight.web.pages.home.viewer_of",
+    "jobsight.web.pages.run.viewer_of",
 )
 
 

@@ -17,6 +17,7 @@ from jobsight.reports.subject import Totals, month_totals
 from jobsight.scheduler.adapters.policy import AssociationInfo
 from jobsight.scheduler.cluster_metrics import count_tasks
 from jobsight.scheduler.records import JobRecord
+from jobsight.store.read.filters import Sort
 from jobsight.store.read.queries import COUNT_LIMIT, StoredRun, TooLarge
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
@@ -87,7 +88,7 @@ def home_report(store: Store, user: str | None, visibility: Visibility, now: int
         RunningJob(row, *_present_use(store, run)) for run, row in zip(page.runs, rows, strict=True)
     ]
     waiting, waiting_count = _waiting(store, user, visibility)
-    recent = store.runs(limit=MAX_RECENT + MAX_RUNNING, user=user, visibility=visibility)
+    recent = store.runs(limit=MAX_RECENT, sort=Sort("end"), user=user, visibility=visibility)
     month = _first_of_month(now)
     totals, jobs = month_totals(store, user, month, now)
     return HomeReport(
@@ -95,7 +96,7 @@ def home_report(store: Store, user: str | None, visibility: Visibility, now: int
         running_count=min(count.number, COUNT_LIMIT),
         waiting=waiting,
         waiting_count=waiting_count,
-        recent=[row for row in job_rows(store, recent, now) if not row.running][:MAX_RECENT],
+        recent=[row for row in job_rows(store, recent, now) if not row.running],
         month=month,
         totals=totals,
         jobs_of_month=jobs,

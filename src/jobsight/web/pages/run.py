@@ -7,14 +7,17 @@ import io
 import logging
 from collections.abc import Callable, Iterator
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import APIRouter, HTTPException
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, StreamingResponse
 
 from jobsight.access.policy import visibility_of
+from jobsight.access.viewer import viewer_of
 from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS, Metric
 from jobsight.model import RunReference
@@ -23,19 +26,22 @@ from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import find_report
 from jobsight.reports.subject_findings import FittedRequest, fitted_requests
 from jobsight.store.findings.works import find_script
+from jobsight.store.findings.write import NoSuchFinding, set_reply
 from jobsight.store.history import find_work, work_of_run
 from jobsight.store.read.queries import MetricSummary, TooLarge
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.store import Store
 from jobsight.text import readable_text
 from jobsight.util.outer import format_rfc3339
-from jobsight.web.render import page
+from jobsight.web.render import page, path_of_run
 
 logger = logging.getLogger(__name__)
 
 #: Other runs of the same work, and points of each time series in a file.
 MAX_SIMILAR: Final = 6
 MAX_CSV_POINTS: Final = 10_000
+#: What a viewer can say about a finding; "open" takes a reply back.
+REPLIES: Final = ("acknowledged", "not helpful", "open")
 
 #: All who have the server's token are one viewer.
 _VIEWER = "signed in"
@@ -82,6 +88,30 @@ def add_routes(
             summaries = series_summaries(store, run_id)
             similar = find_similar(store, run_id, visibility, clock(), report.running)
         return page(request, "run.html", report=report, summaries=summaries, similar=similar)
+
+    @router.post("/jobs/{run}/findings/{kind}")
+    async def reply_to_finding(request: Request, run: str, kind: str) -> RedirectResponse:
+        # The access control has read the form, which is small, and checked its CSRF token.
+        form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+        state = form.get("state", "")
+        if state not in REPLIES:
+            raise HTTPException(422, f"state: expected one of {', '.join(REPLIES)}")
+        return await run_in_threadpool(_reply, request, run, kind, state)
+
+    def _reply(request: Request, run: str, kind: str, state: Any) -> RedirectResponse:
+        try:
+            reference = RunReference.parse(run)
+        except ValueError as error:
+            raise HTTPException(404, str(error)) from None
+        stored = store.find(reference, visibility_of(request))
+        user = viewer_of(request.scope).name or "the server's token"
+        try:
+            set_reply(store.database, stored.id, kind, state, user, clock())
+        except NoSuchFinding as error:
+            raise HTTPException(404, str(error)) from None
+        root = request.scope.get("root_path", "")
+        address = f"{root}/jobs/{path_of_run(str(stored.run))}#findings"
+        return RedirectResponse(address, status_code=303)
 
     @router.get("/jobs/{run}/series.csv")
     def series_as_csv(request: Request, run: str) -> StreamingResponse:
@@ -141,7 +171,9 @@ def series_lines(reply: time_series.SeriesReply) -> Iterator[str]:
         for index, moment in enumerate(node.times_seconds):
             time = format_rfc3339(round(moment * 1e9))
             values = [None if column is None else column[index] for column in columns]
-            writer.writerow([readable_text(node.node), time, *values])
+            # A gap is NaN, which CSV has no text for.
+            known = [value if value == value else None for value in values]
+            writer.writerow([readable_text(node.node), time, *known])
         yield buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
