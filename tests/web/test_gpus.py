@@ -92,9 +92,9 @@ def test_lines_of_few_and_a_strip_of_many(browser: Browser, gpu_store: Store, wi
     size = {"width": width, "height": 900}
     with served(gpu_store) as address, opened(browser, address, viewport=size) as page:
         page.goto(f"{address}/jobs/{runs['pretrain-7b']}")
-        page.locator(".heat canvas").wait_for()
-        assert page.locator(".heat-names span").count() == 32
-        label = page.locator(".heat canvas").get_attribute("aria-label") or ""
+        page.locator("#gpu-curves .heat canvas").wait_for()
+        assert page.locator("#gpu-curves .heat-names span").count() == 32
+        label = page.locator("#gpu-curves .heat canvas").get_attribute("aria-label") or ""
         assert "Never used: gpu08 2, gpu08 3." in label
         until(page, "() => document.documentElement.scrollWidth <= innerWidth")
         page.goto(f"{address}/jobs/{runs['finetune']}")
