@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run fuzz test test-fast test-guest test-long soak cluster check plugin bench docs pictures lock clean
+.PHONY: help install run fuzz test test-fast test-guest test-long soak cluster check plugin bench docs translations pictures lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -46,6 +46,9 @@ bench: ## Measure every figure alongside its peer and write the table (ARGS="nam
 
 docs: ## Write the generated parts of docs/ again: settings, help texts, modules
 	@scripts/docs
+
+translations: ## Collect the messages of the pages, and name those without a translation
+	@scripts/install && .venv/bin/python scripts/translations
 
 pictures: ## Take the screenshots of the README again, from a real run (needs root and Chromium)
 	@scripts/pictures

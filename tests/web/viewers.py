@@ -12,6 +12,7 @@ from jobsight.store.read.visibility import EVERYTHING, Visibility, VisibleAccoun
 _USERS = (
     "jobsight.access.policy.viewer_of",
     "jobsight.web.render.viewer_of",
+    "jobsight.web.language.viewer_of",
     "jobsight.web.pages.people.viewer_of",
     "jobsight.web.pages.software.viewer_of",
     "jobsight.web.pages.findings.viewer_of",

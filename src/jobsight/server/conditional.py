@@ -30,6 +30,7 @@ from jobsight.model import SECOND, RunReference
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.rollups.rollups import rollup_revision
 from jobsight.store.store import Store
+from jobsight.web.language import language_of
 
 #: Nanoseconds after which a reply with elapsed times is computed again.
 CLOCK_STEP: Final = 15 * SECOND
@@ -99,6 +100,7 @@ class ConditionalReplies:
             headers.get("host", ""),
             # What the viewer may see and has chosen, whatever the credentials are.
             repr(viewer),
+            language_of(scope),
             revision,
         )
         digest = hashlib.blake2b(key=self._key, digest_size=16)

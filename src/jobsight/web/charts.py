@@ -38,7 +38,9 @@ class Column(NamedTuple):
     height: str
     part_y: str
     part_height: str
-    title: str
+    period: str
+    whole_text: str
+    part_text: str
 
 
 class ColumnChart(NamedTuple):
@@ -133,8 +135,9 @@ def use_chart(
             height=percent(whole(point) / top),
             part_y=percent(1 - part(point) / top),
             part_height=percent(part(point) / top),
-            title=f"{point.period}: {show(whole(point))} {names[0]}, "
-            f"{show(part(point))} {names[1]}",
+            period=point.period,
+            whole_text=show(whole(point)),
+            part_text=show(part(point)),
         )
         for index, point in enumerate(points)
     ]

@@ -26,6 +26,7 @@ from jobsight.reports.report import describe_state, group_title, quality_text, t
 from jobsight.store.rollups.usage import KINDS
 from jobsight.text import readable_text
 from jobsight.util import units
+from jobsight.web.language import LANGUAGES, catalogue, language_of
 
 
 class NavigationEntry(NamedTuple):
@@ -53,10 +54,12 @@ NAVIGATION: Final = (
 
 
 def page(request: Request, template: str, **context: Any) -> HTMLResponse:
-    """Render a page for the viewer of a request."""
+    """Render a page for the viewer of a request, in the viewer's language."""
     # A proxy may serve the pages under a path prefix, which every link must include.
     root = request.scope.get("root_path", "")
-    return HTMLResponse(render(template, root=root, viewer=viewer_of(request.scope), **context))
+    viewer, language = viewer_of(request.scope), language_of(request.scope)
+    text = render(template, language=language, root=root, viewer=viewer, **context)
+    return HTMLResponse(text, headers={"Vary": "Accept-Language, Cookie"})
 
 
 def markdown(text: str) -> Markup:
@@ -139,16 +142,22 @@ def path_segment(name: str) -> str:
 
 
 @cache
-def environment() -> Environment:
-    """The Jinja environment."""
+def environment(language: str = LANGUAGES[0]) -> Environment:
+    """The Jinja environment of a language."""
     jinja = Environment(
+        extensions=["jinja2.ext.i18n"],
         loader=PackageLoader("jobsight.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # mypy does not know what the extension adds.
+    jinja.install_gettext_translations(  # type: ignore[attr-defined]
+        catalogue(language), newstyle=True
+    )
     jinja.globals.update(
+        language=language,
         version=jobsight.__version__,
         root="",
         viewer=NOBODY,
@@ -187,6 +196,6 @@ def environment() -> Environment:
     return jinja
 
 
-def render(template: str, **context: Any) -> str:
+def render(template: str, *, language: str = LANGUAGES[0], **context: Any) -> str:
     """Render a template of this package."""
-    return environment().get_template(template).render(**context)
+    return environment(language).get_template(template).render(**context)

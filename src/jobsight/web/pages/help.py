@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from jobsight.metrics import METRICS
+from jobsight.web.language import LANGUAGES, language_of
 from jobsight.web.render import markdown, page
 
 #: The topics that are texts, with their titles; "metrics" is made from the table of metrics.
@@ -37,16 +38,22 @@ def add_routes(router: APIRouter) -> None:
         if topic not in TOPICS:
             known = ", ".join(TOPICS)
             raise HTTPException(404, f"there is no help on {topic[:100]!r}; expected {known}")
-        return page(request, "help_topic.html", title=TOPICS[topic], text=help_text(topic))
+        return page(
+            request,
+            "help_topic.html",
+            title=TOPICS[topic],
+            text=help_text(topic, language_of(request.scope)),
+        )
 
 
 @cache
-def help_text(topic: str) -> Markup:
-    """The text of a topic, whose headings are addresses."""
-    text = files("jobsight.web").joinpath("help", f"{topic}.md").read_text()
-    return Markup(re.sub(r"<h2>(.*?)</h2>", _with_id, markdown(text)))
+def help_text(topic: str, language: str = LANGUAGES[0]) -> Markup:
+    """The text of a topic, whose headings are addresses: ``{name}`` at the end, or the text."""
+    suffix = "" if language == LANGUAGES[0] else f".{language}"
+    text = files("jobsight.web").joinpath("help", f"{topic}{suffix}.md").read_text()
+    return Markup(re.sub(r"<h2>(.*?)(?: \{([a-z-]+)\})?</h2>", _with_id, markdown(text)))
 
 
 def _with_id(match: re.Match[str]) -> str:
-    name = re.sub(r"[^a-z0-9]+", "-", match[1].lower()).strip("-")
+    name = match[2] or re.sub(r"[^a-z0-9]+", "-", match[1].lower()).strip("-")
     return f'<h2 id="{name}">{match[1]}</h2>'

@@ -1,0 +1,121 @@
+"""Pages in the language of their viewer."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import io
+import re
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from babel.messages.pofile import read_po
+from starlette.testclient import TestClient
+
+from jobsight.access.viewer import Viewer
+from jobsight.reports import wait_reasons
+from jobsight.store.accounts.preferences import Preferences
+from jobsight.store.read.visibility import EVERYTHING
+from jobsight.web.language import LANGUAGES, catalogue, preferred_language
+from jobsight.web.messages import MESSAGES
+from jobsight.web.pages.interval import CHOICES
+from jobsight.web.render import NAVIGATION
+from tests.web.document import Document
+from tests.web.viewers import seen_by
+
+ROOT = Path(__file__).parents[2]
+PO = ROOT / "src/jobsight/web/translations/fr.po"
+
+
+@pytest.fixture(scope="module")
+def translations() -> Any:
+    """The program of ``make translations``."""
+    path = str(ROOT / "scripts/translations")
+    loader = importlib.machinery.SourceFileLoader("translations", path)
+    module = importlib.util.module_from_spec(
+        importlib.util.spec_from_loader("translations", loader)
+    )
+    loader.exec_module(module)
+    return module
+
+
+def test_every_message_is_translated(translations: Any) -> None:
+    """After a change of a text: ``make translations``, then write what is missing in fr.po."""
+    wanted = {message.id for message in translations.extract() if message.id}
+    french = {each.id: each.string for each in read_po(io.BytesIO(PO.read_bytes())) if each.id}
+    assert wanted - french.keys() == set()
+    assert french.keys() - wanted == set()
+    assert [message for message, text in french.items() if not text] == []
+    for message, text in french.items():
+        assert sorted(re.findall(r"%\(\w+\)s", message)) == sorted(re.findall(r"%\(\w+\)s", text))
+
+
+def test_words_of_python_are_among_the_messages() -> None:
+    words = {entry.title for entry in NAVIGATION} | {text for _, text in CHOICES}
+    words |= {*wait_reasons._REASONS.values()} | {text for _, text in wait_reasons._KINDS}
+    assert words <= {*MESSAGES}
+
+
+@pytest.mark.parametrize(
+    ("header", "language"),
+    [
+        ("", "en"),
+        ("fr", "fr"),
+        ("fr-CH, fr;q=0.9, en;q=0.8", "fr"),
+        ("en-GB,en;q=0.9,fr;q=0.8", "en"),
+        ("de, fr;q=0.5", "fr"),
+        ("de", "en"),
+        ("fr;q=0, en;q=0.1", "en"),
+        ("fr;q=x, en;q=0.1", "en"),
+        (";;;,,=;q", "en"),
+        ("x" * 10_000 + ",fr", "en"),
+    ],
+)
+def test_the_language_that_a_browser_prefers(header: str, language: str) -> None:
+    assert preferred_language(header) == language
+
+
+def test_a_page_in_french(visit: TestClient) -> None:
+    reply = visit.get("/clusters/north", headers={"Accept-Language": "fr"})
+    document = Document(reply.text)
+    assert document.all("html")[0]["lang"] == "fr"
+    assert "Accept-Language" in reply.headers["vary"]
+    for text in ("Pourquoi des jobs attendent", "Charge au fil du temps", "Nœuds", "Comptes"):
+        assert text in document.text
+    for text in ("Why jobs wait", "Load over time", "Longest waiting"):
+        assert text not in document.text
+    english = visit.get("/clusters/north")
+    assert Document(english.text).all("html")[0]["lang"] == "en"
+
+
+def test_the_choice_of_the_viewer_comes_before_the_browsers(visit: TestClient) -> None:
+    chosen = Viewer(
+        name="carol", role=None, visibility=EVERYTHING, preferences=Preferences(language="fr")
+    )
+    with seen_by(chosen):
+        assert "Logiciels" in Document(visit.get("/software").text).words
+        reply = visit.get("/software", headers={"Accept-Language": "en"})
+        assert "Logiciels" in Document(reply.text).words
+
+
+def test_the_help_is_in_french_too(visit: TestClient) -> None:
+    french = {"Accept-Language": "fr"}
+    for topic in ("figures", "privacy"):
+        document = Document(visit.get(f"/help/{topic}", headers=french).text)
+        assert "Ce" in document.words
+    headings = [
+        {
+            each.get("id")
+            for each in Document(visit.get("/help/figures", headers=each).text).all("h2")
+        }
+        for each in ({}, french)
+    ]
+    assert headings[0] == headings[1]
+
+
+def test_a_catalogue_keeps_texts_that_it_does_not_have() -> None:
+    assert catalogue("fr").gettext("no such message") == "no such message"
+    assert [catalogue(language).gettext("Help") for language in LANGUAGES] == ["Help", "Aide"]
+    assert string.ascii_letters == catalogue("en").gettext(string.ascii_letters)
