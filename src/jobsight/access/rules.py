@@ -62,7 +62,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "/static/icon.svg": Rule.PUBLIC,
     # By the signature of its link.
     "/unsubscribe": Rule.PUBLIC,
-    # Pages.
+    # Pages. Jobs, users and accounts are restricted by their queries and by the policy; clusters,
+    # nodes and help show what `sinfo` shows everybody.
     "/": Rule.SIGNED_IN,
     "/jobs": Rule.SIGNED_IN,
     "/jobs.csv": Rule.SIGNED_IN,
@@ -86,10 +87,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "/scripts/{key}": Rule.SIGNED_IN,
     "/compare": Rule.SIGNED_IN,
     "/findings/{kind}": Rule.SIGNED_IN,
-    "/operations": Rule.STAFF,
     "/help": Rule.SIGNED_IN,
     "/help/{topic}": Rule.SIGNED_IN,
     "/settings": Rule.OWN_ACCOUNT,
+    "/operations": Rule.STAFF,
     "/operations/accounts": Rule.STAFF,
     # Agents and monitoring.
     "/api/v1/batches": Rule.AGENTS,

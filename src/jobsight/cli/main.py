@@ -49,7 +49,9 @@ COMMANDS = {
     "support-bundle": Command(
         "jobsight.cli.support_bundle", "Collect what a report of a problem needs, without secrets"
     ),
-    "token": Command("jobsight.cli.token", "Create and revoke the tokens of agents"),
+    "token": Command("jobsight.cli.token", "Create and revoke the tokens of agents and users"),
+    "user": Command("jobsight.cli.user", "Create and change the accounts of people"),
+    "login": Command("jobsight.cli.login", "Use a server with the token of a user"),
     "mail": Command("jobsight.cli.mail", "Queue a mail about a job, as Slurm's MailProg"),
     "slurmdb": Command(
         "jobsight.cli.slurmdb", "Set up a restricted view on Slurm's accounting database"

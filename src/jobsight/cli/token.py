@@ -1,4 +1,4 @@
-"""``jobsight token``: what the agents of a cluster show to the server."""
+"""``jobsight token``: what the agents of a cluster and programs of users show to the server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pwd
 import stat
 import sys
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from jobsight.cli.arguments import (
     CommandParser,
@@ -27,9 +28,11 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND
 
 if TYPE_CHECKING:
+    from jobsight.store.store import Store
     from jobsight.store.tokens import ClusterToken
 
 _HOUR = 3600 * SECOND
+_MAX_DAYS = 36500
 #: The user in deploy/systemd/jobsight-server.service.
 _SERVER_USER = "jobsight"
 
@@ -46,6 +49,8 @@ def token(  # noqa: PLR0913 -- a command's parameters are its options
     action: Action,
     id: int | None,
     cluster: str | None,
+    user: str | None,
+    scope: str | None,
     label: str | None,
     expires: float | None,
     grace: float | None,
@@ -56,12 +61,17 @@ def token(  # noqa: PLR0913 -- a command's parameters are its options
 ) -> None:
     """Create, list, rotate and revoke the tokens with which agents send batches.
 
+    With --user, the token of a user account for programs: it shows what that user may see, permits
+    changes only with --scope write, and always expires.
+
     A token is valid for one cluster and only for sending batches. It is printed once; the store
     holds its digest. `rotate` creates a new token; the old one stays valid for the grace time, so
     that no agent is refused. A running server accepts a new token at once and rejects a revoked
     one within seconds.
     """
     _check_options(action, id, cluster=cluster, label=label, grace=grace)
+    if user is None and scope is not None:
+        raise ConfigError("--scope: is for tokens of users; add --user NAME")
     settings = load_settings(config)
     location = store or settings.store.location
     if action != Action.ADD:
@@ -72,6 +82,9 @@ def token(  # noqa: PLR0913 -- a command's parameters are its options
     new = "://" not in location and not Path(location).exists()
     created_directory = new and not Path(location).absolute().parent.exists()
     with Store.open(location) as opened:
+        if user is not None:
+            _of_user(opened, action, id, user, scope or "read", expires, label or "", file, json)
+            return
         tokens = Tokens(opened.database)
         until = None if expires is None else time.time_ns() + round(expires * 24 * _HOUR)
         if action == Action.LIST:
@@ -96,6 +109,47 @@ def token(  # noqa: PLR0913 -- a command's parameters are its options
             )
     if new and paths.is_root():
         _hand_over(Path(location).absolute(), created_directory)
+
+
+def _of_user(  # noqa: PLR0913 -- the options of the command
+    opened: Store,
+    action: Action,
+    id: int | None,
+    user: str,
+    scope: str,
+    expires: float | None,
+    label: str,
+    file: Path | None,
+    as_json: bool,
+) -> None:
+    """The same actions for tokens of a user."""
+    from jobsight.store.accounts.tokens import UserTokens
+    from jobsight.store.tokens import day_and_time
+
+    tokens = UserTokens(opened.database)
+    if action == Action.ADD:
+        if expires is None:
+            raise ConfigError("--expires: is required for the token of a user, such as 90d")
+        permitted: Literal["read", "write"] = "write" if scope == "write" else "read"
+        row, secret = tokens.add(user, permitted, round(expires * 24 * _HOUR), label)
+        hand_out(secret, file)
+        until = day_and_time(row.expires)
+        print(f"token {row.name} permits {scope}, until {until}", file=sys.stderr)
+    elif action == Action.LIST and as_json:
+        write_json(tokens.list(user))
+    elif action == Action.LIST:
+        table = Table("ID", "USER", "LABEL", "SCOPE", "STATE", "EXPIRES", "USED", cut=("LABEL",))
+        for token in tokens.list(user):
+            valid = token.refusal(time.time_ns()) is None
+            state = "valid" if valid else "revoked" if token.revoked else "expired"
+            used = day_and_time(token.used) if token.used else ""
+            expiry = day_and_time(token.expires)
+            table.add(str(token.id), user, token.label, token.scope, state, expiry, used)
+        print_table(table)
+    elif action == Action.REVOKE:
+        print(tokens.revoke(id or 0, user).refusal(time.time_ns()), file=sys.stderr)
+    else:
+        raise ConfigError("expected: jobsight token add, list or revoke with --user")
 
 
 def _hand_over(store: Path, created_directory: bool) -> None:
@@ -194,6 +248,16 @@ def _show(tokens: list[ClusterToken], *, as_json: bool) -> None:
     print_table(table)
 
 
+def _days(text: str) -> float:
+    try:
+        days = float(text.strip().removesuffix("d"))
+    except ValueError:
+        days = -1.0
+    if not 0 <= days <= _MAX_DAYS:
+        raise ArgumentTypeError(f"expected days, such as 90 or 90d, got {text!r}")
+    return days
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("token", token.__doc__)
     parser.add_argument(
@@ -206,9 +270,16 @@ def main(arguments: Sequence[str]) -> int:
         "id", nargs="?", type=bounded_int(0), metavar="ID", help="Token id, as shown by list"
     )
     parser.add_argument("--cluster", metavar="NAME", help="Cluster of a new token, or to list")
+    parser.add_argument("--user", metavar="NAME", help="User account of a new token, or to list")
+    parser.add_argument(
+        "--scope",
+        type=one_of(("read", "write")),
+        metavar="SCOPE",
+        help="What the token of a user permits: read or write (default: read)",
+    )
     parser.add_argument("--label", metavar="TEXT", help="Description of a new token")
     parser.add_argument(
-        "--expires", type=bounded_float(0, 36500), metavar="DAYS", help="Validity of a new token"
+        "--expires", type=_days, metavar="DAYS", help="Validity of a new token: 90 or 90d"
     )
     parser.add_argument(
         "--grace",

@@ -39,11 +39,14 @@ from jobsight.server.api.common import without_required_fields
 from jobsight.server.api.pseudonyms import Pseudonyms
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
 from jobsight.server.auth.sign_in import SignIn
+from jobsight.server.auth.views import ViewLog
 from jobsight.server.conditional import ConditionalReplies
 from jobsight.server.own_metrics import OwnMetrics
+from jobsight.store.accounts.audit import AuditLog
 from jobsight.store.store import Store
 from jobsight.util.outer import outer_schemas
 from jobsight.web import pages
+from jobsight.web.pages import accounts
 from jobsight.web.render import render
 
 logger = logging.getLogger(__name__)
@@ -139,6 +142,9 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
             health=lambda: health.read_health(store, received.counts),
         )
     )
+    access = access or AccessSettings()
+    views = AuditLog(store.database)
+    app.include_router(accounts.create_router(store, access, views, clock=clock))
     app.mount("/static", StaticFiles(directory=Path(web.__file__).parent / "static"))
 
     @app.get("/healthz", include_in_schema=False)
@@ -148,7 +154,7 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     app.add_middleware(ConditionalReplies, store=store, token=token, clock=clock)
     app.add_middleware(Pseudonyms, token=token)
     app.add_middleware(SlowRequests)
-    access = access or AccessSettings()
+    app.add_middleware(ViewLog, store=store, log=views)
     app.add_middleware(
         AccessControl,
         store=store,

@@ -362,8 +362,10 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _foreign_origin(headers: Headers) -> str:
     """Why a request is not from a page of this server; empty if it may be."""
     site = headers.get("sec-fetch-site")
-    if site not in (None, "same-origin", "none"):
-        return "the form was sent by a page of another server"
+    if site is not None:
+        allowed = site in ("same-origin", "none")
+        return "" if allowed else "the form was sent by a page of another server"
+    # Over plain HTTP between machines, browsers send this one only.
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
         return "the form was sent by a page of another server"

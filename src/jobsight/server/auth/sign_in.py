@@ -1,4 +1,5 @@
-"""Opens and ends the sessions of browsers: by the server's token, a one-time code, a password.
+"""Opens and ends the sessions of browsers: by the server's token, a one-time code, a password of
+this server or of a directory, or OpenID Connect.
 
 :class:`SignIn` answers everything below ``/sign-in``. It does not say whether an account exists:
 the reply and its duration are the same for a wrong name and a wrong password.
@@ -7,7 +8,8 @@ the reply and its duration are the same for a wrong name and a wrong password.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NamedTuple, Protocol
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
+from jobsight.access.accounts import role_by_groups
+from jobsight.access.ldap import Directory, LdapError
 from jobsight.access.passwords import verify_password
 from jobsight.config.settings import AccessSettings
 from jobsight.model import SECOND
@@ -22,17 +26,24 @@ from jobsight.server.auth.attempts import Attempts
 from jobsight.server.auth.codes import SignInCodes
 from jobsight.server.auth.peers import client_address, peer_of
 from jobsight.server.auth.replies import port_of, read_form, refusal
-from jobsight.store.accounts.accounts import UserAccount, UserAccounts
+from jobsight.store.accounts.accounts import AccountError, UserAccount, UserAccounts
 from jobsight.store.accounts.sessions import Session, Sessions
 from jobsight.store.store import Store
 from jobsight.store.tokens import digest_of
 from jobsight.transport.running_server import same
+
+if TYPE_CHECKING:
+    from jobsight.access.oidc import OidcClient, OidcUser
+
+logger = logging.getLogger(__name__)
 
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _FORM_LIMIT: Final = 4096
 _HOUR: Final = 3600 * SECOND
 #: Bytes of the address to which a sign-in returns.
 _MAX_TARGET: Final = 2000
+_NO_DIRECTORY: Final = "The directory of users does not answer. Try again in a minute."
+_NOT_PERMITTED: Final = "You are in none of the groups that may sign in here."
 _WRONG: Final = "The user name or the password is invalid."
 _DISABLED: Final = "The account is disabled. Ask the staff of your site."
 
@@ -74,6 +85,13 @@ class SignIn:
         self._delay = delay
         self._accounts = UserAccounts(store.database)
         self._attempts = Attempts(settings.max_failures)
+        self._directory = Directory(settings.ldap) if settings.ldap.url is not None else None
+        self._oidc: OidcClient | None = None
+        if settings.oidc.issuer is not None:
+            # The cryptography is not imported without need.
+            from jobsight.access.oidc import OidcClient
+
+            self._oidc = OidcClient(settings.oidc, token.encode())
         self.sessions = Sessions(
             store.database,
             idle=int(settings.session_idle * _HOUR),
@@ -83,7 +101,7 @@ class SignIn:
     async def answer(self, request: Request) -> Response:
         """Answer a request below /sign-in."""
         if request.url.path != "/sign-in":
-            return refusal(404, "this way of signing in is not configured")
+            return await self._by_oidc(request)
         if request.method in _SAFE:
             target = local_target(request.query_params.get("next", "/"))
             return HTMLResponse(await self.page(request, "", target))
@@ -180,7 +198,12 @@ class SignIn:
             message = f"There were too many failed attempts. Try again in {wait // 60 + 1} minutes."
             page = await self.page(request, message, target)
             return HTMLResponse(page, 429, {"Retry-After": str(wait)})
-        account = await run_in_threadpool(self._authenticated, name, password)
+        try:
+            account = await run_in_threadpool(self._authenticated, name, password)
+        except LdapError as error:
+            logger.warning("%s", error)
+            page = await self.page(request, _NO_DIRECTORY, target)
+            return HTMLResponse(page, 503, {"Retry-After": "60"})
         if account is None:
             self._attempts.fail(name, address)
             return await self._refuse(request, _WRONG, target)
@@ -193,7 +216,59 @@ class SignIn:
         """The account with this name and password."""
         account = self._accounts.find(name) if self._settings.local else None
         password_hash = account.password_hash if account is not None else None
+        if password_hash is None and self._directory is not None:
+            return self._of_directory(name, password)
         return account if verify_password(password_hash, password) else None
+
+    def _of_directory(self, name: str, password: str) -> UserAccount | None:
+        assert self._directory is not None
+        user = self._directory.authenticate(name, password)
+        if user is None:
+            return None
+        wanted = self._settings.ldap
+        permitted, role = role_by_groups(user.groups, wanted.roles, only_groups=wanted.only_groups)
+        return self._accounts.sign_in(name, "ldap", role) if permitted else None
+
+    async def _by_oidc(self, request: Request) -> Response:
+        """Send a browser to the issuer, or open the session of one that comes back."""
+        if self._oidc is None:
+            return refusal(404, "this way of signing in is not configured")
+        if request.method not in _SAFE:
+            return refusal(405, "this way of signing in begins with a link", {"Allow": "GET"})
+        cookie = f"{cookie_name(request.scope, _port(request))}-oidc"
+        from jobsight.access.oidc import LIFETIME, OidcError
+
+        try:
+            if request.url.path == "/sign-in/oidc":
+                target = local_target(request.query_params.get("next", "/"))
+                address, value = await run_in_threadpool(self._oidc.begin, target)
+                answer: Response = RedirectResponse(address, 303)
+                secure = request.url.scheme == "https"
+                # Lax: the browser comes back by a link of another site.
+                answer.set_cookie(
+                    cookie, value, max_age=LIFETIME, secure=secure, httponly=True, samesite="lax"
+                )
+                return answer
+            user, target = await run_in_threadpool(
+                self._oidc.finish, dict(request.query_params), request.cookies.get(cookie, "")
+            )
+            account = await run_in_threadpool(self._of_issuer, user)
+        except (OidcError, AccountError) as error:
+            logger.warning("sign-in by OpenID Connect: %s", error)
+            sentence = f"{str(error)[:1].upper()}{str(error)[1:]}."
+            return await self._refuse(request, sentence, "/")
+        if account is None:
+            return await self._refuse(request, _NOT_PERMITTED, "/")
+        if account.disabled is not None:
+            return await self._refuse(request, _DISABLED, "/")
+        answer = await self.open(request, account.name, target)
+        answer.delete_cookie(cookie, secure=request.url.scheme == "https", httponly=True)
+        return answer
+
+    def _of_issuer(self, user: OidcUser) -> UserAccount | None:
+        wanted = self._settings.oidc
+        permitted, role = role_by_groups(user.groups, wanted.roles, only_groups=wanted.only_groups)
+        return self._accounts.sign_in(user.name, "oidc", role) if permitted else None
 
     async def _refuse(self, request: Request, message: str, target: str) -> Response:
         await asyncio.sleep(self._delay)

@@ -1,0 +1,215 @@
+"""Every route of the server has a rule, and every role gets what the rule says.
+
+The table is generated from the router: a new route fails here until it has a rule.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from jobsight.access.rules import RULES, Rule, rule_of
+from jobsight.config.settings import MailSettings, ServerSettings
+from jobsight.mail.subscriptions import Subscriptions
+from jobsight.server.app import create_app
+from jobsight.store.accounts.accounts import UserAccounts
+from jobsight.store.accounts.tokens import UserTokens
+from jobsight.store.store import Store
+from tests.server.batches import batch
+
+TOKEN = "a-token-for-the-tests-of-the-rules"
+DAY = 86400 * 10**9
+#: None is a viewer without credentials, "token" the server's token.
+VIEWERS = (None, "user", "coordinator", "mentor", "auditor", "staff", "token")
+EVERYTHING = {"auditor", "staff", "token"}
+PERMITTED = {
+    Rule.PUBLIC: set(VIEWERS),
+    Rule.SIGNED_IN: set(VIEWERS) - {None},
+    Rule.OWN_ACCOUNT: set(VIEWERS) - {None, "token"},
+    Rule.OVERSIGHT: EVERYTHING,
+    Rule.STAFF: {"staff", "token"},
+    Rule.AGENTS: {"token"},
+}
+
+
+def routes(app: Any) -> set[tuple[str, str]]:
+    """The paths and methods of all routes."""
+    found: set[tuple[str, str]] = set()
+
+    def walk(entries: Any) -> None:
+        for route in entries:
+            if hasattr(route, "effective_candidates"):
+                walk(route.effective_candidates())
+            else:
+                found.update(
+                    (route.path, one) for one in getattr(route, "methods", None) or ("GET",)
+                )
+
+    walk(app.router.routes)
+    return found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store.open(tmp_path_factory.mktemp("rules") / "store.db") as opened:
+        assert opened.write(batch(12))
+        assert opened.write(batch(13, user="bob", account="chemistry", state="FAILED", exit_code=7))
+        accounts = UserAccounts(opened.database)
+        for role in ("user", "coordinator", "mentor", "auditor", "staff"):
+            accounts.add(role, role, accounts=["biology"] if role == "mentor" else ())
+        accounts.add("alice", "user")
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def app(store: Store) -> Any:
+    settings = ServerSettings(petricore_routes=True, clockwork_routes=True)
+    mails = Subscriptions(MailSettings(url="http://127.0.0.1:8080"), b"key")
+    return create_app(store, TOKEN, delay=0, settings=settings, subscriptions=mails)
+
+
+@pytest.fixture(scope="module")
+def clients(store: Store, app: Any) -> dict[str | None, TestClient]:
+    tokens = UserTokens(store.database)
+    made: dict[str | None, TestClient] = {}
+    for name in (*VIEWERS, "alice"):
+        client = TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
+        if name is not None:
+            secret = TOKEN if name == "token" else tokens.add(name, "write", DAY)[1]
+            client.headers["Authorization"] = f"Bearer {secret}"
+        made[name] = client
+    return made
+
+
+def test_every_route_has_a_rule(app: Any) -> None:
+    paths = {path for path, _ in routes(app)}
+    assert len(paths) > 60
+    assert sorted(paths - RULES.keys()) == []
+
+
+def test_every_rule_is_that_of_its_path(app: Any) -> None:
+    for path, rule in RULES.items():
+        assert rule_of(filled(path)) is rule, path
+
+
+def filled(path: str) -> str:
+    """A path with something in the place of its parameters."""
+    return re.sub(r"\{[^}]+\}", "x", path)
+
+
+#: A path that names something which does not exist; it must answer with 404 then, or as listed.
+UNKNOWN = "99"
+
+
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_each_role_gets_what_the_rule_says(
+    clients: dict[str | None, TestClient], app: Any, viewer: str | None
+) -> None:
+    client = clients[viewer]
+    for path, method in sorted(routes(app)):
+        if method not in ("GET", "POST", "PUT", "DELETE"):
+            continue
+        permitted = viewer in PERMITTED[RULES[path]]
+        asked = re.sub(r"\{[^}]+\}", UNKNOWN, path)
+        answer = client.request(method, asked)
+        if viewer is None:
+            expected = answer.status_code != 401 if permitted else answer.status_code == 401
+        elif permitted:
+            expected = answer.status_code not in (401, 500)
+        else:
+            expected = answer.status_code == 404 and answer.text in (
+                client.request(method, asked + "/no/such/route").text.replace("/no/such/route", ""),
+                answer.text if RULES[path] is Rule.AGENTS else None,
+            )
+        assert expected, (viewer, method, asked, answer.status_code, answer.text[:300])
+
+
+def test_a_run_of_another_user_does_not_exist(
+    clients: dict[str | None, TestClient], app: Any
+) -> None:
+    """By guessed id, on every page, in every reply, file, series and change."""
+    client = clients["alice"]
+    asked = 0
+    for path, method in sorted(routes(app)):
+        if not re.search(r"\{(run|job)\}", path) or method == "HEAD":
+            continue
+        for parameter in (path,):
+            address = re.sub(r"\{kind\}", "none", parameter)
+            address = re.sub(r"\{metric\}|\{name\}", "cpu", address)
+            other, unknown = (
+                client.request(
+                    method,
+                    re.sub(r"\{(run|job)\}", str(number), address),
+                    json={"user": "alice"} if method in ("POST", "PUT") else None,
+                )
+                for number in (13, 99)
+            )
+            assert other.status_code == unknown.status_code, (method, address)
+            assert other.text.replace("13", "99") == unknown.text, (method, address)
+            assert "bob" not in other.text
+            asked += 1
+    assert asked > 15
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/api/v1/jobs",
+        "/api/v1/jobs?user=bob",
+        "/api/v1/jobs?search=bob",
+        "/api/v1/jobs?account=chemistry",
+        "/api/v1/users",
+        "/api/v1/accounts",
+        "/jobs",
+        "/jobs?user=bob",
+        "/jobs?search=13",
+        "/jobs.csv",
+        "/jobs.json",
+        "/",
+        "/accounts",
+        "/clusters",
+        "/api/v1/clusters/jobs/list",
+    ],
+)
+def test_lists_searches_and_counts_have_only_what_may_be_seen(
+    clients: dict[str | None, TestClient], address: str
+) -> None:
+    answer = clients["alice"].get(address)
+    text = answer.text.replace(address, "").replace('value="bob"', "").replace("user=bob", "")
+    assert "chemistry" not in text.replace("account=chemistry", "")
+    assert ":13:" not in text
+    assert "/jobs/13" not in text
+    if answer.headers["content-type"].startswith("application/json") and answer.status_code == 200:
+        found = answer.json()
+        if "jobs" in found:
+            assert {job["user"] for job in found["jobs"]} <= {"alice"}
+            assert found.get("total", 0) <= 1
+
+
+def test_other_users_and_accounts_do_not_exist(clients: dict[str | None, TestClient]) -> None:
+    client = clients["alice"]
+    for path in ("/users/{}", "/accounts/{}", "/api/v1/users/{}", "/api/v1/accounts/{}"):
+        known = "bob" if "users" in path else "chemistry"
+        other, unknown = client.get(path.format(known)), client.get(path.format("nothing"))
+        assert other.status_code == unknown.status_code == 404
+        assert other.text.replace(known, "nothing") == unknown.text
+
+
+def test_views_of_others_are_shown_to_them(
+    clients: dict[str | None, TestClient], store: Store
+) -> None:
+    clients["staff"].get("/jobs/12")
+    clients["staff"].get("/api/v1/jobs/12/series")
+    clients["staff"].get("/users/alice")
+    clients["alice"].get("/jobs/12")
+    clients["token"].get("/jobs/12")
+    clients["user"].get("/jobs/12")
+    page = clients["alice"].get("/settings").text
+    assert "the page of the user" in page
+    assert re.search(r"alpha:12:\d", page)
+    shown = set(re.findall(r'<th scope="row">(\w+)</th><td data-label="What">', page))
+    assert shown == {"staff"}
+    everything = clients["staff"].get("/operations/accounts").text
+    assert "the page of the user" in everything
