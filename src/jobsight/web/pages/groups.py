@@ -228,9 +228,11 @@ def trend_charts(report: SubjectReport) -> list[Trend]:
         return []
     first, last = rows[0].since, rows[-1].since
     span = max(last - first, 1)
+    # A label is as wide as an eighth of the chart, and begins at its time.
     labels = [
         Label(f"{100 * (row.since - first) / span:.2f}%", _day(row.since))
-        for row in rows[:: max(len(rows) // 5, 1)]
+        for row in rows[:: -(-len(rows) // 4)]
+        if row.since - first <= 0.8 * span
     ]
     figures: tuple[tuple[str, Callable[[float], str], dict[str, list[float | None]]], ...] = (
         (
