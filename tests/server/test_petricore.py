@@ -62,7 +62,12 @@ def petricore(store: Store, usage_file: Path) -> TestClient:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_without_the_setting_there_are_no_such_routes(client: TestClient, route: str) -> None:
-    assert client.get(route).status_code == 404
+    reply = client.get(route)
+    if route.startswith("/api/v1/users/"):
+        # The API has a route of its own there, with another reply.
+        assert "file_usages" not in reply.json()
+    else:
+        assert reply.status_code == 404
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -9,6 +9,8 @@ import pymysql
 import pytest
 
 from jobsight.cli.main import main
+from jobsight.config.settings import SlurmDatabaseSettings
+from jobsight.server.user_jobs import UserJobs
 from tests.bed import Cluster
 from tests.bed.configuration import DATABASE, Configuration
 from tests.waiting import wait_until
@@ -62,7 +64,10 @@ def made(cluster: Cluster) -> list[Any]:
 
 
 def test_the_user_can_select_from_the_view_and_do_nothing_else(
-    cluster: Cluster, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    cluster: Cluster,
+    command: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert command("setup") == 0
     first = made(cluster)
@@ -110,6 +115,19 @@ def test_the_user_can_select_from_the_view_and_do_nothing_else(
     capsys.readouterr()
     assert command("check") == 0
     assert "do nothing else" in capsys.readouterr().out
+    # The jobs of a user from it.
+    assert command("jobs", "jobsight-alice") == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert f"{job}  <b>'; drop table x; --" in listed
+    assert command("jobs", "4294967294") == 0
+    assert capsys.readouterr().out == ""
+    settings = SlurmDatabaseSettings(
+        address=f"127.0.0.1:{port(cluster)}",
+        cluster=name,
+        database=DATABASE,
+        password_file=str(tmp_path / "password"),
+    )
+    assert job in UserJobs(settings).of(uid)
 
 
 def test_check_names_every_further_permission(

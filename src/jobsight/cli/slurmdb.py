@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobsight.cli.arguments import CommandParser, Subcommand, UsageError, run_group
-from jobsight.errors import ConfigError
+from jobsight.errors import StoreError
 
 if TYPE_CHECKING:
     from jobsight.store.slurm_database import Restricted
 
 #: Where Debian's and Red Hat's servers listen.
 _SOCKETS = ("/run/mysqld/mysqld.sock", "/var/lib/mysql/mysql.sock")
-_MAX_PASSWORD = 1024
+#: Jobs that are listed.
+_MAX_JOBS = 10_000
 
 
 def setup(  # noqa: PLR0913 -- a command's parameters are its options
@@ -85,6 +87,48 @@ def check(
     return 1 if problems else 0
 
 
+def jobs(  # noqa: PLR0913 -- a command's parameters are its options
+    *,
+    name: str,
+    address: str | None,
+    database: str,
+    cluster: str,
+    view: str,
+    user: str,
+    host: str,
+    password_file: Path | None,
+    tls_ca: Path | None,
+) -> None:
+    """List the jobs of a user that Slurm's accounting database knows, by the view.
+
+    NAME is a user of this machine or a number. The newest 10,000 are listed, the newest first.
+    """
+    from jobsight.store.slurm_database import Address, jobs_of_user
+    from jobsight.text import readable_text
+
+    found = jobs_of_user(
+        Address.parse(address or _socket()),
+        _restricted(database, cluster, view, user, host),
+        _password(password_file),
+        _uid(name),
+        limit=_MAX_JOBS,
+        tls_ca=tls_ca,
+    )
+    for job in found:
+        print(f"{job.job_id}  {readable_text(job.name)}")
+
+
+def _uid(name: str) -> int:
+    if name.isascii() and name.isdecimal() and len(name) <= 10:
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        raise StoreError(
+            f"there is no user {name[:80]!r} on this machine; expected a name or a number"
+        ) from None
+
+
 def _restricted(database: str, cluster: str, view: str, user: str, host: str) -> Restricted:
     from jobsight.store.slurm_database import Restricted
 
@@ -96,20 +140,11 @@ def _socket() -> str:
 
 
 def _password(file: Path | None) -> str:
+    from jobsight.store.slurm_database import read_password
+
     if file is None:
         raise UsageError("expected --password-file FILE with the password of the restricted user")
-    try:
-        with open(file, encoding="utf-8") as opened:
-            if os.fstat(opened.fileno()).st_mode & 0o077:
-                raise ConfigError(f"{file} can be read by others; expected mode 0600")
-            password = opened.read(_MAX_PASSWORD + 1).strip()
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{file} is not UTF-8 text") from None
-    if not 8 <= len(password) <= _MAX_PASSWORD:
-        raise ConfigError(f"{file}: expected a password of 8 to {_MAX_PASSWORD} characters")
-    return password
+    return read_password(file)
 
 
 def _add_options(parser: CommandParser) -> None:
@@ -156,10 +191,16 @@ def _add_setup_options(parser: CommandParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Print the SQL and change nothing")
 
 
+def _add_jobs_options(parser: CommandParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="Name or number of the user")
+    _add_options(parser)
+
+
 def main(arguments: Sequence[str]) -> int:
     commands = {
         "setup": Subcommand(setup, _add_setup_options),
         "check": Subcommand(check, _add_options),
+        "jobs": Subcommand(jobs, _add_jobs_options),
     }
     description = "A restricted user and a view on Slurm's accounting database."
     return run_group(commands, "slurmdb", description, arguments)

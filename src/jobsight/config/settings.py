@@ -142,6 +142,25 @@ class ConnectionSettings(msgspec.Struct, kw_only=True):
     response_timeout: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 60.0
 
 
+class SlurmDatabaseSettings(msgspec.Struct, kw_only=True):
+    """The view on Slurm's accounting database that `jobsight slurmdb setup` creates."""
+
+    #: Socket or HOST:PORT of MariaDB or MySQL; without it the view is not read.
+    address: str | None = None
+    #: Slurm's ClusterName.
+    cluster: str = "cluster"
+    #: Slurm's database, StorageLoc of slurmdbd.conf.
+    database: str = "slurm_acct_db"
+    #: Name of the view.
+    view: str = "user_job_view"
+    #: Restricted user.
+    user: str = "jobsight"
+    #: File with the password of the restricted user, with mode 0600.
+    password_file: str | None = None
+    #: Connect with TLS; file with the certificate authority.
+    tls_ca: str | None = None
+
+
 class ServerSettings(msgspec.Struct, kw_only=True):
     """The server of the pages, the API and the ingest endpoint."""
 
@@ -173,6 +192,7 @@ class ServerSettings(msgspec.Struct, kw_only=True):
     petricore_routes: bool = False
     #: JSON file with projects and numbers of files by user, for /api/v1/users of petricore.
     petricore_usage: str | None = None
+    petricore_database: SlurmDatabaseSettings = msgspec.field(default_factory=SlurmDatabaseSettings)
     #: Also answer Clockwork's REST routes below /api/v1/clusters, with tokens as API keys.
     clockwork_routes: bool = False
     connections: ConnectionSettings = msgspec.field(default_factory=ConnectionSettings)

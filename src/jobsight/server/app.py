@@ -42,6 +42,7 @@ from jobsight.server.auth.sign_in import SignIn
 from jobsight.server.auth.views import ViewLog
 from jobsight.server.conditional import ConditionalReplies
 from jobsight.server.own_metrics import OwnMetrics
+from jobsight.server.user_jobs import UserJobs
 from jobsight.store.accounts.audit import AuditLog
 from jobsight.store.store import Store
 from jobsight.util.outer import outer_schemas
@@ -106,8 +107,10 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     app.include_router(found.create_router(store, service, clock=clock))
     if settings is not None and settings.petricore_routes:
         usage_file = petricore.UsageFile(settings.petricore_usage)
+        database = settings.petricore_database
+        user_jobs = UserJobs(database) if database.address else None
         app.include_router(
-            petricore.create_router(store, service, drawing, usage_file, clock=clock)
+            petricore.create_router(store, service, drawing, usage_file, user_jobs, clock=clock)
         )
     certificate = settings.tls_certificate if settings else None
     own = OwnMetrics(

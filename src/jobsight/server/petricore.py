@@ -26,6 +26,7 @@ from jobsight.reports.petricore import mail_text, read_usage, usage_json
 from jobsight.reports.report import JobReport
 from jobsight.server.api.common import RunText, check_parameters, parse_reference
 from jobsight.server.api.files import DrawingQueue, file_reply
+from jobsight.server.user_jobs import UserJobs
 from jobsight.store.store import Store
 from jobsight.util.decoding import decode_json_as
 
@@ -97,6 +98,7 @@ def create_router(
     findings: FindingsService,
     queue: DrawingQueue,
     usage_file: UsageFile,
+    user_jobs: UserJobs | None = None,
     *,
     clock: Callable[[], int] = time.time_ns,
 ) -> APIRouter:
@@ -173,7 +175,7 @@ def create_router(
     @router.get("/api/v1/users/{user}")
     def user(request: Request, user: Annotated[str, Path(max_length=200)]) -> Response:
         require(request, User(user))
-        return _json(_user_json(store, usage_file.find(user), user))
+        return _json(_user_json(store, usage_file.find(user), user, user_jobs))
 
     return router
 
@@ -189,15 +191,21 @@ def _error(status: int, sentence: str) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _user_json(store: Store, used: UserUsage | None, user: str) -> dict[str, Any]:
+def _user_json(
+    store: Store, used: UserUsage | None, user: str, user_jobs: UserJobs | None
+) -> dict[str, Any]:
     runs = store.runs(user=user, limit=MAX_JOBS)
     uid = next((run.info.uid for run in runs if run.info.uid is not None), None)
     uid = _uid(user) if uid is None else uid
     if not runs and used is None and uid is None:
         raise HTTPException(404, f"no user {user[:80]!r} is known")
+    ids = [run.info.job_id for run in runs]
+    if user_jobs is not None and uid is not None:
+        # Slurm remembers jobs that were never scraped or measured.
+        ids += user_jobs.of(uid)
     return {
         "user": {"username": user, "uid": uid},
-        "jobs": list(dict.fromkeys(run.info.job_id for run in runs)),
+        "jobs": list(dict.fromkeys(ids))[:MAX_JOBS],
         **_files(used or UserUsage()),
     }
 

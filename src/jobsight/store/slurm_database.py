@@ -8,11 +8,12 @@ SECURITY DEFINER), so that the user needs none on Slurm's tables. :func:`stateme
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pymysql
@@ -29,6 +30,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _HOST: Final = re.compile(r"[A-Za-z0-9_.:%/-]{1,60}")
 #: The server's error numbers: no such grant, no such table, the table is no view.
 _NO_GRANT, _NO_TABLE, _NO_VIEW = 1141, 1146, 1347
+#: Characters of a password.
+_MAX_PASSWORD: Final = 1024
 #: Schemas that every user sees.
 _SYSTEM: Final = ("information_schema", "performance_schema")
 
@@ -93,6 +96,51 @@ class Restricted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def view_name(self) -> str:
         return f"`{self.database}`.`{self.view}`"
+
+
+class DatabaseJob(NamedTuple):
+    """A job in the view."""
+
+    job_id: int
+    #: Text that a user has chosen.
+    name: str
+
+
+def jobs_of_user(
+    address: Address,
+    restricted: Restricted,
+    password: str,
+    uid: int,
+    *,
+    limit: int,
+    tls_ca: Path | None = None,
+) -> list[DatabaseJob]:
+    """The jobs of a user by the view, the newest first."""
+    with _connected(address, restricted.user, password, tls_ca) as connection:
+        # A requeued job has several rows.
+        found = _rows(
+            connection,
+            f"SELECT DISTINCT id_job, job_name FROM {restricted.view_name} WHERE id_user = %s"
+            " ORDER BY id_job DESC LIMIT %s",
+            (uid, limit),
+        )
+    return [DatabaseJob(int(job_id), str(name or "")) for job_id, name in found]
+
+
+def read_password(file: Path) -> str:
+    """The password of the restricted user, from a file that others cannot read."""
+    try:
+        with file.open(encoding="utf-8") as opened:
+            if os.fstat(opened.fileno()).st_mode & 0o077:
+                raise ConfigError(f"{file} can be read by others; expected mode 0600")
+            password = opened.read(_MAX_PASSWORD + 1).strip()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8 text") from None
+    if not 8 <= len(password) <= _MAX_PASSWORD:
+        raise ConfigError(f"{file}: expected a password of 8 to {_MAX_PASSWORD} characters")
+    return password
 
 
 def statements(restricted: Restricted, password: str) -> list[str]:
@@ -237,7 +285,9 @@ def _connected(address: Address, user: str, password: str, tls_ca: Path | None) 
         raise JobsightError(f"the database at {address} does not answer: {error}") from None
 
 
-def _rows(connection: Any, statement: str, values: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+def _rows(
+    connection: Any, statement: str, values: tuple[str | int, ...] = ()
+) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, values or None)
         return list(cursor.fetchall())
