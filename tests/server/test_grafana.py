@@ -87,15 +87,18 @@ def url(site: Store) -> Iterator[str]:
     thread.join()
 
 
-def _widget(**environment: str) -> str:
+def _widget(home: Path, login: dict[str, str] | None = None) -> str:
     if shutil.which("erb") is None:
         pytest.skip("the Debian package ruby is not installed")
+    if login is not None:
+        (home / "jobsight").mkdir(exist_ok=True)
+        (home / "jobsight/login.json").write_text(json.dumps(login))
     done = subprocess.run(
         ["erb", "-T", "-", str(ROOT / "deploy/ondemand/_jobsight.html.erb")],
         capture_output=True,
         text=True,
         check=True,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8"} | environment,
+        env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(home), "LANG": "C.UTF-8"},
     )
     assert done.stderr == ""
     return done.stdout
@@ -103,9 +106,7 @@ def _widget(**environment: str) -> str:
 
 @pytest.mark.server
 def test_the_widget_shows_the_jobs(url: str, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text(f"{TOKEN}\n")
-    page = _widget(JOBSIGHT_URL=f"{url}/", JOBSIGHT_TOKEN_FILE=str(token))
+    page = _widget(tmp_path, {"url": f"{url}/", "token": TOKEN})
     assert f'<a href="{url}/jobs/alpha%3A12%3A20261115T043312Z">12</a>' in page
     assert "failed with exit code 7" in page
     assert "<td>50 %</td>" in page
@@ -116,13 +117,10 @@ def test_the_widget_shows_the_jobs(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_the_widget_says_what_is_missing(url: str, tmp_path: Path) -> None:
-    missing = _widget(JOBSIGHT_URL=url, JOBSIGHT_TOKEN_FILE=str(tmp_path / "none"))
-    assert "jobsight login" in missing
-    assert "JOBSIGHT_URL is not set" in _widget()
-    wrong = tmp_path / "wrong"
-    wrong.write_text("a-token-that-is-wrong")
-    refused = _widget(JOBSIGHT_URL=url, JOBSIGHT_TOKEN_FILE=str(wrong))
+    assert "jobsight login" in _widget(tmp_path)
+    assert "cannot be shown" in _widget(tmp_path, {})
+    refused = _widget(tmp_path, {"url": url, "token": "a-token-that-is-wrong"})
     assert "the token is invalid" in refused
     with socket.create_server(("127.0.0.1", 0)) as closed:
         away = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    assert "cannot be shown" in _widget(JOBSIGHT_URL=away, JOBSIGHT_TOKEN_FILE=str(wrong))
+    assert "cannot be shown" in _widget(tmp_path, {"url": away, "token": TOKEN})

@@ -268,7 +268,7 @@ def pending_records(store: Store, cluster: str | None = None) -> list[JobRecord]
 
 #: Filters that no waiting job passes: they are about what a run did.
 _OF_RUNS_ONLY = (
-    *("since", "until", "unused_gpus", "finding", "node", "software"),
+    *("since", "until", "unused_gpus", "finding", "node", "software", "property"),
     *("cpu_share_below", "cpu_share_above"),
 )
 

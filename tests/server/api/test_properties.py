@@ -36,6 +36,25 @@ def test_properties_are_merged_and_removed(store: Store) -> None:
     assert (merged["cluster"], merged["job_id"], merged["user"]) == ("alpha", 12, "alice")
 
 
+def test_jobs_are_found_by_a_property(store: Store) -> None:
+    client_of(store, ALICE).patch(ADDRESS, json={"set": "cifar", "epochs": 90, "on": True})
+    client_of(store, BOB).patch("/api/v1/jobs/13/properties", json={"set": "mnist"})
+    client = client_of(store)
+    for wanted, ids in (
+        ("set", {12, 13}),
+        ("set:cifar", {12}),
+        ("set:other", set()),
+        ("epochs:90", {12}),
+        ("on:true", {12}),
+        ("nobody-has-it", set()),
+        ("set&user=bob", {13}),
+        ("set&sort=user&account=physics", {12, 13}),
+    ):
+        rows = client.get(f"/api/v1/jobs?property={wanted}").json()["jobs"]
+        assert {row["job_id"] for row in rows} == ids
+    assert client_of(store, BOB).get("/api/v1/jobs?property=set:cifar").json()["total"] == 0
+
+
 def test_only_the_own_jobs_and_only_with_the_scope(store: Store) -> None:
     assert client_of(store, BOB).patch(ADDRESS, json={"a": 1}).status_code == 404
     seen = client_of(store, COORDINATOR)

@@ -64,7 +64,9 @@ def test_a_pseudonym_is_the_same_everywhere(auditor: TestClient) -> None:
     assert (row["cpu_seconds"], row["account"], row["name"]) == (10, "physics", "")
 
 
-@pytest.mark.parametrize("query", ["user=alice", "search=multiply", "name=multiply"])
+@pytest.mark.parametrize(
+    "query", ["user=alice", "search=multiply", "name=multiply", "property=note"]
+)
 def test_filters_do_not_tell_names(auditor: TestClient, query: str) -> None:
     assert auditor.get(f"/api/v1/jobs?{query}").status_code == 403
 

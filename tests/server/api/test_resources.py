@@ -42,7 +42,7 @@ def test_the_parts_of_a_run_are_those_of_its_report(client: TestClient) -> None:
     assert len(client.get("/api/v1/jobs/12/findings").json()["findings"]) > 0
 
 
-def test_the_software_of_a_run_on_both_engines(location: str) -> None:
+def test_the_queries_on_both_engines(location: str) -> None:
     with Store.open(location) as store:
         fill(store)
         client = client_of(store)
@@ -51,6 +51,13 @@ def test_the_software_of_a_run_on_both_engines(location: str) -> None:
         assert [one["cluster"] for one in client.get("/api/v1/clusters").json()["clusters"]] == [
             "alpha"
         ]
+        for viewer, users in ((BOB, {"bob"}), (COORDINATOR, {"alice", "bob"})):
+            own = client_of(store, viewer)
+            for path in ("jobs", "findings", "jobs?sort=-user", "scripts"):
+                reply = own.get(f"/api/v1/{path}")
+                assert reply.status_code == 200
+                rows = reply.json()[path.partition("?")[0]]
+                assert {row["user"] for row in rows} == (users if path != "scripts" else set())
 
 
 def test_an_array_is_one_report(client: TestClient) -> None:

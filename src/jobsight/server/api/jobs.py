@@ -158,6 +158,14 @@ def create_router(
             str | None,
             Query(max_length=100, description="Only runs with a finding of this kind, or of `any`"),
         ] = None,
+        with_property: Annotated[
+            str | None,
+            Query(
+                alias="property",
+                max_length=500,
+                description="Only jobs with a property: its name, or `name:value`",
+            ),
+        ] = None,
         sort: SortParameter = "-start",
         fields: Annotated[str | None, JOB_FIELDS.query] = None,
     ) -> Response:
@@ -181,6 +189,7 @@ def create_router(
             "cpu_share_below": cpu_share_below,
             "cpu_share_above": cpu_share_above,
             "finding": finding,
+            "property": _property(with_property),
             "visibility": visibility_of(request),
         }
         order = Sort.parse(sort)
@@ -265,3 +274,10 @@ def create_router(
         return json_reply(MetricList(rows))
 
     return router
+
+
+def _property(text: str | None) -> tuple[str, str | None] | None:
+    if text is None:
+        return None
+    name, colon, value = text.partition(":")
+    return name, value if colon else None

@@ -21,7 +21,7 @@ from jobsight.access.viewer import viewer_of
 from jobsight.server.problems import problem_reply
 
 #: Parameters that compare names or texts of users.
-_FILTERS: Final = frozenset({"user", "search", "name", "viewer", "username", "job_id"})
+_FILTERS: Final = frozenset({"user", "search", "name", "viewer", "property"})
 #: Routes that are about one user, or whose replies are not JSON.
 _NAMED: Final = re.compile(
     r"/api/v1/(users(/.*)?|jobs/[^/]+/(properties(/.*)?|report\..*|plots/.*|explain|usage)"

@@ -6,6 +6,7 @@ them an index is read by, and which are compared with the rows that it finds.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
@@ -202,6 +203,8 @@ class Filters(TypedDict, total=False):
     #: The part of the time of the requested CPUs that was used, of runs that have ended.
     cpu_share_below: float | None
     cpu_share_above: float | None
+    #: Runs of jobs with a property of this name, and with a value if one follows.
+    property: tuple[str, str | None] | None
     #: Runs of an array, or of a heterogeneous job.
     array_job_id: int | None
     het_job_id: int | None
@@ -236,6 +239,11 @@ _SOFTWARE: Final = (
     "SELECT run_nodes.run_id FROM software CROSS JOIN paths CROSS JOIN executables "
     "CROSS JOIN run_nodes WHERE software.name = :software AND paths.software_id = software.id "
     "AND executables.path_id = paths.id AND run_nodes.id = executables.run_node_id"
+)
+_PROPERTIES: Final = (
+    "FROM :from WHERE job_properties.name = :property "
+    "AND job_properties.cluster = runs.cluster AND job_properties.job_id = runs.job_id "
+    'AND job_properties."user" = runs."user"'
 )
 _USES_SOFTWARE: Final = (
     "EXISTS (SELECT 1 FROM run_nodes CROSS JOIN executables CROSS JOIN paths CROSS JOIN software "
@@ -311,6 +319,21 @@ def _sets(filters: Filters, parameters: dict[str, Any]) -> list[IdSet]:
         condition = f"EXISTS (SELECT 1 {_NODE} AND run_nodes.run_id = runs.id)"
         sets.append(IdSet(f"SELECT run_id {_NODE}", condition))
         parameters["node"] = node
+    if (wanted := filters.get("property")) is not None:
+        parameters["property"], value = wanted
+        has_value = ""
+        if value is not None:
+            # A text, or any other JSON value as it is written.
+            parameters |= {"property_text": json.dumps(value, ensure_ascii=False)}
+            parameters |= {"property_value": value}
+            has_value = " AND value IN (:property_text, :property_value)"
+        found = _PROPERTIES + has_value
+        sets.append(
+            IdSet(
+                f"SELECT runs.id {found.replace(':from', 'job_properties CROSS JOIN runs')}",
+                f"EXISTS (SELECT 1 {found.replace(':from', 'job_properties')})",
+            )
+        )
     if (software := filters.get("software")) is not None:
         sets.append(IdSet(_SOFTWARE, _USES_SOFTWARE))
         parameters["software"] = software

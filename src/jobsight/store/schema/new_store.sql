@@ -657,6 +657,7 @@ CREATE TABLE job_properties (
 	changed BIGINT NOT NULL, 
 	CONSTRAINT pk_job_properties PRIMARY KEY (cluster, job_id, user, name)
 );
+CREATE INDEX ix_job_properties_name ON job_properties (name);
 CREATE INDEX ix_job_properties_user ON job_properties (user);
 CREATE VIRTUAL TABLE run_search USING fts5(text, content='', columnsize=0, detail='none', tokenize='trigram');
 CREATE TRIGGER run_search_insert AFTER INSERT ON runs BEGIN INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;

@@ -877,6 +877,7 @@ job_properties = Table(
     # Bytes of name and value; their sum is limited.
     Column("size", BigInteger, nullable=False),
     Column("changed", BigInteger, nullable=False),
-    # Finds those of a user.
+    # Finds those of a user, and jobs by a property.
     Index(None, "user"),
+    Index(None, "name"),
 )

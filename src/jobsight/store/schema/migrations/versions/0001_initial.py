@@ -873,4 +873,5 @@ def _create_findings() -> None:
             "cluster", "job_id", "user", "name", name=op.f("pk_job_properties")
         ),
     )
+    op.create_index(op.f("ix_job_properties_name"), "job_properties", ["name"])
     op.create_index(op.f("ix_job_properties_user"), "job_properties", ["user"])
