@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run fuzz test test-fast test-guest test-long soak cluster check plugin bench docs translations pictures lock clean
+.PHONY: help install run site fuzz test test-fast test-guest test-long soak cluster check plugin bench docs translations pictures lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -49,6 +49,9 @@ docs: ## Write the generated parts of docs/ again: settings, help texts, modules
 
 translations: ## Collect the messages of the pages, and name those without a translation
 	@scripts/install && .venv/bin/python scripts/translations
+
+site: ## Build the site of the documents in build/site
+	@scripts/site
 
 pictures: ## Take the screenshots of the README again, from a real run (needs root and Chromium)
 	@scripts/pictures

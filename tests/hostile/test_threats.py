@@ -29,3 +29,17 @@ def test_a_line_is_open_or_names_tests_that_exist(row: tuple[str, ...]) -> None:
         text = (ROOT / file).read_text()
         # A file of the plugin's tests in C has no Python name.
         assert not name or f"def {name.partition('[')[0]}(" in text, f"{node} does not exist"
+
+
+def test_the_threat_model_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "security.md").read_text()
+    model = text.partition("## Threat model")[2].partition("\n## ")[0]
+    rows = [line for line in model.splitlines() if line.startswith("| ") and "tests/" in line]
+    assert len(rows) == 5
+    for row in rows:
+        named = [node for node in _TEST.findall(row) if node.startswith("tests/")]
+        assert named, row
+        for node in named:
+            file, _, name = node.partition("::")
+            assert not name or f"def {name}(" in (ROOT / file).read_text(), f"{node} does not exist"
+            assert (ROOT / file).exists(), f"{node} does not exist"

@@ -1,0 +1,124 @@
+"""The site of the documents: built strictly, complete, and loading nothing from other hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+class _Page(HTMLParser):
+    """The addresses that a page loads, its links and its anchors."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        if given.get("id"):
+            self.anchors.add(str(given["id"]))
+        if tag == "a" and given.get("href"):
+            self.links.append(str(given["href"]))
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "preconnect", "preload"):
+            self.loaded.append(str(given.get("href")))
+        elif given.get("src"):
+            self.loaded.append(str(given["src"]))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)]
+    built = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert built.returncode == 0, built.stdout + built.stderr
+    return place
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, _Page]:
+    return {
+        str(file.relative_to(site)): _Page(file.read_text())
+        for file in site.rglob("*.html")
+        if file.name != "404.html"
+    }
+
+
+def _nav(tree: object) -> list[str]:
+    if isinstance(tree, str):
+        return [tree]
+    members = tree if isinstance(tree, list) else list(tree.values())  # type: ignore[attr-defined]
+    return [name for member in members for name in _nav(member)]
+
+
+def test_every_document_is_in_the_navigation() -> None:
+    config = re.sub(r"!!python\S+", "", (ROOT / "mkdocs.yml").read_text())
+    named = _nav(yaml.safe_load(config)["nav"])
+    assert len(named) == len(set(named))
+    missing = {file.name for file in DOCS.glob("*.md")} - set(named)
+    assert missing == set(), f"add {missing} to nav in mkdocs.yml"
+
+
+def test_nothing_is_loaded_from_other_hosts(site: Path, pages: dict[str, _Page]) -> None:
+    loaded = {address for page in pages.values() for address in page.loaded}
+    assert {address for address in loaded if urlsplit(address).netloc} == set()
+    for style in site.rglob("*.css"):
+        text = style.read_text()
+        assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", text), style
+        assert "@import" not in text, style
+
+
+def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str, _Page]) -> None:
+    wrong = []
+    for name, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc or (not parts.path and not parts.fragment):
+                continue
+            target = (site / name).parent / unquote(parts.path) if parts.path else site / name
+            if target.is_dir():
+                target /= "index.html"
+            key = os.path.relpath(target, site)
+            if not target.exists() or (
+                parts.fragment
+                and key in pages
+                and not parts.fragment.startswith("__")
+                and unquote(parts.fragment) not in pages[key].anchors
+            ):
+                wrong.append(f"{name}: {link}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("question", "page", "anchor"),
+    [
+        ("install on RHEL 9", "deployment.html", "rhel-9"),
+        ("give my users access", "access.html", ""),
+        ("what does memory used mean", "numbers.html", "memory-used"),
+        ("what to do for an alert", "operations.html", "alerts"),
+    ],
+)
+def test_within_two_clicks_of_the_first_page(
+    pages: dict[str, _Page], question: str, page: str, anchor: str
+) -> None:
+    """One click leads to the page; its own table of contents is the second."""
+    links = {urlsplit(link).path for link in pages["index.html"].links}
+    assert page in links, question
+    if anchor:
+        assert anchor in pages[page].anchors, question
