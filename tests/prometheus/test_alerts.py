@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
+from jobsight.cli.main import COMMANDS
 from tests.prometheus.servers import promtool
 
 ROOT = Path(__file__).parents[2]
@@ -65,9 +68,9 @@ CASES = {
     ),
     "JobsightAgentRemoteWriteDropped": grows(f"jobsight_agent_remote_write_dropped_total{AGENT}"),
     "JobsightVersionsDiffer": Case(
-        {f'jobsight_agent_info{{node="n{n}",version="0.{n}"}}': "1x1500" for n in (1, 2, 3)},
-        {f'jobsight_agent_info{{node="n{n}",version="0.{n}"}}': "1x1500" for n in (1, 2)},
-        1490,
+        {f'jobsight_agent_info{{node="n{n}",version="0.{n}"}}': "1x400" for n in (1, 2, 3)},
+        {f'jobsight_agent_info{{node="n{n}",version="0.{n}"}}': "1x400" for n in (1, 2)},
+        390,
     ),
     "JobsightServerDown": above('up{job="jobsight-server",instance="s"}', 1, 0),
     "JobsightServerRestarts": Case(
@@ -188,6 +191,17 @@ def test_the_test_of_the_rules_can_fail(tmp_path: Path) -> None:
     document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     file.write_text(yaml.safe_dump(document))
     assert promtool("test", "rules", str(file)).returncode != 0
+
+
+def test_every_command_in_an_alert_exists() -> None:
+    text = RULES.read_text()
+    for words in re.findall(r"`jobsight ([a-z -]+)", text):
+        name, _, rest = words.partition(" ")
+        assert name in COMMANDS, words
+        if name in ("ca", "store"):
+            module = importlib.import_module(COMMANDS[name].module)
+            commands = getattr(module, "COMMANDS", None) or module._COMMANDS
+            assert rest.split()[0] in commands, words
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: str(alert["alert"]))
