@@ -18,6 +18,7 @@ import uvicorn
 from jobsight.client import Client, ClientError, Job, NotFound, own_job
 from jobsight.server.app import create_app
 from jobsight.store.store import Store
+from jobsight.transport.login import Login, write_login
 from tests.server.batches import batch
 from tests.server.conftest import TOKEN
 from tests.server.site import fill
@@ -181,10 +182,17 @@ def test_a_token_file_that_others_can_read_is_refused(url: str, tmp_path: Path) 
     assert Client(url, token_file=file).job(12).job_id == 12
 
 
+def test_the_server_of_a_login(url: str, outside: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    outside.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write_login(Login(url=url, token=TOKEN))
+    assert Client().job(12).job_id == 12
+
+
 def test_without_a_server_or_token_the_error_says_what_to_set(
     outside: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     outside.setenv("XDG_DATA_HOME", str(tmp_path))
+    outside.setenv("XDG_CONFIG_HOME", str(tmp_path))
     outside.setattr("jobsight.config.paths.is_root", lambda: False)
     with pytest.raises(ClientError, match="set JOBSIGHT_URL"):
         Client()

@@ -28,6 +28,7 @@ import msgspec
 from jobsight import __version__
 from jobsight.config import paths
 from jobsight.errors import JobsightError
+from jobsight.transport.login import read_login
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
 
 __all__ = [
@@ -252,10 +253,14 @@ class Client:
         tries: int = MAX_TRIES,
     ) -> None:
         """By default the server of ``JOBSIGHT_URL`` with the token of ``JOBSIGHT_TOKEN``, or of the
-        file that ``JOBSIGHT_TOKEN_FILE`` names; without these, the server that this user runs on
-        this machine. ``ca_file`` has the certificates to trust in place of the system's."""
+        file that ``JOBSIGHT_TOKEN_FILE`` names; without these, the server of `jobsight login`, or
+        the one that this user runs on this machine. ``ca_file`` has the certificates to trust in
+        place of the system's."""
         found = None
         url = url or os.environ.get("JOBSIGHT_URL") or None
+        login = read_login() if url is None else None
+        if login is not None:
+            url, token, ca_file = login.url, token or login.token, ca_file or login.ca
         if url is None:
             found = _local_server()
             url = found.url
@@ -494,7 +499,10 @@ def _local_server() -> RunningServer:
     """The server that this user runs on this machine."""
     found = read_running_server(paths.server_file(str(paths.store_file())))
     if found is None:
-        raise ClientError("no server is known; set JOBSIGHT_URL, or start `jobsight serve`")
+        raise ClientError(
+            "no server is known; run `jobsight login URL`, set JOBSIGHT_URL, or start "
+            "`jobsight serve`"
+        )
     return found
 
 

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from jobsight.cli.main import main
+from jobsight.transport.login import Login, write_login
 
 
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("JOBSIGHT_JOB", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "JOBSIGHT_URL"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("JOBSIGHT_STORE__LOCATION", str(tmp_path / "store.db"))
 
 
@@ -37,6 +39,11 @@ def test_the_setting_names_the_server(
 ) -> None:
     monkeypatch.setenv("JOBSIGHT_SERVER__URL", "https://other.example.org")
     assert printed(capsys, "12") == "https://other.example.org/jobs/12\n"
+
+
+def test_the_server_of_a_login(capsys: pytest.CaptureFixture[str]) -> None:
+    write_login(Login(url="https://login.example.org", token="a-token-of-the-tests"))
+    assert printed(capsys, "12") == "https://login.example.org/jobs/12\n"
 
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

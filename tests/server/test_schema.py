@@ -136,9 +136,10 @@ def ask(
         # The right token stands over whatever was made up; test_access tries the wrong ones.
         case.headers = {**(case.headers or {}), **headers}
         # A list or object in an address is a text there, so some "wrong" questions are right. And a
-        # schema cannot say what a date or a packed batch is: those are refused beyond it.
+        # schema cannot say what a date, a cursor or a packed batch is: those are refused beyond it.
         excluded = [ignored_auth, negative_data_rejection]
-        excluded += [positive_data_acceptance] * (path not in PLAIN or headers is not HEADERS)
+        is_plain = path in PLAIN and headers is HEADERS and "cursor" not in (case.query or {})
+        excluded += [positive_data_acceptance] * (not is_plain)
         case.call_and_validate(excluded_checks=excluded)
 
     ask_one()

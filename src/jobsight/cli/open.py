@@ -12,18 +12,21 @@ from jobsight.cli.report import job_of_this_shell, parse_run
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.errors import JobsightError
+from jobsight.transport.login import read_login
 from jobsight.transport.running_server import read_running_server
 
 
 def open_page(*, run: str | None, print_only: bool, store: str | None, config: str | None) -> None:
     """Print the address of the page of a job, and show it in a browser if there is one.
 
-    The server is that of the variable JOBSIGHT_URL or of the setting server.url, or else the one
-    that runs on this machine. Without RUN, it is the job of this shell, or the list of jobs.
+    The server is that of the variable JOBSIGHT_URL, of `jobsight login` or of the setting
+    server.url, or else the one that runs on this machine. Without RUN, it is the job of this shell,
+    or the list of jobs.
     """
     settings = load_settings(config)
     location = store or settings.store.location
-    address = os.environ.get("JOBSIGHT_URL") or settings.server.url
+    login = None if store else read_login()
+    address = os.environ.get("JOBSIGHT_URL") or (login.url if login else settings.server.url)
     if not address:
         running = read_running_server(paths.server_file(location))
         if running is None:

@@ -119,12 +119,6 @@ def remove_properties(database: Database, job: JobKey, names: Iterable[str]) -> 
         _remove(transaction, job, names)
 
 
-def remove_properties_of_user(database: Database, user: str) -> int:
-    """Remove all properties of all jobs of a user; returns how many."""
-    with database.write() as transaction:
-        return int(transaction.execute(_SQL["remove_properties_of_user"], {"user": user}).rowcount)
-
-
 def links_of(properties: Mapping[str, Any]) -> list[Link]:
     """The properties that are addresses of the web, by name.
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from jobsight.store.accounts.privacy import erase_user, export_user
 from jobsight.store.properties import MAX_PROPERTIES, MAX_SIZE, is_web_address
 from jobsight.store.store import Store
 from tests.server.batches import START, batch
@@ -67,6 +68,22 @@ def test_only_the_own_jobs_and_only_with_the_scope(store: Store) -> None:
     assert client_of(store, reader).delete(f"{ADDRESS}/a").status_code == 403
     # The administrator may.
     assert client_of(store).patch(ADDRESS, json={"a": 1}).status_code == 200
+
+
+def test_the_properties_of_a_user_are_exported_and_erased(store: Store) -> None:
+    client_of(store, ALICE).patch(ADDRESS, json={"dataset": "cifar"})
+    client_of(store, BOB).patch("/api/v1/jobs/13/properties", json={"dataset": "mnist"})
+    (record,) = (
+        row for row in export_user(store.database, "alice") if row["table"] == "properties"
+    )
+    assert (record["job_id"], record["value"]) == (12, '"cifar"')
+    erase_user(store.database, "alice")
+    assert client_of(store).get(ADDRESS).json()["properties"] == {}
+    kept = client_of(store).get("/api/v1/jobs/13/properties").json()["properties"]
+    assert kept == {"dataset": "mnist"}
+    with store.database.query() as transaction:
+        (count,) = transaction.execute("SELECT count(*) FROM job_properties").fetchone()
+    assert count == 1
 
 
 def test_limits(store: Store) -> None:

@@ -21,6 +21,10 @@ SELECT * FROM coordinators WHERE "user" = :user ORDER BY cluster, account, since
 -- name: export_runs
 SELECT * FROM runs WHERE "user" = :user ORDER BY start, id
 
+-- name: export_properties
+SELECT cluster, job_id, name, value, changed FROM job_properties WHERE "user" = :user
+ORDER BY cluster, job_id, name
+
 -- name: export_works
 SELECT * FROM works WHERE "user" = :user ORDER BY id
 
@@ -74,6 +78,9 @@ DELETE FROM scripts WHERE key IN (SELECT key FROM works WHERE "user" = :user)
 
 -- name: erase_details
 DELETE FROM run_details WHERE run_id IN (SELECT id FROM runs WHERE "user" = :user)
+
+-- name: erase_properties
+DELETE FROM job_properties WHERE "user" = :user
 
 -- name: erase_works
 UPDATE works SET "user" = :pseudonym, name = '' WHERE "user" = :user

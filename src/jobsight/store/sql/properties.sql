@@ -18,9 +18,6 @@ WHERE cluster = :cluster AND job_id = :job_id AND "user" = :user AND name = :nam
 SELECT count(*), coalesce(sum(size), 0) FROM job_properties
 WHERE cluster = :cluster AND job_id = :job_id AND "user" = :user
 
--- name: remove_properties_of_user
-DELETE FROM job_properties WHERE "user" = :user
-
 -- name: short_properties
 SELECT name, value FROM job_properties
 WHERE cluster = :cluster AND job_id = :job_id AND "user" = :user AND size <= :size
