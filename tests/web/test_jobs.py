@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from jobsight.access.passwords import hash_password
+from jobsight.config.settings import AccessSettings
 from jobsight.model import SECOND, Run
 from jobsight.server.app import create_app
+from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.store import Store
 from jobsight.web.pages import jobs
 from tests.store.sample import START, batch, info
@@ -253,3 +256,29 @@ def test_the_first_page_shows_what_runs_and_the_latest_runs(
         other = TestClient(create_app(empty, TOKEN, delay=0), base_url="http://127.0.0.1")
         other.headers["Authorization"] = f"Bearer {TOKEN}"
         assert "jobsight run -- COMMAND" in page(other, "/").text
+
+
+def test_the_columns_of_a_user_are_remembered(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store:
+        store.write(batch(info(10, name="own", user="ada", qos="long")))
+        password = "a password of the tests"
+        UserAccounts(store.database).add("ada", "user", password_hash=hash_password(password))
+        browser = TestClient(
+            create_app(store, TOKEN, delay=0, access=AccessSettings()),
+            base_url="http://127.0.0.1:8080",
+        )
+        browser.post("/sign-in", data={"username": "ada", "password": password})
+        chosen = page(browser, "/jobs?columns=name,qos")
+        fields = {each.get("name"): each.get("value") for each in chosen.all("input")}
+        assert "Remember these columns" in chosen.text
+        given = {"csrf": fields["csrf"], "columns": "run,name,qos"}
+        refused = browser.post("/jobs", data={**given, "columns": "run,colour"})
+        assert refused.status_code == 422
+        assert browser.post("/jobs", data={**given, "csrf": "guessed"}).status_code == 403
+        assert browser.post("/jobs", data=given).status_code == 200
+        later = page(browser)
+        assert len([each for each in later.all("th") if each.get("scope") == "col"]) == 3
+        assert "long" in later.text
+        assert "Remember" not in later.text
+        # A choice in the address goes before it.
+        assert "Start (UTC)" in page(browser, "/jobs?columns=start").text

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from fastapi import APIRouter, HTTPException
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from jobsight.access.policy import named_visibility_of
+from jobsight.access.viewer import viewer_of
 from jobsight.findings.service import FindingsService
 from jobsight.model import SECOND
 from jobsight.reports.build import JobRow
@@ -30,6 +32,7 @@ from jobsight.reports.pending import (
     list_page,
 )
 from jobsight.reports.report import parse_state
+from jobsight.store.accounts.preferences import write_preferences
 from jobsight.store.read.filters import ANY_FINDING, LATEST, Filters, Sort
 from jobsight.store.snapshot import snapshot_clusters
 from jobsight.store.store import Store
@@ -110,6 +113,8 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     filters: Filters
     sort: Sort = LATEST
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    #: Rows of a page, as the viewer prefers.
+    rows: int = ROWS_PER_PAGE
     grouped: bool = True
     opened: str = ""
     cursor: Cursor | None = None
@@ -170,7 +175,8 @@ def _parse(given: dict[str, str], chosen: list[str], now: int, request: Request)
     if unknown:
         raise ValueError(f"columns: {unknown[0][:40]!r} is none of {', '.join(COLUMNS)}")
     columns = tuple(name for name in COLUMNS if name == "run" or name in chosen)
-    if chosen and columns != DEFAULT_COLUMNS:
+    preferred = preferred_columns(request)
+    if chosen and columns != preferred:
         given["columns"] = ",".join(columns)
     if given.get("group", "1") not in ("0", "1"):
         raise ValueError("group: expected 0 or 1")
@@ -182,12 +188,20 @@ def _parse(given: dict[str, str], chosen: list[str], now: int, request: Request)
         given=given,
         filters=filters,
         sort=sort,
-        columns=columns if chosen else DEFAULT_COLUMNS,
+        columns=columns if chosen else preferred,
+        rows=viewer_of(request.scope).preferences.rows or ROWS_PER_PAGE,
         grouped=given.get("group") != "0" and "array" not in given,
         opened=given.get("open", ""),
         cursor=cursor,
         shown=int(shown) if shown.isascii() and shown.isdigit() and len(shown) < 10 else 0,
     )
+
+
+def preferred_columns(request: Request) -> tuple[str, ...]:
+    """The columns that the viewer has chosen before, or those that everybody gets."""
+    chosen = viewer_of(request.scope).preferences.columns.get("jobs", [])
+    known = tuple(name for name in COLUMNS if name == "run" or name in chosen)
+    return known if len(known) > 1 else DEFAULT_COLUMNS
 
 
 def _filters(given: dict[str, str], now: int) -> Filters:
@@ -307,7 +321,7 @@ class JobsPage(msgspec.Struct, kw_only=True):
     @property
     def is_short(self) -> bool:
         """Whether the page ends because many jobs were compared, not because it is full."""
-        return self.found.next is not None and len(self.rows) < ROWS_PER_PAGE
+        return self.found.next is not None and len(self.rows) < self.query.rows
 
     def sorted_by(self, column: Column) -> str:
         """The value of ``aria-sort`` of a column."""
@@ -343,7 +357,7 @@ def add_routes(
     def _page(request: Request, query: ListQuery) -> HTMLResponse:
         options: dict[str, Any] = {
             "now": clock(),
-            "limit": ROWS_PER_PAGE,
+            "limit": query.rows,
             "cursor": query.cursor,
             "sort": query.sort,
             **query.filters,
@@ -361,6 +375,25 @@ def add_routes(
             clusters=snapshot_clusters(store.database),
         )
         return page(request, "jobs.html", page=shown, all_columns=COLUMNS)
+
+    @router.post("/jobs")
+    async def remember_columns(request: Request) -> RedirectResponse:
+        """Store the columns of the list as the viewer's preference."""
+        # The access control has read the form, which is small, and checked its CSRF token.
+        form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+        names = [name for name in form.get("columns", "").split(",") if name]
+        viewer = viewer_of(request.scope)
+        if viewer.name is None:
+            raise HTTPException(403, "the server's token is no account that could remember columns")
+        unknown = [name for name in names if name not in COLUMNS]
+        if unknown:
+            raise HTTPException(
+                422, f"columns: {unknown[0][:40]!r} is none of {', '.join(COLUMNS)}"
+            )
+        chosen = {**viewer.preferences.columns, "jobs": names}
+        preferences = msgspec.structs.replace(viewer.preferences, columns=chosen)
+        await run_in_threadpool(write_preferences, store.database, viewer.name, preferences)
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/jobs", status_code=303)
 
     @router.get("/jobs.csv")
     def jobs_as_csv(request: Request) -> StreamingResponse:
