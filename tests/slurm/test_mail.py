@@ -24,7 +24,7 @@ from tests.bed import Cluster
 from tests.mail.mailbox import Mailbox
 from tests.ports import free_port
 from tests.slurm.conftest import write_hook
-from tests.slurm.jobs import ALICE, BOB, burn
+from tests.slurm.jobs import ALICE, BOB, burn, eat
 from tests.slurm.site import REPOSITORY, Site
 from tests.waiting import wait_until
 
@@ -192,3 +192,44 @@ def test_many_jobs_and_every_mail_once(site: MailSite) -> None:
     said = [subject_of(message) for message in received if "TIMEOUT" in message["Subject"]]
     said += [subject_of(m) for m in received if "80% of time limit" in m["Subject"]]
     assert len(said) == 2
+
+
+@pytest.mark.long
+def test_mails_of_jobs_that_end_otherwise(site: MailSite) -> None:
+    """Requeued, out of memory, cancelled, and heterogeneous: Slurm's words and the right report."""
+    cluster = site.cluster
+    options = ("--mem=40", "--output=/dev/null", "--mail-type=ALL")
+    requeued = cluster.submit(BOB, "sleep 300", *options, "--requeue")
+    cancelled = cluster.submit(ALICE, "sleep 300", *options)
+    memory = cluster.submit(ALICE, eat(300), *options)
+    het = cluster.submit(ALICE, "true", *options, ":", "--mem=40")
+    cluster.wait(requeued, "RUNNING", timeout=120)
+    cluster.requeue(requeued)
+    cluster.wait(cancelled, "RUNNING", timeout=120)
+    cluster.cancel(cancelled, user=ALICE)
+    wait_until(lambda: "Requeued" in _queued_subjects(site, requeued), 120)
+    cluster.cancel(requeued, user=BOB)
+    wait_until(site.drained, 300)
+    received = receive(site, 8)
+    by_job: dict[str, list[EmailMessage]] = {}
+    for message in received:
+        by_job.setdefault(message["X-Jobsight-Job"], []).append(message)
+
+    def ending(job: int) -> str:
+        """The text of the mail about the end."""
+        ends = [m for m in by_job[str(job)] if re.search(r" (Ended|Failed)", subject_of(m))]
+        (message,) = ends
+        return plain_of(message)
+
+    assert "ended: out of memory" in ending(memory)
+    assert "cancelled" in ending(cancelled).lower()
+    said = [subject_of(message) for message in by_job[str(requeued)]]
+    assert any(" Requeued" in each for each in said)
+    assert "cancelled" in ending(requeued).lower()
+    assert f"Job {het}+0" in ending(het)
+    assert len({message["Message-ID"] for message in received}) == len(received)
+
+
+def _queued_subjects(site: MailSite, job: int) -> str:
+    subjects = [mail.request.subject for mail in site.queue.requests()]
+    return "\n".join(each for each in subjects if f"Job_id={job} " in each)
