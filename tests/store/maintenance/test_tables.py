@@ -54,6 +54,14 @@ def _fill_every_table(store: Store) -> None:
             "INSERT INTO exported (name, run_id) VALUES ('all', :id)", {"id": run_id}
         )
         dead_letters.mark(transaction, dead_letters.ROLLUP, str(run_id), "c1", "broken", START)
+        transaction.execute(
+            "INSERT INTO mail_pauses (recipient, cause, reason, created) "
+            "VALUES ('anna', 'digest', '', 1)"
+        )
+        transaction.execute(
+            "INSERT INTO mail_log (day, kind, recipient, outcome, reason, mails, last) "
+            "VALUES (20000, 'digest', 'anna', 'sent', '', 1, 1)"
+        )
     add_findings(store, find(store, "7"), finding(), work=work())
     record_shown(store.database, {Shown(find(store, "7").id, KIND, "anna", "report"): 1}, NOW)
     job = JobKey("c1", 7, find(store, "7").info.user or "")
@@ -120,6 +128,8 @@ CLASS_OF = {
     "exported": "exports",
     "gpus": "runs",
     "job_properties": "runs",
+    "mail_log": "mail",
+    "mail_pauses": "mail",
     "paths": "executables",
     "preferences": "accounts",
     "run_details": "runs",
@@ -186,6 +196,8 @@ KEPT = {
     "coordinators": "the runs of that time outlive them",
     "findings_by_day": "sums outlive their runs",
     "preferences": "removed with the account by the operator",
+    "mail_log": "removed by the mail worker by age",
+    "mail_pauses": "removed by the mail worker when they end",
     "software": "names of the rollups",
     "software_by_day": "rollups outlive their runs",
     "software_by_month": "rollups outlive their runs",
@@ -239,6 +251,8 @@ UNCHECKED = {
     "agents",
     "audit_log",
     "checkpoints",
+    "mail_log",
+    "mail_pauses",
     "cluster_records",
     "coordinators",
     "exported",
