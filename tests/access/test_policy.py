@@ -28,7 +28,7 @@ AUDITOR = Viewer(name="dan", role=Role.AUDITOR, visibility=EVERYTHING, pseudonym
         (NOBODY, ()),
         (SERVER_TOKEN, SUBJECTS),
         (STAFF, SUBJECTS),
-        (AUDITOR, SUBJECTS[:3]),
+        (AUDITOR, SUBJECTS[:1]),
         (ALICE, (JOB, User("alice"))),
         (BOB, ()),
         (HEAD, (JOB, Account("physics"))),

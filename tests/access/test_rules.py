@@ -213,3 +213,55 @@ def test_views_of_others_are_shown_to_them(
     assert shown == {"staff"}
     everything = clients["staff"].get("/operations/accounts").text
     assert "the page of the user" in everything
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/jobs/12",
+        "/jobs",
+        "/",
+        "/jobs.csv",
+        "/jobs.json",
+        "/api/v1/jobs",
+        "/api/v1/jobs/12",
+        "/api/v1/jobs/12/programs",
+        "/api/v1/jobs/12/report.html",
+        "/api/v1/jobs/12/explain",
+        "/api/v1/usage?by=user",
+        "/api/v1/usage?by=account",
+        "/api/v1/users",
+        "/api/v1/accounts",
+        "/api/v1/findings",
+        "/api/v1/clusters/jobs/list",
+        "/users",
+        "/accounts",
+        "/software",
+        "/findings",
+        "/mail/12",
+        "/api/v1/jobs/12/usage",
+    ],
+)
+def test_an_auditor_sees_pseudonyms(clients: dict[str | None, TestClient], address: str) -> None:
+    answer = clients["auditor"].get(address)
+    assert answer.status_code in (200, 303, 307, 403, 404)
+    for name in ("alice", "bob", "chemistry", "physics", "multiply", "/home/"):
+        assert name not in answer.text, name
+    named = clients["staff"].get(address)
+    if "alice" in named.text and answer.status_code == 200 and "/api/" not in address:
+        assert re.search(r"user-[0-9a-f]{8}", answer.text)
+
+
+def test_nothing_says_whose_pseudonym_it_is(clients: dict[str | None, TestClient]) -> None:
+    client = clients["auditor"]
+    users = {job["user"] for job in client.get("/api/v1/jobs").json()["jobs"]}
+    assert len(users) == 2
+    # The same pseudonyms on the pages.
+    page = client.get("/jobs").text
+    assert all(user in page for user in users)
+    for query in ("user=alice", "search=alice", "account=physics", f"user={min(users)}"):
+        answer = client.get(f"/api/v1/jobs?{query}")
+        assert answer.status_code == 403 or answer.json()["jobs"] == []
+        assert not re.search(r"/jobs/alpha:1[23]:", client.get(f"/jobs?{query}").text)
+    for path in ("/users/alice", "/api/v1/users/alice", "/accounts/physics"):
+        assert client.get(path).status_code == 404

@@ -12,6 +12,7 @@ from fastapi import HTTPException
 from starlette.requests import Request
 
 from jobsight.access.viewer import Viewer, viewer_of
+from jobsight.store.read import pseudonyms
 from jobsight.store.read.visibility import NOTHING, Visibility
 
 
@@ -50,6 +51,9 @@ def may_see(viewer: Viewer, subject: Subject) -> bool:
     match subject:
         case Job(user=user, account=account, cluster=cluster, start=start):
             return visible.includes(cluster=cluster, user=user, account=account, start=start)
+        case User() | Account() if viewer.pseudonyms:
+            # They would show whose pseudonym it is.
+            return False
         case User(name=name):
             return visible.everything or any(own.name == name for own in visible.users)
         case Account(name=name):
@@ -64,9 +68,10 @@ def visibility_of(request: Request) -> Visibility:
 
 
 def named_visibility_of(request: Request) -> Visibility:
-    """The runs whose users and names the viewer may see; none for a viewer of pseudonyms."""
+    """The runs whose users and names the viewer may see; for a viewer of pseudonyms only while
+    runs leave the store under pseudonyms."""
     viewer = viewer_of(request.scope)
-    return NOTHING if viewer.pseudonyms else viewer.visibility
+    return NOTHING if viewer.pseudonyms and not pseudonyms.is_active() else viewer.visibility
 
 
 def require(request: Request, subject: Subject) -> None:

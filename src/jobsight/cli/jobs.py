@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
 
 from jobsight.cli.arguments import (
     CommandParser,
@@ -22,6 +25,7 @@ from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.model import SECOND
 from jobsight.text import readable_text
+from jobsight.transport.login import read_login
 from jobsight.util.outer import outer_names, to_outer
 from jobsight.util.units import (
     UNKNOWN,
@@ -95,6 +99,8 @@ _DEFAULT = (
     "display_id,user,account,name,state,start,elapsed_seconds,node_count,requested_cpus,cpu_share,"
     "memory_share"
 )
+#: Rows of one reply of the API.
+_MAX_ROWS = 1000
 _GPU_TITLE = "GPUs used"
 #: Columns that a narrow terminal truncates, and those that it leaves out, the first one first.
 _CUT = ("name", "user", "account", "partition", "cluster", "state_text")
@@ -122,6 +128,25 @@ def jobs(  # noqa: PLR0913 -- a command's parameters are its options
     chosen = _chosen(columns)
     wanted = _parse_state(state) if state else None
     moment = None if since is None else parse_since(since, time.time_ns())
+    login = None if store else read_login()
+    if login is not None:
+        query = {
+            "user": user,
+            "account": account,
+            "state": wanted,
+            "search": search,
+            "since": None if moment is None else str(moment // SECOND),
+            "unused_gpus": "true" if unused_gpus else None,
+            "finding": finding,
+            "limit": str(min(limit, _MAX_ROWS)),
+        }
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        from jobsight.reports import build
+
+        reply: Any = msgspec.defstruct("Rows", [("jobs", list[build.JobRow])])
+        rows = login.get(f"/api/v1/jobs?{given}", reply).jobs
+        _WRITERS[form](rows, chosen, columns is not None)
+        return
     location = existing_store(store or load_settings(config).store.location)
     from jobsight.reports.pending import list_jobs
     from jobsight.store.store import Store

@@ -31,6 +31,7 @@ from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
 from jobsight.transport.http import Peer, request
+from jobsight.transport.login import Login, read_login
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
 from jobsight.util.outer import encode_json, from_outer
 
@@ -95,13 +96,21 @@ def report(  # noqa: PLR0913 -- a command's parameters are its options
         )
         return
     wanted = run or job_of_this_shell()
-    built = find_report(location, wanted, settings, record=True)
+    login = None if store else read_login()
+    if login is not None:
+        built = _from_login(login, wanted)
+    else:
+        built = find_report(location, wanted, settings, record=True)
     if pdf or html or plots:
         from jobsight.cli.report_files import write_files
 
         write_files(
             built,
-            lambda: find_series(location, built, settings),
+            lambda: (
+                find_series(location, built, settings)
+                if login is None
+                else _series_from_login(login, built)
+            ),
             pdf=pdf,
             html=html,
             plots=plots,
@@ -113,6 +122,25 @@ def report(  # noqa: PLR0913 -- a command's parameters are its options
     from jobsight.reports.terminal import print_report
 
     print_report(built, all_rows=all_rows)
+
+
+def _from_login(login: Login, wanted: str | None) -> JobReport:
+    """The report from the server that the user has logged in to."""
+    if wanted is None:
+        rows = login.get("/api/v1/jobs?limit=1", _Rows).jobs
+        if not rows:
+            raise StoreError(f"the server {login.url} has no job that you may see")
+        wanted = rows[0].run
+    else:
+        parse_run(wanted)
+    return login.get(f"/api/v1/jobs/{quote(wanted)}", JobReport)
+
+
+def _series_from_login(login: Login, report: JobReport) -> SeriesReply | None:
+    from jobsight.reports.series import SeriesReply
+    from jobsight.reports.with_plots import POINTS
+
+    return login.get(f"/api/v1/jobs/{quote(report.run)}/series?points={POINTS}", SeriesReply)
 
 
 def job_of_this_shell() -> str | None:

@@ -17,6 +17,7 @@ import zstandard
 
 from jobsight.errors import StoreError
 from jobsight.store.database import Database
+from jobsight.store.read import pseudonyms
 from jobsight.store.sql.load import load_statements
 from jobsight.util.batching import batched
 
@@ -96,7 +97,7 @@ def pack(record: msgspec.Struct) -> bytes:
 def unpack(data: bytes, form: type[Record]) -> Record:
     """A stored record; raises :class:`StoreError` if it cannot be read."""
     record: Record = _unpack(data, form)
-    return record
+    return pseudonyms.record(record)
 
 
 def unpack_fields(data: bytes) -> dict[str, Any]:

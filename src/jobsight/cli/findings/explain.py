@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from jobsight.cli.arguments import (
     CommandParser,
@@ -17,6 +18,7 @@ from jobsight.cli.report import job_of_this_shell, parse_run
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError
 from jobsight.text import readable_text
+from jobsight.transport.login import read_login
 
 if TYPE_CHECKING:
     from jobsight.findings.explain import Explanation
@@ -32,11 +34,17 @@ def explain(
     The run is judged now; nothing is stored.
     """
     settings = load_settings(config)
-    location = existing_store(store or settings.store.location)
     wanted = run or job_of_this_shell()
     if wanted is None:
         raise ConfigError("RUN: expected a job such as 12, 62_3 or cluster:12:start")
     reference = parse_run(wanted)
+    login = None if store else read_login()
+    if login is not None:
+        from jobsight.findings.explain import Explanation
+
+        _show(login.get(f"/api/v1/jobs/{quote(wanted)}/explain", Explanation), all_rules, json)
+        return
+    location = existing_store(store or settings.store.location)
     from jobsight.archive.reader import attach
     from jobsight.findings.explain import explain_run
     from jobsight.findings.service import FindingsService
@@ -46,7 +54,11 @@ def explain(
         attach(opened, settings.archive)
         judge = FindingsService(opened, settings.findings).judge()
         explanation = explain_run(opened, judge, opened.find(reference), time.time_ns())
-    if json:
+    _show(explanation, all_rules, json)
+
+
+def _show(explanation: Explanation, all_rules: bool, as_json: bool) -> None:
+    if as_json:
         write_json(explanation)
         return
     for line in lines(explanation, all_rules=all_rules):

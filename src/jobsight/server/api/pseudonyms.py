@@ -33,6 +33,8 @@ _USERS: Final = frozenset({"user", "reason_user", "reply_user", "viewer", "users
 _TEXTS: Final = frozenset({"job_name", "command", "submit_line", "working_directory"})
 #: Texts of findings, which quote programs.
 _OF_FINDINGS: Final = frozenset({"title", "text", "change"})
+#: As jobsight.store.read.pseudonyms writes it.
+_PSEUDONYM: Final = re.compile(r"user-[0-9a-f]{8}")
 _DESCRIPTION: Final = "/api/v1/openapi.json"
 _ABOUT_JOBS: Final = frozenset({"run", "display_id", "subject"})
 _EMPTIED: Final = frozenset({"properties", "links", "programs", "figures"})
@@ -122,6 +124,9 @@ class Pseudonyms:
     def _names(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._names(each) for each in value]
+        if isinstance(value, str) and _PSEUDONYM.fullmatch(value):
+            # What left the store has the same pseudonym as on the pages.
+            return value
         if isinstance(value, str) and value:
             return f"user-{hmac.new(self._key, value.encode(), hashlib.sha256).hexdigest()[:10]}"
         return self._walk(value)

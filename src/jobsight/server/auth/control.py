@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobsight.access.accounts import role_by_groups, viewer_of_account
 from jobsight.access.rules import Rule, rule_of
-from jobsight.access.viewer import SERVER_TOKEN, VIEWER_IN_SCOPE, Viewer
+from jobsight.access.viewer import SERVER_TOKEN, VIEWER_IN_SCOPE, Viewer, viewer_of
 from jobsight.config.settings import AccessSettings
 from jobsight.errors import StoreError
 from jobsight.server.auth.cluster_tokens import TokenCache
@@ -49,6 +49,7 @@ from jobsight.store.accounts.accounts import AccountError, UserAccount, UserAcco
 from jobsight.store.accounts.sessions import Session
 from jobsight.store.accounts.tokens import PREFIX as USER_TOKEN_PREFIX
 from jobsight.store.accounts.tokens import UserTokens
+from jobsight.store.read.pseudonyms import shown_as_pseudonyms
 from jobsight.store.store import Store
 from jobsight.store.tokens import digest_of
 from jobsight.transport.running_server import same
@@ -99,6 +100,7 @@ class AccessControl:
         ]
         self._not_found = not_found
         self._delay = delay
+        self._pseudonym_key = hmac.digest(token.encode(), b"jobsight pseudonyms", "sha256")
         self._csrf_key = hmac.digest(token.encode(), b"jobsight forms", "sha256")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +134,11 @@ class AccessControl:
                 connection.protect()
         elif scope["path"] == BATCHES:
             await drain(receive)
-        await (answer or self._app)(scope, receive, send_guarded)
+        if viewer_of(scope).pseudonyms:
+            with shown_as_pseudonyms(self._pseudonym_key):
+                await (answer or self._app)(scope, receive, send_guarded)
+        else:
+            await (answer or self._app)(scope, receive, send_guarded)
 
     async def _check(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
         """The answer to a request that is not passed on, and the body for one that is."""

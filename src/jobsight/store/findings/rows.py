@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from jobsight.model import SECOND
+from jobsight.store.read import pseudonyms
 from jobsight.store.schema.statements import quoted
 from jobsight.store.sql.load import load_statements
 
@@ -126,7 +127,16 @@ class FindingRow(NamedTuple):
 def row_of(values: tuple[object, ...]) -> FindingRow:
     """A row as a query of :data:`COLUMNS` returns it."""
     row = FindingRow(*values)  # type: ignore[arg-type]
-    return row._replace(data=bytes(row.data))
+    data = bytes(row.data)
+    if not pseudonyms.is_active():
+        return row._replace(data=data)
+    document = pseudonyms.document(msgspec.msgpack.decode(data))
+    return row._replace(
+        data=msgspec.msgpack.encode(document),
+        user=pseudonyms.pseudonym("user", row.user) or "",
+        account=pseudonyms.pseudonym("account", row.account) or "",
+        reply_user=pseudonyms.pseudonym("user", row.reply_user),
+    )
 
 
 #: The columns of a :class:`FindingRow`, in its order.

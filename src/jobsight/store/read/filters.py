@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
+from jobsight.store.read import pseudonyms
 from jobsight.store.read.search import Search, parse_search
 from jobsight.store.read.state import ACTIVE
 from jobsight.store.read.visibility import EVERYTHING, Visibility
@@ -271,6 +272,9 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         if (value := filters.get(name)) is not None:
             conditions.append(condition)
             parameters[name] = value
+    if pseudonyms.is_active() and any(filters.get(name) for name in ("user", "account", "search")):
+        # Whoever sees pseudonyms would find out whose they are.
+        conditions.append("false")
     if filters.get("gpus"):
         conditions.append("held_gpus IS NOT NULL")
     sets = _sets(filters, parameters)

@@ -27,6 +27,7 @@ from jobsight.model import (
     StepUse,
     format_start,
 )
+from jobsight.store.read import pseudonyms
 from jobsight.store.read.budget import ReadBudget, Reservation
 from jobsight.store.read.filters import (
     ANY_FINDING,
@@ -637,7 +638,7 @@ def _is_covered(filter: RunFilter, driving: Equal | IdSet) -> bool:
 def _stored_run(row: Mapping[str, Any], on_nodes: NodesSummary) -> StoredRun:
     start = None if row["provisional"] else row["start"]
     columns = {name: row.get(name) for name in INFO_NAMES}
-    info = info_from_columns(row["cluster"], row["job_id"], start, columns)
+    info = pseudonyms.info(info_from_columns(row["cluster"], row["job_id"], start, columns))
     named_nodes = _count_items(row["nodes"] if "nodes" in row else row["start_of_nodes"])
     return StoredRun(
         id=row["id"],
@@ -871,7 +872,7 @@ def sum_largest_executables(transaction: Transaction, run_id: int) -> Executable
     largest = _within_size(
         [
             ExecutableUse(
-                path=bytes(row["path"]),
+                path=pseudonyms.path(bytes(row["path"])),
                 path_known=bool(row["path_known"]),
                 own_namespace=bool(row["own_namespace"]),
                 **_joined_sums(row),
@@ -911,7 +912,7 @@ def sum_executables(rows: Iterable[Mapping[Any, Any]]) -> list[StoredExecutable]
     """Sum rows of ``executables`` of one run, each with its node and path."""
     uses: dict[tuple[str, bytes, bool], ExecutableUse] = {}
     for row in rows:
-        path, known = bytes(row["path"]), bool(row["path_known"])
+        path, known = pseudonyms.path(bytes(row["path"])), bool(row["path_known"])
         figures = {
             # An archive of an older release lacks figures of GPUs.
             name: row[name] or 0

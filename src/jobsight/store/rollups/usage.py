@@ -38,6 +38,7 @@ from sqlalchemy import (
 
 from jobsight.errors import ConfigError
 from jobsight.store.dead_letters import ROLLUP
+from jobsight.store.read import pseudonyms
 from jobsight.store.rollups.shares import (
     DAY,
     NOT_ATTRIBUTED,
@@ -191,6 +192,9 @@ def check(question: Question, allowed: tuple[str, ...] = DIMENSIONS) -> None:
 def usage(connection: Connection, question: Question) -> list[UsageRow]:
     """The groups by period, then by decreasing core hours."""
     check(question)
+    if pseudonyms.is_active() and question.given("user", "account"):
+        # Whoever sees pseudonyms would find out whose they are.
+        return []
     source = _summed(connection, question)
     columns = _group_columns(question, source.rows)
     table = source.rows.c
@@ -511,6 +515,9 @@ def _usage_row(names: tuple[str, ...], row: tuple[Any, ...], by_month: bool) -> 
     keys = dict(zip(names, row, strict=False))
     jobs, users, cpu, core, gpu, executions, *gpus, memory, first, last = row[len(names) :]
     measured, profiled, used, energy = map(int, gpus)
+    for name in ("user", "account"):
+        if name in keys:
+            keys[name] = pseudonyms.pseudonym(name, keys[name])
     kind = keys.pop("kind", None)
     if kind is not None:
         keys["kind"] = KINDS.get(kind, "software")
