@@ -23,8 +23,9 @@ from jobsight.reports.plots import BAD, _ByteLocator, draw_all, map_rows, metric
 from jobsight.reports.report import JobReport
 from jobsight.reports.series import MetricSeries, NodeSeriesReply, SeriesReply, reply
 from jobsight.reports.terminal import report_text
-from jobsight.reports.with_plots import maps_that_matter
+from jobsight.reports.with_plots import maps_that_matter, pdf_of
 from jobsight.store.store import Store
+from tests.reports.pdf_text import pdf_text, squeezed
 from tests.web import gpu_jobs, sample
 
 HOSTILE = (
@@ -224,3 +225,24 @@ def test_a_heat_map_has_a_row_for_each_node_and_marks_those_of_a_finding() -> No
 def test_ticks_of_sizes_are_round() -> None:
     ticks = [round(value / 2**30, 6) for value in _ByteLocator(4).tick_values(0, 500 * 2**30)]
     assert set(ticks) <= {0, 100, 150, 200, 250, 300, 400, 450, 500, 600}
+
+
+@pytest.mark.parametrize("reference", ["gpus:2", "local:6"])
+def test_the_pdf_of_a_run_has_the_words_of_the_others(
+    store: Store, reference: str, tmp_path: Path
+) -> None:
+    report = report_of(store, reference)
+    report.findings = [finding_of("Idle <b>GPUs</b>", "They were #held $x$.", "#SBATCH --gpus=1")]
+    paper = squeezed(pdf_text(pdf_of(report, series_of(store, reference), sample.NOW), tmp_path))
+    document = build_document(report)
+    (finding,) = document.findings
+    told = [
+        *(document.title, document.state, finding.title, finding.text, finding.change),
+        finding.cost,
+        *(value for _, value in [*document.facts, *document.figures]),
+        *(gauge.text for gauge in document.gauges),
+        *(cell for table in document.tables for row in table.rows for cell in row[1:]),
+        *(row.note for row in document.coverage),
+    ]
+    for text in told:
+        assert squeezed(text) in paper, text

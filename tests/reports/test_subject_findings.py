@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +43,7 @@ from jobsight.store.findings.write import store_judged
 from jobsight.store.history import find_work, work_of_run
 from jobsight.store.store import Store
 from jobsight.util.outer import encode_json
+from tests.reports.pdf_text import pdf_text, squeezed
 from tests.store.findings.sample import judged, work
 from tests.web.sample import NOW
 
@@ -130,24 +129,6 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _pdf_text(data: bytes, directory: Path) -> str:
-    if shutil.which("pdftotext") is None:
-        pytest.skip("pdftotext (poppler-utils) is not installed")
-    file = directory / "report.pdf"
-    file.write_bytes(data)
-    done = subprocess.run(
-        ["pdftotext", "-layout", str(file), "-"], capture_output=True, check=True, timeout=60
-    )
-    return done.stdout.decode()
-
-
-def _squeezed(text: str) -> str:
-    """Without white space and hyphens: a line of a page may end anywhere, and joins letters."""
-    for ligature, letters in {"ﬁ": "fi", "ﬂ": "fl", "ﬀ": "ff", "ﬃ": "ffi", "ﬄ": "ffl"}.items():
-        text = text.replace(ligature, letters)
-    return "".join(text.split()).replace("-", "")
-
-
 def test_all_renderings_have_the_same_figures_and_words(
     reports: list[SubjectReport], tmp_path: Path
 ) -> None:
@@ -155,7 +136,7 @@ def test_all_renderings_have_the_same_figures_and_words(
         document = subject_document(report, now=NOW)
         text = _words(document_text(document))
         page = _words(html.unescape(re.sub(r"<[^>]*>", " ", render_html(document))))
-        paper = _squeezed(_pdf_text(render_pdf(document), tmp_path))
+        paper = squeezed(pdf_text(render_pdf(document), tmp_path))
         told = [
             *(value for _, value in [*document.facts, *document.figures]),
             *(part for each in document.findings for part in (each.title, each.cost)),
@@ -167,7 +148,7 @@ def test_all_renderings_have_the_same_figures_and_words(
         for value in map(_words, told):
             assert value in text
             assert value in page
-            assert _squeezed(value) in paper
+            assert squeezed(value) in paper
         # JSON has the figures of which the others have the words.
         outer = msgspec.json.decode(encode_json(report))
         for group, shown in zip(outer["findings"], document.findings, strict=True):
