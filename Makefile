@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run site fuzz test test-fast test-guest test-long soak cluster check plugin bench docs translations pictures lock clean
+.PHONY: help install run site fuzz test test-fast test-guest test-long soak drill cluster check plugin bench docs translations pictures lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -30,6 +30,9 @@ soak: ## Random attacks on a real server and agent (MINUTES=30, SEED=; ARGS=--at
 
 fuzz: ## Fuzz every parser with coverage guidance (CASES=1000000 in all; ARGS="wire plugin" for some)
 	@scripts/fuzz $(ARGS)
+
+drill: ## Break every part of a site under load, and write docs/drill.md (ARGS="--list", or names)
+	@scripts/drill $(ARGS)
 
 cluster: ## A real Slurm to work in, with the pages of its jobs, until Ctrl-C (ARGS="--nodes 5")
 	@scripts/cluster $(ARGS)

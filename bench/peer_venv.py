@@ -27,11 +27,25 @@ def node() -> Path:
     return _environment("agent")
 
 
-def _environment(name: str) -> Path:
+def spark() -> Path:
+    """The same with pyspark, 0.5 GB; `python -m bench.peer_venv spark` builds it."""
+    return _environment("spark")
+
+
+def is_built(name: str) -> bool:
+    return (_place(name) / "complete").exists()
+
+
+def _place(name: str) -> Path:
     lock = REQUIREMENTS / f"{name}.txt"
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    return CACHE / f"{name}-{key}"
+
+
+def _environment(name: str) -> Path:
+    lock = REQUIREMENTS / f"{name}.txt"
     CACHE.mkdir(exist_ok=True)
-    venv = CACHE / f"{name}-{key}"
+    venv = _place(name)
     # Runs side by side must not build in the same directory.
     with open(CACHE / f"{name}.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -57,3 +71,8 @@ def scratch_directory() -> tempfile.TemporaryDirectory[str]:
     """A directory on the project's disk that is removed at the end of the measurement."""
     CACHE.mkdir(exist_ok=True)
     return tempfile.TemporaryDirectory(dir=CACHE)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(_environment(name))

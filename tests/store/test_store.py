@@ -330,3 +330,11 @@ def test_unknown_metrics_nan_and_infinity_are_kept(store: Store) -> None:
         "their.own",
         "extremes",
     }
+
+
+def test_totals_after_a_clock_that_was_ahead(store: Store) -> None:
+    """The counters of a cgroup only grow: those of the wrong hour are not the newest."""
+    store.write(batch(part(sighting(1), totals=totals(10, 5)), sequence=1))
+    store.write(batch(part(sighting(1), totals=totals(3610, 6)), sequence=2))
+    store.write(batch(part(sighting(1), totals=totals(30, 9)), sequence=3))
+    assert find(store, "1").cpu_time == 9

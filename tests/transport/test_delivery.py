@@ -141,7 +141,7 @@ def test_a_server_below_a_path(server: Server, spool: Spool, token_file: Path) -
 
 
 @pytest.mark.parametrize(
-    "answer", [401, 403, 404, 408, 429, 500, 502, 503, 301, "close", "hang", "page", "proxy"]
+    "answer", [401, 403, 404, 408, 421, 429, 500, 502, 503, 301, "close", "hang", "page", "proxy"]
 )
 def test_what_may_pass_is_tried_again_and_nothing_overtakes(
     server: Server, delivery: Delivery, token_file: Path, answer: int | str

@@ -372,7 +372,7 @@ def views(settings: ArchiveSettings) -> str:
     location = settings.location.rstrip("/")
     statements = list(_secret(settings)) if location.startswith("s3://") else []
     for table in TABLES:
-        name = _quoted(f"{location}/{table}/*/*/*.parquet")
+        name = quoted(f"{location}/{table}/*/*/*.parquet")
         # Months differ in their metrics, and releases in their columns.
         options = ["hive_types = {cluster: VARCHAR, month: VARCHAR}", "union_by_name = true"]
         files = f"read_parquet({name}, {', '.join(options)})"
@@ -380,7 +380,7 @@ def views(settings: ArchiveSettings) -> str:
     return "\n".join(statements)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A string constant of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
@@ -391,12 +391,12 @@ def _secret(settings: ArchiveSettings) -> list[str]:
     if settings.s3.endpoint is not None:
         scheme, _, host = settings.s3.endpoint.partition("://")
         options += [
-            f"ENDPOINT {_quoted(host)}",
+            f"ENDPOINT {quoted(host)}",
             "URL_STYLE 'path'",
             f"USE_SSL {str(scheme == 'https').lower()}",
         ]
     if settings.s3.region is not None:
-        options.append(f"REGION {_quoted(settings.s3.region)}")
+        options.append(f"REGION {quoted(settings.s3.region)}")
     return [f"CREATE OR REPLACE SECRET jobsight ({', '.join(options)});"]
 
 

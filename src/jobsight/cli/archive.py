@@ -23,6 +23,7 @@ from jobsight.cli.output import progress_line
 from jobsight.config.load import load_settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.model import SECOND, RunReference
+from jobsight.text import readable_text
 
 if TYPE_CHECKING:
     from jobsight.archive.reader import Reader
@@ -52,7 +53,11 @@ _OPTIONS = {
     "--cluster": {Action.READ},
     "--dry-run": {Action.WRITE, Action.READ},
     "--anew": {Action.WRITE},
-    "--json": {Action.WRITE, Action.LIST, Action.CHECK},
+    "--json": {Action.WRITE, Action.LIST, Action.CHECK, Action.SQL},
+    "--engine": {Action.SQL},
+    "--query": {Action.SQL},
+    "--python": {Action.SQL},
+    "--spark-option": {Action.SQL},
 }
 
 
@@ -67,6 +72,10 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
     dry_run: bool,
     anew: bool,
     json: bool,
+    engine: str | None,
+    query: str | None,
+    python: str | None,
+    spark_option: list[str] | None,
     location: str | None,
     store: str | None,
     config: str | None,
@@ -75,7 +84,8 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
 
     `write` writes the runs that are not in the archive or have changed since, `list` shows the
     months of the archive, `check` verifies all its files, `read` restores runs to the store, and
-    `sql` prints the views for DuckDB.
+    `sql` prints the views for DuckDB, or with --engine spark those for Spark. With --engine
+    spark://HOST:PORT and --query it runs a query on that cluster and prints the rows.
     """
     given = {
         "RUN": run,
@@ -86,6 +96,10 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
         "--dry-run": dry_run,
         "--anew": anew,
         "--json": json,
+        "--engine": engine,
+        "--query": query,
+        "--python": python,
+        "--spark-option": spark_option,
     }
     for name, value in given.items():
         if value not in (None, False, []) and action not in _OPTIONS[name]:
@@ -100,10 +114,7 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
     from jobsight.archive.storage import open_storage
 
     if action is Action.SQL:
-        from jobsight.archive.schema import views
-
-        print(views(settings.archive))
-        return 0
+        return _sql(settings, engine or "duckdb", query, python, spark_option or [], json=json)
     storage = open_storage(settings.archive)
     if action is Action.LIST:
         return _list(storage, json)
@@ -127,6 +138,51 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
             )
             return _show(done, storage, dry_run, json)
         return _read(opened, storage, run or [], cluster, month, dry_run)
+
+
+def _sql(
+    settings: Settings,
+    engine: str,
+    query: str | None,
+    python: str | None,
+    options: list[str],
+    *,
+    json: bool,
+) -> int:
+    """Print the views of an engine, or run a query on a cluster."""
+    if engine in ("duckdb", "spark"):
+        if query is not None:
+            raise ConfigError("--query needs a cluster: --engine spark://HOST:PORT")
+        if engine == "duckdb":
+            from jobsight.archive.schema import views
+
+            print(views(settings.archive))
+        else:
+            from jobsight.archive.spark import script
+
+            print(script(settings.archive))
+        return 0
+    if not engine.startswith(("spark://", "local[")):
+        raise ConfigError(f"--engine {engine!r}: expected duckdb, spark or spark://HOST:PORT")
+    if query is None:
+        raise ConfigError("--engine spark://HOST:PORT needs --query with a SELECT, or - for stdin")
+    from jobsight.archive import spark
+    from jobsight.cli.output import Table, print_table
+
+    pairs = dict(option.partition("=")[::2] for option in options)
+    text = sys.stdin.read() if query == "-" else query
+    answer = spark.query(
+        settings.archive, engine, text.strip().rstrip(";"), python=python, options=pairs
+    )
+    if json:
+        rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+        print(msgspec.json.encode(rows).decode())
+        return 0
+    table = Table(*answer.columns)
+    for row in answer.rows:
+        table.add(*("" if value is None else readable_text(str(value)) for value in row))
+    print_table(table)
+    return 0
 
 
 def _cutoff(settings: Settings, before: str | None) -> int:
@@ -291,7 +347,22 @@ def main(arguments: Sequence[str]) -> int:
         action="store_true",
         help="write: start a new archive in storage of the one the store refers to",
     )
-    parser.add_argument("--json", action="store_true", help="write, list, check: print JSON")
+    parser.add_argument("--json", action="store_true", help="write, list, check, sql: print JSON")
+    parser.add_argument(
+        "--engine",
+        metavar="ENGINE",
+        help="sql: duckdb, spark, or a cluster spark://HOST:PORT (default: duckdb)",
+    )
+    parser.add_argument("--query", metavar="SQL", help="sql: run this on the cluster; - is stdin")
+    parser.add_argument(
+        "--python", metavar="PATH", help="sql: a Python with pyspark (default: that of jobsight)"
+    )
+    parser.add_argument(
+        "--spark-option",
+        action="append",
+        metavar="KEY=VALUE",
+        help="sql: a setting of the Spark session; may be repeated",
+    )
     parser.add_argument(
         "--archive", dest="location", metavar="LOCATION", help="Directory or s3://bucket/prefix"
     )

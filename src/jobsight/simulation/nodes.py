@@ -93,11 +93,13 @@ class Written(msgspec.Struct, kw_only=True):
 
 
 class WrittenSpool(msgspec.Struct, kw_only=True):
-    """The batches of a node: numbers 1 to ``last``, without those that the spool counts as lost."""
+    """The batches of a node: numbers ``first`` to ``last``, without those that the spool counts as
+    lost."""
 
     node: str
     spool: str
     last: int
+    first: int = 1
     dropped: int = 0
     refused: int = 0
     pending: int = 0
@@ -143,6 +145,7 @@ class Node:
         self._epoch = 0
         self._count = 0
         self.spool = self._open()
+        self._first = self.spool.next_sequence
         self._slots: list[_Job] = []
         self.lost_pending = 0
 
@@ -178,11 +181,23 @@ class Node:
         if self._random.random() >= self._load.restarts:
             return False
         self.spool.close()
+        self.reopen()
+        return True
+
+    def reopen(self) -> None:
+        """Start the agent again on its closed spool."""
+        before = self.spool.uuid
         self.spool = self._open()
+        if self.spool.uuid != before:
+            # Its state was lost: a new numbering, which continues after the pending batches.
+            self._first = self.spool.next_sequence
         self._epoch += 1
         for job in self._slots:
             job.epoch_cpu = job.epoch_executions = 0
-        return True
+
+    def step_clock(self, seconds: float) -> None:
+        """Let the clock of the node jump."""
+        self._skew += int(seconds * SECOND)
 
     def tick(self, now: int) -> list[Written]:
         """Write a batch; returns what was written of the jobs that ended."""
@@ -291,18 +306,23 @@ class Node:
         for job in self._slots:
             yield job.written
 
-    def close(self) -> WrittenSpool:
-        """Close the spool; what was written into it."""
+    def written_spool(self) -> WrittenSpool:
+        """What was written into the spool."""
         spool = self.spool
-        result = WrittenSpool(
+        return WrittenSpool(
             node=self.name,
             spool=spool.uuid,
+            first=self._first,
             last=spool.next_sequence - 1,
             dropped=spool.dropped,
             refused=spool.refused,
             pending=len(spool),
         )
-        spool.close()
+
+    def close(self) -> WrittenSpool:
+        """Close the spool; what was written into it."""
+        result = self.written_spool()
+        self.spool.close()
         return result
 
 

@@ -188,7 +188,7 @@ class DeliveryThread(threading.Thread):
 
 
 #: Statuses after which the same batch may be accepted later.
-_RETRY_STATUSES: Final = frozenset({401, 403, 404, 408, 425, 429})
+_RETRY_STATUSES: Final = frozenset({401, 403, 404, 408, 421, 425, 429})
 #: Characters of a reply that are logged.
 _MAX_REASON: Final = 300
 #: Statuses after which the token file is read again.

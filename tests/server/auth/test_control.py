@@ -143,7 +143,7 @@ def test_the_form_is_short(stranger: TestClient) -> None:
 )
 def test_other_names_are_refused(client: TestClient, host: str) -> None:
     answer = client.get("/api/v1/jobs", headers={"Host": host})
-    assert answer.status_code == 400
+    assert answer.status_code == 421
     assert "is not a host name of this server" in answer.json()["detail"]
 
 

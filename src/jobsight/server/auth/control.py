@@ -146,7 +146,7 @@ class AccessControl:
         host = headers.get("host", "")
         # Against DNS rebinding: a foreign name may resolve to 127.0.0.1.
         if host_name(host).lower() not in self._hosts:
-            return refusal(400, f"{host[:80]!r} is not a host name of this server"), receive
+            return refusal(421, f"{host[:80]!r} is not a host name of this server"), receive
         path, method = scope["path"], scope["method"]
         if path == "/sign-in" or path.startswith("/sign-in/"):
             return await self._answer_sign_in(Request(scope, receive)), receive

@@ -475,10 +475,19 @@ def _epoch_number(epoch: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
+#: Sources whose counters never fall, and these counters.
+_GROWING = frozenset({"cgroup v1", "cgroup v2"})
+_COUNTERS = frozenset({"cpu_time", "cpu_user", "cpu_system"})
+
+
 def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
-    """The newer totals by their own time, in any order of arrival; None never overwrites."""
+    """The newer totals by their own time, in any order of arrival; None never overwrites.
+
+    The counters of a cgroup only grow: after the clock of a node was ahead, higher ones are newer.
+    """
     if stored is None:
         return arriving
+    grows = stored.cpu_source == arriving.cpu_source and stored.cpu_source in _GROWING
     older, newer = (stored, arriving) if stored.time <= arriving.time else (arriving, stored)
     changes: dict[str, Any] = {}
     values = zip(
@@ -488,7 +497,8 @@ def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
         strict=True,
     )
     for name, old, new in values:
-        if old is not None and (new is None or (name in _PEAKS and old > new)):
+        highest = name in _PEAKS or (grows and name in _COUNTERS)
+        if old is not None and (new is None or (highest and old > new)):
             changes[name] = old
     if newer.cpu_time is None and older.cpu_time is not None:
         changes["cpu_source"] = older.cpu_source
