@@ -86,7 +86,15 @@ def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_the_locks_are_there() -> None:
-    names = ["agent.txt", "build.txt", "dev.txt", "fuzz.txt", "peers.txt", "server.txt"]
+    names = [
+        "agent.txt",
+        "build.txt",
+        "dev.txt",
+        "fuzz.txt",
+        "peers.txt",
+        "server.txt",
+        "spark.txt",
+    ]
     assert [lock.name for lock in LOCKS] == names
 
 
