@@ -26,7 +26,7 @@ PAGE = PROJECT / "docs" / "drill.md"
 #: Faults of parts that need more than batches: tests that exist, each with its own real parts.
 TESTS = {
     "SMTP server away": (
-        "the mail server is away while jobs end",
+        "the mail server is unreachable while jobs end",
         "tests/mail/test_mail.py::test_a_mail_server_that_is_away_loses_nothing",
     ),
     "MongoDB away": (
@@ -39,7 +39,7 @@ TESTS = {
         "tests/scheduler/sinks/test_mongodb.py::test_killed_in_the_middle_and_repeated",
     ),
     "OpenSearch away": (
-        "the sink's server is away, refuses, or is busy",
+        "the sink's server is unreachable, refuses, or is busy",
         "tests/scheduler/sinks/test_opensearch.py::test_away_refused_or_busy_is_one_line",
     ),
     "OpenSearch feed killed": (
@@ -51,7 +51,7 @@ TESTS = {
         "tests/scheduler/test_scraper.py::test_slurm_away_leaves_what_is_stored",
     ),
     "slurmdbd away": (
-        "the accounting is away, the controller answers",
+        "the accounting is unreachable, the controller answers",
         "tests/scheduler/test_scraper.py::test_the_queue_alone_serves_while_the_accounting_is_away",
     ),
     "accounting lost on the way": (

@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 #: What a fault needs: one server on SQLite, the same on a small disk, or two servers behind nginx
 #: on PostgreSQL.
 Kind: TypeAlias = Literal["sqlite", "disk", "postgresql"]
-#: Seconds that a part is away.
+#: Seconds that a part is unreachable.
 AWAY: Final = 2.0
 
 
@@ -386,7 +386,12 @@ def agent_killed(drill: Drill) -> str:
     return f"{total} batches were in the spools and are delivered by the next agent"
 
 
-@fault("spool full", "the server is away until spools of 40 kB are full", counted=True, short=True)
+@fault(
+    "spool full",
+    "the server is unreachable until spools of 40 kB are full",
+    counted=True,
+    short=True,
+)
 def spool_full(drill: Drill) -> str:
     for node in drill.agents.nodes:
         node.spool.limit = 40_000
@@ -414,7 +419,7 @@ def spool_read_only(drill: Drill) -> str:
 
 
 def _damage(drill: Drill, change: Callable[[Path], None], count: int = 3) -> str:
-    """Change pending batch files while the server is away."""
+    """Change pending batch files while the server is unreachable."""
     drill.relay.mode = "refuse"
     node = drill.agents.nodes[0]
     wait_until(lambda: len(node.spool) > count)
