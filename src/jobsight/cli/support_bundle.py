@@ -289,8 +289,10 @@ def _tail(file: Path, lines: int) -> str:
 
 def _secrets(settings: Settings) -> Iterator[str]:
     """The contents of every file that the settings name as a secret, and passwords in URLs."""
+    # What everybody has is no secret: the default of a name such as "jobsight" masks too much.
+    defaults = {value for _, value in _leaves(msgspec.to_builtins(Settings()), "")}
     for key, value in _leaves(msgspec.to_builtins(settings), ""):
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value or value in defaults:
             continue
         if re.search(r"(password|token|secret|key)[a-z_]*_file$|(^|_)key$|key_file$", key):
             with contextlib.suppress(OSError):

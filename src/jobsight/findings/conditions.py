@@ -316,7 +316,7 @@ def _edited(text: str, tree: Node) -> str:
 
 def _integer(text: str) -> int:
     """An integer as CEL reads it: a leading zero is allowed, and not octal."""
-    digits = text.replace(" ", "")
+    digits = "".join(text.split())
     return int(digits, 16 if "x" in digits.lower() else 10)
 
 
