@@ -7,6 +7,7 @@ import importlib.util
 import io
 import re
 import string
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ import pytest
 from babel.messages.pofile import read_po
 from starlette.testclient import TestClient
 
-from jobsight.access.viewer import Viewer
-from jobsight.reports import wait_reasons
+from jobsight.access.viewer import Role, Viewer
+from jobsight.reports import report, wait_reasons
 from jobsight.store.accounts.preferences import Preferences
 from jobsight.store.read.visibility import EVERYTHING
 from jobsight.web.language import LANGUAGES, catalogue, preferred_language
 from jobsight.web.messages import MESSAGES
 from jobsight.web.pages.interval import CHOICES
-from jobsight.web.render import NAVIGATION
+from jobsight.web.pages.jobs import COLUMNS
+from jobsight.web.render import NAVIGATION, find_zone, state_of
 from tests.web.document import Document
 from tests.web.viewers import seen_by
 
@@ -54,6 +56,8 @@ def test_every_message_is_translated(translations: Any) -> None:
 
 def test_words_of_python_are_among_the_messages() -> None:
     words = {entry.title for entry in NAVIGATION} | {text for _, text in CHOICES}
+    words |= {column.title for column in COLUMNS.values()}
+    words |= {state_of(state).word for state in report._STATE_TEXTS}
     words |= {*wait_reasons._REASONS.values()} | {text for _, text in wait_reasons._KINDS}
     assert words <= {*MESSAGES}
 
@@ -119,3 +123,18 @@ def test_a_catalogue_keeps_texts_that_it_does_not_have() -> None:
     assert catalogue("fr").gettext("no such message") == "no such message"
     assert [catalogue(language).gettext("Help") for language in LANGUAGES] == ["Help", "Aide"]
     assert string.ascii_letters == catalogue("en").gettext(string.ascii_letters)
+
+
+def test_times_are_in_the_zone_of_the_viewer_with_utc(visit: TestClient) -> None:
+    chosen = Viewer(
+        name="carol",
+        role=Role.STAFF,
+        visibility=EVERYTHING,
+        preferences=Preferences(time_zone="Europe/Paris"),
+    )
+    with seen_by(chosen):
+        text = Document(visit.get("/clusters/north").text).text
+    # The maintenance of the made-up site begins at midnight UTC.
+    assert "2026-11-07 01:00:00 CET 00:00:00 UTC" in text
+    assert "2026-11-07 00:00:00 UTC" in Document(visit.get("/clusters/north").text).text
+    assert find_zone("No/Such_Zone") is find_zone(None) is find_zone("../etc/passwd") is UTC

@@ -27,9 +27,17 @@ MESSAGES = (
     # Severities and qualities.
     *(N_("info"), N_("warning"), N_("critical")),
     *(N_("exact"), N_("estimate"), N_("not measured"), N_("not readable")),
-    # States of jobs.
+    # States of jobs, as jobsight.reports.report describes them.
     *(N_("Completed"), N_("Running"), N_("Failed"), N_("Cancelled"), N_("Pending")),
-    *(N_("Ended: out of memory"), N_("Ended: time limit reached"), N_("Unknown")),
+    *(N_("Ended: out of memory"), N_("Ended: time limit reached"), N_("State unknown")),
+    *(N_("Failed: a node did not boot"), N_("Failed: a node went down"), N_("Completing")),
+    *(N_("Configuring"), N_("Ended at its deadline"), N_("Preempted"), N_("Requeued")),
+    N_("Suspended"),
+    # Columns and tabs of the list of jobs.
+    *(N_("Job"), N_("State, finding"), N_("Name"), N_("Cluster"), N_("Partition"), N_("QOS")),
+    *(N_("Start (UTC)"), N_("End (UTC)"), N_("CPUs"), N_("CPU use"), N_("CPU time")),
+    *(N_("Memory peak"), N_("GPUs"), N_("GPUs, used of held"), N_("Nodes")),
+    *(N_("All"), N_("Waiting")),
     # Kinds of subjects.
     *(N_("User"), N_("Account")),
     # Why jobs wait: jobsight.reports.wait_reasons.

@@ -7,10 +7,12 @@ escaped, and figures are formatted by ``util.units``.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from contextvars import ContextVar
+from datetime import UTC, datetime, tzinfo
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
@@ -58,7 +60,11 @@ def page(request: Request, template: str, **context: Any) -> HTMLResponse:
     # A proxy may serve the pages under a path prefix, which every link must include.
     root = request.scope.get("root_path", "")
     viewer, language = viewer_of(request.scope), language_of(request.scope)
-    text = render(template, language=language, root=root, viewer=viewer, **context)
+    token = _ZONE.set(find_zone(viewer.preferences.time_zone))
+    try:
+        text = render(template, language=language, root=root, viewer=viewer, **context)
+    finally:
+        _ZONE.reset(token)
     return HTMLResponse(text, headers={"Vary": "Accept-Language, Cookie"})
 
 
@@ -88,6 +94,30 @@ def machine_time(moment: int) -> str:
         return datetime.fromtimestamp(moment // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return ""
+
+
+#: The time zone of the viewer of the page that is rendered. Macros of templates do not get the
+#: context of their page.
+_ZONE: Final[ContextVar[tzinfo]] = ContextVar("zone", default=UTC)
+
+
+@cache
+def find_zone(name: str | None) -> tzinfo:
+    """A time zone by its name in the tz database; UTC if there is none of that name."""
+    try:
+        return ZoneInfo(name) if name else UTC
+    except (ValueError, OSError):
+        return UTC
+
+
+def local_moment(time: int | None) -> str:
+    """A time in the zone of the viewer."""
+    return units.format_time(time, _ZONE.get())
+
+
+def has_zone() -> bool:
+    """Whether the viewer has another time zone than UTC, which is then shown as well."""
+    return _ZONE.get() is not UTC
 
 
 def percent(share: float | None) -> str:
@@ -158,6 +188,7 @@ def environment(language: str = LANGUAGES[0]) -> Environment:
     )
     jinja.globals.update(
         language=language,
+        has_zone=has_zone,
         version=jobsight.__version__,
         root="",
         viewer=NOBODY,
@@ -176,6 +207,9 @@ def environment(language: str = LANGUAGES[0]) -> Environment:
         cores=units.format_cores,
         hours=units.format_hours,
         moment=units.format_time,
+        local_moment=local_moment,
+        # Of a word that may be no message, and may contain a per cent sign.
+        translated=catalogue(language).gettext,
         machine_time=machine_time,
         percent=percent,
         state_of=state_of,

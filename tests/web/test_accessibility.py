@@ -1,0 +1,133 @@
+"""Every page for everybody: no violation that axe-core finds, in light and dark, on a phone, in
+print, by keyboard, and in French."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobsight.store.store import Store
+from tests.web.test_browser import opened
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(__file__).parents[2] / ".cache/npm/node_modules/axe-core/axe.min.js"
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs?search=md&user=anna",
+    "/clusters",
+    "/clusters/north",
+    "/clusters/north/nodes",
+    "/users",
+    "/accounts",
+    "/software",
+    "/software/gromacs?days=90",
+    "/programs",
+    "/programs?path=/usr/bin/sleep&days=90",
+    "/findings",
+    "/findings/gpu-not-used",
+    "/operations",
+    "/help",
+    "/help/figures",
+    "/help/metrics",
+    "/help/privacy",
+)
+
+
+@pytest.fixture(scope="module")
+def pages(site: Store) -> list[str]:
+    """The addresses of all pages of the made-up site."""
+    run = next(run for run in site.runs(limit=50) if run.info.gpus)
+    [node] = [each.node for each in site.nodes(run.id)][:1]
+    return [
+        *PAGES,
+        f"/jobs/{run.run}",
+        f"/users/{run.info.user}",
+        f"/accounts/{run.info.account}",
+        f"/clusters/{run.info.cluster}/nodes/{node}",
+    ]
+
+
+def violations(page: Page) -> list[str]:
+    page.evaluate(AXE.read_text())
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {node['html'][:200]}"
+        for each in result["violations"]
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core; scripts/npm-packages installs it")
+@pytest.mark.parametrize(
+    ("scheme", "some"),
+    [
+        ("light", ("/jobs", "/clusters/north", "/help")),
+        pytest.param("light", (), marks=pytest.mark.long),
+        pytest.param("dark", (), marks=pytest.mark.long),
+    ],
+    ids=["some", "light", "dark"],
+)
+def test_axe_finds_nothing(
+    browser: Browser, site_address: str, pages: list[str], scheme: str, some: tuple[str, ...]
+) -> None:
+    found = {}
+    # The script of axe is no part of the pages, and their policy would forbid it.
+    with opened(browser, site_address, color_scheme=scheme, bypass_csp=True) as page:
+        for address in some or pages:
+            page.goto(site_address + address)
+            found[address] = violations(page)
+    assert {address: each for address, each in found.items() if each} == {}
+
+
+def test_a_phone_never_scrolls_sideways(
+    browser: Browser, site_address: str, pages: list[str]
+) -> None:
+    size = {"width": 390, "height": 844}
+    with opened(browser, site_address, viewport=size) as page:
+        wide = []
+        for address in pages:
+            page.goto(site_address + address)
+            if page.evaluate("document.documentElement.scrollWidth") > 390:
+                wide.append(address)
+    assert wide == []
+
+
+def test_pages_print_without_navigation(browser: Browser, site_address: str) -> None:
+    with opened(browser, site_address) as page:
+        page.goto(f"{site_address}/clusters/north")
+        page.emulate_media(media="print")
+        assert not page.locator(".top nav").is_visible()
+        assert not page.locator(".intervals").is_visible()
+        assert page.locator("#queue-title").is_visible()
+
+
+def test_the_keyboard_reaches_the_content_first(browser: Browser, site_address: str) -> None:
+    with opened(browser, site_address) as page:
+        page.goto(f"{site_address}/clusters/north")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert page.url.endswith("#content")
+        # Tables that may scroll can be reached.
+        assert page.locator('.table-frame:not([tabindex="0"])').count() == 0
+
+
+def test_a_browser_in_french_gets_french(browser: Browser, site_address: str) -> None:
+    with opened(browser, site_address, locale="fr-FR") as page:
+        page.goto(f"{site_address}/clusters/north")
+        assert page.locator("html").get_attribute("lang") == "fr"
+        page.get_by_role("link", name="Logiciels").click()
+        assert page.get_by_role("heading", name="Logiciels").is_visible()
+
+
+def test_pages_are_complete_without_javascript(browser: Browser, site_address: str) -> None:
+    with opened(browser, site_address, java_script_enabled=False) as page:
+        page.goto(f"{site_address}/users/anna?days=90")
+        page.get_by_text("As a table").first.click()
+        assert page.get_by_role("columnheader", name="Core hours held").is_visible()
