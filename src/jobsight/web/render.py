@@ -106,7 +106,7 @@ def find_zone(name: str | None) -> tzinfo:
     """A time zone by its name in the tz database; UTC if there is none of that name."""
     try:
         return ZoneInfo(name) if name else UTC
-    except (ValueError, OSError):
+    except (KeyError, ValueError, OSError):
         return UTC
 
 
