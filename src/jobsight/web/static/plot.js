@@ -82,6 +82,8 @@ export class Plot {
     this.area = element("div", "plot-area");
     this.area.tabIndex = 0;
     this.area.setAttribute("role", "img");
+    // Until it is drawn; then with its extremes.
+    this.area.setAttribute("aria-label", title);
     this.stepped = kind === "cores" || kind === "rate" || kind === "share";
     const head = element("div", "plot-head", element("h3", "", title, " ", this.unit), this.legend);
     parent.append(element("figure", "panel plot", head, this.area));
