@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,6 +104,46 @@ def take_gpus(settings: Settings, directory: Path) -> None:
             shrink(opened, page.screenshot(full_page=True, clip=clip), HERE / file)
 
 
+def take_site(settings: Settings, directory: Path) -> None:
+    """The list of jobs and the page of a script, of a made-up site."""
+    from jobsight.store.history import find_work, work_of_run
+    from jobsight.store.store import Store
+
+    settings.store.location = str(directory / "site.db")
+    command = [sys.executable, "-m", "jobsight.cli.main"]
+    options = ["--store", settings.store.location]
+    size = ["--runs", "1500", "--days", "45", "--running", "20"]
+    subprocess.run([*command, "simulate", "fill", *options, *size], check=True)
+    subprocess.run([*command, "findings", "update", *options], check=True)
+    with Store.open(settings.store.location) as store:
+        runs = [run for run in store.runs(limit=1500) if run.info.end is not None]
+        arrays = Counter(
+            (run.info.user, run.info.name) for run in runs if run.info.array_job_id is not None
+        )
+        works: dict[int, list[int]] = {}
+        for run in runs:
+            if (work_id := work_of_run(store.database, run.id)) is not None:
+                works.setdefault(work_id, []).append(run.start)
+        longest = max(works, key=lambda each: (len(works[each]) > 12) * (
+            max(works[each]) - min(works[each])
+        ))  # fmt: skip
+        work = find_work(store.database, longest)
+        assert work is not None
+    user, name = arrays.most_common(1)[0][0]
+    with BackgroundServer(settings) as server, browser() as opened:
+        page = opened.new_context(
+            viewport={"width": 1280, "height": 820}, color_scheme="light", timezone_id="UTC"
+        ).new_page()
+        page.goto(server.sign_in_url())
+        for path, file in (
+            (f"jobs?user={user}&search={name}", "jobs.png"),
+            (f"scripts/{work.key.hex()}", "script.png"),
+        ):
+            page.goto(f"{server.url.rstrip('/')}/{path}")
+            page.wait_for_timeout(500)
+            shrink(opened, page.screenshot(), HERE / file)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="jobsight-pictures-") as name:
         folder = Path(name)
@@ -115,6 +156,7 @@ def main() -> None:
         report = find_report(settings.store.location, "1")
         (HERE / "report.svg").write_text(report_svg(report, title="jobsight report 1", width=92))
         take_gpus(settings, folder)
+        take_site(settings, folder)
     for file in sorted(HERE.glob("*.png")) + sorted(HERE.glob("*.svg")):
         print(f"{file.name}: {file.stat().st_size / 1024:.0f} KiB")
 

@@ -20,7 +20,7 @@ from jobsight.store.read.filters import Sort
 from jobsight.store.read.search import parse_search
 from jobsight.store.store import Store
 from tests.store import postgresql
-from tests.store.sample import START, batch, info, part, sighting, step, totals
+from tests.store.sample import START, batch, info, part, sighting, step, totals, use
 
 COUNT = 160
 USERS = ("anna", "bob", "carla_1", None)
@@ -323,6 +323,27 @@ def test_a_run_is_found_by_its_id_however_old_it_is(
     assert found.run == filled.find(RunReference.parse(str(oldest.run))).run == oldest.run
     largest = filled.largest_runs(newest=COUNT, limit=3)
     assert len(largest) == 3
+
+
+@pytest.mark.parametrize("few", [0, 5000])
+def test_runs_that_used_a_software(store: Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(queries, "_FEW", few)
+    for job_id, path in ((7, b"/apps/gmx"), (8, b"/bin/true"), (9, b"/apps/gmx")):
+        found = part(sighting(job_id), totals=totals(1, 1), executables=[use(path, 1)])
+        store.write(batch(info(job_id), found))
+    with store.database.write() as transaction:
+        transaction.execute(
+            "INSERT INTO software (id, name, version, local_version, user_provided, ignored) "
+            "VALUES (1, 'gromacs', '1', '1', false, false)"
+        )
+        transaction.execute(
+            "UPDATE paths SET software_id = 1 WHERE path = :path", {"path": b"/apps/gmx"}
+        )
+    for sort in (Sort(), Sort("cpu_time")):
+        runs = store.runs(software="gromacs", sort=sort)
+        assert [run.info.job_id for run in runs] == [9, 7]
+    assert store.runs(software="vasp") == []
+    assert store.count_runs(software="gromacs") == 2
 
 
 def test_more_runs_than_are_counted(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,11 +246,12 @@ _PROPERTIES: Final = (
     "AND job_properties.cluster = runs.cluster AND job_properties.job_id = runs.job_id "
     'AND job_properties."user" = runs."user"'
 )
+#: A query for each run: of EXISTS, PostgreSQL makes a join with all executables.
 _USES_SOFTWARE: Final = (
-    "EXISTS (SELECT 1 FROM run_nodes CROSS JOIN executables CROSS JOIN paths CROSS JOIN software "
+    "(SELECT 1 FROM run_nodes CROSS JOIN executables CROSS JOIN paths CROSS JOIN software "
     "WHERE run_nodes.run_id = runs.id AND executables.run_node_id = run_nodes.id "
     "AND paths.id = executables.path_id AND software.id = paths.software_id "
-    "AND software.name = :software)"
+    "AND software.name = :software LIMIT 1) IS NOT NULL"
 )
 
 
@@ -309,7 +310,7 @@ def _sets(filters: Filters, parameters: dict[str, Any]) -> list[IdSet]:
         sets.append(
             IdSet(
                 f"SELECT run_id {found}",
-                f"EXISTS (SELECT 1 {found} AND findings.run_id = runs.id)",
+                f"(SELECT 1 {found} AND findings.run_id = runs.id LIMIT 1) IS NOT NULL",
             )
         )
         if finding != ANY_FINDING:
@@ -317,10 +318,10 @@ def _sets(filters: Filters, parameters: dict[str, Any]) -> list[IdSet]:
     if (work_ids := filters.get("work_ids")) is not None:
         among = ", ".join(str(int(work_id)) for work_id in work_ids) or "NULL"
         found = f"FROM run_figures WHERE work_id IN ({among})"
-        condition = f"EXISTS (SELECT 1 {found} AND run_figures.run_id = runs.id)"
+        condition = f"(SELECT 1 {found} AND run_figures.run_id = runs.id LIMIT 1) IS NOT NULL"
         sets.append(IdSet(f"SELECT run_id {found}", condition))
     if (node := filters.get("node")) is not None:
-        condition = f"EXISTS (SELECT 1 {_NODE} AND run_nodes.run_id = runs.id)"
+        condition = f"(SELECT 1 {_NODE} AND run_nodes.run_id = runs.id LIMIT 1) IS NOT NULL"
         sets.append(IdSet(f"SELECT run_id {_NODE}", condition))
         parameters["node"] = node
     if (wanted := filters.get("property")) is not None:
