@@ -17,7 +17,9 @@ from jobsight.cli.main import main
 from jobsight.config.load import load_settings
 from jobsight.config.settings import (
     ArchiveSettings,
+    LdapSettings,
     MailSettings,
+    OidcSettings,
     PromqlSettings,
     PushSettings,
     RemoteWriteSettings,
@@ -83,6 +85,12 @@ READERS: dict[str, Callable[[str], object]] = {
     "archive.s3.endpoint": lambda text: _archive(endpoint=text),
     "store.location": _store,
     "mail.url": lambda text: pages_url(MailSettings(url=text)),
+    "access.oidc.url": lambda text: OidcSettings(
+        issuer="https://login.example.org", client_id="jobsight", url=text
+    ),
+    "access.ldap.url": lambda text: LdapSettings(
+        url=text.replace("http:", "ldap:"), search_base="dc=example,dc=org"
+    ),
     "mail.webhook.url": lambda text: Address.parse("mail.webhook.url", text),
 }
 #: The same for settings of SAMS.
@@ -104,6 +112,13 @@ def _fields(struct: type[msgspec.Struct], path: str = "") -> Iterator[str]:
 def test_every_setting_that_takes_an_address_is_tested() -> None:
     named = {name for name in _fields(Settings) if name.endswith(("url", "location", "endpoint"))}
     assert named == set(READERS)
+
+
+@pytest.mark.parametrize("address", [f"ldap://cn=admin:{SECRET}@host", f"ldaps://{SECRET}@host"])
+def test_a_password_in_the_address_of_a_directory_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="without user name and password") as refused:
+        LdapSettings(url=address, search_base="dc=example,dc=org")
+    assert SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize("setting", [*READERS, *READERS_OF_SAMS])

@@ -549,6 +549,12 @@ class MailSettings(msgspec.Struct, kw_only=True):
 RoleName = Literal["user", "coordinator", "mentor", "staff", "auditor"]
 
 
+def _check_no_credentials(name: str, address: str) -> None:
+    """Refuse a password in an address that messages name."""
+    if "@" in address:
+        raise ConfigError(f"{name}: expected a URL without user name and password")
+
+
 class OidcSettings(msgspec.Struct, kw_only=True):
     """Sign-in by OpenID Connect: authorization code with PKCE."""
 
@@ -586,6 +592,7 @@ class OidcSettings(msgspec.Struct, kw_only=True):
         for name in ("issuer", "url"):
             if not str(getattr(self, name)).startswith(("https://", "http://")):
                 raise ConfigError(f"{name}: expected a URL such as https://login.example.org")
+            _check_no_credentials(name, str(getattr(self, name)))
         if "openid" not in self.scopes:
             raise ConfigError('scopes: expected a list that contains "openid"')
         _check_groups(self.roles, only_groups=self.only_groups)
@@ -628,6 +635,7 @@ class LdapSettings(msgspec.Struct, kw_only=True):
             return
         if not self.url.startswith(("ldap://", "ldaps://")):
             raise ConfigError("url: expected ldaps://HOST or ldap://HOST")
+        _check_no_credentials("url", self.url)
         if (self.bind_template is None) == (self.search_base is None):
             raise ConfigError("bind_template: expected either bind_template or search_base")
         if self.bind_template is not None and "{user}" not in self.bind_template:
