@@ -80,7 +80,7 @@ def test_a_user_sees_the_own_jobs(browser: TestClient) -> None:
         other, unknown = (browser.get(path.format(number)) for number in (13, 99))
         assert other.status_code == unknown.status_code == 404
         assert other.text.replace("13", "99") == unknown.text
-    for path in ("/metrics", "/api/v1/usage", "/api/v1/findings", "/api/v1/discovery"):
+    for path in ("/metrics", "/operations", "/api/v1/health", "/api/v1/discovery"):
         assert browser.get(path).status_code == 404, path
     assert sign_in(browser, "carol") == 303
     assert jobs(browser) == [12, 13]
