@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run site fuzz test test-fast test-guest test-long soak drill cluster check plugin bench docs translations pictures lock clean
+.PHONY: help install run site fuzz test test-fast test-guest test-long soak drill cluster check plugin bench docs translations pictures lock clean test-packages packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -43,6 +43,12 @@ check: ## Style and types only: ruff, mypy and the import contract
 
 plugin: ## Build the Slurm profile plugin for the Slurm installed here (or SLURM_SOURCE=directory)
 	@scripts/plugin
+
+packages: ## Build wheel, sdist, Debian packages, RPMs and the archive of the agent into dist/ (minutes)
+	@scripts/packages
+
+test-packages: ## Install the packages of dist/ in fresh roots and in the guest (needs root, minutes)
+	@scripts/test-packages $(ARGS)
 
 bench: ## Measure every figure alongside its peer and write the table (ARGS="name" for one)
 	@scripts/bench $(ARGS)

@@ -43,7 +43,7 @@ DEFAULTS = {
 def settings() -> str:
     """Every setting: key, type, default, meaning, environment variable."""
     lines = ["| key | type | default | meaning | variable |", "|---|---|---|---|---|"]
-    for path, field, comment in _fields(Settings, ()):
+    for path, field, comment in setting_fields(Settings, ()):
         key = ".".join(path)
         default = DEFAULTS.get(key) or _default(field)
         variable = "JOBSIGHT_" + "__".join(path).upper()
@@ -51,7 +51,7 @@ def settings() -> str:
     return "\n".join(lines)
 
 
-def _fields(
+def setting_fields(
     struct: type[msgspec.Struct], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Any, str]]:
     comments = {
@@ -63,7 +63,7 @@ def _fields(
     for field in msgspec.structs.fields(struct):
         here = (*path, field.name)
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            yield from _fields(field.type, here)
+            yield from setting_fields(field.type, here)
         else:
             yield here, field, comments.get(field.name, "")
 

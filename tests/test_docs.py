@@ -73,7 +73,7 @@ def test_findings_and_figures_are_listed(generate: ModuleType) -> None:
 
 
 def test_every_setting_has_a_description_of_its_own(generate: ModuleType) -> None:
-    for path, _, comment in generate._fields(Settings, ()):
+    for path, _, comment in generate.setting_fields(Settings, ()):
         assert comment.endswith("."), f"{'.'.join(path)} has no description in config/settings.py"
     source = (ROOT / "src" / "jobsight" / "config" / "settings.py").read_text()
     assert not re.search(r"^ +#: .*\n +#: ", source, re.MULTILINE), "one line for each setting"

@@ -91,6 +91,7 @@ def test_the_locks_are_there() -> None:
         "build.txt",
         "dev.txt",
         "fuzz.txt",
+        "packages.txt",
         "peers.txt",
         "server.txt",
         "spark.txt",

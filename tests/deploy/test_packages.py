@@ -1,0 +1,434 @@
+"""The built packages, installed in fresh roots without Python: `make test-packages`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.packages.build import GLIBC, PROJECT, project_version
+from tests.agent.slurm_trees import SlurmNode, available
+from tests.bed import Cluster
+from tests.deploy.roots import Root, make_root, network
+from tests.slurm.site import Site
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.packages, pytest.mark.root]
+
+DIST = PROJECT / "dist"
+VERSION = project_version()
+#: Release of Debian and its glibc. The oldest that can be had is newer than RHEL 8.
+SUITES = {"bookworm": "2.36", "bullseye": "2.31"}
+SETTINGS = Path("etc/jobsight/jobsight.toml")
+
+
+def package(name: str, kind: str = "deb", dist: Path = DIST) -> Path:
+    pattern = f"{name}_[0-9]*.deb" if kind == "deb" else f"{name}-[0-9]*.rpm"
+    found = list(dist.glob(pattern))
+    assert len(found) == 1, f"{pattern} in {dist}: {found}; run `make packages`"
+    return found[0]
+
+
+def install(root: Root, *names: str, dist: Path = DIST) -> None:
+    root.run("dpkg", "--install", *root.put(*[package(name, dist=dist) for name in names]))
+
+
+@pytest.fixture(scope="module", params=SUITES)
+def fresh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root as an archive, made once and kept in build/."""
+    kept = PROJECT / "build" / "roots" / f"{request.param}.tar"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            root = make_root(request.param, tmp_path_factory.mktemp("root") / request.param)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"{request.param} cannot be had here: {error.stderr[-300:]}")
+        subprocess.run(["tar", "-C", root.path, "-cf", kept, "."], check=True, timeout=300)
+        shutil.rmtree(root.path)
+    return kept
+
+
+@pytest.fixture
+def root(fresh: Path, tmp_path: Path) -> Iterator[Root]:
+    path = tmp_path / "root"
+    path.mkdir()
+    subprocess.run(["tar", "-C", path, "-xf", fresh], check=True, timeout=300)
+    yield Root(path)
+    shutil.rmtree(path)
+
+
+# The files.
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("unpacked")
+    for file in DIST.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", file, directory], check=True, timeout=300)
+    yield directory
+    shutil.rmtree(directory)
+
+
+def is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def test_no_file_needs_a_newer_glibc(unpacked: Path) -> None:
+    files = [path for path in unpacked.rglob("*") if path.is_file() and not path.is_symlink()]
+    programs = [path for path in files if is_elf(path)]
+    assert len(programs) > 150
+    highest: dict[tuple[int, ...], Path] = {}
+    for program in programs:
+        listed = subprocess.run(
+            ["readelf", "--version-info", "--wide", program],
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout  # fmt: skip
+        for text in re.findall(r"Name: GLIBC_(\d+(?:\.\d+)*)\b", listed):
+            highest[tuple(map(int, text.split(".")))] = program
+    print(f"{len(programs)} ELF files, highest GLIBC {max(highest)} in {highest[max(highest)]}")
+    assert max(highest) <= GLIBC, highest[max(highest)]
+
+
+def test_no_file_names_the_machine_that_built_it(unpacked: Path) -> None:
+    needle = str(PROJECT).encode()
+    for path in unpacked.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert needle not in path.read_bytes(), path
+
+
+def test_the_sums_are_those_of_the_files() -> None:
+    lines = (DIST / "SHA256SUMS").read_text().splitlines()
+    for line in lines:
+        digest, name = line.split()
+        assert hashlib.sha256((DIST / name).read_bytes()).hexdigest() == digest
+    assert {line.split()[1] for line in lines} == {
+        file.name for file in DIST.iterdir() if file.name != "SHA256SUMS"
+    }
+
+
+def test_every_locked_package_is_in_the_bill_of_materials() -> None:
+    bill = json.loads((DIST / f"jobsight-server-{VERSION}.cdx.json").read_text())
+    names = {component["name"] for component in bill["components"]}
+    locked = set()
+    for line in (PROJECT / "requirements/server.txt").read_text().splitlines():
+        found = re.match(r"([a-z0-9-]+)==\S+( ; .*)?", line)
+        if found and "emscripten'" not in (found[2] or "") and "win32" not in (found[2] or ""):
+            locked.add(found[1])
+    assert locked <= names
+    assert {"python3.13", "openssl", "sqlite3"} <= names
+
+
+def test_built_again_they_are_the_same_bytes(tmp_path: Path) -> None:
+    tools = PROJECT / "build" / "tools" / "bin" / "nfpm"
+    plugin = PROJECT / "slurm-plugin" / "acct_gather_profile_prometheus.so"
+    options = []
+    if list(DIST.glob("jobsight-slurm-plugin*")):
+        slurm = plugin.with_name(f"{plugin.name}.version").read_text().strip()
+        options = ["--plugin", str(plugin), "--plugin-version", slurm]
+    subprocess.run(
+        [sys.executable, "-m", "deploy.packages.build", "--interpreter", "build/interpreter",
+         "--nfpm", tools, "--work", tmp_path / "work", "--dist", tmp_path / "dist", *options],
+        cwd=PROJECT, check=True, timeout=1400, capture_output=True,
+    )  # fmt: skip
+    assert (tmp_path / "dist/SHA256SUMS").read_text() == (DIST / "SHA256SUMS").read_text()
+
+
+# Installation.
+
+
+def test_installed_upgraded_and_purged(root: Root, previous: Path) -> None:
+    """From the packages of the previous version, with data, to these; then removed and purged."""
+    assert not list(root.path.glob("usr/bin/python*"))
+    before = root.files()
+    everything = ("jobsight", "jobsight-agent", "jobsight-server")
+    install(root, *everything, dist=previous)
+    older = root.run("jobsight", "--version").stdout.split()[1]
+    (root.path / "etc/jobsight/jobsight.toml").write_text('cluster = "upgraded"\n')
+    root.run(
+        "jobsight", "run", "--store", "/var/lib/jobsight/store.db", "--", "sh", "-c", "echo hi"
+    )
+
+    install(root, *everything)
+    assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
+    # The conffile was changed by the site, and stays as it is.
+    assert (root.path / SETTINGS).read_text() == 'cluster = "upgraded"\n'
+    report = json.loads(
+        root.run("jobsight", "report", "--store", "/var/lib/jobsight/store.db", "--json").stdout
+    )
+    assert report["cluster"] == "upgraded"
+    if older != VERSION:
+        # The refusal is one sentence, and the newer version stays.
+        answer = root.run("dpkg", "--install", "/srv/" + package("jobsight", dist=previous).name,
+                          check=False)  # fmt: skip
+        assert answer.returncode != 0
+        assert f"a downgrade to {older} is refused" in answer.stderr
+        assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
+
+    root.run("dpkg", "--remove", *reversed(everything))
+    left = root.files() - before
+    assert "etc/jobsight/jobsight.toml" in left
+    assert "var/lib/jobsight/store.db" in left
+    assert not any(path.startswith(("opt/", "usr/")) for path in left), left
+    root.run("dpkg", "--purge", *reversed(everything))
+    # What useradd wrote for itself is the system's: its locks and copies.
+    assert {path for path in root.files() - before if not path.startswith("etc/.pwd")} <= {
+        "etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-",
+    }  # fmt: skip
+    assert root.run("getent", "passwd", "jobsight", check=False).returncode == 2
+
+
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of the last commit with another version; else of the commit before this one."""
+    given = os.environ.get("JOBSIGHT_PREVIOUS_DIST")
+    if given:
+        return Path(given)
+
+    def git(*words: str) -> str:
+        answer = subprocess.run(
+            ["git", *words], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60
+        )
+        return answer.stdout.strip()
+
+    changed = git("log", "-1", "--format=%H", f"-S{VERSION}", "--", "src/jobsight/__init__.py")
+    commit = f"{changed or 'HEAD'}~1"
+    dist = tmp_path_factory.mktemp("previous") / "dist"
+    tree = dist.with_name("tree")
+    git("worktree", "add", "--detach", str(tree), commit)
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "deploy.packages.build",
+             "--interpreter", PROJECT / "build/interpreter",
+             "--nfpm", PROJECT / "build/tools/bin/nfpm", "--wheels", PROJECT / "build/wheels",
+             "--kind", "deb", "--work", dist.with_name("work"), "--dist", dist],
+            cwd=tree, check=True, timeout=1400, capture_output=True,
+            env={**os.environ, "PYTHONPATH": f"{tree}:{tree}/src"},
+        )  # fmt: skip
+    finally:
+        git("worktree", "remove", "--force", str(tree))
+        shutil.rmtree(dist.with_name("work"), ignore_errors=True)
+    return dist
+
+
+def test_every_part_of_the_interpreter_works(root: Root) -> None:
+    install(root, "jobsight", "jobsight-server")
+    code = (
+        "import ssl, sqlite3, hashlib, ctypes, zlib, lzma, bz2, sys, zoneinfo\n"
+        "import numpy, pyarrow, psycopg, typst, cryptography, re2, cramjam, matplotlib\n"
+        "from cel_expr_python import cel\n"
+        "hashlib.new('sha256', b'x', usedforsecurity=True); ssl.create_default_context()\n"
+        "sqlite3.connect(':memory:').execute('SELECT 1 RETURNING' if False else 'SELECT 1')\n"
+        "ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 7)()\n"
+        "psycopg.pq.version()\n"
+        "foreign = [p for p in sys.path if not p.startswith('/opt/jobsight')]\n"
+        "assert not foreign, foreign\n"
+        "print(sys.version_info[:2], ssl.OPENSSL_VERSION_INFO[0])\n"
+    )
+    answer = root.run("/opt/jobsight/bin/python3", "-I", "-c", code)
+    assert answer.stdout == "(3, 13) 3\n"
+    doctor = root.run("jobsight", "doctor", check=False)
+    assert "Traceback" not in doctor.stdout + doctor.stderr
+
+
+def test_what_the_packages_bring(root: Root) -> None:
+    install(root, "jobsight", "jobsight-agent", "jobsight-server")
+    for path in (
+        "usr/bin/jobsight",
+        "usr/share/man/man1/jobsight-report.1.gz",
+        "usr/lib/systemd/system/jobsight-agent.service",
+        "usr/lib/systemd/system/jobsight-server.socket",
+        "usr/share/jobsight/slurm/prolog",
+        "usr/share/jobsight/Containerfile",
+    ):
+        assert os.path.lexists(root.path / path), path
+    assert root.run("getent", "passwd", "jobsight").stdout.startswith("jobsight:")
+    state = (root.path / "var/lib/jobsight").stat()
+    assert state.st_mode & 0o777 == 0o700
+    assert state.st_uid != 0
+    assert (root.path / "var/spool/jobsight/mail").stat().st_mode & 0o7777 == 0o2770
+
+
+def test_rpm_installs_refuses_a_downgrade_and_leaves_nothing(root: Root) -> None:
+    """Debian's rpm on a root without Python; packages of RHEL itself cannot be had here."""
+    before = root.files()
+    names = ("jobsight", "jobsight-agent", "jobsight-server")
+
+    def rpm(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        answer = subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "rpm", "--root", str(root.path),
+             *map(str, words)],
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        if check:
+            assert answer.returncode == 0, answer.stdout + answer.stderr
+        return answer
+
+    rpm("--install", "--nodeps", *[package(name, "rpm") for name in names])
+    assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
+    assert rpm("--query", "jobsight-server").stdout.strip().startswith(f"jobsight-server-{VERSION}")
+    # As if a newer version were installed: the scriptlet refuses, and rpm installs nothing.
+    (root.path / "opt/jobsight/VERSION").write_text("99.0.0\n")
+    answer = rpm("--install", "--nodeps", "--force", package("jobsight", "rpm"), check=False)
+    assert f"a downgrade to {VERSION} is refused" in answer.stderr
+    assert answer.returncode != 0
+    (root.path / SETTINGS).write_text('cluster = "changed"\n')
+    rpm("--erase", "--nodeps", *reversed(names))
+    left = root.files() - before
+    # The changed settings are kept under another name, data where they were. Directories of the
+    # system, such as /usr/lib/sysusers.d, belong to its own packages.
+    assert "etc/jobsight/jobsight.toml.rpmsave" in left
+    own = {path for path in left if path.startswith(("opt/", "usr/"))}
+    assert not any((root.path / path).is_file() for path in own), own
+    assert not any("jobsight" in path for path in own), own
+
+
+def test_the_archive_runs_from_any_directory(root: Root) -> None:
+    (archive,) = DIST.glob("jobsight-agent-*-linux-x86_64.tar.gz")
+    target = root.path / "software/jobsight with a space"
+    target.mkdir(parents=True)
+    subprocess.run(["tar", "-C", target, "-xf", archive], check=True, timeout=300)
+    command = f"/software/jobsight with a space/jobsight-{VERSION}/bin/jobsight"
+    assert root.run(command, "--version").stdout == f"jobsight {VERSION}\n"
+    assert "Traceback" not in root.run(command, "doctor", check=False).stderr
+
+
+# A job.
+
+
+def test_agent_and_server_in_separate_networks_measure_a_job(root: Root, tmp_path: Path) -> None:
+    """The server in a network of its own; the agent in the first one, where the kernel sends its
+    events. Both in the fresh root, from the packages."""
+    if not available():
+        pytest.skip("needs the hierarchies of cgroup v1")
+    install(root, "jobsight", "jobsight-agent", "jobsight-server")
+    node = SlurmNode()
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*command: str, log: str, namespace: str | None = None) -> None:
+        with (tmp_path / log).open("wb") as file:
+            processes.append(
+                subprocess.Popen(
+                    root.argv(*command, namespace=namespace),
+                    stdout=file,
+                    stderr=file,
+                    env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                )
+            )
+
+    with network(f"jsp{os.getpid()}") as (_, server):
+        try:
+            write_settings(root, "server.toml", server, "/var/lib/jobsight/token")
+            root.run("jobsight", "token", "add", "--cluster", "net", "--config",
+                     "/etc/jobsight/server.toml", "--file", "/etc/jobsight/token")  # fmt: skip
+            more = f'[agent]\nnode = "n1"\nsend_interval = 1.0\nquery_slurm = false\n' \
+                   f"cgroup_roots = ['slurm_(?P<node>{node.name})']\n"  # fmt: skip
+            write_settings(root, "agent.toml", server, "/etc/jobsight/token", more)
+            start("setpriv", "--reuid=jobsight", "--regid=jobsight", "--clear-groups",
+                  "/opt/jobsight/bin/jobsight", "serve", "--config", "/etc/jobsight/server.toml",
+                  log="server.log", namespace=f"jsp{os.getpid()}")  # fmt: skip
+            wait_until(lambda: healthy(f"http://{server}:8080"), 120)
+            start("/opt/jobsight/bin/jobsight", "agent", "--config", "/etc/jobsight/agent.toml",
+                  log="agent.log")  # fmt: skip
+            wait_until((root.path / "run/jobsight/agent.sock").exists, 120)
+            job = node.job(4711)
+            step = job.step(
+                "/usr/bin/python3", "-c", "import time\nwhile time.process_time()<1:pass"
+            )
+            step.wait(120)
+            used = job.cpu_time()
+            token = (root.path / "var/lib/jobsight/token").read_text().strip()
+
+            def measured() -> dict[str, Any] | None:
+                report = fetch(f"http://{server}:8080/api/v1/jobs/net:4711", token)
+                return report if report and report["executables"] else None
+
+            report = wait_until(measured, 120)
+            assert report["coverage"]["cpu"]["quality"] == "exact"
+            job.end()
+            report = wait_until(
+                lambda: (seen := measured()) and all(r["final"] for r in seen["node_rows"]) and seen
+            )
+            assert report["cpu"]["cpu_seconds"] >= 1
+            assert report["cpu"]["cpu_seconds"] <= used / 1e9 * 1.5 + 1
+            assert any("python" in row["path"] for row in report["executables"])
+        except AssertionError:
+            for log in tmp_path.glob("*.log"):
+                print(log.name, log.read_text()[-3000:])
+            raise
+        finally:
+            node.close()
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+            for process in processes:
+                process.wait(60)
+
+
+def write_settings(root: Root, name: str, host: str, token: str, more: str = "") -> None:
+    (root.path / "etc/jobsight" / name).write_text(
+        f'cluster = "net"\n[server]\nhost = "{host}"\nallow_network = true\n'
+        f'url = "http://{host}:8080"\ntoken_file = "{token}"\n'
+        f'[store]\nlocation = "/var/lib/jobsight/store.db"\n{more}'
+    )
+
+
+def healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+def fetch(url: str, token: str) -> dict[str, Any] | None:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            found: dict[str, Any] = json.load(reply)
+            return found
+    except OSError:
+        return None
+
+
+class PackagedSite(Site):
+    """A site whose agents and server are the commands of the packages."""
+
+    command = ""
+
+    def _start(self, *arguments: str, log: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{log}.log").open("ab") as file:
+            return subprocess.Popen(
+                [self.command, *arguments],
+                cwd="/",
+                env={**self.cluster.environment(), "PATH": os.environ["PATH"]},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+
+
+def test_a_job_of_a_real_slurm_is_measured_by_the_packages(unpacked: Path, tmp_path: Path) -> None:
+    """The files of the packages, moved to another directory, on the project's test bed."""
+    tmp_path.chmod(0o755)
+    PackagedSite.command = str(unpacked / "opt/jobsight/bin/jobsight")
+    with Cluster.unused("k") as cluster, PackagedSite(cluster, tmp_path) as site:
+        script = "#!/bin/sh\nsrun python3 -c 'import time\nwhile time.process_time()<2:pass'\n"
+        job = cluster.submit("jobsight-alice", script, "--mem=100")
+        cluster.wait(job, "COMPLETED", timeout=240)
+        report = site.ended(job)
+        assert report["user"] == "jobsight-alice"
+        assert report["state"] == "COMPLETED"
+        assert report["coverage"]["cpu"]["quality"] == "exact"
+        assert report["cpu"]["cpu_seconds"] >= 2
