@@ -108,6 +108,9 @@ class _Check:
             case "constant":
                 return _of_constant(node)
             case "name":
+                if node.name not in self._variables:
+                    # CEL knows the names of its types, such as list and string.
+                    raise UnitError(f"{node.name} is a type of CEL; expected a figure")
                 return self._variables[node.name]
             case "list":
                 return self._list(node)
