@@ -96,7 +96,7 @@ def test_a_run_without_a_record_is_judged_when_its_nodes_have_reported_the_end(
     work = worker(store, judge, running_interval=0.0)
     store.write(batch(part(sighting(1), totals=totals(10, 5))))
     assert work.once().runs == 0
-    store.write(batch(part(sighting(1), totals=totals(20, 6), final=True), sequence=2))
+    store.write(batch(part(sighting(1), totals=totals(20, 6), final=True)))
     assert work.once().runs == 1
 
 
