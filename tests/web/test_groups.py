@@ -180,3 +180,18 @@ def test_the_first_page_of_a_user_has_the_own_jobs_only(visit: TestClient, site:
     waiting = {link for link in shown if link.count(":") == 1}
     assert {*shown} - waiting <= own
     assert any(link in own for link in shown)
+
+
+def test_a_run_links_the_pages_that_the_viewer_may_see(
+    visit: TestClient, array: list[StoredRun]
+) -> None:
+    info, address = array[0].info, f"/jobs/{array[0].run}"
+
+    def links() -> set[str | None]:
+        return {each.get("href") for each in open_page(visit, address).all("a")}
+
+    assert {f"/users/{info.user}", f"/accounts/{info.account}"} <= links()
+    with seen_by(user(info.user or "")):
+        own = links()
+    assert f"/users/{info.user}" in own
+    assert f"/accounts/{info.account}" not in own

@@ -12,6 +12,7 @@ from jobsight.server.app import create_app
 from jobsight.store.store import Store
 from tests.findings.judge import KIND, ToldJudge, fired
 from tests.server.conftest import TOKEN
+from tests.web.viewers import STAFF, seen_by
 
 IDLE = "gpus-never-used"
 
@@ -193,10 +194,14 @@ def test_what_a_named_viewer_is_shown_has_an_effect(
     client.get("/api/v1/jobs/12")
     client.get("/api/v1/jobs/12?viewer=anna")
     client.get("/jobs/12")
+    with seen_by(STAFF):
+        client.get("/jobs/12")
     service.shown.write(filled, 5)
     with filled.database.query() as transaction:
         rows = transaction.execute(
-            "SELECT viewer, place, count FROM findings_shown ORDER BY place"
+            "SELECT viewer, place, count FROM findings_shown ORDER BY place, viewer"
         ).fetchall()
-    assert [tuple(row) for row in rows] == [("anna", "api", 1), ("signed in", "page", 1)]
+    assert [tuple(row) for row in rows] == [
+        ("anna", "api", 1), ("carol", "page", 1), ("signed in", "page", 1),
+    ]  # fmt: skip
     assert client.get("/api/v1/findings/effect").json() == {"kinds": [], "works": []}

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, StreamingResponse
 
-from jobsight.access.policy import named_visibility_of
+from jobsight.access.policy import Account, User, may_see, named_visibility_of
 from jobsight.access.viewer import viewer_of
 from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS, Metric
@@ -44,7 +44,7 @@ MAX_CSV_POINTS: Final = 10_000
 REPLIES: Final = ("acknowledged", "not helpful", "open")
 
 #: All who have the server's token are one viewer.
-_VIEWER = "signed in"
+_SERVER_TOKEN = "signed in"
 
 
 class SeriesSummary(msgspec.Struct):
@@ -75,19 +75,28 @@ def add_routes(
             reference = RunReference.parse(run)
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
-        visibility = named_visibility_of(request)
+        viewer, visibility = viewer_of(request.scope), named_visibility_of(request)
         report = find_report(
             store, reference, visibility=visibility, clock=clock, prices=findings.prices
         )
         # A page that refreshes itself is not shown again.
         if "if-none-match" not in request.headers:
-            findings.record(report.run, report.findings, _VIEWER, "page")
+            shown_to = viewer.name or _SERVER_TOKEN
+            findings.record(report.run, report.findings, shown_to, "page")
         summaries, similar = [], None
         if not report.pending:
             run_id = store.find(reference, visibility).id
             summaries = series_summaries(store, run_id)
             similar = find_similar(store, run_id, visibility, clock(), report.running)
-        return page(request, "run.html", report=report, summaries=summaries, similar=similar)
+        return page(
+            request,
+            "run.html",
+            report=report,
+            summaries=summaries,
+            similar=similar,
+            sees_user=report.user is not None and may_see(viewer, User(report.user)),
+            sees_account=report.account is not None and may_see(viewer, Account(report.account)),
+        )
 
     @router.post("/jobs/{run}/findings/{kind}")
     async def reply_to_finding(request: Request, run: str, kind: str) -> RedirectResponse:
