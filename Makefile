@@ -47,7 +47,7 @@ plugin: ## Build the Slurm profile plugin for the Slurm installed here (or SLURM
 packages: ## Build wheel, sdist, Debian packages, RPMs and the archive of the agent into dist/ (minutes)
 	@scripts/packages
 
-test-packages: ## Install the packages of dist/ in fresh roots and in the guest (needs root, minutes)
+test-packages: ## Install the packages of dist/ in fresh roots (needs root, minutes; make packages first)
 	@scripts/test-packages $(ARGS)
 
 bench: ## Measure every figure alongside its peer and write the table (ARGS="name" for one)
