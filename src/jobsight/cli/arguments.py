@@ -164,6 +164,18 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_run_argument(
+    parser: argparse.ArgumentParser, default: str = "the job of this shell"
+) -> None:
+    """The reference of one run, which may be left out."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help=f"12, 62_3, 88+1 or cluster:12:start (default: {default})",
+    )
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON")
 

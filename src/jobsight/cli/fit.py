@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobsight.cli.arguments import CommandParser, UsageError, add_json_option, add_store_options
+from jobsight.cli.arguments import (
+    CommandParser,
+    UsageError,
+    add_json_option,
+    add_run_argument,
+    add_store_options,
+)
 from jobsight.cli.report import job_of_this_shell, user_name
 from jobsight.config.load import load_settings
 from jobsight.errors import JobsightError, StoreError
@@ -89,12 +95,7 @@ def _reference(store: Store, run: str | None, script: str | None, name: str | No
 
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("fit", show_fit.__doc__)
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="12, 62_3, 88+1 or cluster:12:start (default: the job of this shell or your last job)",
-    )
+    add_run_argument(parser, "the job of this shell or your last job")
     parser.add_argument("--script", metavar="FILE", help="Your last run of this batch script")
     parser.add_argument("--name", metavar="NAME", help="Your last run with this job name")
     add_json_option(parser)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from jobsight.cli.arguments import CommandParser, add_store_options
+from jobsight.cli.arguments import CommandParser, add_run_argument, add_store_options
 from jobsight.cli.report import job_of_this_shell, parse_run
 from jobsight.config import paths
 from jobsight.config.load import load_settings
@@ -53,12 +53,7 @@ def _has_display() -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("open", open_page.__doc__)
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="12, 62_3, 88+1 or cluster:12:start (default: the job of this shell)",
-    )
+    add_run_argument(parser)
     parser.add_argument(
         "--print", action="store_true", dest="print_only", help="Only print the address"
     )

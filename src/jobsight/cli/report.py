@@ -21,6 +21,7 @@ from jobsight.cli.arguments import (
     CommandParser,
     UsageError,
     add_json_option,
+    add_run_argument,
     add_store_options,
     existing_store,
 )
@@ -276,12 +277,7 @@ def no_store_error(location: str) -> StoreError:
 
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("report", report.__doc__)
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="12, 62_3, 88+1 or cluster:12:start (default: the job of this shell or your last job)",
-    )
+    add_run_argument(parser, "the job of this shell or your last job")
     parser.add_argument("--array", metavar="ID", help="An array or heterogeneous job: 62")
     parser.add_argument(
         "--script", metavar="KEY", help="All runs of a script, by its key or one of its runs"

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from jobsight.cli.arguments import (
     CommandParser,
     add_json_option,
+    add_run_argument,
     add_store_options,
     existing_store,
 )
@@ -98,12 +99,7 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("explain", explain.__doc__)
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="12, 62_3, 88+1 or cluster:12:start (default: the job of this shell)",
-    )
+    add_run_argument(parser)
     parser.add_argument(
         "--all", dest="all_rules", action="store_true", help="Also rules that are for other jobs"
     )
