@@ -55,7 +55,7 @@ def test_the_plugin_is_built_with_the_protections_of_a_distribution(tmp_path: Pa
     """It runs as root in slurmstepd. The sources are compiled with the flags of the script."""
     if shutil.which("gcc") is None or shutil.which("readelf") is None:
         pytest.skip("needs gcc and readelf; `make test` as root installs them")
-    command = SCRIPT.read_text().partition("\ngcc ")[2].partition("-o ")[0].replace("\\\n", " ")
+    command = SCRIPT.read_text().partition('\n"$cc" ')[2].partition("-o ")[0].replace("\\\n", " ")
     flags = [flag for flag in shlex.split(command) if not flag.startswith(("$", "-isystem"))]
     sources = SCRIPT.parents[1] / "slurm-plugin"
     library = tmp_path / "plugin.so"

@@ -15,6 +15,7 @@ from jobsight.model import (
     Run,
     StepUse,
 )
+from jobsight.store.properties import JobKey
 from jobsight.store.read.queries import ExecutableSums, StoredExecutable
 from jobsight.store.write.gpus import GpuSums, sum_gpus
 
@@ -131,6 +132,9 @@ class FakeStore:
 
     def findings(self, run_id: int) -> list[Any]:
         return []
+
+    def properties(self, key: JobKey) -> dict[str, Any]:
+        return {}
 
     def details(self, run_id: int, kind: type) -> None:
         return None

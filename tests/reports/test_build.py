@@ -163,7 +163,7 @@ def test_steps_are_summed_over_nodes_and_in_order() -> None:
     assert made.steps[2] == StepRow(
         step="10", nodes=2, tasks=4, cpu_time=11 * SECOND, cpu_overhead=7,
         memory_kernel_peak_bytes=2 * GIB, oom_kills=0, elapsed=90 * SECOND, ended=True,
-        gpu_time=7 * SECOND, gpu_memory_peak_bytes=GIB,
+        gpu_time=7 * SECOND, gpu_memory_peak_bytes=GIB, first_seen=START,
     )  # fmt: skip
     assert made.steps[0].gpu_time is None
     unfinished = made.steps[1]

@@ -143,6 +143,7 @@ def test_a_tls_handshake_is_completed_before_the_server_stops(tmp_path: Path) ->
         # Accepted, and without a TLS handshake yet.
         wait_until(lambda: _accepted(server.pid, plain.getsockname()[1]))
         server.send_signal(signal.SIGTERM)
+        manager.wait_for(b"STOPPING=1")
         context = ssl.create_default_context(cafile=papers.authority)
         with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
             secure.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -254,7 +254,9 @@ def _days(text: str) -> float:
     except ValueError:
         days = -1.0
     if not 0 <= days <= _MAX_DAYS:
-        raise ArgumentTypeError(f"expected days, such as 90 or 90d, got {text!r}")
+        raise ArgumentTypeError(
+            f"expected 0 to {_MAX_DAYS:,} days, such as 90 or 90d, got {text!r}"
+        )
     return days
 
 

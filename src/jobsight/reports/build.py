@@ -38,7 +38,7 @@ from jobsight.reports.report import (
     own_namespace_note,
 )
 from jobsight.scheduler.records import JobDetails
-from jobsight.store.properties import JobKey, links_of, read_short_properties, shown_texts
+from jobsight.store.properties import JobKey, links_of, shown_texts
 from jobsight.store.read.memory import is_out_of_memory, requested_memory, used_peak
 from jobsight.store.read.state import decide_state
 from jobsight.text import readable_path
@@ -97,9 +97,7 @@ def build_report(
     )
     notes = _notes(info, nodes, coverage, cpu, rows, executables.own_namespace)
     gpus = gpu_rows(store.gpus(stored.id))
-    properties = read_short_properties(
-        store.database, JobKey(info.cluster, info.job_id, info.user or "")
-    )
+    properties = store.properties(JobKey(info.cluster, info.job_id, info.user or ""))
     links = links_of(properties)
     details = store.details(stored.id, JobDetails)
     facts = None if details is None else scheduler_facts(details)

@@ -240,10 +240,15 @@ class Authority:
         certificate: x509.Certificate,
         issued: Sequence[Issued],
     ) -> None:
+        updated = self._clock() - _BACKDATED
+        if self.crl_file.exists():
+            # A server that has the list before takes this one only if it is newer, in seconds.
+            before = x509.load_pem_x509_crl(self.crl_file.read_bytes())
+            updated = max(updated, before.last_update_utc + timedelta(seconds=1))
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(certificate.subject)
-            .last_update(self._clock() - _BACKDATED)
+            .last_update(updated)
             # As long as the authority: with a list that has ended, TLS refuses every node.
             .next_update(certificate.not_valid_after_utc)
         )

@@ -6,7 +6,7 @@ SQLAlchemy and numpy are imported by the methods that need them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
@@ -14,6 +14,7 @@ from jobsight.model import JobInfo, RunReference
 from jobsight.store.database import Database
 from jobsight.store.findings.read import findings_of_run
 from jobsight.store.findings.rows import FindingRow
+from jobsight.store.properties import JobKey, read_short_properties
 from jobsight.store.read import queries
 from jobsight.store.read.external import (
     Archive,
@@ -212,6 +213,10 @@ class Store(Intake):
         """The GPUs that the run held, by node and key."""
         with self.database.query() as transaction:
             return queries.list_gpus(transaction, run_id)
+
+    def properties(self, key: JobKey) -> dict[str, Any]:
+        """What the user has stored with a job, without long values."""
+        return read_short_properties(self.database, key)
 
     def findings(self, run_id: int) -> list[FindingRow]:
         """What the rules have found in the run, in every state, the worst first."""

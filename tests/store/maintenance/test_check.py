@@ -301,7 +301,7 @@ def test_what_a_store_holds(store: Store) -> None:
     assert {name: held.rows for name, held in found.classes.items()} == {
         "series": 301, "executables": 301 * 3 + 301 + 7, "runs": 904,
         "rollups": 0, "findings": 0, "scheduler": 0, "agents": 3, "exports": 0,
-        "dead letters": 0,
+        "dead letters": 0, "accounts": 0, "mail": 0,
     }  # fmt: skip
     sizes = [held.bytes for held in found.classes.values()]
     assert all(size is not None and size > 0 for size in sizes)

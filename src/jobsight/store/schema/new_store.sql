@@ -77,7 +77,7 @@ CREATE TABLE mail_log (
  WITHOUT ROWID
 
 ;
-CREATE INDEX ix_mail_log_recipient ON mail_log (recipient, kind);
+CREATE INDEX ix_mail_log_recipient_kind ON mail_log (recipient, kind);
 CREATE TABLE exported (
 	name TEXT NOT NULL, 
 	run_id BIGINT NOT NULL, 

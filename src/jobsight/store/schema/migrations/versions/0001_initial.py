@@ -140,7 +140,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("day", "kind", "recipient", "outcome", name=op.f("pk_mail_log")),
         sqlite_with_rowid=False,
     )
-    op.create_index(op.f("ix_mail_log_recipient"), "mail_log", ["recipient", "kind"])
+    op.create_index(op.f("ix_mail_log_recipient_kind"), "mail_log", ["recipient", "kind"])
     op.create_table(
         "exported",
         sa.Column("name", sa.Text(), nullable=False),
