@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import msgspec
@@ -37,13 +38,15 @@ def server(location: Path) -> Iterator[BackgroundServer]:
 
 
 @pytest.fixture(scope="module")
-def result(server: BackgroundServer, location: Path) -> Result:
+def result(server: BackgroundServer, location: Path) -> Iterator[Result]:
     where = Where(
         url=server.url,
         token_file=str(server.token_file),
         directory=str(location.parent / "agents"),
     )
-    return simulate(LOAD, where)
+    yield simulate(LOAD, where)
+    # Python's process for queues lives as long as this one, in which further tests run.
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 def test_all_batches_are_accepted(result: Result) -> None:

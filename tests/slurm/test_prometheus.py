@@ -162,11 +162,16 @@ def test_every_expression_of_the_dashboards_returns_data(
     }
     # This machine has neither a GPU's driver nor pressure of single jobs, and the server is not
     # scraped.
-    absent = {
-        family.name
-        for metric, family in names.OF_METRIC.items()
-        if metric.startswith(("gpu.", "pressure."))
-    } | names.CLUSTER_GPUS.keys()
+    absent = (
+        {
+            family.name
+            for metric, family in names.OF_METRIC.items()
+            if metric.startswith(("gpu.", "pressure."))
+        }
+        | names.CLUSTER_GPUS.keys()
+        | names.SERVER.keys()
+        | {"jobsight_scrape_age_seconds"}
+    )
     tried = 0
     for dashboard in dashboards():
         for panel in dashboard.panels:
