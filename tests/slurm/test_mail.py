@@ -160,7 +160,7 @@ def test_mails_of_jobs_that_end_while_the_mail_server_is_unreachable(site: MailS
     assert f"Array {tasks}" in text
     assert "4 completed, 1 failed" in text
     assert len(re.findall(rf"Slurm Array Task Job_id={tasks}_\d ", text)) == 5
-    assert re.search(r"CPU used of held 5 ", text)
+    assert re.search(r"Elapsed 5 ", text)
     assert "Slurm Array Summary" in subject_of(of_summary)
     assert "3 completed" in plain_of(of_summary)
     for message in received:

@@ -51,7 +51,8 @@ def encode(batch: Batch, level: int = 3) -> bytes:
         if part.series is not None:
             body.append(_column_bytes(part.series.times))
             body += map(_column_bytes, part.series.columns.values())
-    compressor = zstandard.ZstdCompressor(level=level, write_content_size=True)
+    # With the checksum a bit that changed on a disk is found; without it, it may be a valid value.
+    compressor = zstandard.ZstdCompressor(level=level, write_content_size=True, write_checksum=True)
     return MAGIC + compressor.compress(b"".join(body))
 
 
