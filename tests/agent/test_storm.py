@@ -66,7 +66,11 @@ def test_jobs_of_a_few_moments_are_told_whole(node: SlurmNode) -> None:
             if number == 1:
                 continue
             assert part.totals.executions == 11, part.executables
-            assert row(part, built("wall")).executions == 10
+            # Of ten programs of 3 ms, a busy machine may leave no time to read the path of one; the
+            # name of the command is then in its place, and marked.
+            walls = [use for use in part.executables if os.path.basename(use.path) == b"wall"]
+            assert sum(use.executions for use in walls) == 10
+            assert all(use.path_known == (b"/" in use.path) for use in walls)
             assert not [use for use in part.executables if b"slurmstepd" in use.path]
             assert part.totals.cpu_time
 
