@@ -177,7 +177,7 @@ def test_tokens_of_users(location: str, tmp_path: Path, capsys: pytest.CaptureFi
         (("add", "--user", "alice", "--expires", "500d"), "366 days at most"),
         (("add", "--scope", "read"), "--scope: is for tokens of users"),
         (("rotate", "1", "--user", "alice"), "expected: jobsight token add, list or revoke"),
-        (("add", "--user", "alice", "--expires", "soon"), "expected days, such as 90 or 90d"),
+        (("add", "--user", "alice", "--expires", "soon"), "expected 0 to 36,500 days, such as 90"),
     ):
         assert token(*arguments) == 2
         assert words in capsys.readouterr().err
