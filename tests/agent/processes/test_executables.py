@@ -96,10 +96,10 @@ def test_long_paths_without_end_fold_into_one_row_and_leave_room_for_others(
     """Threat S-06: the sums stay exact, and the job beside keeps its rows."""
     monkeypatch.setattr(RowMemory, "limit", RowMemory.used + 2**20)
     usage = kernel.job()
-    before = RowMemory.used
     for number in range(2000):
         shown(kernel, 7, MALLORY, b"/%04d/" % number + b"x" * 3800)
-    assert RowMemory.used - before <= 2**20
+    # Not compared with the start: accounts of earlier tests may be collected in between.
+    assert RowMemory.used <= RowMemory.limit
     rows = figures(usage)
     assert sum(executions for executions, _, _ in rows.values()) == 2000
     assert sum(cpu for _, _, cpu in rows.values()) == 10_000
