@@ -14,6 +14,7 @@ from jobsight.agent.probes.cgroup import SlurmProbe
 from jobsight.agent.probes.cgroup_files import CgroupFiles, CgroupGone
 from jobsight.agent.probes.slurm_cgroup import SlurmCounters, StepCgroup
 from jobsight.agent.processes.executables import ExecutableNames
+from jobsight.agent.processes.process import Process, Segment
 from jobsight.agent.processes.tracker import ProcessTracker
 from tests.waiting import wait_until
 
@@ -329,9 +330,66 @@ def test_a_step_that_ran_unseen_is_named_while_its_cgroup_remains(
     assert "batch) were not observed" in coverage["executables"].reason
     # With an observed process of each step it is.
     for step in probe.counters.steps():
-        probe.usage.step_members[step.step] = 0
+        observe(probe, step.step)
     assert probe.report(0).coverage["executables"].quality == "exact"
     probe.close()
+
+
+def observe(probe: SlurmProbe, step: str, *, awaits_exec: bool = False) -> None:
+    """A process of a step has come and gone."""
+    process = Process(4_000_000, probe.usage, Segment(None, 0, executed=not awaits_exec), step)
+    process.awaits_exec = awaits_exec
+    probe.usage.join(process)
+    probe.usage.leave(process)
+
+
+# A child of slurmstepd that never called exec passed for the program of its step.
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_child_of_the_launcher_is_no_observed_program(
+    version: str, request: pytest.FixtureRequest
+) -> None:
+    directories = request.getfixturevalue(version)
+    probe = SlurmProbe(SlurmCounters(directories), ProcessTracker(ExecutableNames()), events=True)
+    for step in probe.counters.steps():
+        observe(probe, step.step, awaits_exec=True)
+    coverage = probe.report(0).coverage["executables"]
+    assert coverage.quality == "estimate"
+    assert "batch) were not observed" in coverage.reason
+    probe.close()
+
+
+# Nothing at all was listed of a job of one short step, and its empty list was called exact.
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_job_that_ended_before_its_first_listing_is_not_exact(
+    version: str, request: pytest.FixtureRequest
+) -> None:
+    directories: dict[str, Path] = request.getfixturevalue(version)
+    for directory in directories.values():
+        for step in directory.glob("step_*"):
+            shutil.rmtree(step)
+    tracker = ProcessTracker(ExecutableNames())
+    probe = SlurmProbe(SlurmCounters(directories), tracker, events=True)
+    probe.read_counters()
+    running = probe.report(0).coverage["executables"]
+    assert running.quality == "exact"
+    probe.close()
+    ended = probe.report(0)
+    assert ended.coverage["executables"].quality == ended.coverage["cpu"].quality == "estimate"
+    assert "before its processes were observed" in ended.coverage["executables"].reason
+    assert ended.totals.cpu_time == 1_000_000_000
+
+
+def test_a_node_with_the_extern_step_alone_is_exact(v1: dict[str, Path]) -> None:
+    for directory in v1.values():
+        for step in directory.glob("step_*"):
+            shutil.rmtree(step)
+    cpuacct(v1["cpuacct"] / "step_extern" / "task_0", 2_000_000)
+    cpuacct(v1["cpuacct"] / "step_extern", 2_000_000)
+    cpuacct(v1["cpuacct"], 2_000_000)
+    probe = SlurmProbe(SlurmCounters(v1), ProcessTracker(ExecutableNames()), events=True)
+    probe.read_counters()
+    probe.close()
+    assert probe.report(0).coverage["executables"].quality == "exact"
 
 
 def test_a_step_without_tasks_has_run_nothing_unseen(v1: dict[str, Path]) -> None:

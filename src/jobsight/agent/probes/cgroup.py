@@ -754,9 +754,18 @@ class SlurmProbe(CgroupProbe):
             step.step
             for step in self.counters.steps()
             if step.step != EXTERN
-            and step.step not in self.usage.step_members
             and (step.ended or (step.cpu_time and self.counters.has_tasks(step)))
+            and not self.usage.has_observed(step.step)
         }
+
+    def _ran_unobserved(self) -> bool:
+        """Whether the job has ended, and no process or step of it was observed: its only step was
+        created and removed before the job itself was found."""
+        if not self._counter_gone and not self._closed:
+            return False
+        # On the other nodes of a job, the extern step may be the only one.
+        unlisted = self._cpu is None or self.counters.ran_unlisted
+        return unlisted and not self.usage.has_observed_any
 
     def _unobserved(self) -> list[str]:
         reasons = super()._unobserved()
@@ -765,11 +774,18 @@ class SlurmProbe(CgroupProbe):
             names = ", ".join(missed[:3]) + (", ..." if len(missed) > 3 else "")
             noun = "a short step" if len(missed) == 1 else f"{len(missed)} short steps"
             reasons.append(f"the processes of {noun} ({names}) were not observed")
+        elif self._ran_unobserved():
+            reasons.append("the job had ended before its processes were observed")
         return reasons
 
     def _cpu_coverage(self) -> Coverage:
         coverage = super()._cpu_coverage()
-        if coverage.quality == "exact" and self._counter_gone and self._unobserved_steps():
+        if coverage.quality != "exact":
+            return coverage
+        if self._ran_unobserved():
+            reason = "with that of slurmstepd; the job had ended before its steps were listed"
+            return Coverage(quality="estimate", reason=reason)
+        if self._counter_gone and self._unobserved_steps():
             reason = "the cgroup was removed before its last reading"
             return Coverage(quality="estimate", reason=reason)
         return coverage

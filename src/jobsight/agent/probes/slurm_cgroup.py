@@ -39,6 +39,9 @@ _STEP_CONTROLLERS: Final = ("freezer", "memory", "cpuset", "cpuacct")
 DAEMON: Final = b"slurmstepd"
 #: The step in which Slurm itself keeps a sleep, and which processes from outside are moved into.
 EXTERN: Final = "extern"
+#: The counters of steps and job are read within some 50 us, in which slurmstepd may run; the
+#: smallest program uses more than this.
+UNLISTED_CPU: Final = 500_000
 
 
 _TITLE: Final = re.compile(rb"slurmstepd: \[\d+\.([^\]]+)\]")
@@ -231,6 +234,8 @@ class SlurmCounters:
         self._ended_user = 0
         #: The extern step contains processes that are not Slurm's own.
         self.has_extern_user = False
+        #: The job has used CPU time, and no step is known that could have.
+        self.ran_unlisted = False
         self.refresh()
 
     def refresh(self) -> None:
@@ -270,7 +275,11 @@ class SlurmCounters:
         total = cpu_v2(files) if self.version == self.V2 else cpu_v1(files)
         used = max(0, total.time - self.overhead)
         users = [step.cpu_time for step in steps]
-        if self.version == self.V2 and None not in users:
+        # A step that came and went before the steps were listed is in the total only.
+        self.ran_unlisted = used > UNLISTED_CPU and not (
+            self.has_extern_user or any(step.step != EXTERN for step in steps)
+        )
+        if self.version == self.V2 and None not in users and not self.ran_unlisted:
             # slurmstepd runs between two reads, so the sum of the steps is more accurate than
             # the difference. A step that could not be read yet is in the total only.
             used = sum(filter(None, users))

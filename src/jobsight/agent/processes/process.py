@@ -91,6 +91,8 @@ class JobUsage:
         #: Live processes by step, and the steps whose last process has just ended.
         self.step_members: Counter[str] = Counter()
         self.emptied_steps: set[str] = set()
+        #: Steps of which a process has ended that was more than a part of the launcher.
+        self._observed_steps: set[str] = set()
         #: The kernel's memory peak as last read. It is outdated when a process has ended since
         #: that may have raised it.
         self.memory_peak = 0
@@ -121,9 +123,25 @@ class JobUsage:
     def leave(self, process: Process) -> None:
         """Remove a process that has ended."""
         del self.members[process.tgid]
+        if not process.awaits_exec:
+            self._observed_steps.add(process.step)
         self.step_members[process.step] -= 1
         if self.step_members[process.step] == 0:
             self.emptied_steps.add(process.step)
+
+    def has_observed(self, step: str) -> bool:
+        """Whether a program of this step was observed. A child of the launcher that has not called
+        exec is none."""
+        return step in self._observed_steps or any(
+            process.step == step and not process.awaits_exec for process in self.members.values()
+        )
+
+    @property
+    def has_observed_any(self) -> bool:
+        """Whether a program of any step was observed."""
+        return bool(self._observed_steps) or any(
+            not process.awaits_exec for process in self.members.values()
+        )
 
     def process_cpu(self) -> int:
         """CPU time of all processes by their own clocks and exit records, to be paired with the
