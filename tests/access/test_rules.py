@@ -18,6 +18,7 @@ from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.accounts.tokens import UserTokens
 from jobsight.store.store import Store
 from tests.server.batches import batch
+from tests.server.routes import routes
 
 TOKEN = "a-token-for-the-tests-of-the-rules"
 DAY = 86400 * 10**9
@@ -32,23 +33,6 @@ PERMITTED = {
     Rule.STAFF: {"staff", "token"},
     Rule.AGENTS: {"token"},
 }
-
-
-def routes(app: Any) -> set[tuple[str, str]]:
-    """The paths and methods of all routes."""
-    found: set[tuple[str, str]] = set()
-
-    def walk(entries: Any) -> None:
-        for route in entries:
-            if hasattr(route, "effective_candidates"):
-                walk(route.effective_candidates())
-            else:
-                found.update(
-                    (route.path, one) for one in getattr(route, "methods", None) or ("GET",)
-                )
-
-    walk(app.router.routes)
-    return found
 
 
 @pytest.fixture(scope="module")

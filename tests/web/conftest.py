@@ -13,8 +13,14 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from jobsight.access.passwords import hash_password
+from jobsight.config.settings import MailSettings
+from jobsight.mail.subscriptions import Subscriptions
 from jobsight.model import Run
 from jobsight.server.app import create_app
+from jobsight.store.accounts.accounts import UserAccounts
+from jobsight.store.accounts.audit import AuditLog
+from jobsight.store.accounts.tokens import UserTokens
 from jobsight.store.store import Store
 from tests.web import sample
 
@@ -22,7 +28,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 TOKEN = "a-token-for-the-tests-of-the-pages"
+#: Of the accounts of the made-up site.
+PASSWORD = "correct horse battery"
 CHROMIUM = "/usr/bin/chromium"
+SUBSCRIPTIONS = Subscriptions(MailSettings(url="http://127.0.0.1:8080"), b"key" * 11)
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +57,7 @@ def client(store: Store) -> TestClient:
 @contextmanager
 def served(store: Store, clock: Callable[[], int] = time.time_ns) -> Iterator[str]:
     """A server that browsers can ask; gives its address."""
-    app = create_app(store, TOKEN, delay=0, clock=clock)
+    app = create_app(store, TOKEN, delay=0, clock=clock, subscriptions=SUBSCRIPTIONS)
     # The application has no lifespan of its own, and cancelling one would be logged as an error.
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
@@ -105,7 +114,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         worker = Worker(opened, SoftwareSettings())
         while worker.once().runs:
             pass
+        _add_accounts(opened)
         yield opened
+
+
+def _add_accounts(site: Store) -> None:
+    """User accounts of the made-up site, with tokens and views."""
+    accounts, password = UserAccounts(site.database), hash_password(PASSWORD)
+    accounts.add("carol", "staff", password_hash=password)
+    accounts.add("anna", "user", password_hash=password)
+    accounts.add("mentor", "mentor", accounts=["physics"])
+    accounts.add("gone", "user")
+    accounts.disable("gone")
+    UserTokens(site.database).add("carol", "read", 90 * 86400 * 10**9, "laptop")
+    log = AuditLog(site.database)
+    log.record(user="carol", viewer="mentor", subject="the page of the user")
+    log.record(user="anna", viewer="carol", subject="the page of the user")
+    log.write()
 
 
 #: Two minutes after the last scrape of the made-up site.
@@ -115,7 +140,7 @@ SITE_NOW = 1_793_491_320 * 10**9
 @pytest.fixture
 def visit(site: Store) -> TestClient:
     """A client of the made-up site with the server's token."""
-    app = create_app(site, TOKEN, delay=0, clock=lambda: SITE_NOW)
+    app = create_app(site, TOKEN, delay=0, clock=lambda: SITE_NOW, subscriptions=SUBSCRIPTIONS)
     made = TestClient(app, base_url="http://127.0.0.1:8080")
     made.headers["Authorization"] = f"Bearer {TOKEN}"
     return made

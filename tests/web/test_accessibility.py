@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobsight.store.store import Store
+from tests.web.conftest import PASSWORD
+from tests.web.page_list import all_pages
 from tests.web.test_browser import opened
 
 if TYPE_CHECKING:
@@ -17,44 +19,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 AXE = Path(__file__).parents[2] / ".cache/npm/node_modules/axe-core/axe.min.js"
-PAGES = (
-    "/",
-    "/jobs",
-    "/jobs?search=md&user=anna",
-    "/clusters",
-    "/clusters/north",
-    "/clusters/north/nodes",
-    "/users",
-    "/accounts",
-    "/software",
-    "/software/gromacs?days=90",
-    "/programs",
-    "/programs?path=/usr/bin/sleep&days=90",
-    "/findings",
-    "/findings/gpu-not-used",
-    "/operations",
-    "/help",
-    "/help/figures",
-    "/help/metrics",
-    "/help/privacy",
-)
+#: Staff with an account: the server's token is nobody's account, and has no settings.
+CAROL = {"username": "carol", "password": PASSWORD}
 
 
 @pytest.fixture(scope="module")
 def pages(site: Store) -> list[str]:
     """The addresses of all pages of the made-up site."""
-    run = next(run for run in site.runs(limit=50) if run.info.gpus)
-    [node] = [each.node for each in site.nodes(run.id)][:1]
-    return [
-        *PAGES,
-        f"/jobs/{run.run}",
-        f"/users/{run.info.user}",
-        f"/accounts/{run.info.account}",
-        f"/clusters/{run.info.cluster}/nodes/{node}",
-    ]
+    return all_pages(site)
 
 
 def violations(page: Page) -> list[str]:
+    # What is folded in would not be looked at.
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     page.evaluate(AXE.read_text())
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
@@ -79,18 +56,38 @@ def test_axe_finds_nothing(
 ) -> None:
     found = {}
     # The script of axe is no part of the pages, and their policy would forbid it.
-    with opened(browser, site_address, color_scheme=scheme, bypass_csp=True) as page:
+    options = {"color_scheme": scheme, "bypass_csp": True}
+    with opened(browser, site_address, CAROL, **options) as page:
         for address in some or pages:
-            page.goto(site_address + address)
+            reply = page.goto(site_address + address)
+            assert reply is not None
+            assert reply.status == 200, address
             found[address] = violations(page)
     assert {address: each for address, each in found.items() if each} == {}
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core; scripts/npm-packages installs it")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_an_error(browser: Browser, site_address: str, scheme: str) -> None:
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    # Without a session, and of a run that does not exist.
+    page.goto(f"{site_address}/jobs/999999")
+    assert page.get_by_role("button", name="Sign in").first.is_visible()
+    assert violations(page) == []
+    context.request.post(f"{site_address}/sign-in", form=CAROL)
+    reply = page.goto(f"{site_address}/jobs/999999")
+    assert reply is not None
+    assert reply.status == 404
+    assert violations(page) == []
+    context.close()
 
 
 def test_a_phone_never_scrolls_sideways(
     browser: Browser, site_address: str, pages: list[str]
 ) -> None:
     size = {"width": 390, "height": 844}
-    with opened(browser, site_address, viewport=size) as page:
+    with opened(browser, site_address, CAROL, viewport=size) as page:
         wide = []
         for address in pages:
             page.goto(site_address + address)

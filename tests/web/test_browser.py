@@ -46,8 +46,11 @@ def until(page: Page, expression: str, timeout: float = 60) -> None:
 
 
 @contextmanager
-def opened(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
-    """A page of a browser that is signed in; it fails where anything was complained of."""
+def opened(
+    browser: Browser, address: str, account: dict[str, str] | None = None, **options: Any
+) -> Iterator[Page]:
+    """A page of a browser that is signed in, with the server's token if no form of an account is
+    given; it fails where anything was complained of."""
     context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
     page = context.new_page()
     complaints: list[str] = []
@@ -68,7 +71,8 @@ def opened(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
         "document.addEventListener('securitypolicyviolation',"
         " (event) => console.error(`policy: ${event.violatedDirective}`))"
     )
-    signed_in = context.request.post(f"{address}/sign-in", form={"token": TOKEN}, max_redirects=0)
+    form = {"token": TOKEN} if account is None else account
+    signed_in = context.request.post(f"{address}/sign-in", form=form, max_redirects=0)
     assert signed_in.status == 303
     page.goto(address)
     try:

@@ -126,7 +126,7 @@ def test_nodes_are_filtered_by_state_and_partition(visit: TestClient, site: Stor
     assert listed == [f"/clusters/north/nodes/{name}" for name in wanted]
     assert "No node passes the filter" in open_page(visit, "/clusters/north/nodes?state=lost").text
     first = open_page(visit, "/clusters/north/nodes")
-    assert "1 to 200 of 220" in first.text
+    assert "1 to 100 of 220" in first.text
     assert "201 to 220 of 220" in open_page(visit, "/clusters/north/nodes?offset=200").text
 
 

@@ -34,7 +34,7 @@ from jobsight.web.render import page
 OLD_SCRAPE: Final = 15 * 60 * 10**9
 #: Nodes on the map of a cluster, and on one page of the list.
 MAX_MAP: Final = 600
-NODES_PER_PAGE: Final = 200
+NODES_PER_PAGE: Final = 100
 _HOUR: Final = 3600 * 10**9
 #: Hours of the time line of a node.
 NODE_HOURS: Final = (6, 24, 72, 168)
