@@ -109,10 +109,10 @@ def test_an_archived_run_has_the_same_figures(store: Store, tmp_path: Path) -> N
 
 def test_what_many_runs_share_is_read_again_after_some_time(store: Store) -> None:
     surroundings = Surroundings(store)
-    assert surroundings.nodes("c1", at(0)) == {}
+    assert surroundings.cluster("c1", at(0)).nodes == {}
     write_nodes(store, node_info("n1", 64, 2**38, gres={"gpu:h200": 4}))
-    assert surroundings.nodes("c1", at(10)) == {}
-    assert surroundings.nodes("c1", at(1000))["n1"].gpus == 4
+    assert surroundings.cluster("c1", at(10)).nodes == {}
+    assert surroundings.cluster("c1", at(1000)).nodes["n1"].gpus == 4
     assert shape_of(NodeInfo(cluster="c1", name="n", tres={"gres/gpu:a100": 2})).gpus == 2
     empty = shape_of(NodeInfo(cluster="c1", name="n"))
     assert (empty.cpus, empty.memory_per_core, empty.gpus) == (None, None, 0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobsight.findings.program_names import is_waiting
 from jobsight.findings.scope import ALL, Scope
-from jobsight.findings.surroundings import NodeShape, Surroundings
+from jobsight.findings.surroundings import ClusterShape, NodeShape, Surroundings
 from jobsight.findings.timeline import GPU_METRICS, METRICS, Timeline
 from jobsight.model import SECOND, JobInfo, JobTotals, RunReference
 from jobsight.scheduler.fields import count_gpus
@@ -131,7 +131,7 @@ class RunData:
         self.gpus: list[StoredGpu] = []
         #: The run's nodes as the scheduler knows them, and all nodes of the cluster.
         self.shapes: list[NodeShape] = []
-        self.cluster_shapes: dict[str, NodeShape] = {}
+        self.cluster = ClusterShape({}, {})
         self.timeline: Timeline | None = None
         #: Why there is none.
         self.timeline_reason = "no time series are stored"
@@ -200,9 +200,9 @@ def read_run(
     data = RunData(stored, nodes, state, on_nodes, now)
     data.surroundings = surroundings
     data.details = store.details(stored.id, JobDetails)
-    data.cluster_shapes = surroundings.nodes(stored.info.cluster, now)
-    names = data.node_names
-    data.shapes = [data.cluster_shapes[name] for name in names if name in data.cluster_shapes]
+    data.cluster = surroundings.cluster(stored.info.cluster, now)
+    known = data.cluster.nodes
+    data.shapes = [known[name] for name in data.node_names if name in known]
     _join_programs(data, store.executables(stored.id))
     if data.programs and scope.has("programs"):
         data.software = _software(store, stored)
@@ -279,9 +279,9 @@ def _read_series(store: Store, data: RunData, scope: Scope) -> None:
         if gpu.use.used is not False and used_time(gpu.use) != 0:
             used.setdefault(gpu.node, set()).add(gpu.use.key)
     keys = {gpu.use.key for gpu in data.gpus}
-    metrics = list(METRICS) if keys else scope.metrics(METRICS)
+    metrics = scope.metrics(METRICS)
     metrics += [f"gpu.{key}.{name}" for key in sorted(keys) for name in GPU_METRICS]
-    summaries = _summaries(store, data)
+    summaries = _summaries(store, data, scope)
     metrics += sorted(
         {
             summary.metric
@@ -304,10 +304,10 @@ def _read_series(store: Store, data: RunData, scope: Scope) -> None:
             data.cores_of_node.setdefault(summary.node, []).append(growth)
 
 
-def _summaries(store: Store, data: RunData) -> list[MetricSummary]:
+def _summaries(store: Store, data: RunData, scope: Scope) -> list[MetricSummary]:
     """The summaries of all series, if the run has those of single cores or links: their names are
     known by nothing else, and only the growth of cores is needed."""
     groups = {group for node in data.nodes for group in node.coverage}
-    if "cores" in groups or ("network" in groups and data.gpus):
+    if "cores" in groups or ("network" in groups and data.gpus and scope.has("waits")):
         return store.summaries(data.stored.id)
     return []

@@ -92,8 +92,8 @@ class RuleSet:
         self._changes = [_check_adjustment(each, self.rules) for each in self._adjustments]
         #: If it differs, runs may have other findings.
         self.digest = self._digest()
-        self._bound: dict[tuple[int, ...], list[_BoundRule]] = {}
-        self._selected: dict[Selection, list[_BoundRule]] = {}
+        self._bound: dict[tuple[int, ...], _BoundRules] = {}
+        self._selected: dict[Selection, _BoundRules] = {}
 
     @classmethod
     def load(
@@ -133,7 +133,8 @@ class RuleSet:
         decided: list[tuple[_BoundRule, Outcome, str]] = []
         fired: dict[str, _BoundRule] = {}
         run = _Run(figures)
-        for bound in self._rules_for(selection):
+        rules = self._rules_for(selection)
+        for bound in rules.every if "not applicable" in outcomes else rules.of(run.running):
             outcome, reason = bound.decide(run)
             if outcome == "fired":
                 fired[bound.rule.name] = bound
@@ -162,6 +163,12 @@ class RuleSet:
             )
         return verdicts
 
+    def fired(self, figures: FigureSet, selection: Selection = ANY) -> list[str]:
+        """The names of the rules that fire, whether or not another one explains them."""
+        run = _Run(figures)
+        rules = self._rules_for(selection).of(run.running)
+        return [each.rule.name for each in rules if each.decide(run)[0] == "fired"]
+
     def findings(self, figures: FigureSet, selection: Selection = ANY) -> list[Finding]:
         """The findings, worst first; those that another one explains are named in it."""
         verdicts = self.judge(figures, selection, outcomes=_FIRED)
@@ -186,7 +193,7 @@ class RuleSet:
         ]
         return sha256(msgspec.json.encode(source, order="deterministic")).hexdigest()
 
-    def _rules_for(self, selection: Selection) -> list[_BoundRule]:
+    def _rules_for(self, selection: Selection) -> _BoundRules:
         rules = self._selected.get(selection)
         if rules is None:
             chosen = tuple(
@@ -197,9 +204,9 @@ class RuleSet:
                 self._selected.clear()
                 self._bound.clear()
             if rules is None:
-                rules = self._bound[chosen] = [
-                    self._bind(rule, chosen) for rule in self.rules.values()
-                ]
+                rules = self._bound[chosen] = _BoundRules(
+                    [self._bind(rule, chosen) for rule in self.rules.values()]
+                )
             self._selected[selection] = rules
         return rules
 
@@ -279,7 +286,7 @@ class _BoundRule:
     __slots__ = (
         "_condition", "_cost", "_coverage", "_elapsed", "_enabled", "_excuses", "_figures",
         "_groups", "_measured", "_parameters", "_required", "_requires", "_severities", "_shown",
-        "_when", "rule",
+        "rule", "when",
     )  # fmt: skip
 
     def __init__(
@@ -300,7 +307,8 @@ class _BoundRule:
         self._enabled = enabled
         self._elapsed = elapsed
         self._coverage = coverage
-        self._when = None if rule.when == "both" else rule.when == "running"
+        #: Whether it is for running runs; None is for both.
+        self.when = None if rule.when == "both" else rule.when == "running"
         self._requires = bind(rule.requires)
         self._required = frozenset(rule.requires.figures if rule.requires else ())
         self._condition = rule.condition.bind(parameters)
@@ -327,7 +335,7 @@ class _BoundRule:
     def decide(self, run: _Run) -> tuple[Outcome, str]:
         """The outcome and its reason; "covered" is decided by the rule set."""
         values: Mapping[str, Value] = run.values
-        if self._when is not None and self._when is not run.running:
+        if self.when is not None and self.when is not run.running:
             return "not applicable", "the run has not ended" if run.running else "the run has ended"
         if not self._enabled:
             return "not applicable", "it is disabled for this cluster, partition or account"
@@ -427,6 +435,21 @@ class _BoundRule:
             programs=_texts(values, source.programs),
             nodes=_texts(values, source.nodes),
         )
+
+
+class _BoundRules:
+    """The rules of a selection."""
+
+    __slots__ = ("_ended", "_running", "every")
+
+    def __init__(self, every: list[_BoundRule]) -> None:
+        self.every = every
+        self._running = [each for each in every if each.when is not False]
+        self._ended = [each for each in every if each.when is not True]
+
+    def of(self, running: bool) -> list[_BoundRule]:
+        """Those that can apply to a run that is running, or that has ended."""
+        return self._running if running else self._ended
 
 
 def worst_first(findings: Sequence[Finding]) -> list[Finding]:

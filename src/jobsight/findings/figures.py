@@ -12,6 +12,7 @@ from jobsight.findings.analysis import (
     cpu,
     energy,
     gpu,
+    gpu_waits,
     idle,
     io,
     memory,
@@ -35,13 +36,15 @@ _THEMES: Final = {
     "run": run,
     "cpu": cpu,
     "memory": memory,
-    "pressure": pressure,
+    # Of the shares of time without the others, too.
+    "stalls": pressure,
     "io": io,
     "programs": programs,
     "idle": idle,
     "steps": steps,
     "shape": shape,
     "gpu": gpu,
+    "waits": gpu_waits,
     "energy": energy,
 }
 #: CPU seconds of a node that may belong to no program: those of programs of milliseconds.

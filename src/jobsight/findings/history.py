@@ -85,21 +85,25 @@ _NO_HISTORY: Final = "no earlier run of the same work is stored"
 _FEW_RUNS: Final = "fewer than three runs of the same work are known"
 
 
-#: The figures of earlier runs that are used.
-_PAST: Final = frozenset(
-    {"fit.memory", "fit.time", "cpu.cores", "cpu.cores_95", "memory.oom_kills", "history.phases",
-     "programs.failed", "programs.last", "programs.executions", "programs.software", "io.read",
-     "io.written", "run.partition", "gpu.model", "node.cores"}
+#: The figures of earlier runs that are used, and those of them that the expected end needs.
+_PAST_PHASES: Final = frozenset({"history.phases", "programs.failed", "programs.last"})
+_PAST: Final = _PAST_PHASES | frozenset(
+    {"fit.memory", "fit.time", "cpu.cores", "cpu.cores_95", "memory.oom_kills",
+     "programs.executions", "programs.software", "io.read", "io.written", "run.partition",
+     "gpu.model", "node.cores"}
 )  # fmt: skip
 
 
 class PastFigures:
     """An earlier run with the figures that were computed of it; those of old runs are not read."""
 
-    __slots__ = ("_stored", "_values", "run")
+    __slots__ = ("_names", "_stored", "_values", "run")
 
-    def __init__(self, run: EarlierRun, *, old: bool = False) -> None:
+    def __init__(
+        self, run: EarlierRun, *, old: bool = False, names: frozenset[str] = _PAST
+    ) -> None:
         self.run = run
+        self._names = names
         self._stored = run.figures
         self._values: dict[str, Any] | None = {} if old else None
 
@@ -108,7 +112,7 @@ class PastFigures:
         """Decoded when they are used; of damaged figures none."""
         if self._values is None:
             try:
-                self._values = decode_values(self._stored, _PAST)
+                self._values = decode_values(self._stored, self._names)
             except StoreError:
                 self._values = {}
         return self._values
@@ -133,7 +137,7 @@ def add_history(store: Store, data: RunData, figures: FigureSet, scope: Scope = 
     """Add the figures of the group "history"; returns the id of the work of the run."""
     figures.coverage["history"] = 1.0
     _add_phases(data, figures)
-    past = read_history(store, data)
+    past = read_history(store, data, scope)
     if scope.has("array"):
         _add_array(store, data, figures)
     if scope.has("others"):
@@ -158,20 +162,23 @@ def add_history(store: Store, data: RunData, figures: FigureSet, scope: Scope = 
     return past.work_id
 
 
-def read_history(store: Store, data: RunData) -> History | None:
+def read_history(store: Store, data: RunData, scope: Scope = ALL) -> History | None:
     """The work of a run, which is added if it is new, and its earlier runs."""
     work = work_of(store, data)
     if work is None:
         return None
     work_id = find_or_add_work(store.database, work)
-    return History(work_id, read_earlier(store, work_id, data.stored.id))
+    names = _PAST if scope.has("fit") or scope.has("change") else _PAST_PHASES
+    return History(work_id, read_earlier(store, work_id, data.stored.id, names))
 
 
-def read_earlier(store: Store, work_id: int, run_id: int) -> list[PastFigures]:
-    """The runs of a work that were stored before a run, by their start."""
+def read_earlier(
+    store: Store, work_id: int, run_id: int, names: frozenset[str] = _PAST
+) -> list[PastFigures]:
+    """The runs of a work that were stored before a run, by their start, with some figures."""
     runs = stored_history.earlier_runs(store.database, work_id, run_id)
     oldest = len(runs) - _DECODED
-    return [PastFigures(run, old=index < oldest) for index, run in enumerate(runs)]
+    return [PastFigures(run, old=index < oldest, names=names) for index, run in enumerate(runs)]
 
 
 def work_of(store: Store, data: RunData) -> WorkKey | None:

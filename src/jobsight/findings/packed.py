@@ -7,8 +7,9 @@ once for all figures that it is about.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Final
+import threading
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import zstandard
@@ -16,6 +17,11 @@ import zstandard
 from jobsight.errors import StoreError
 from jobsight.findings.units import NUMERIC, Value
 from jobsight.findings.vocabulary import FIGURES, GROUPS, FigureSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Decoded = TypeVar("_Decoded")
 
 _VERSION: Final = 1
 #: Bytes of a decompressed form.
@@ -30,6 +36,8 @@ class _Form(msgspec.Struct, array_like=True):
     coverage: dict[str, float]
 
 
+#: A context costs more than a form, and threads must not share one.
+_contexts: Final = threading.local()
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
 _decode: Final = msgspec.msgpack.Decoder(_Form).decode
 
@@ -45,22 +53,40 @@ def encode_figures(figures: FigureSet) -> bytes:
         unknown,
         {str(group): share for group, share in figures.coverage.items()},
     )
-    return zstandard.ZstdCompressor(level=3, write_content_size=True).compress(
-        _encoder.encode(form)
-    )
+    context: zstandard.ZstdCompressor | None = getattr(_contexts, "compressor", None)
+    if context is None:
+        context = _contexts.compressor = zstandard.ZstdCompressor(level=3, write_content_size=True)
+    return context.compress(_encoder.encode(form))
 
 
-def _form(data: bytes) -> _Form:
+def _unpack(data: bytes, decode: Callable[[bytes], _Decoded]) -> _Decoded:
+    context: zstandard.ZstdDecompressor | None = getattr(_contexts, "decompressor", None)
+    if context is None:
+        context = _contexts.decompressor = zstandard.ZstdDecompressor()
     try:
-        text = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_SIZE)
-        return _decode(text)
+        return decode(context.decompress(data, max_output_size=_MAX_SIZE))
     except (zstandard.ZstdError, msgspec.DecodeError) as error:
         raise StoreError(f"the stored figures of a run cannot be read: {error}") from None
 
 
+@lru_cache(8)
+def _decoder_of(names: frozenset[str]) -> Callable[[bytes], Any]:
+    """Decodes some values of a form and skips the others, which cost most of the time."""
+    fields = {f"figure_{number}": name for number, name in enumerate(sorted(names))}
+    values = msgspec.defstruct(
+        "SomeValues", [(field, Any, msgspec.UNSET) for field in fields], rename=fields
+    )
+    form = msgspec.defstruct(
+        "SomeOfForm",
+        [("version", int), ("values", values), ("unknown", msgspec.Raw), ("coverage", msgspec.Raw)],
+        array_like=True,
+    )
+    return msgspec.msgpack.Decoder(form).decode
+
+
 def decode_figures(data: bytes) -> FigureSet:
     """Figures from their stored form; raises :class:`StoreError` if it cannot be read."""
-    form = _form(data)
+    form = _unpack(data, _decode)
     figures = FigureSet()
     for name, value in form.values.items():
         figure = FIGURES.get(name)
@@ -76,13 +102,13 @@ def decode_figures(data: bytes) -> FigureSet:
     return figures
 
 
-def decode_values(data: bytes, names: Collection[str]) -> dict[str, Value]:
+def decode_values(data: bytes, names: frozenset[str]) -> dict[str, Value]:
     """Some values of stored figures; raises :class:`StoreError` if they cannot be read."""
-    stored = _form(data).values
+    stored = msgspec.structs.astuple(_unpack(data, _decoder_of(names)).values)
     return {
         name: float(value) if unit in NUMERIC else value
-        for name in names
-        if name in stored and _fits(value := stored[name], unit := FIGURES[name].unit)
+        for name, value in zip(sorted(names), stored, strict=True)
+        if value is not msgspec.UNSET and _fits(value, unit := FIGURES[name].unit)
     }
 
 

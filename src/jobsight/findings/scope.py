@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 #: Figures that are not part of the theme of their prefix.
 _EXCEPTIONS: Final = {
-    **dict.fromkeys(("cpu.pressure", "memory.pressure_full", "io.pressure"), "pressure"),
+    "memory.pressure_full": "stalls",
+    **dict.fromkeys(("cpu.pressure", "io.pressure"), "pressure"),
     **dict.fromkeys(("io.pressure_full", "io.stalled"), "pressure"),
     **dict.fromkeys(("memory.per_core_of_node", "memory.cores_fill_node", "gpu.count"), "shape"),
     **dict.fromkeys(("gpu.cores_per_gpu", "gpu.memory_per_gpu", "gpu.nodes_needed"), "shape"),
     **dict.fromkeys(("gpu.node_cores_per_gpu", "gpu.node_memory_per_gpu"), "shape"),
     **dict.fromkeys(("history.others_cpu_share", "history.others_users"), "others"),
     "history.others_difference": "others",
+    "gpu.waiting": "waits",
+    **{name: "waits" for name in FIGURES if name.startswith("gpu.wait_")},
     **{name: "change" for name in FIGURES if name.startswith("history.slower_")},
     **{name: "end" for name in FIGURES if name.startswith("history.expected_")},
 }
@@ -41,6 +44,7 @@ _THEMES: Final = {
 }
 #: Themes whose figures a theme uses.
 _USES: Final = {
+    "pressure": ("stalls",),
     "energy": ("gpu", "idle"),
     "shape": ("memory",),
     "steps": ("memory",),
@@ -49,12 +53,23 @@ _USES: Final = {
     "change": ("cpu", "programs", "io"),
     "history": ("memory",),
 }
-#: The metrics of the time series that a theme uses. What GPUs waited for is seen in all of them.
+#: The metrics of the time series that a theme uses, but those of single GPUs.
 _METRICS: Final = {
+    "gpu": ("gpu.held", "gpu.idle"),
+    "waits": (
+        "cpu.time",
+        "gpu.held",
+        "gpu.idle",
+        "tasks.blocked",
+        "io.read_bytes",
+        "pressure.io_full",
+        "pressure.memory_full",
+    ),
     "cpu": ("cpu.time",),
-    "idle": ("cpu.time",),
+    "idle": ("cpu.time", "gpu.held", "gpu.idle"),
     "memory": ("memory.used",),
-    "pressure": ("pressure.cpu", "pressure.memory_full", "pressure.io", "pressure.io_full"),
+    "stalls": ("pressure.memory_full",),
+    "pressure": ("pressure.cpu", "pressure.io", "pressure.io_full"),
     "io": ("files.open", "files.scratch", "io.read_bytes"),
     "programs": ("cpu.time", "tasks.threads", "tasks.running", "tasks.blocked"),
     "energy": ("energy.cpu",),
@@ -106,7 +121,7 @@ class Scope(NamedTuple):
         return all(theme_of(name) in self.themes for name in names if name in FIGURES)
 
     def metrics(self, every: Iterable[str]) -> list[str]:
-        """Those of the metrics of a run without GPUs that are needed."""
+        """Those of the metrics of a run that are needed."""
         if self.themes is None:
             return list(every)
         needed = {metric for theme in self.themes for metric in _METRICS.get(theme, ())}

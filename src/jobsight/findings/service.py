@@ -50,6 +50,10 @@ class RuleJudge:
         self._running_scope = Scope.of_rules(
             rule for rule in rules.rules.values() if rule.when != "ended"
         )
+        #: Rules whose texts need no figures beyond the scope.
+        self._described = {
+            name for name, rule in rules.rules.items() if self._running_scope.describes(rule)
+        }
         self._surroundings = Surroundings(store)
         self._mutex = threading.Lock()
 
@@ -70,11 +74,11 @@ class RuleJudge:
         if measured.figures.values.get("run.running") is not True:
             # It has ended meanwhile.
             return self.measure(run, now)
-        for verdict in self.judge(measured.figures, owner):
-            fired = verdict.outcome == "fired"
-            if fired and not self._running_scope.describes(self.rules[verdict.kind]):
-                return self.measure(run, now)
-        return measured
+        selection = Selection(owner.cluster, owner.partition, owner.account)
+        fired = self._rules.fired(measured.figures, selection)
+        if all(kind in self._described for kind in fired):
+            return measured
+        return self.measure(run, now)
 
     def _measure(self, run: StoredRun, now: int, scope: Scope) -> Measured:
         # Requests for an explanation come from other threads than the worker.

@@ -7,6 +7,7 @@ the scheduler, never from a table that a person keeps.
 from __future__ import annotations
 
 from collections import OrderedDict
+from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jobsight.model import SECOND
@@ -26,6 +27,8 @@ _HABITS_AGE: Final = 3600 * SECOND
 _HABIT_USES: Final = 5000
 _HABIT_STARTS: Final = 20
 _MAX_HABITS: Final = 10_000
+#: A node has much memory if it has so many times the usual memory by core.
+_LARGE: Final = 1.5
 
 
 class NodeShape(NamedTuple):
@@ -42,20 +45,37 @@ class NodeShape(NamedTuple):
         return self.memory / self.cpus if self.memory and self.cpus else None
 
 
+class ClusterShape(NamedTuple):
+    """The nodes of a cluster by name, and what is usual of those with and without GPUs."""
+
+    nodes: dict[str, NodeShape]
+    usual: dict[bool, UsualMemory]
+
+
+class UsualMemory(NamedTuple):
+    """The memory of most nodes."""
+
+    #: Bytes by core above which a node has much memory.
+    large: float
+    #: Bytes of a node that has no more than that.
+    normal: float | None
+
+
 class Surroundings:
     """Reads and keeps what many runs are compared with; not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._nodes: dict[str, tuple[int, dict[str, NodeShape]]] = {}
+        self._nodes: dict[str, tuple[int, ClusterShape]] = {}
         self._habits: OrderedDict[bytes, tuple[int, list[tuple[int, int, int]]]] = OrderedDict()
 
-    def nodes(self, cluster: str, now: int) -> dict[str, NodeShape]:
-        """The nodes of a cluster by name; empty if the cluster was never scraped."""
+    def cluster(self, cluster: str, now: int) -> ClusterShape:
+        """The nodes of a cluster; none if the cluster was never scraped."""
         kept = self._nodes.get(cluster)
         if kept is None or abs(now - kept[0]) > _NODES_AGE:
             records = read_snapshot(self._store.database, cluster, "node", NodeInfo)
-            kept = self._nodes[cluster] = (now, {node.name: shape_of(node) for node in records})
+            nodes = {node.name: shape_of(node) for node in records}
+            kept = self._nodes[cluster] = (now, ClusterShape(nodes, _usual_memory(nodes)))
         return kept[1]
 
     def failure_habit(self, path: bytes, sightings: Collection[int], now: int) -> float | None:
@@ -80,3 +100,18 @@ def shape_of(node: NodeInfo) -> NodeShape:
         gpus=by_name or sum(gpus_of(node.tres).values()),
         partitions=node.partitions,
     )
+
+
+def _usual_memory(nodes: dict[str, NodeShape]) -> dict[bool, UsualMemory]:
+    usual = {}
+    for with_gpus in (False, True):
+        own = [
+            (by_core, shape.memory or 0)
+            for shape in nodes.values()
+            if (shape.gpus > 0) == with_gpus and (by_core := shape.memory_per_core)
+        ]
+        if own:
+            large = _LARGE * median(by_core for by_core, _ in own)
+            normal = [memory for by_core, memory in own if by_core <= large]
+            usual[with_gpus] = UsualMemory(large, median(normal) if normal else None)
+    return usual

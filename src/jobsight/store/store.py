@@ -163,8 +163,7 @@ class Store(Intake):
     def run_by_id(self, run_id: int) -> StoredRun | None:
         """A run by its row; None if it was deleted."""
         with self.database.query() as transaction:
-            filter = queries.RunFilter(("id = :run_id",), {"run_id": run_id})
-            return next(iter(queries.list_runs(transaction, filter, 1, complete=True)), None)
+            return queries.find_row(transaction, run_id)
 
     def revision_of(
         self, reference: RunReference, visibility: Visibility = EVERYTHING

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from jobsight.findings.analysis.arithmetic import NO_CORES, NO_TIME, ratio, total
+from jobsight.findings.analysis.arithmetic import NO_CORES, NO_TIME, quantile, ratio, total
 from jobsight.findings.data import RunData
 from jobsight.findings.timeline import CPU
 from jobsight.findings.vocabulary import FigureSet
@@ -54,7 +52,7 @@ def _add_over_time(data: RunData, figures: FigureSet) -> None:
         return
     peak = float(busy.max())
     figures.set("cpu.peak_cores", peak)
-    figures.set("cpu.cores_95", float(np.quantile(busy, 0.95)))
+    figures.set("cpu.cores_95", quantile(busy, 0.95))
     figures.set("cpu.steadiness", ratio(float(busy.mean()), peak), "no CPU time was used")
 
 

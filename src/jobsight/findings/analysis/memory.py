@@ -14,13 +14,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from jobsight.findings.analysis.arithmetic import ratio, total
+from jobsight.findings.analysis.arithmetic import quantile, ratio, total
 from jobsight.findings.data import RunData
 from jobsight.findings.timeline import MEMORY, Floats
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.store.read.memory import is_out_of_memory, requested_memory, used_peak
 
-Indices: TypeAlias = "npt.NDArray[np.intp]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 #: Nodes whose growth is computed, those that have grown most.
 _MAX_NODES = 8
@@ -108,17 +108,17 @@ def growth_of(times: Floats, values: Floats) -> Growth | None:
 
 
 @lru_cache(8)
-def _pairs(count: int) -> tuple[Indices, Indices]:
-    """The indices of all pairs of so many points, each pair once."""
-    first, second = np.triu_indices(count, 1)
-    return first, second
+def _pairs(count: int) -> Mask:
+    """All pairs of so many points, each pair once."""
+    return np.triu(np.ones((count, count), np.bool_), 1)
 
 
 def _theil_sen(times: Floats, values: Floats) -> tuple[float, float]:
     """The median of the slopes of all pairs, and the offset of the line."""
-    first, second = _pairs(len(times))
-    slope = float(np.median((values[second] - values[first]) / (times[second] - times[first])))
-    return slope, float(np.median(values - slope * times))
+    pairs = _pairs(len(times))
+    slopes = (values - values[:, None])[pairs] / (times - times[:, None])[pairs]
+    slope = quantile(slopes, 0.5)
+    return slope, quantile(values - slope * times, 0.5)
 
 
 def _add_growth(data: RunData, figures: FigureSet, requested: int | None) -> None:

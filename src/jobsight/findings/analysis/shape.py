@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 
 from jobsight.findings.analysis.arithmetic import NO_CORES, NO_NODE_RECORDS, ratio
 from jobsight.findings.data import RunData
-from jobsight.findings.surroundings import NodeShape
 from jobsight.findings.vocabulary import FigureSet
 
 #: The CPUs of a run fill its nodes if they are at least this share of all.
 _FILLED = 0.9
-#: A node has much memory if it has so many times the usual memory by core.
-_LARGE = 1.5
 
 
 def add(data: RunData, figures: FigureSet) -> None:
@@ -56,25 +52,14 @@ def _add_minimum(data: RunData, figures: FigureSet) -> None:
 def _add_large_memory(data: RunData, figures: FigureSet) -> None:
     """Whether the nodes have more memory by core than most of the cluster: of nodes with GPUs for a
     run with GPUs, else of those without."""
-    with_gpus = data.gpu_count > 0
-    usual = [
-        shape
-        for shape in data.cluster_shapes.values()
-        if (shape.gpus > 0) == with_gpus and shape.memory_per_core
-    ]
+    usual = data.cluster.usual.get(data.gpu_count > 0)
     own = [by_core for shape in data.shapes if (by_core := shape.memory_per_core)]
-    if not usual or not own:
+    if usual is None or not own:
         figures.set("node.large_memory", None, NO_NODE_RECORDS)
         figures.set("node.normal_memory", None, NO_NODE_RECORDS)
         return
-    middle = median(shape.memory_per_core or 0.0 for shape in usual)
-    figures.set("node.large_memory", min(own) > _LARGE * middle)
-    normal = [shape.memory or 0 for shape in usual if _is_normal(shape, middle)]
-    figures.set("node.normal_memory", median(normal) if normal else None, NO_NODE_RECORDS)
-
-
-def _is_normal(shape: NodeShape, middle: float) -> bool:
-    return (shape.memory_per_core or 0.0) <= _LARGE * middle
+    figures.set("node.large_memory", min(own) > usual.large)
+    figures.set("node.normal_memory", usual.normal, NO_NODE_RECORDS)
 
 
 def _add_gpus(data: RunData, figures: FigureSet) -> None:

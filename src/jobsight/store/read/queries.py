@@ -720,6 +720,14 @@ def list_largest(
     return [runs[id] for id in ids if id in runs]
 
 
+def find_row(transaction: Transaction, run_id: int) -> StoredRun | None:
+    """A run by its row; None if there is none."""
+    rows = transaction.mappings(_SQL["run_by_row"], {"run_id": run_id})
+    for row, summary in _with_summaries(transaction, rows):
+        return _stored_run(row, summary)
+    return None
+
+
 def find_run(
     transaction: Transaction,
     reference: RunReference,

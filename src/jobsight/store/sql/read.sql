@@ -1,5 +1,8 @@
 -- What reports, pages and the API query. Rows are read by column name.
 
+-- name: run_by_row
+SELECT *, NULL AS sort_value FROM runs WHERE id = :run_id
+
 -- name: nodes_of_runs
 SELECT run_id, final, totals FROM run_nodes WHERE run_id IN (:keys)
 
