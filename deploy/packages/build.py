@@ -70,6 +70,7 @@ def main() -> int:
     parser.add_argument("--kind", action="append", choices=["deb", "rpm"], help="default: both")
     parser.add_argument("--dist", type=Path, default=PROJECT / "dist")
     options = parser.parse_args()
+    interpreter = options.interpreter.resolve()
     epoch = source_date()
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
     version = project_version()
@@ -82,7 +83,7 @@ def main() -> int:
     wheel = build_wheel(dist)
     say("interpreter")
     base = work / "jobsight" / PREFIX
-    copy_interpreter(options.interpreter / "stage" / "jobsight", base)
+    copy_interpreter(interpreter / "stage" / "jobsight", base)
     say("Python packages")
     store = options.wheels.resolve()
     agent = download(base, PROJECT / "requirements" / "agent.txt", store / "agent")
@@ -97,7 +98,7 @@ def main() -> int:
     say("documents")
     write_documents(work, version, epoch)
     for name, members in (("agent", agent), ("server", [*agent, *extra])):
-        parts = interpreter_parts(options.interpreter / "done")
+        parts = interpreter_parts(interpreter / "done")
         text = json.dumps(sbom(f"jobsight-{name}", version, [*members, wheel], parts), indent=1)
         (dist / f"jobsight-{name}-{version}.cdx.json").write_text(text + "\n")
     say("archive")
@@ -208,7 +209,7 @@ def run_pip(base: Path, command: str, *arguments: str | Path) -> None:
     """pip of this environment, in the interpreter of the packages."""
     import pip
 
-    run(base / "bin" / "python3", Path(pip.__file__).parent, "--disable-pip-version-check",
+    run(base / "bin" / "python3", "-B", Path(pip.__file__).parent, "--disable-pip-version-check",
         command, "--quiet", *arguments)  # fmt: skip
 
 
@@ -235,8 +236,9 @@ def write_commands(base: Path, wheel: Path) -> None:
 
 def compile_all(base: Path, directory: Path) -> None:
     """Byte code beside the sources. Nobody may write there later, and checking the time of each
-    source at every start would be in vain."""
-    run(base / "bin" / "python3", "-I", "-m", "compileall", "-q", "--invalidation-mode",
+    source at every start would be in vain. All is compiled again: what an import left there has the
+    path of this machine."""
+    run(base / "bin" / "python3", "-I", "-B", "-m", "compileall", "-q", "-f", "--invalidation-mode",
         "unchecked-hash", "-s", directory, "-p", f"/{PREFIX}/{LIBRARY}", directory,
         env={"PYTHONHASHSEED": "0", "PATH": os.environ["PATH"]})  # fmt: skip
 
