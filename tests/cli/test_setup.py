@@ -9,12 +9,14 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from jobsight.cli import setup
 from jobsight.cli.main import main
 from jobsight.config.load import load_settings
 from jobsight.server.serve import BackgroundServer
 from tests.ports import free_port
 
 pytestmark = pytest.mark.server
+ROOT = Path(__file__).parents[2]
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -115,6 +117,46 @@ def test_other_settings_are_kept_without_force(
     assert "# ours" not in config.read_text()
     # Neither the token nor the key are made again: agents use them.
     assert (site.server_directory / "alpha.token").read_text() == before
+
+
+def test_the_settings_of_the_packages_are_replaced(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They set nothing: every line is a comment. A line that sets something is the site's."""
+    from deploy.packages.manual import sample_settings
+
+    for directory in (site.server_directory, site.node_directory):
+        directory.mkdir()
+        (directory / "jobsight.toml").write_text(sample_settings())
+    assert site.server() == 0
+    assert "replaced" in capsys.readouterr().out
+    assert load_settings(site.server_directory / "jobsight.toml", {}).cluster == "alpha"
+    assert site.node(*site.copies(), "--no-check") == 0
+    assert load_settings(site.node_directory / "jobsight.toml", {}).cluster == "alpha"
+    own = sample_settings().replace("#cluster = ", "cluster = ")
+    (site.server_directory / "jobsight.toml").write_text(own)
+    assert site.server() == 2
+    assert "--force replaces" in capsys.readouterr().err
+    assert (site.server_directory / "jobsight.toml").read_text() == own
+
+
+def test_the_socket_of_the_packages_listens_where_the_settings_say(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd opens the socket, so the port of the settings alone would have no effect."""
+    monkeypatch.setattr(setup, "DIRECTORY", site.server_directory)
+    monkeypatch.setattr(setup, "UNITS", ROOT / "deploy" / "systemd")
+    monkeypatch.setattr(setup, "SITE_UNITS", tmp_path / "units")
+    assert site.server() == 0
+    text = (tmp_path / "units/jobsight-server.socket.d/jobsight-setup.conf").read_text()
+    assert text.splitlines()[-3:] == [
+        "[Socket]", "ListenStream=", f"ListenStream=0.0.0.0:{site.port}",
+    ]  # fmt: skip
+    assert site.server() == 0
+    # Behind a proxy it is loopback, as in the unit itself.
+    monkeypatch.setattr(setup, "SITE_UNITS", tmp_path / "others")
+    assert site.server("--behind-proxy", "--force") == 0
+    assert not (tmp_path / "others").exists()
 
 
 def test_a_dry_run_writes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

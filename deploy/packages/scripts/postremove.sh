@@ -8,6 +8,9 @@ if [ "${1:-}" = purge ]; then
     case $name in
         jobsight-server)
             rm -rf /var/lib/jobsight /var/cache/jobsight /var/spool/jobsight/mail
+            # Of `jobsight setup`.
+            rm -f /etc/systemd/system/jobsight-server.socket.d/jobsight-setup.conf
+            rmdir /etc/systemd/system/jobsight-server.socket.d 2>/dev/null || true
             rmdir /var/spool/jobsight 2>/dev/null || true
             if getent passwd jobsight >/dev/null; then
                 userdel jobsight || true
@@ -28,10 +31,10 @@ fi
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload || true
 fi
-# rpm does not remove the directories of files. What a site added itself stays.
+# rpm does not remove the directories of files. What a site added itself stays. Not after an upgrade,
+# nor when one was refused (abort-upgrade).
 case ${1:-} in
-    upgrade | 1) ;;
-    *)
+    remove | purge | 0)
         for directory in /opt/jobsight /usr/share/jobsight /usr/share/doc/jobsight; do
             find "$directory" -depth -type d -empty -delete 2>/dev/null || true
         done

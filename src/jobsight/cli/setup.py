@@ -2,7 +2,8 @@
 
 Each command builds a list of :class:`Step` and then takes them. A file that exists is kept: with
 the same content nothing is done, with another the command refuses unless ``--force`` is given. So a
-command can be repeated, and ``--dry-run`` shows what it would do.
+command can be repeated, and ``--dry-run`` shows what it would do. Settings in which every line is a
+comment, as the packages bring them, are replaced.
 """
 
 from __future__ import annotations
@@ -27,8 +28,16 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.util.durable import write_atomically
 
 DIRECTORY: Final = Path("/etc/jobsight")
+#: Where packages put units, and where a site changes them.
+UNITS: Final = Path("/usr/lib/systemd/system")
+SITE_UNITS: Final = Path("/etc/systemd/system")
+_SOCKET: Final = "jobsight-server.socket"
 #: The user in deploy/systemd/jobsight-server.service.
 _SERVER_USER: Final = "jobsight"
+_LISTEN: Final = """# Written by `jobsight setup server`. systemd opens the socket of the server:
+# this address counts, not server.host and server.port of the settings.
+[Socket]
+"""
 
 
 class Step(NamedTuple):
@@ -90,11 +99,20 @@ class Writer:
 
 def _state(step: Step) -> str:
     try:
-        return "same" if step.file.read_bytes() == step.content else "differs"
+        found = step.file.read_bytes()
     except FileNotFoundError:
         return "missing"
     except OSError as error:
         raise JobsightError(f"{step.file} cannot be read: {error.strerror}") from None
+    if found == step.content:
+        return "same"
+    return "comments" if _only_comments(step.file, found) else "differs"
+
+
+def _only_comments(file: Path, content: bytes) -> bool:
+    """Settings that set nothing: those that the packages bring, with every line commented."""
+    lines = [line.strip() for line in content.splitlines()]
+    return file.suffix == ".toml" and all(not line or line.startswith(b"#") for line in lines)
 
 
 def _give_to_server(file: Path) -> None:
@@ -178,12 +196,16 @@ def server(  # noqa: PLR0913 -- a command's parameters are its options
         authority=directory / "ca" if own_authority else None,
     )  # fmt: skip
     config = directory / "jobsight.toml"
-    step = Step(config, text.encode(), 0o644)
-    writer.check([step])
+    steps = [Step(config, text.encode(), 0o644)]
+    if not behind_proxy and directory == DIRECTORY and (UNITS / _SOCKET).exists():
+        listen = f"{_LISTEN}ListenStream=\nListenStream=0.0.0.0:{port}\n"
+        steps.append(Step(SITE_UNITS / f"{_SOCKET}.d/jobsight-setup.conf", listen.encode(), 0o644))
+    writer.check(steps)
     _check_settings(text)
     if own_authority:
         _make_certificate(writer, directory, host)
-    writer.take(step)
+    for step in steps:
+        writer.take(step)
     token_file = directory / f"{cluster}.token"
     _make_token(writer, config, cluster, token_file)
     url = f"https://{host}" if behind_proxy else f"https://{host}:{port}"
@@ -315,6 +337,7 @@ def _after_server(cluster: str, url: str, port: int, token: Path, ca: Path | Non
         node.append("--ca ca.pem")
     return f"""
 Next, on this host:
+  systemctl daemon-reload
   systemctl enable --now jobsight-server
   jobsight doctor
 
