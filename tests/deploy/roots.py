@@ -92,10 +92,12 @@ class Root:
         return found
 
 
-def make_root(suite: str, path: Path) -> Root:
-    """A minimal Debian of that release; raises CalledProcessError where the mirror has it not."""
+def make_root(suite: str, path: Path, *more: str) -> Root:
+    """A minimal Debian of that release, with more packages of it; raises CalledProcessError where
+    the mirror has it not."""
     subprocess.run(
-        ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--include=adduser",
+        ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase",
+         f"--include={','.join(['adduser', *more])}",
          "--aptopt=Acquire::Languages \"none\"", "--dpkgopt=path-exclude=/usr/share/locale/*",
          suite, str(path), *debian_sources(suite)],
         check=True, capture_output=True, text=True, timeout=600,

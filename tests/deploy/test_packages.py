@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,9 @@ def package(name: str, kind: str = "deb", dist: Path = DIST) -> Path:
 
 
 def install(root: Root, *names: str, dist: Path = DIST) -> None:
-    root.run("dpkg", "--install", *root.put(*[package(name, dist=dist) for name in names]))
+    """As `apt-get` without questions: settings that the site changed are kept."""
+    files = root.put(*[package(name, dist=dist) for name in names])
+    root.run("dpkg", "--force-confold", "--install", *files)
 
 
 @pytest.fixture(scope="module", params=SUITES)
@@ -130,19 +133,50 @@ def test_every_locked_package_is_in_the_bill_of_materials() -> None:
     assert {"python3.13", "openssl", "sqlite3"} <= names
 
 
-def test_built_again_they_are_the_same_bytes(tmp_path: Path) -> None:
-    tools = PROJECT / "build" / "tools" / "bin" / "nfpm"
+@pytest.mark.parametrize("interpreter", ["kept", "built again"])
+def test_built_again_they_are_the_same_bytes(interpreter: str, tmp_path: Path) -> None:
+    """In other directories, at the time that the files of dist/ carry; dist/ must be of this tree.
+    The interpreter takes minutes, so that `make packages` keeps it; here it is built again, too,
+    from the same sources."""
+    kept = PROJECT / "build" / "interpreter"
+    tools = PROJECT / "build" / "tools" / "bin"
     plugin = PROJECT / "slurm-plugin" / "acct_gather_profile_prometheus.so"
     options = []
     if list(DIST.glob("jobsight-slurm-plugin*")):
         slurm = plugin.with_name(f"{plugin.name}.version").read_text().strip()
         options = ["--plugin", str(plugin), "--plugin-version", slurm]
-    subprocess.run(
-        [sys.executable, "-m", "deploy.packages.build", "--interpreter", "build/interpreter",
-         "--nfpm", tools, "--work", tmp_path / "work", "--dist", tmp_path / "dist", *options],
-        cwd=PROJECT, check=True, timeout=1400, capture_output=True,
+    used = kept
+    if interpreter == "built again":
+        used = tmp_path / "interpreter"
+        for part in ("source", "apt"):
+            shutil.copytree(kept / part, used / part)
+        (used / "done").mkdir()
+        for fetched in (kept / "done").glob("fetch-*"):
+            shutil.copy(fetched, used / "done")
+        zig = next((tools.parent / "lib").glob("python3*/site-packages/ziglang/zig"))
+        built = subprocess.run(
+            [PROJECT / "deploy/packages/interpreter", zig, used],
+            capture_output=True, text=True, timeout=1400, check=False,
+        )  # fmt: skip
+        assert built.returncode == 0, built.stdout + built.stderr
+    (archive,) = DIST.glob("jobsight-agent-*-linux-x86_64.tar.gz")
+    with tarfile.open(archive) as members:
+        first = members.next()
+    assert first is not None
+    built = subprocess.run(
+        [sys.executable, "-m", "deploy.packages.build", "--interpreter", used,
+         "--nfpm", tools / "nfpm", "--work", tmp_path / "work", "--dist", tmp_path / "dist",
+         *options],
+        cwd=PROJECT, check=False, timeout=1400, capture_output=True, text=True,
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(int(first.mtime))},
     )  # fmt: skip
-    assert (tmp_path / "dist/SHA256SUMS").read_text() == (DIST / "SHA256SUMS").read_text()
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert sums(tmp_path / "dist") == sums(DIST)
+
+
+def sums(dist: Path) -> dict[str, str]:
+    lines = (dist / "SHA256SUMS").read_text().splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
 
 
 # Installation.
@@ -189,39 +223,6 @@ def test_installed_upgraded_and_purged(root: Root, previous: Path) -> None:
     assert root.run("getent", "passwd", "jobsight", check=False).returncode == 2
 
 
-@pytest.fixture(scope="module")
-def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages of the last commit with another version; else of the commit before this one."""
-    given = os.environ.get("JOBSIGHT_PREVIOUS_DIST")
-    if given:
-        return Path(given)
-
-    def git(*words: str) -> str:
-        answer = subprocess.run(
-            ["git", *words], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60
-        )
-        return answer.stdout.strip()
-
-    changed = git("log", "-1", "--format=%H", f"-S{VERSION}", "--", "src/jobsight/__init__.py")
-    commit = f"{changed or 'HEAD'}~1"
-    dist = tmp_path_factory.mktemp("previous") / "dist"
-    tree = dist.with_name("tree")
-    git("worktree", "add", "--detach", str(tree), commit)
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "deploy.packages.build",
-             "--interpreter", PROJECT / "build/interpreter",
-             "--nfpm", PROJECT / "build/tools/bin/nfpm", "--wheels", PROJECT / "build/wheels",
-             "--kind", "deb", "--work", dist.with_name("work"), "--dist", dist],
-            cwd=tree, check=True, timeout=1400, capture_output=True,
-            env={**os.environ, "PYTHONPATH": f"{tree}:{tree}/src"},
-        )  # fmt: skip
-    finally:
-        git("worktree", "remove", "--force", str(tree))
-        shutil.rmtree(dist.with_name("work"), ignore_errors=True)
-    return dist
-
-
 def test_every_part_of_the_interpreter_works(root: Root) -> None:
     install(root, "jobsight", "jobsight-server")
     code = (
@@ -260,35 +261,47 @@ def test_what_the_packages_bring(root: Root) -> None:
     assert (root.path / "var/spool/jobsight/mail").stat().st_mode & 0o7777 == 0o2770
 
 
-def test_rpm_installs_refuses_a_downgrade_and_leaves_nothing(root: Root) -> None:
+def test_rpm_upgrades_refuses_a_downgrade_and_leaves_nothing(root: Root, previous: Path) -> None:
     """Debian's rpm on a root without Python; packages of RHEL itself cannot be had here."""
     before = root.files()
     names = ("jobsight", "jobsight-agent", "jobsight-server")
+    store = "/var/lib/jobsight/store.db"
 
     def rpm(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         answer = subprocess.run(
             ["unshare", "--mount", "--propagation", "private", "rpm", "--root", str(root.path),
-             *map(str, words)],
+             "--nodeps", *map(str, words)],
             capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         if check:
             assert answer.returncode == 0, answer.stdout + answer.stderr
         return answer
 
-    rpm("--install", "--nodeps", *[package(name, "rpm") for name in names])
+    older = [package(name, "rpm", previous) for name in names]
+    rpm("--install", *older)
+    version = root.run("jobsight", "--version").stdout.split()[1]
+    (root.path / SETTINGS).write_text('cluster = "upgraded"\n')
+    root.run("jobsight", "run", "--store", store, "--", "sh", "-c", "echo hi")
+
+    rpm("--upgrade", *[package(name, "rpm") for name in names])
     assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
-    assert rpm("--query", "jobsight-server").stdout.strip().startswith(f"jobsight-server-{VERSION}")
-    # As if a newer version were installed: the scriptlet refuses, and rpm installs nothing.
-    (root.path / "opt/jobsight/VERSION").write_text("99.0.0\n")
-    answer = rpm("--install", "--nodeps", "--force", package("jobsight", "rpm"), check=False)
-    assert f"a downgrade to {VERSION} is refused" in answer.stderr
-    assert answer.returncode != 0
-    (root.path / SETTINGS).write_text('cluster = "changed"\n')
-    rpm("--erase", "--nodeps", *reversed(names))
+    assert (root.path / SETTINGS).read_text() == 'cluster = "upgraded"\n'
+    report = json.loads(root.run("jobsight", "report", "--store", store, "--json").stdout)
+    assert report["cluster"] == "upgraded"
+    if version != VERSION:
+        # rpm itself refuses; told to go on, it is the scriptlet that does.
+        assert rpm("--upgrade", *older, check=False).returncode != 0
+        answer = rpm("--upgrade", "--oldpackage", *older, check=False)
+        assert answer.returncode != 0
+        assert f"a downgrade to {version} is refused" in answer.stderr
+        assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
+
+    rpm("--erase", *reversed(names))
     left = root.files() - before
     # The changed settings are kept under another name, data where they were. Directories of the
     # system, such as /usr/lib/sysusers.d, belong to its own packages.
     assert "etc/jobsight/jobsight.toml.rpmsave" in left
+    assert "var/lib/jobsight/store.db" in left
     own = {path for path in left if path.startswith(("opt/", "usr/"))}
     assert not any((root.path / path).is_file() for path in own), own
     assert not any("jobsight" in path for path in own), own
@@ -342,6 +355,10 @@ def test_agent_and_server_in_separate_networks_measure_a_job(root: Root, tmp_pat
             start("/opt/jobsight/bin/jobsight", "agent", "--config", "/etc/jobsight/agent.toml",
                   log="agent.log")  # fmt: skip
             wait_until((root.path / "run/jobsight/agent.sock").exists, 120)
+            # The prolog of the packages, on a node without any Python but theirs.
+            root.run("/usr/share/jobsight/slurm/prolog", SLURM_CLUSTER_NAME="net",
+                     SLURM_JOB_ID="4711", SLURM_JOB_UID="1000", SLURM_JOB_USER="alice",
+                     SLURM_JOB_ACCOUNT="physics")  # fmt: skip
             job = node.job(4711)
             step = job.step(
                 "/usr/bin/python3", "-c", "import time\nwhile time.process_time()<1:pass"
@@ -363,6 +380,7 @@ def test_agent_and_server_in_separate_networks_measure_a_job(root: Root, tmp_pat
             assert report["cpu"]["cpu_seconds"] >= 1
             assert report["cpu"]["cpu_seconds"] <= used / 1e9 * 1.5 + 1
             assert any("python" in row["path"] for row in report["executables"])
+            assert report["account"] == "physics"
         except AssertionError:
             for log in tmp_path.glob("*.log"):
                 print(log.name, log.read_text()[-3000:])
