@@ -29,6 +29,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--systemd", action="store_true", help="systemd as pid 1 of the guest")
     run.add_argument("--reboot", action="store_true",
                      help="let the guest reboot; the command runs once per boot")  # fmt: skip
+    run.add_argument("--add", action="append", default=[], metavar="FILE=NAME",
+                     help="a file or directory that the guest has as /project/NAME")  # fmt: skip
     run.add_argument("--quiet", action="store_true", help="do not show the guest's console")
     run.add_argument("argv", nargs="*", metavar="COMMAND", help=f"default: {DEFAULT_COMMAND}")
     return top
@@ -48,7 +50,9 @@ def main() -> int:
         command = shlex.join(options.argv) if options.argv else DEFAULT_COMMAND
         echo = None if options.quiet else sys.stderr
         with steps.step("guest: run"):
-            start = machine.Start(options.seconds, options.systemd, options.reboot)
+            pairs = [each.rpartition("=") for each in options.add]
+            more = tuple((Path(file), name) for file, _, name in pairs)
+            start = machine.Start(options.seconds, options.systemd, options.reboot, more)
             status = machine.run(built, command, result, start, echo)
     if status == machine.TIMED_OUT:
         steps.say(f"The guest did not end within {options.seconds} seconds.")

@@ -18,7 +18,7 @@ from tests.bed.steps import Steps
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 SUITE = "bookworm"
-DISK_SIZE = "3G"
+DISK_SIZE = "6G"  # sparse; an upgrade of the packages needs twice their size
 PYTHON = "3.11"  # of that suite
 # Wheels are chosen for the guest's Python, whichever one runs this.
 PLATFORMS = ["manylinux2014_x86_64", *[f"manylinux_2_{minor}_x86_64" for minor in range(17, 37)]]

@@ -9,7 +9,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,8 @@ class Start:
     systemd: bool = False
     #: A reboot starts the guest again, with the same disk; otherwise it ends the guest.
     reboot: bool = False
+    #: More that goes in: files and directories, with their names in /project.
+    more: tuple[tuple[Path, str], ...] = ()
 
 
 def run(image: Image, command: str, result: Path, start: Start, echo: TextIO | None) -> int:
@@ -45,7 +47,7 @@ def run(image: Image, command: str, result: Path, start: Start, echo: TextIO | N
     result.mkdir(parents=True)
     with _work_folder(image.folder.parent) as work:
         project, answer = work / "project.tar", work / "answer.tar"
-        _pack(project, command, max(seconds - RESERVE, 10))
+        _pack(project, command, max(seconds - RESERVE, 10), start.more)
         with open(answer, "wb") as file:
             file.truncate(RESULT_SIZE)
         argv = _command_line(image, project, answer, start)
@@ -108,7 +110,7 @@ def _boot(argv: list[str], work: Path, console: Path, seconds: int, echo: TextIO
             qemu.send_signal(signal.SIGKILL)
 
 
-def _pack(path: Path, command: str, seconds: int) -> None:
+def _pack(path: Path, command: str, seconds: int, more: Iterable[tuple[Path, str]]) -> None:
     def clean(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         return None if "__pycache__" in entry.name else entry
 
@@ -116,6 +118,8 @@ def _pack(path: Path, command: str, seconds: int) -> None:
         for part in PARTS:
             if (PROJECT / part).exists():
                 archive.add(PROJECT / part, part, filter=clean)
+        for source, name in more:
+            archive.add(source, name)
         for name, text in (("command", command), ("seconds", f"{seconds}\n")):
             entry = tarfile.TarInfo(f".guest/{name}")
             entry.size = len(text.encode())
