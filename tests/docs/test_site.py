@@ -108,7 +108,7 @@ def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str,
 @pytest.mark.parametrize(
     ("question", "page", "anchor"),
     [
-        ("install on RHEL 9", "deployment.html", "rhel-9"),
+        ("install on RHEL 9", "install.html", "rhel-8-and-9"),
         ("give my users access", "access.html", ""),
         ("what does memory used mean", "numbers.html", "memory-used"),
         ("what to do for an alert", "operations.html", "alerts"),
