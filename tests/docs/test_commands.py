@@ -1,5 +1,7 @@
-"""The command blocks of the documents: every line of jobsight is one that the command accepts, and
-every other line is of a program that is known, with the reason why no test runs it."""
+"""The command blocks of the documents. Those of the tutorial are executed (test_tutorial.py). In
+all others, every line of jobsight is one that the command accepts, and every other program is
+known, with the reason why no test runs it there. A block of commands is marked `bash` or
+`console`, and a test finds one that is not."""
 
 from __future__ import annotations
 
@@ -16,29 +18,44 @@ from jobsight.cli.arguments import CommandParser
 from jobsight.errors import JobsightError
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+#: Without docs/findings, whose blocks are the texts of the rules.
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+_BLOCK = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+#: Languages of blocks that hold no commands.
+OTHERS = {"", "ini", "javascript", "json", "python", "sql", "toml", "yaml"}
 
-#: Programs in blocks that no test of the documents runs, and why.
+#: Programs in blocks that no test of the documents runs there, and why.
 NOT_RUN = {
-    "make": "the targets are what runs the tests",
-    "git": "needs the repository's address",
-    "apt-get": "changes the machine",
-    "dnf": "needs RHEL",
-    "systemctl": "needs systemd as PID 1: make test-guest",
-    "curl": "needs a server of the site; tests/server tries the routes",
-    "docker": "needs containers",
-    "mongod": "no MongoDB can be had from the registries",
-    "createuser": "changes a database server; tests/store uses its own",
+    "/software/jobsight/current/bin/jobsight": "tests/deploy/test_packages.py runs the archive",
+    "apt-get": "changes the machine; tests/deploy/test_packages.py installs in fresh roots",
     "createdb": "changes a database server; tests/store uses its own",
+    "createuser": "changes a database server; tests/store uses its own",
+    "curl": "needs a server of the site; tests/server tries the routes",
+    "dnf": "needs RHEL",
+    "docker": "needs containers",
     "duckdb": "tests/archive runs the queries",
-    "install": "changes the machine",
+    "git": "needs the repository's address",
+    "install": "changes the machine; tests/plugin loads the built plugin",
+    "ln": "changes the machine; tests/deploy/test_packages.py runs the archive",
+    "make": "the targets are what runs the tests",
+    "mongod": "no MongoDB can be had from the registries",
+    "mv": "follows zfs",
+    "openssl": "makes a password",
+    "pip": "tests/archive has its own environment of Spark",
+    "python3": "follows zfs",
+    "sams-collector.py": "tests/cli/compat",
     "sams-software-extractor": "tests/cli/compat",
     "sgas-sa-registrant": "tests/cli/compat",
-    "sams-collector.py": "tests/cli/compat",
-    "export": "a variable",
+    "systemctl": "needs systemd as PID 1: make test-guest",
+    "tar": "changes the machine; tests/deploy/test_packages.py runs the archive",
     "zfs": "needs ZFS",
 }
+#: Of the shell and of every system.
+SHELL = {"case", "cat", "date", "esac", "exec", "export", "source", "umask"}
 
 
 class Line(NamedTuple):
@@ -46,23 +63,55 @@ class Line(NamedTuple):
     text: str
 
 
-def lines() -> Iterator[Line]:
+class Block(NamedTuple):
+    page: str
+    language: str
+    body: str
+
+
+def blocks() -> Iterator[Block]:
     for page in PAGES:
         text = re.sub(r"<!-- generated: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
         for _, language, body in _BLOCK.findall(text):
-            if language in ("", "bash", "console", "sh"):
-                joined = re.sub(r"\\\n\s*", "", body)
-                for line in joined.splitlines():
-                    yield Line(page.name, line.strip())
+            yield Block(page.name, language, re.sub(r"\\\n\s*", "", body))
+
+
+def command_blocks() -> Iterator[Block]:
+    """Blocks of commands, without the output of those marked `console`."""
+    for block in blocks():
+        if block.language == "bash":
+            yield block
+        elif block.language == "console":
+            typed = re.findall(r"^\s*\$ (.*)$", block.body, re.MULTILINE)
+            yield block._replace(body="\n".join(typed))
 
 
 def commands() -> list[Line]:
     """The lines that call jobsight."""
     found = []
-    for page, text in lines():
-        shown = text.removeprefix("$ ").removeprefix(".venv/bin/")
-        if re.match(r"jobsight [a-z]", shown):
-            found.append(Line(page, shown))
+    for block in command_blocks():
+        for line in block.body.splitlines():
+            shown = line.strip().removeprefix(".venv/bin/")
+            if re.match(r"jobsight [a-z]", shown):
+                found.append(Line(block.page, shown))
+    return found
+
+
+def programs(body: str) -> list[str]:
+    """The first word of each command: at the beginning of a line, and after | & ; and brackets."""
+    lexer = shlex.shlex(
+        re.sub(r"(^|\s)#.*", r"\1", body), posix=True, punctuation_chars="();<>|&\n"
+    )
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    found, begins = [], True
+    for token in lexer:
+        if set(token) <= set("();<>|&\n"):
+            begins = token[-1] in "(|&;\n" and token != ">&"
+        elif begins and not re.match(r"[A-Za-z_]+=", token):
+            found.append(token.removeprefix(".venv/bin/"))
+            begins = False
     return found
 
 
@@ -98,13 +147,29 @@ def test_a_line_is_one_that_the_command_accepts(
 
 
 def test_every_other_program_is_known() -> None:
-    programs = {
-        match[1]
-        for _, text in lines()
-        if (
-            match := re.match(
-                r"(?:\$ )?(apt-get|dnf|systemctl|curl|docker|git|zfs|[a-z_.-]+ctl)\b", text
-            )
-        )
+    used = {
+        (block.page, program)
+        for block in command_blocks()
+        if block.page != "tutorial.md"
+        for program in programs(block.body)
     }
-    assert programs <= NOT_RUN.keys()
+    unknown = {each for each in used if each[1] not in {"jobsight", *SHELL, *NOT_RUN}}
+    assert unknown == set(), "run them in a test, or give the reason in NOT_RUN"
+    stale = NOT_RUN.keys() - {program for _, program in used}
+    assert stale == set(), "no block has these any more"
+
+
+def test_a_block_of_commands_is_marked() -> None:
+    known = {"jobsight", ".venv/bin/jobsight", "$", *NOT_RUN}
+    for block in blocks():
+        if block.language in ("bash", "console"):
+            continue
+        assert block.language in OTHERS, f"{block.page}: {block.language}"
+        first = {line.split()[0] for line in block.body.splitlines() if line.strip()}
+        if block.language == "":
+            assert not first & known, f"{block.page}: mark this block with bash:\n{block.body}"
+
+
+def test_programs_of_a_line() -> None:
+    text = "TOKEN=$(cat f)\na b | c 'd | e' && f > g 2>&1; (umask 7; h)\nsource <(i) # j\n"
+    assert programs(text) == ["cat", "a", "c", "f", "umask", "h", "source", "i"]
