@@ -269,9 +269,9 @@ def write_documents(work: Path, version: str, epoch: int) -> None:
     write(server / "usr/lib/sysusers.d/jobsight.conf", (HERE / "sysusers.conf").read_text())
     for file in sorted((PROJECT / "deploy" / "slurm").iterdir()):
         write(agent / "usr/share/jobsight/slurm" / file.name, file.read_text(), 0o755)
-    for part in ("grafana", "nginx", "prometheus"):
+    for part in ("grafana", "nginx", "opensearch", "prometheus"):
         for file in sorted((PROJECT / "deploy" / part).iterdir()):
-            if file.suffix in (".json", ".conf", ".yml"):
+            if file.suffix in (".json", ".ndjson", ".conf", ".yml"):
                 write(server / "usr/share/jobsight" / part / file.name, file.read_text())
     write(server / "usr/share/jobsight/Containerfile", (HERE / "Containerfile").read_text())
 

@@ -251,6 +251,7 @@ def test_what_the_packages_bring(root: Root) -> None:
         "usr/lib/systemd/system/jobsight-agent.service",
         "usr/lib/systemd/system/jobsight-server.socket",
         "usr/share/jobsight/slurm/prolog",
+        "usr/share/jobsight/opensearch/jobsight.ndjson",
         "usr/share/jobsight/Containerfile",
     ):
         assert os.path.lexists(root.path / path), path

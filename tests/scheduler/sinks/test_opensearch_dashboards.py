@@ -36,6 +36,50 @@ def test_every_reference_is_in_the_file_before_it() -> None:
     assert len(known) > 20
 
 
+#: What the mappings of OpenSearch Dashboards know. They are strict: an import with any other
+#: attribute is refused.
+ATTRIBUTES = {
+    "index-pattern": {"title": str, "timeFieldName": str},
+    "visualization": {"title": str, "description": str, "version": int, "visState": str,
+                      "uiStateJSON": str, "kibanaSavedObjectMeta": dict},
+    "dashboard": {"title": str, "description": str, "version": int, "panelsJSON": str,
+                  "optionsJSON": str, "timeRestore": bool, "timeFrom": str, "timeTo": str,
+                  "kibanaSavedObjectMeta": dict},
+}  # fmt: skip
+#: Kinds of visualizations, and the places that each has for aggregations.
+PLACES = {
+    "metric": {"metric"},
+    "horizontal_bar": {"metric", "segment", "group"},
+    "histogram": {"metric", "segment", "group"},
+    "pie": {"metric", "segment"},
+    "table": {"metric", "bucket"},
+}
+
+
+def test_the_structure_is_that_of_opensearch_dashboards() -> None:
+    """As its sources have it; the file was never imported into a running one."""
+    for each in saved_objects():
+        assert each.keys() == {"id", "type", "attributes", "references"}
+        known = ATTRIBUTES[each["type"]]
+        for name, value in each["attributes"].items():
+            assert type(value) is known[name], name
+        for name in each["attributes"].keys() & {"visState", "uiStateJSON", "optionsJSON"}:
+            assert isinstance(json.loads(each["attributes"][name]), dict)
+        named = {reference["name"] for reference in each["references"]}
+        if each["type"] == "visualization":
+            state = json.loads(each["attributes"]["visState"])
+            places = [one["schema"] for one in state["aggs"]]
+            assert set(places) <= PLACES[state["type"]]
+            assert places.count("segment") <= (9 if state["type"] == "pie" else 1)
+            assert len({one["id"] for one in state["aggs"]}) == len(places)
+            search = json.loads(each["attributes"]["kibanaSavedObjectMeta"]["searchSourceJSON"])
+            assert {search["indexRefName"]} == named
+        elif each["type"] == "dashboard":
+            panels = json.loads(each["attributes"]["panelsJSON"])
+            assert {panel["panelRefName"] for panel in panels} == named
+            assert all(panel["gridData"]["i"] == panel["panelIndex"] for panel in panels)
+
+
 def test_panels_do_not_overlap() -> None:
     for each in saved_objects():
         if each["type"] == "dashboard":
