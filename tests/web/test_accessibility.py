@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 
 from jobsight.store.store import Store
 from tests.web.conftest import PASSWORD
@@ -73,7 +74,7 @@ def test_axe_finds_nothing_on_an_error(browser: Browser, site_address: str, sche
     page = context.new_page()
     # Without a session, and of a run that does not exist.
     page.goto(f"{site_address}/jobs/999999")
-    assert page.get_by_role("button", name="Sign in").first.is_visible()
+    expect(page.get_by_role("button", name="Sign in").first).to_be_visible()
     assert violations(page) == []
     context.request.post(f"{site_address}/sign-in", form=CAROL)
     reply = page.goto(f"{site_address}/jobs/999999")
@@ -100,9 +101,9 @@ def test_pages_print_without_navigation(browser: Browser, site_address: str) -> 
     with opened(browser, site_address) as page:
         page.goto(f"{site_address}/clusters/north")
         page.emulate_media(media="print")
-        assert not page.locator(".top nav").is_visible()
-        assert not page.locator(".intervals").is_visible()
-        assert page.locator("#queue-title").is_visible()
+        expect(page.locator(".top nav")).not_to_be_visible()
+        expect(page.locator(".intervals")).not_to_be_visible()
+        expect(page.locator("#queue-title")).to_be_visible()
 
 
 def test_the_keyboard_reaches_the_content_first(browser: Browser, site_address: str) -> None:
@@ -110,7 +111,7 @@ def test_the_keyboard_reaches_the_content_first(browser: Browser, site_address: 
         page.goto(f"{site_address}/clusters/north")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        assert page.url.endswith("#content")
+        page.wait_for_url("**#content")
         # Tables that may scroll can be reached.
         assert page.locator('.table-frame:not([tabindex="0"])').count() == 0
 
@@ -120,11 +121,11 @@ def test_a_browser_in_french_gets_french(browser: Browser, site_address: str) ->
         page.goto(f"{site_address}/clusters/north")
         assert page.locator("html").get_attribute("lang") == "fr"
         page.get_by_role("link", name="Logiciels").click()
-        assert page.get_by_role("heading", name="Logiciels").is_visible()
+        expect(page.get_by_role("heading", name="Logiciels")).to_be_visible()
 
 
 def test_pages_are_complete_without_javascript(browser: Browser, site_address: str) -> None:
     with opened(browser, site_address, java_script_enabled=False) as page:
         page.goto(f"{site_address}/users/anna?days=90")
         page.get_by_text("As a table").first.click()
-        assert page.get_by_role("columnheader", name="Core hours held").is_visible()
+        expect(page.get_by_role("columnheader", name="Core hours held")).to_be_visible()
