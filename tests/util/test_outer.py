@@ -1,5 +1,6 @@
 """Outer units: RFC 3339, seconds and bytes by declaration, both ways."""
 
+import tracemalloc
 from decimal import Decimal
 from typing import Any
 
@@ -58,6 +59,16 @@ def test_a_wrong_document_is_refused() -> None:
     for change in ({"start": "soon"}, {"took_seconds": "long"}, {"parts": [3]}, {"name": 4}):
         with pytest.raises(msgspec.ValidationError):
             from_outer(DOCUMENT | change, Outer)
+
+
+def test_a_text_in_place_of_seconds_costs_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(msgspec.ValidationError, match="expected a number of seconds"):
+            from_outer(DOCUMENT | {"took_seconds": "x"}, Outer)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.integers(min_value=-(2**62), max_value=2**63 - 1))

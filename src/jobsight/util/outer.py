@@ -67,6 +67,9 @@ def to_seconds(duration: int) -> float:
 
 
 def from_seconds(seconds: float) -> int:
+    # A text multiplied by the nanoseconds of a second would be gigabytes of text.
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"{type(seconds).__name__}, expected a number of seconds")
     return round(seconds * _SECOND)
 
 
