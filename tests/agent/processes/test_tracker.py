@@ -297,6 +297,22 @@ def test_a_link_read_too_late_is_not_the_replaced_program_s_name(kernel: Kernel)
     assert sum(cpu for _, _, cpu in found.values()) == 10
 
 
+@pytest.mark.parametrize(("milliseconds", "expected"), [(20, (1, 1)), (100, (2, 2))])
+def test_a_link_may_change_before_the_event_of_its_exec(
+    kernel: Kernel, milliseconds: int, expected: tuple[int, int]
+) -> None:
+    usage = kernel.job()
+    # The link that was read for the first exec is the second's, or its program executed itself.
+    kernel.names.links[7] = OTHER
+    kernel.tell(kernel.fork(100, 7), kernel.execute(7))
+    kernel.now = time.monotonic_ns()
+    kernel.tell(kernel.execute(7, after=milliseconds))
+    kernel.tell(kernel.exit(7, after=100), record(7, 10))
+    found = figures(usage)
+    assert found[OTHER][:2] == expected
+    assert usage.executions == 2
+
+
 def test_a_link_read_after_the_end_belongs_to_somebody_else(kernel: Kernel) -> None:
     usage = kernel.job()
     kernel.names.learn(INODE, TRUE, None)

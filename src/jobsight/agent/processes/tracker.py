@@ -53,8 +53,9 @@ MAX_PROCESSES: Final = 16_384
 GUARANTEED_PROCESSES: Final = 256
 #: The end of a smaller process does not make the memory peak of its job worth another reading.
 LARGE_PROCESS: Final = 16 * 2**20
-#: The kernel sends a fork or exec event up to this long after its effect is visible in /proc.
-CLOCK_TOLERANCE: Final = 5_000_000
+#: The kernel sends a fork or exec event up to this long after its effect is visible in /proc: it
+#: may preempt the process in between, and on a busy node for some time slices of others.
+CLOCK_TOLERANCE: Final = 50_000_000
 #: How long a process may run before the agent finds it in the cgroups of a job.
 HISTORY_AGE: Final = 2_000_000_000
 #: An event and its exit record take some 1 KiB.
@@ -237,12 +238,14 @@ class ProcessTracker:
             process.leader_exit, process.failed = None, False
             del self._exiting[process.tgid]
         previous = process.segments[-1]
-        if previous.executed and previous.named_at >= event.time:
-            # The link was read after this exec: the name is not that of the previous executable.
-            count(process.usage, previous, -1)
-            previous.name = None
         # Without a link the process has ended or called exec again; its exit record names it.
         name, named_at = self._links.pop(event, (None, time.monotonic_ns()))
+        late = event.time - previous.named_at
+        if previous.executed and (late <= 0 or (late < CLOCK_TOLERANCE and name == previous.name)):
+            # The link was read after this exec, or so shortly before its event that it may have
+            # changed already: the name is not that of the previous executable.
+            count(process.usage, previous, -1)
+            previous.name = None
         segment = Segment(name, event.time, executed=True)
         segment.named_at = named_at
         segment.losses = self.losses
