@@ -21,6 +21,8 @@ RUNS = 10
 #: Seconds of CPU time.
 QUERY_GOAL = 0.3
 RUN_GOAL = 0.5
+#: slurmctld calls it once for each job that ends: 500 within a minute are half a core.
+MAIL_GOAL = 0.06
 
 
 def cpu_time(command: Sequence[str], environment: dict[str, str]) -> float:
@@ -63,10 +65,12 @@ def main() -> None:
         run = [*jobsight, "run", "-q", *store, "--", "true"]
         subprocess.run(run, env=environment, check=True)
         beside = peer(environment)
+        mail = [*jobsight, "mail", "--queue", directory, "-s", "Slurm Job_id=1 Name=x Ended", "ada"]
         for title, command, goal in (
             ("jobsight report", [*jobsight, "report", *store], QUERY_GOAL),
             ("jobsight jobs", [*jobsight, "jobs", *store], QUERY_GOAL),
             ("jobsight run -q -- true", run, RUN_GOAL),
+            ("jobsight mail", mail, MAIL_GOAL),
         ):
             seconds = cpu_time(command, environment)
             figures.row(

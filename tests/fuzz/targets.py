@@ -378,6 +378,12 @@ def _mail_request() -> Target:
     return Target("mail-request", parse, ())
 
 
+def _mail_bounce() -> Target:
+    from jobsight.mail.bounce import read_bounce
+
+    return Target("mail-bounce", read_bounce, ())
+
+
 def _api() -> Target:
     """Query parameters of lists: cursor, times, filters, references of runs."""
     from fastapi import HTTPException
@@ -417,6 +423,7 @@ FACTORIES: dict[str, Callable[[], Target]] = {
     "http-reply": _http_reply,
     "http-request": _http_request,
     "mail-request": _mail_request,
+    "mail-bounce": _mail_bounce,
     "api": _api,
 }
 

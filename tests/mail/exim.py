@@ -51,12 +51,33 @@ check_recipient:
 
 begin routers
 
+# Accepted at first, and known to be wrong only afterwards.
+gone:
+  driver = redirect
+  domains = +local_domains
+  local_parts = gone
+  allow_fail
+  data = :fail: the mailbox is gone
+
+bounces:
+  driver = accept
+  domains = +local_domains
+  local_parts = bounces
+  condition = ${{if exists{{{directory}/bounce}}}}
+  transport = bounce
+
 local:
   driver = accept
   domains = +local_domains
   transport = box
 
 begin transports
+
+bounce:
+  driver = pipe
+  command = {directory}/bounce
+  user = {user}
+  group = {group}
 
 box:
   driver = appendfile

@@ -120,14 +120,70 @@ def test_a_mail_server_that_is_away_loses_nothing(
 def test_a_refusal_for_now_is_tried_again(
     store: Store, settings: MailSettings, mailbox: Mailbox
 ) -> None:
-    worker = MailWorker(store, settings, clock=later(1))
-    worker.queue.put(request())
+    settings.interval = 10
+    time = [0.0]
+    worker = MailWorker(store, settings, clock=later(1), monotonic=lambda: time[0])
+    for _ in range(3):
+        worker.queue.put(request())
     mailbox.reply = "451 busy"
     with pytest.raises(JobsightError, match="451"):
         worker.once()
+    # One attempt is enough to know, for a while.
+    assert worker.once().sent == 0
+    assert len(mailbox.named) == 1
+    time[0] = 40
+    with pytest.raises(JobsightError, match="451"):
+        worker.once()
     mailbox.reply = ""
+    time[0] = 80
+    assert worker.once().sent == 0
+    time[0] = 120
+    assert worker.once().sent == 3
+    assert len(mailbox.received) == 3
+
+
+def test_recipients_that_are_refused_for_now_do_not_fill_the_rounds(
+    store: Store, settings: MailSettings, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobsight.mail.worker.MAX_MESSAGES", 3)
+    worker = MailWorker(store, settings, clock=later(1))
+    # Requests of the same time have no order without a token.
+    for number in range(5):
+        worker.queue.put(request(to=f"full{number}"), token=f"{number}")
+    worker.queue.put(request(), token="5")
+    with pytest.raises(JobsightError, match="mailbox full"):
+        worker.once()
     assert worker.once().sent == 1
+
+
+def test_a_round_ends_in_time(store: Store, settings: MailSettings, mailbox: Mailbox) -> None:
+    time = iter(range(0, 100_000, 120))
+    worker = MailWorker(store, settings, clock=later(1), monotonic=lambda: float(next(time)))
+    for _ in range(10):
+        worker.queue.put(request())
+    assert worker.once().sent == 2
+    assert len(worker.queue.requests()) == 8
+
+
+def test_a_slow_answer_to_the_content_is_waited_for(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    """A client that gives up before it sends a mail again that was accepted."""
+    settings.timeout = 0.5
+    mailbox.slow_content = 1.5
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request())
+    assert worker.once().sent == 1
+    assert worker.once().sent == 0
     assert len(mailbox.received) == 1
+    # For commands the setting holds.
+    mailbox.slow_command = 1.5
+    worker.queue.put(request())
+    with pytest.raises(JobsightError, match="timed out"):
+        worker.once()
+    mailbox.slow_command = mailbox.slow_content = 0
+    assert worker.once().sent == 1
+    assert len(mailbox.received) == 2
 
 
 def test_a_rejected_mail_does_not_keep_back_the_others(

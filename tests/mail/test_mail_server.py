@@ -146,7 +146,8 @@ def test_each_mail_is_sent_once_when_the_server_is_back(
     queue = MailQueue(Path(settings.queue))
     for number in range(1, 6):
         queue.put(ended(number, f"job{number}"))
-    worker = MailWorker(store, settings, clock=lambda: NOW + 10 * SECOND)
+    time = [0.0]
+    worker = MailWorker(store, settings, clock=lambda: NOW + 10 * SECOND, monotonic=lambda: time[0])
     # Away.
     with pytest.raises(JobsightError, match="mail server"):
         worker.once()
@@ -165,7 +166,7 @@ def test_each_mail_is_sent_once_when_the_server_is_back(
         with pytest.raises(JobsightError, match="451"):
             worker.once()
         assert len(queue.requests()) == 5
-        mailbox.reply = ""
+        mailbox.reply, time[0] = "", 60.0
         assert worker.once().sent == 5
         assert worker.once().sent == 0
     finally:

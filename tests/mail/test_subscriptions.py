@@ -18,7 +18,7 @@ from jobsight.config.settings import MailSettings
 from jobsight.errors import ConfigError
 from jobsight.findings.finding import Cost, Finding
 from jobsight.findings.stored import to_row
-from jobsight.mail.digest import DigestSchedule, PlannedDigest, last_period, plan_digests
+from jobsight.mail.digest import DigestSchedule, last_period
 from jobsight.mail.message import About, Links, build_message
 from jobsight.mail.queue import MailQueue
 from jobsight.mail.request import MailRequest
@@ -195,34 +195,6 @@ def test_a_dry_run_records_what_would_be_sent(store: Store, settings: MailSettin
     logged = {each.recipient for each in read_mail_log(store.database, 0)
               if each.outcome == "would be sent"}  # fmt: skip
     assert logged == {"ada@example.org", "emmy@example.org", "grace@example.org"}
-
-
-def test_a_recipient_that_is_refused_three_times_gets_no_more(
-    store: Store,
-    settings: MailSettings,
-    smtp: object,  # noqa: F811
-) -> None:
-    settings.port = port_of(smtp)  # type: ignore[arg-type]
-    period = last_period("weekly", monday(NOW))
-
-    def reason() -> str:
-        planned = plan_digests(store, settings, "digest", period, monday(NOW))
-        return next(each.skipped for each in planned if each.to == "ada")
-
-    assert reason() == ""
-    # The mailbox knows no address that begins with "nobody".
-    for week in range(3):
-        queue = MailQueue(Path(settings.queue))
-        about = ("ada", period.since, period.until)
-        queue.put(MailRequest(to="nobody", subject="x", created=NOW, digest=about))
-        worker = MailWorker(store, settings, clock=lambda week=week: NOW + week * 7 * DAY)
-        assert worker.once().rejected == 1
-    outcomes = [each.outcome for each in read_mail_log(store.database, 0)]
-    assert outcomes == ["refused"] * 3
-    planned = PlannedDigest("digest", "nobody", "ada")
-    from jobsight.mail.digest import _reason
-
-    assert "refused the last three" in _reason(store, settings, "digest", planned.to, NOW)
 
 
 def test_a_paused_mail_about_a_job_is_not_sent(

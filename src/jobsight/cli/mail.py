@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from jobsight.cli.arguments import CommandParser, UsageError, add_config_option
-from jobsight.config.load import load_settings
 from jobsight.errors import JobsightError
 from jobsight.mail.queue import MailQueue
 from jobsight.mail.request import MAX_RECIPIENTS, slurm_request, split_recipients
@@ -21,9 +21,9 @@ def mail(
 
     `jobsight mail digest --dry-run` shows which digests would be sent to whom, `jobsight mail
     calendar` what was sent, and `jobsight mail pause`, `resume` and `pauses` who gets none of what.
+    `jobsight mail bounce` reads a mail that came back.
     """
-    directory = queue or load_settings(config).mail.queue
-    waiting = MailQueue(Path(directory).expanduser())
+    waiting = MailQueue(Path(queue or _queue_of(config)).expanduser())
     if list_queue:
         _print_queue(waiting)
         return
@@ -40,6 +40,30 @@ def mail(
         )
 
 
+def _queue_of(config: str | None) -> str:
+    # Imported here: slurmctld may call this command some hundred times a minute, and with --queue
+    # it does not need the settings.
+    from jobsight.config.load import load_settings
+
+    return load_settings(config).mail.queue
+
+
+def bounce(*, queue: str | None, config: str | None) -> None:
+    """Read a mail that came back (RFC 3464) from standard input, and pause mails to its recipient.
+
+    A mail server runs it for the address of mail.bounces. Any other message is only counted, so
+    that no mail server returns it.
+    """
+    from jobsight.mail.bounce import MAX_BOUNCE, read_bounce
+
+    waiting = MailQueue(Path(queue or _queue_of(config)).expanduser())
+    data = sys.stdin.buffer.read(MAX_BOUNCE)
+    # A mail server takes it as a failure if the rest is not read.
+    while sys.stdin.buffer.read(MAX_BOUNCE):
+        pass
+    waiting.put_bounce(read_bounce(data), time.time_ns())
+
+
 def _print_queue(queue: MailQueue) -> None:
     for name, request in queue.requests():
         print(f"{name}  waits   {request.to}  {request.subject}")
@@ -48,7 +72,7 @@ def _print_queue(queue: MailQueue) -> None:
 
 
 #: Commands that are not calls of slurmctld.
-SUBCOMMANDS = ("digest", "pause", "resume", "pauses", "calendar")
+SUBCOMMANDS = ("digest", "pause", "resume", "pauses", "calendar", "bounce")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,6 +81,10 @@ def main(arguments: Sequence[str]) -> int:
         from jobsight.cli.mail_digest import main as digest
 
         return digest(arguments[1:])
+    if arguments and arguments[0] == "bounce":
+        parser = CommandParser("mail bounce", bounce.__doc__)
+        _add_queue_options(parser)
+        return parser.run(bounce, arguments[1:])
     if arguments and arguments[0] in SUBCOMMANDS:
         from jobsight.cli.mail_pauses import main as pauses
 
@@ -64,9 +92,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser("mail", mail.__doc__)
     parser.add_argument("-s", dest="subject", metavar="SUBJECT", help="Subject, as Slurm writes it")
     parser.add_argument("to", nargs="?", metavar="TO", help="User names or addresses, with commas")
-    parser.add_argument("--queue", metavar="DIRECTORY", help="Directory of the queue")
     parser.add_argument(
         "--list", dest="list_queue", action="store_true", help="List what waits and what failed"
     )
-    add_config_option(parser)
+    _add_queue_options(parser)
     return parser.run(mail, arguments)
+
+
+def _add_queue_options(parser: CommandParser) -> None:
+    parser.add_argument("--queue", metavar="DIRECTORY", help="Directory of the queue")
+    add_config_option(parser)

@@ -79,7 +79,11 @@ def pause(
 
 
 def resume(*, to: str, cause: str, store: str | None, config: str | None) -> None:
-    """End a pause, also one that a user made by unsubscribing, and forget refused mails."""
+    """End a pause, also one that a user made by unsubscribing, or that of a refused address.
+
+    CAUSE is that of `jobsight mail pauses`; an address that a mail server refused has the cause
+    refused.
+    """
     settings = load_settings(config)
     address = _address(settings.mail, to)
     with Store.open(existing_store(store or settings.store.location)) as opened:
@@ -93,7 +97,7 @@ def resume(*, to: str, cause: str, store: str | None, config: str | None) -> Non
 
 
 def pauses(*, json: bool, store: str | None, config: str | None) -> None:
-    """List the pauses, with those who have unsubscribed."""
+    """List the pauses, with those who have unsubscribed and addresses that were refused."""
     settings = load_settings(config)
     with Store.open(existing_store(store or settings.store.location)) as opened:
         found = list_pauses(opened.database, time.time_ns())

@@ -512,11 +512,11 @@ class MailSettings(msgspec.Struct, kw_only=True):
     user: str | None = None
     #: File with the password for the mail server.
     password_file: str | None = None
-    #: Seconds for each answer of the mail server.
+    #: Seconds for each answer of the mail server; for that to the content of a mail it is 600.
     timeout: Annotated[float, msgspec.Meta(gt=0, le=600)] = 30.0
     #: Address of the sender.
     sender: str = "jobsight@localhost"
-    #: Address that gets mails back which cannot be delivered; the sender by default.
+    #: Address that gets mails back, for `jobsight mail bounce`; the sender by default.
     bounces: str | None = None
     #: Domain of a recipient that is a user name; without it the name alone is used.
     domain: str | None = None

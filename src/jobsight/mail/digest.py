@@ -27,7 +27,7 @@ from jobsight.reports.subject import SubjectReport
 from jobsight.store.accounts.coordinators import coordinators_of
 from jobsight.store.checkpoints import read_checkpoint, set_checkpoint
 from jobsight.store.findings.shown import was_shown
-from jobsight.store.mail import is_refused, log_mail, paused_causes, prune_mail_log
+from jobsight.store.mail import REFUSED, log_mail, paused_causes, prune_mail_log
 from jobsight.store.rollups.shares import DAY
 from jobsight.store.rollups.usage import Question, UsageRow, date_of, day_of, number_of, usage
 from jobsight.store.store import Store
@@ -118,11 +118,10 @@ def _reason(store: Store, settings: MailSettings, kind: MailKind, name: str, now
     to = recipient(settings, name)
     if not is_address(to):
         return "the name is not an address"
-    if is_paused(paused_causes(store.database, to.lower(), now), kind):
-        return "paused"
-    if is_refused(store.database, kind, to.lower()):
-        return "the mail server refused the last three"
-    return ""
+    causes = paused_causes(store.database, to.lower(), now)
+    if REFUSED in causes:
+        return "the mail server refused the recipient"
+    return "paused" if is_paused(causes, kind) else ""
 
 
 def digest_request(planned: PlannedDigest, period: DigestPeriod) -> MailRequest:

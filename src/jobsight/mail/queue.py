@@ -2,13 +2,13 @@
 
 Writing a request is one atomic rename, so that slurmctld never waits for a mail server, a database
 or another process. The number of files is limited; what exceeds it is refused and said. A request
-that the mail server rejects for good is moved to ``failed`` with the reason.
+that the mail server rejects for good is moved to ``failed`` with the reason. What a mail that came
+back says is a file of its own.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.mail.request import MailRequest
+from jobsight.mail.request import Bounce, MailRequest
 from jobsight.util.decoding import decode_json
 from jobsight.util.durable import write_atomically
 
@@ -25,10 +25,21 @@ from jobsight.util.durable import write_atomically
 MAX_REQUESTS: Final = 20_000
 MAX_SIZE: Final = 16_384
 MAX_FAILED: Final = 1_000
+#: Bounces that wait for the server.
+MAX_BOUNCES: Final = 2_000
 
 _SUFFIX: Final = ".json"
+_BOUNCE_SUFFIX: Final = ".bounce"
 _encode = msgspec.json.Encoder().encode
 _DECODER: Final = msgspec.json.Decoder(MailRequest)
+_BOUNCE_DECODER: Final = msgspec.json.Decoder(Bounce)
+
+
+class QueueError(JobsightError):
+    """The queue cannot be written, or is full. The exit code lets a mail server that runs a command
+    try again (EX_TEMPFAIL of sysexits.h)."""
+
+    exit_code = 75
 
 
 class QueuedMail(NamedTuple):
@@ -48,21 +59,34 @@ class MailQueue:
 
     def put(self, request: MailRequest, token: str | None = None) -> str:
         """Add a request and return its name; with a token, the same request has the same name."""
+        self.check_capacity(1)
+        name = f"{request.created:020d}-{token or os.urandom(6).hex()}"
+        self._write(f"{name}{_SUFFIX}", _encode(request))
+        return name
+
+    def put_bounce(self, bounce: Bounce, created: int) -> None:
+        """Add a bounce, for the server to act on."""
+        if sum(1 for _ in self._names(_BOUNCE_SUFFIX)) >= MAX_BOUNCES:
+            raise QueueError(
+                f"the queue {self.directory} holds {MAX_BOUNCES:,} bounces; expected a running "
+                "`jobsight serve` that reads them"
+            )
+        name = f"{created:020d}-{os.urandom(6).hex()}"
+        self._write(f"{name}{_BOUNCE_SUFFIX}", _encode(bounce))
+
+    def _write(self, name: str, data: bytes) -> None:
         try:
-            self.check_capacity(1)
-            name = f"{request.created:020d}-{token or secrets.token_hex(6)}"
-            write_atomically(self.directory / f"{name}{_SUFFIX}", _encode(request), mode=0o660)
+            write_atomically(self.directory / name, data, mode=0o660)
         except OSError as error:
-            raise JobsightError(
+            raise QueueError(
                 f"the queue {self.directory} cannot be written: {error.strerror}"
             ) from None
-        return name
 
     def check_capacity(self, count: int) -> None:
         """Raise an error if the queue cannot hold so many requests more."""
         held = sum(1 for _ in self._names())
         if held + count > MAX_REQUESTS:
-            raise JobsightError(
+            raise QueueError(
                 f"the queue {self.directory} holds {held:,} mails and {count:,} more are too many; "
                 f"expected at most {MAX_REQUESTS:,}, and a running `jobsight serve` that sends them"
             )
@@ -71,18 +95,38 @@ class MailQueue:
         """The requests; one that cannot be read is set aside."""
         found = []
         for name in sorted(self._names()):
-            file = self.directory / f"{name}{_SUFFIX}"
             try:
-                with file.open("rb") as opened:
-                    data = opened.read(MAX_SIZE + 1)
-                if len(data) > MAX_SIZE:
-                    raise ValueError(f"is larger than {MAX_SIZE:,} bytes")
-                found.append(QueuedMail(name, decode_json(_DECODER, data)))
+                request = decode_json(_DECODER, self._read(f"{name}{_SUFFIX}"))
+                found.append(QueuedMail(name, request))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
                 self._set_aside(name, f"the request cannot be read: {error}")
         return found
+
+    def bounces(self) -> list[tuple[str, Bounce]]:
+        """The bounces with their names; one that cannot be read is one that says nothing."""
+        found = []
+        for name in sorted(self._names(_BOUNCE_SUFFIX)):
+            try:
+                bounce = decode_json(_BOUNCE_DECODER, self._read(f"{name}{_BOUNCE_SUFFIX}"))
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError):
+                bounce = Bounce()
+            found.append((name, bounce))
+        return found
+
+    def remove_bounce(self, name: str) -> None:
+        """Remove a bounce that was read."""
+        (self.directory / f"{name}{_BOUNCE_SUFFIX}").unlink(missing_ok=True)
+
+    def _read(self, name: str) -> bytes:
+        with (self.directory / name).open("rb") as opened:
+            data = opened.read(MAX_SIZE + 1)
+        if len(data) > MAX_SIZE:
+            raise ValueError(f"is larger than {MAX_SIZE:,} bytes")
+        return data
 
     def remove(self, name: str) -> None:
         """Remove a request that was sent."""
@@ -121,11 +165,15 @@ class MailQueue:
         for old in kept[: max(len(kept) - 2 * MAX_FAILED, 0)]:
             (self.failed / old).unlink(missing_ok=True)
 
-    def _names(self) -> Iterator[str]:
+    def _names(self, suffix: str = _SUFFIX) -> Iterator[str]:
         try:
             with os.scandir(self.directory) as entries:
                 for entry in entries:
-                    if entry.name.endswith(_SUFFIX) and not entry.name.startswith("."):
-                        yield entry.name.removesuffix(_SUFFIX)
+                    if entry.name.endswith(suffix) and not entry.name.startswith("."):
+                        yield entry.name.removesuffix(suffix)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise QueueError(
+                f"the queue {self.directory} cannot be read: {error.strerror}"
+            ) from None

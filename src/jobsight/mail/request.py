@@ -97,6 +97,17 @@ class MailRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
         return _EVENTS.get(self.word.partition(" ")[0], "other")
 
 
+class Bounce(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A mail that came back; without a recipient, a message that says no such thing."""
+
+    #: To whom the mail was sent, and the signature in its headers.
+    recipient: str = ""
+    signature: str = ""
+    #: The enhanced status code (RFC 3463), and what the mail server said.
+    status: str = ""
+    text: str = ""
+
+
 def is_address(text: str) -> bool:
     """Whether a text can be a recipient: a user name, or an address without a display name.
 

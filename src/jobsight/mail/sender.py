@@ -7,7 +7,7 @@ import ssl
 from email.message import EmailMessage
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from jobsight.config.settings import MailSettings
 from jobsight.errors import JobsightError
@@ -15,6 +15,9 @@ from jobsight.text import readable_text
 
 #: Messages in one session: some servers limit them.
 MAX_MESSAGES: Final = 50
+#: Seconds for the answer to the content of a message (RFC 5321, section 4.5.3.2.6). A client that
+#: gives up earlier sends a message again that a slow server has accepted.
+CONTENT_TIMEOUT: Final = 600.0
 
 
 class MailUnavailable(JobsightError):
@@ -29,12 +32,37 @@ class MailRejected(JobsightError):
     """The mail server refuses this message for good."""
 
 
+class RecipientRejected(MailRejected):
+    """The mail server refuses the recipient, and so every message to it."""
+
+
+class _Session(smtplib.SMTP):
+    """A session that waits longer for the answer to the content than for that to a command."""
+
+    def data(self, msg: Any) -> tuple[int, bytes]:
+        try:
+            return super().data(msg)
+        finally:
+            if self.sock is not None:
+                self.sock.settimeout(self.timeout)
+
+    def send(self, s: Any) -> None:
+        super().send(s)
+        # A command is passed as text; only the content is bytes.
+        if isinstance(s, bytes) and s.endswith(b"\r\n.\r\n") and self.sock is not None:
+            self.sock.settimeout(CONTENT_TIMEOUT)
+
+
+class _EncryptedSession(_Session, smtplib.SMTP_SSL):
+    """The same, encrypted from the beginning."""
+
+
 class Sender:
     """One session with the mail server, opened at the first message."""
 
     def __init__(self, settings: MailSettings) -> None:
         self._settings = settings
-        self._session: smtplib.SMTP | None = None
+        self._session: _Session | None = None
         self._sent = 0
 
     def __enter__(self) -> Self:
@@ -49,7 +77,7 @@ class Sender:
         self.close()
 
     def send(self, message: EmailMessage, to: str) -> None:
-        """Send a message, or raise one of the three errors above.
+        """Send a message, or raise one of the errors above.
 
         What a server says of a recipient or of the content concerns this message; anything else,
         such as a refused sender, concerns all of them.
@@ -60,7 +88,7 @@ class Sender:
         except smtplib.SMTPRecipientsRefused as error:
             code, reason = next(iter(error.recipients.values()))
             self._reset()
-            raise self._refused(code, reason) from None
+            raise self._refused(code, reason, of_recipient=True) from None
         except smtplib.SMTPAuthenticationError as error:
             self.close()
             answer = _text(error.smtp_error)
@@ -88,7 +116,7 @@ class Sender:
             except (smtplib.SMTPException, OSError):
                 session.close()
 
-    def _open(self) -> smtplib.SMTP:
+    def _open(self) -> _Session:
         if self._sent >= MAX_MESSAGES:
             self.close()
         if self._session is not None:
@@ -96,11 +124,11 @@ class Sender:
         settings = self._settings
         context = ssl.create_default_context(cafile=settings.certificates or None)
         if settings.tls == "tls":
-            session: smtplib.SMTP = smtplib.SMTP_SSL(
+            session: _Session = _EncryptedSession(
                 settings.host, settings.port, timeout=settings.timeout, context=context
             )
         else:
-            session = smtplib.SMTP(settings.host, settings.port, timeout=settings.timeout)
+            session = _Session(settings.host, settings.port, timeout=settings.timeout)
         self._session = session
         if settings.tls == "starttls":
             session.starttls(context=context)
@@ -116,15 +144,28 @@ class Sender:
         except (smtplib.SMTPException, OSError):
             self.close()
 
-    def _refused(self, code: int, reason: bytes | str) -> JobsightError:
-        text = f"{self._where()} answered {code} {_text(reason)}"
+    def _refused(
+        self, code: int, reason: bytes | str, *, of_recipient: bool = False
+    ) -> JobsightError:
+        answer = _text(reason)
+        text = f"{self._where()} answered {code} {answer}"
         # 421: the server closes the connection.
         if code == 421:
             return MailUnavailable(text)
-        return MailRejected(text) if 500 <= code < 600 else MailDeferred(text)
+        if not 500 <= code < 600:
+            return MailDeferred(text)
+        if of_recipient and not is_policy(answer.partition(" ")[0]):
+            return RecipientRejected(text)
+        return MailRejected(text)
 
     def _where(self) -> str:
         return f"the mail server {self._settings.host}:{self._settings.port}"
+
+
+def is_policy(status: str) -> bool:
+    """Whether an enhanced status code (RFC 3463) is about a rule of the mail server, such as who
+    may send, and not about the address."""
+    return status.startswith("5.7.")
 
 
 def _password(file: str | None) -> str:

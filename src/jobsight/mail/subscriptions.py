@@ -1,7 +1,8 @@
 """What a recipient gets: kinds of mails, pauses, and the signed link to unsubscribe.
 
 A link names the recipient and a kind, and has the HMAC of both. The key is in a file that the
-server creates; with another key, links in older mails no longer work.
+server creates; with another key, links in older mails no longer work. The same key signs the header
+by which a mail that comes back is recognised.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jobsight.config.settings import MailSettings
 from jobsight.errors import ConfigError
 from jobsight.mail.message import Links, pages_url
 from jobsight.mail.request import MailKind
+from jobsight.store.mail import REFUSED
 from jobsight.util.durable import write_atomically
 
 KINDS: Final[tuple[str, ...]] = get_args(MailKind)
@@ -60,15 +62,27 @@ class Subscriptions:
         return f"{self._url}{PATH}?{urlencode(query)}"
 
     def sign(self, recipient: str, kind: str) -> str:
-        text = f"unsubscribe\n{kind}\n{recipient}".encode()
-        digest = hmac.new(self._key, text, hashlib.sha256).digest()
-        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        return self._sign(f"unsubscribe\n{kind}\n{recipient}")
 
     def is_signed(self, recipient: str, kind: str, signature: str) -> bool:
         if kind not in (*KINDS, ALL) or len(recipient) > 320:
             return False
-        expected = self.sign(recipient, kind).encode()
-        return hmac.compare_digest(expected, signature.encode("utf-8", "replace"))
+        return _is_same(self.sign(recipient, kind), signature)
+
+    def sign_bounce(self, recipient: str) -> str:
+        """What a mail that comes back must have in its headers."""
+        return self._sign(f"bounce\n{recipient.lower()}")
+
+    def is_signed_bounce(self, recipient: str, signature: str) -> bool:
+        return _is_same(self.sign_bounce(recipient), signature)
+
+    def _sign(self, text: str) -> str:
+        digest = hmac.new(self._key, text.encode(), hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _is_same(expected: str, signature: str) -> bool:
+    return hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
 
 
 def read_key(settings: MailSettings) -> bytes:
@@ -92,4 +106,4 @@ def read_key(settings: MailSettings) -> bytes:
 
 def is_paused(causes: frozenset[str], kind: MailKind) -> bool:
     """Whether a recipient with these paused causes gets no mails of a kind."""
-    return kind in causes or ALL in causes
+    return kind in causes or ALL in causes or REFUSED in causes

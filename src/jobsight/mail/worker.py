@@ -3,8 +3,9 @@
 A request about the end of a job waits until the job's nodes have reported it, or for
 ``mail.wait`` seconds. Requests about tasks of one array are joined to one message, which waits for
 the end of the array, or for ``mail.array_wait`` seconds. A message that the mail server does not
-accept for now stays in the queue. If the server accepts none, the round ends: the others would fail
-for the same reason. A message that it rejects for good is set aside.
+accept for now stays in the queue, and its recipient is not tried for a while. If the server cannot
+be reached, the round ends: the others would fail for the same reason. A message that it rejects for
+good is set aside. If the recipient is the reason, or a bounce says so, mails to it are paused.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ from typing import NamedTuple
 from jobsight.config.settings import MailSettings, PriceSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.findings.reported import NO_PRICES
+from jobsight.mail.bounce import HEADER
 from jobsight.mail.digest import DigestSchedule, for_coordinators, without_causes
 from jobsight.mail.message import About, build_message, pages_url, recipient
 from jobsight.mail.queue import MailQueue, QueuedMail
-from jobsight.mail.request import MailRequest, is_address
-from jobsight.mail.sender import MailDeferred, MailRejected, Sender
+from jobsight.mail.request import Bounce, MailRequest, is_address
+from jobsight.mail.sender import (
+    MailDeferred,
+    MailRejected,
+    RecipientRejected,
+    Sender,
+    is_policy,
+)
 from jobsight.mail.subscriptions import Subscriptions, is_paused
 from jobsight.mail.working_days import holidays
 from jobsight.model import SECOND, RunReference
@@ -32,15 +40,28 @@ from jobsight.reports.pending import find_report
 from jobsight.reports.report import JobReport
 from jobsight.reports.subject import Period, SubjectReport, array_report, period_report
 from jobsight.store.findings.shown import Shown, record_shown
-from jobsight.store.mail import Outcome, log_mail, paused_causes
+from jobsight.store.mail import (
+    REFUSED,
+    Outcome,
+    Pause,
+    log_mail,
+    paused_causes,
+    refuse_recipient,
+)
 from jobsight.store.store import Store
 from jobsight.util.backoff import Backoff
+from jobsight.util.units import format_time
 from jobsight.util.workers import PeriodicWorker
 
 logger = logging.getLogger(__name__)
 
-#: Messages that one round sends.
+#: Messages that one round tries to send, and seconds after which it begins no further one: with a
+#: slow mail server, a round of all would take hours.
 MAX_MESSAGES = 500
+MAX_ROUND = 300.0
+#: Intervals of the worker until a recipient that is refused for now is tried again, at first and at
+#: most.
+_FIRST_DEFERRAL, _LONGEST_DEFERRAL = 3, 90
 #: Seconds after which a message that is refused for now is set aside, as mail servers do.
 MAX_AGE = 5 * 86_400
 
@@ -63,6 +84,7 @@ class MailWorker:
         settings: MailSettings,
         *,
         clock: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], float] = time.monotonic,
         sender: Callable[[MailSettings], Sender] = Sender,
         prices: Mapping[str, PriceSettings] = NO_PRICES,
     ) -> None:
@@ -73,20 +95,30 @@ class MailWorker:
         self._prices = prices
         self._settings = settings
         self._clock = clock
+        self._monotonic = monotonic
         self._sender = sender
-        self._subscriptions = Subscriptions.of(settings) if settings.url else None
+        #: The recipients that are refused for now.
+        self._deferrals: dict[str, Backoff] = {}
+        signs = settings.url or settings.bounces
+        self._subscriptions = Subscriptions.of(settings) if signs else None
 
     def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
         """Send what is due; a mail server that accepts nothing raises :class:`JobsightError`."""
+        self._read_bounces()
         sent = waiting = rejected = 0
         deferred: list[MailDeferred] = []
+        end = self._monotonic() + MAX_ROUND
+        groups = self._groups()
+        self._forget_deferrals(groups)
         with self._sender(self._settings) as sender:
-            for group in self._groups():
-                if stopped() or sent + len(deferred) >= MAX_MESSAGES:
+            for group in groups:
+                full = sent + len(deferred) >= MAX_MESSAGES
+                if stopped() or full or self._monotonic() > end:
                     break
                 if self._is_paused(group):
-                    self._log(group, "skipped", "paused")
                     self._remove(group)
+                    continue
+                if self._is_deferred(group):
                     continue
                 about = self._about(group)
                 if about is None:
@@ -97,16 +129,71 @@ class MailWorker:
                     sent += 1
                 except MailDeferred as error:
                     if self._is_too_old(group):
+                        self._refuse_recipient(self._address(group), str(error))
                         rejected += self._set_aside(group, error)
                     else:
+                        self._defer(group)
                         deferred.append(error)
                 except MailRejected as error:
+                    if isinstance(error, RecipientRejected):
+                        self._refuse_recipient(self._address(group), str(error))
                     rejected += self._set_aside(group, error)
         if sent or rejected:
             logger.info("mail: %d sent, %d rejected, %d wait", sent, rejected, waiting)
         if deferred and not sent:
             raise deferred[-1]
         return Round(sent, waiting, rejected)
+
+    def _address(self, group: list[QueuedMail]) -> str:
+        return recipient(self._settings, group[0].request.to).lower()
+
+    def _is_deferred(self, group: list[QueuedMail]) -> bool:
+        backoff = self._deferrals.get(self._address(group))
+        return backoff is not None and not backoff.ready
+
+    def _defer(self, group: list[QueuedMail]) -> None:
+        """Try the recipient again later: what is refused for now is for the next message, too."""
+        address, interval = self._address(group), self._settings.interval or 10.0
+        if address not in self._deferrals:
+            self._deferrals[address] = Backoff(
+                _FIRST_DEFERRAL * interval, _LONGEST_DEFERRAL * interval, clock=self._monotonic
+            )
+        self._deferrals[address].fail()
+
+    def _forget_deferrals(self, groups: list[list[QueuedMail]]) -> None:
+        """Only recipients with mails in the queue are kept, so that the number is limited."""
+        waiting = set(map(self._address, groups)) if self._deferrals else set()
+        for address in self._deferrals.keys() - waiting:
+            del self._deferrals[address]
+
+    def _refuse_recipient(self, address: str, reason: str) -> None:
+        with contextlib.suppress(StoreError):
+            pause = refuse_recipient(self._store.database, address, reason, self._clock())
+            logger.warning("mail: %s gets no mails until %s", address, _until(pause))
+
+    def _read_bounces(self) -> None:
+        """Pause mails to the recipients of mails that came back."""
+        for name, bounce in self.queue.bounces():
+            outcome, reason = self._judge_bounce(bounce)
+            if outcome == "refused":
+                self._refuse_recipient(bounce.recipient.lower(), reason)
+            with contextlib.suppress(StoreError):
+                now = self._clock()
+                log_mail(self._store.database, "bounce", "", outcome, now=now, reason=reason)
+            self.queue.remove_bounce(name)
+
+    def _judge_bounce(self, bounce: Bounce) -> tuple[Outcome, str]:
+        if not bounce.recipient:
+            return "skipped", "no report of a mail of jobsight that failed"
+        subscriptions = self._subscriptions
+        # Anybody can send a bounce to the address; only who got the mail has its signature.
+        if subscriptions is None or not subscriptions.is_signed_bounce(
+            bounce.recipient, bounce.signature
+        ):
+            return "skipped", "not signed by this server"
+        if is_policy(bounce.status):
+            return "skipped", f"returned by policy: {bounce.text}"[:300]
+        return "refused", f"returned: {bounce.text}"
 
     def _set_aside(self, group: list[QueuedMail], error: JobsightError) -> int:
         logger.warning("mail %s is rejected: %s", group[0].name, error)
@@ -123,13 +210,17 @@ class MailWorker:
         if not is_address(to):
             raise MailRejected(f"{to[:80]!r} is not an address")
         requests = [mail.request for mail in group]
-        links = None
+        links, signature = None, ""
         if self._subscriptions is not None:
             links = self._subscriptions.links(to, requests[0].kind)
+            signature = self._subscriptions.sign_bounce(to)
         message = build_message(self._settings, group[0].name, requests, about, links)
+        if signature:
+            message[HEADER] = signature
         sender.send(message, to)
         # The request is removed first: a mail that was sent must not be sent again.
         self._remove(group)
+        self._deferrals.pop(to.lower(), None)
         self._log(group, "sent")
         self._record_shown(requests[0], about)
 
@@ -138,14 +229,16 @@ class MailWorker:
             self.queue.remove(mail.name)
 
     def _is_paused(self, group: list[QueuedMail]) -> bool:
-        request = group[0].request
-        to = recipient(self._settings, request.to).lower()
-        return is_paused(paused_causes(self._store.database, to, self._clock()), request.kind)
+        causes = paused_causes(self._store.database, self._address(group), self._clock())
+        if not is_paused(causes, group[0].request.kind):
+            return False
+        self._log(group, "skipped", "the recipient was refused" if REFUSED in causes else "paused")
+        return True
 
     def _log(self, group: list[QueuedMail], outcome: Outcome, reason: str = "") -> None:
         """Mails about jobs are counted; of others it is known who got them."""
         request = group[0].request
-        to = "" if request.kind == "jobs" else recipient(self._settings, request.to).lower()
+        to = "" if request.kind == "jobs" else self._address(group)
         with contextlib.suppress(StoreError):
             log_mail(
                 self._store.database, request.kind, to, outcome, now=self._clock(), reason=reason
@@ -252,6 +345,10 @@ class MailWorker:
             )
         except StoreError:
             return None
+
+
+def _until(pause: Pause) -> str:
+    return "further notice" if pause.until is None else format_time(pause.until)
 
 
 def _has_ended(run: JobReport) -> bool:

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from jobsight.mail.subscriptions import ALL, KIND_NAMES, PATH, Subscriptions
 from jobsight.server.limits import RateLimiter
-from jobsight.store.mail import Pause, pause_mail, paused_causes, resume_mail
+from jobsight.store.mail import REFUSED, Pause, pause_mail, paused_causes, resume_mail
 from jobsight.store.store import Store
 from jobsight.text import readable_text
 from jobsight.web.render import page
@@ -78,6 +78,8 @@ def create_router(
                 resume_mail(store.database, key, kind)
                 if kind != ALL:
                     resume_mail(store.database, key, ALL)
+                # Who has the link has got a mail.
+                resume_mail(store.database, key, REFUSED)
                 return show(request, recipient, kind, "You are subscribed again.")
             pause_mail(store.database, Pause(key, kind, None, UNSUBSCRIBED, clock()))
             return show(request, recipient, kind, "You are unsubscribed.")

@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from jobsight.store.database import Database
 from jobsight.store.sql.load import load_statements
+from jobsight.store.transaction import Transaction
 
 _SQL: Final = load_statements("mail")
 _DAY: Final = 86400 * 10**9
@@ -13,8 +14,13 @@ _DAY: Final = 86400 * 10**9
 MAX_PAUSES: Final = 10_000
 MAX_LOG: Final = 20_000
 LOG_DAYS: Final = 400
-#: Mails to a recipient that a mail server refused one after the other, before no more is sent.
-MAX_REFUSED: Final = 3
+#: The cause of the pause of an address that a mail server refused for good, and its duration: the
+#: first, the factor of the next within a time in which the last is remembered, and the longest.
+REFUSED: Final = "refused"
+_FIRST_REFUSAL: Final = 3600 * 10**9
+_REFUSAL_FACTOR: Final = 4
+_LONGEST_REFUSAL: Final = 32 * _DAY
+_REMEMBERED: Final = 32 * _DAY
 
 Outcome: TypeAlias = Literal["sent", "refused", "would be sent", "skipped"]
 
@@ -46,14 +52,39 @@ class LoggedMail(NamedTuple):
 
 def pause_mail(database: Database, pause: Pause) -> None:
     with database.write() as transaction:
-        transaction.execute(_SQL["remove_ended_pauses"], {"now": pause.created})
+        _remove_ended(transaction, pause.created)
         transaction.execute(_SQL["set_pause"], pause._asdict())
 
 
-def resume_mail(database: Database, recipient: str, cause: str) -> bool:
-    """Remove a pause, and forget what the mail server refused; whether there was a pause."""
+def refuse_recipient(database: Database, recipient: str, reason: str, now: int) -> Pause:
+    """Pause an address that a mail server refused for good; returns the pause.
+
+    A pause that has not ended is not extended: mails that were under way come back together.
+    """
     with database.write() as transaction:
-        transaction.execute(_SQL["forget_refusals"], {"recipient": recipient})
+        _remove_ended(transaction, now)
+        values = {"recipient": recipient, "cause": REFUSED}
+        row = transaction.execute(_SQL["find_pause"], values).fetchone()
+        duration = _FIRST_REFUSAL
+        if row is not None:
+            last = Pause(*row)
+            if last.until is None or last.until > now:
+                return last
+            duration = min((last.until - last.created) * _REFUSAL_FACTOR, _LONGEST_REFUSAL)
+        pause = Pause(recipient, REFUSED, now + duration, reason[:300], now)
+        transaction.execute(_SQL["set_pause"], pause._asdict())
+    return pause
+
+
+def _remove_ended(transaction: Transaction, now: int) -> None:
+    """The last refusal is remembered for some time: the next pause is longer."""
+    values = {"now": now, "refused": REFUSED, "remembered": now - _REMEMBERED}
+    transaction.execute(_SQL["remove_ended_pauses"], values)
+
+
+def resume_mail(database: Database, recipient: str, cause: str) -> bool:
+    """Remove a pause; whether there was one."""
+    with database.write() as transaction:
         values = {"recipient": recipient, "cause": cause}
         return bool(transaction.execute(_SQL["remove_pause"], values).rowcount)
 
@@ -109,11 +140,3 @@ def read_mail_log(database: Database, since: int) -> list[LoggedMail]:
         values = {"since": since, "limit": MAX_LOG}
         rows = transaction.execute(_SQL["read_log"], values).fetchall()
     return [LoggedMail(*row) for row in rows]
-
-
-def is_refused(database: Database, kind: str, recipient: str) -> bool:
-    """Whether the mail server refused the last three mails of a kind to a recipient."""
-    values = {"recipient": recipient, "kind": kind, "limit": MAX_REFUSED}
-    with database.query() as transaction:
-        rows = transaction.execute(_SQL["last_outcomes"], values).fetchall()
-    return len(rows) == MAX_REFUSED and all(outcome == "refused" for (outcome,) in rows)

@@ -19,8 +19,13 @@ ORDER BY recipient, cause LIMIT :limit
 SELECT cause FROM mail_pauses
 WHERE recipient IN (:recipient, '') AND (until IS NULL OR until > :now)
 
+-- name: find_pause
+SELECT recipient, cause, until, reason, created FROM mail_pauses
+WHERE recipient = :recipient AND cause = :cause
+
 -- name: remove_ended_pauses
-DELETE FROM mail_pauses WHERE until IS NOT NULL AND until <= :now
+DELETE FROM mail_pauses
+WHERE until IS NOT NULL AND until <= :now AND (cause <> :refused OR until <= :remembered)
 
 -- name: add_to_log
 INSERT INTO mail_log (day, kind, recipient, outcome, reason, mails, last)
@@ -31,15 +36,6 @@ ON CONFLICT (day, kind, recipient, outcome) DO UPDATE SET reason = excluded.reas
 -- name: read_log
 SELECT day, kind, recipient, outcome, reason, mails, last FROM mail_log
 WHERE day >= :since ORDER BY day DESC, kind, recipient, outcome LIMIT :limit
-
--- The last mails of a kind to a recipient, of which it is known what became of them.
--- name: last_outcomes
-SELECT outcome FROM mail_log
-WHERE recipient = :recipient AND kind = :kind AND outcome IN ('sent', 'refused')
-ORDER BY last DESC LIMIT :limit
-
--- name: forget_refusals
-DELETE FROM mail_log WHERE recipient = :recipient AND outcome = 'refused'
 
 -- name: prune_log
 DELETE FROM mail_log WHERE day < :before
