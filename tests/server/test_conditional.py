@@ -100,7 +100,7 @@ def test_nothing_is_read_for_a_list_that_has_not_changed(
     def fail(*arguments: object) -> None:
         raise AssertionError("a list was read")
 
-    for name in ("list_runs", "count_runs", "search_runs"):
+    for name in ("list_runs", "count_runs", "Found"):
         monkeypatch.setattr(queries, name, fail)
     assert changed(app, known) == set()
 

@@ -129,11 +129,12 @@ class Store(Intake):
         state of the store."""
         filter = queries.run_filter(**filters)
         with self.database.query() as transaction:
-            found = queries.search_runs(transaction, filter, sort)
+            found = queries.Found(transaction, filter, sort)
             page = queries.list_page_of_runs(
                 transaction, filter, limit, sort=sort, after=after, offset=offset, found=found
             )
-            return page, queries.count_runs(transaction, filter, found=found)
+            count = queries.count_runs(transaction, filter, found=found)
+            return page, count.at_least(len(page.runs))
 
     def page_of_groups(
         self,
@@ -147,13 +148,14 @@ class Store(Intake):
         what their runs are as a whole."""
         filter = queries.run_filter(**filters)
         with self.database.query() as transaction:
-            found = queries.search_runs(transaction, filter, sort)
+            found = queries.Found(transaction, filter, sort)
             page = queries.list_groups(
                 transaction, filter, limit, sort=sort, after=after, found=found
             )
             groups = [group for run in page.runs if (group := queries.GroupKey.of(run.info))]
             count = queries.count_runs(transaction, filter, found=found)
-            return page, count, queries.summarize_groups(transaction, groups)
+            summaries = queries.summarize_groups(transaction, groups)
+            return page, count.at_least(len(page.runs)), summaries
 
     def find(self, reference: RunReference, visibility: Visibility = EVERYTHING) -> StoredRun:
         """The run that a reference names; a bare id names the latest run of that job."""

@@ -16,8 +16,9 @@ from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import Cursor, list_page
 from jobsight.store import transaction as transactions
 from jobsight.store.read import queries
-from jobsight.store.read.filters import Sort
+from jobsight.store.read.filters import Filters, Sort
 from jobsight.store.read.search import parse_search
+from jobsight.store.schema.search_index import TABLE
 from jobsight.store.store import Store
 from tests.store import postgresql
 from tests.store.sample import START, batch, info, part, sighting, step, totals, use
@@ -310,6 +311,46 @@ def test_a_frequent_text_is_found_like_a_rare_one(
             assert count.number == len(expected) if count.exact else count.number <= len(expected)
 
 
+def test_what_many_runs_have_is_found_among_the_newest(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_FIRST_WINDOW", 20)
+    several: list[Filters] = [
+        {"search": "prod"},
+        {"user": "anna", "partition": "batch"},
+        {"node": "n0"},
+    ]
+    for filters in several:
+        filter = queries.run_filter(**filters)
+        with recorded(filled) as recorder:
+            found = queries.Found(recorder, filter)
+            assert queries.list_runs(recorder, filter, 1, found=found)
+            assert not found.is_known
+            # Those of a rare combination are looked up, and then counted without a query.
+            listed = queries.list_runs(recorder, filter, COUNT, found=found)
+            assert found.is_known
+            recorder.statements.clear()
+            ids = found.look_up()
+            assert ids is not None
+            assert sorted(ids) == sorted(run.id for run in listed)
+            assert queries.count_runs(recorder, filter, found=found) == (len(ids), True)
+            assert not recorder.statements
+
+
+# "1+" stood above ten runs.
+def test_not_fewer_runs_are_counted_than_are_shown(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_FIRST_WINDOW", 120)
+    monkeypatch.setattr(queries, "_COUNT_WINDOW", 1)
+    page, count = filled.page_of_runs(search="prod", limit=10)
+    assert len(page.runs) == 10
+    assert count == (10, False)
+    groups, count, _ = filled.page_of_groups(search="prod", limit=10)
+    assert len(groups.runs) == 10
+    assert count == (10, False)
+
+
 # A run by its id was compared with the newest runs, and not found among many.
 def test_a_run_is_found_by_its_id_however_old_it_is(
     filled: Store, monkeypatch: pytest.MonkeyPatch
@@ -447,7 +488,10 @@ def test_every_sort_reads_the_index_of_its_order(filled: Store, key: str) -> Non
 # Fault 22: a search read all runs, that by job id as well.
 @pytest.mark.parametrize("search", ["md_prod", "4200", "62_9", "88+1", "a", "re", "nowhere"])
 @pytest.mark.parametrize("more", [{}, {"user": "anna"}])
-def test_a_search_reads_indices(filled: Store, search: str, more: dict[str, Any]) -> None:
+def test_a_search_reads_indices(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, search: str, more: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(queries, "_FIRST_WINDOW", 5)
     with recorded(filled) as recorder:
         if recorder.postgresql:
             # A GIN index is read by bitmaps only.
@@ -456,7 +500,15 @@ def test_a_search_reads_indices(filled: Store, search: str, more: dict[str, Any]
         filter = queries.run_filter(search=search, **more)
         queries.list_runs(recorder, filter, 50)
         queries.count_runs(recorder, filter)
-        for sql, parameters in recorder.statements[:]:
+        # The newest runs are compared first, up to the end of a window.
+        window = "SELECT start, id FROM runs"
+        looked_up = [
+            (sql, parameters)
+            for sql, parameters in recorder.statements
+            if sql.startswith("SELECT") and not sql.startswith(window)
+        ]
+        assert any(TABLE in sql for sql, _ in looked_up)
+        for sql, parameters in looked_up:
             steps = plan(recorder, sql, parameters)
             assert not any("Seq Scan on run" in step for step in steps), steps
             assert not any(step.startswith("SCAN runs") for step in steps), steps
@@ -467,6 +519,7 @@ def test_a_search_of_a_user_reads_the_index_of_the_user(
     postgresql_server: postgresql.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_WINDOW", 1000)
+    monkeypatch.setattr(queries, "_FEW", 0)
     with Store.open(postgresql_server.new_database()) as store:
         with store.database.alone() as connection:
             # Stored in the order of their start, as runs are; the index of the search is not read.
@@ -478,10 +531,10 @@ def test_a_search_of_a_user_reads_the_index_of_the_user(
                 "repeat('/home', 60), false, false, 0 FROM generate_series(1, 30000) AS n"
             )
             connection.execute("ANALYZE runs")
-        found = queries.Found(None)
         filter = queries.run_filter(search="relax", user="user3")
         with store.database.query() as transaction:
             recorder = _Recorder(transaction)
+            found = queries.Found(recorder, filter)
             assert len(queries.list_runs(recorder, filter, 50, found=found)) == 50
             assert queries.count_runs(recorder, filter, 900, found=found).number == 900
             for sql, parameters in recorder.statements[:]:

@@ -13,7 +13,7 @@ import msgspec
 from jobsight.model import SECOND, GpuFault
 from jobsight.store.database import Database
 from jobsight.store.read import queries
-from jobsight.store.read.queries import Found, StoredRun, StoredSeries
+from jobsight.store.read.queries import StoredRun, StoredSeries
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
 
@@ -84,8 +84,8 @@ def runs_on_node(
     }
     with database.query() as transaction:
         rows = transaction.execute(_SQL["runs_on_node"], values).fetchall()
-        found = Found([run_id for (run_id,) in rows])
-        return queries.list_runs(transaction, filter, limit, complete=True, found=found)
+        ids = [run_id for (run_id,) in rows]
+        return queries.list_these_runs(transaction, filter, ids, limit, complete=True)
 
 
 def series_of_runs(

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from jobsight.store.database import Database
 from jobsight.store.read import queries
-from jobsight.store.read.queries import Found, StoredRun
+from jobsight.store.read.queries import StoredRun
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
 
@@ -73,5 +73,5 @@ def runs_of_program(
     with database.query() as transaction:
         values = {"path_id": path_id, "limit": _LISTED_USES}
         rows = transaction.execute(_SQL["program_runs"], values).fetchall()
-        found = Found([run_id for (run_id,) in rows])
-        return queries.list_runs(transaction, filter, limit, found=found)
+        ids = [run_id for (run_id,) in rows]
+        return queries.list_these_runs(transaction, filter, ids, limit)

@@ -123,13 +123,96 @@ _FEW: Final = 5000
 #: Where an index has the order but not all conditions: how many of its runs are compared with the
 #: others first, then at a time, and in all. A list continues there by its position.
 _FIRST_WINDOW, _WINDOW, _MAX_COMPARED = 1000, 10_000, 20_000
+#: Of a list that is counted: how many runs are compared.
+_COUNT_WINDOW: Final = 5000
 
 
-class Found(NamedTuple):
-    """The ids of the runs that one condition of a filter finds by its index; None if each of the
-    conditions finds very many."""
+class _Lookup(NamedTuple):
+    """A query of the ids of runs by an index, and the conditions that all of these runs meet."""
 
-    ids: list[int] | None
+    ids: str
+    conditions: tuple[str, ...]
+    parameters: Mapping[str, Any]
+
+
+class Found:
+    """The runs that pass a filter, found by the index of the condition that has the fewest.
+
+    They are looked up when a list needs them: what many runs have fills the first page from the
+    runs that are compared with it first.
+    """
+
+    def __init__(self, transaction: Transaction, filter: RunFilter, sort: Sort = LATEST) -> None:
+        self._transaction = transaction
+        self._filter = filter
+        self._sort = sort
+        self._ids: list[int] | None = None
+        #: Whether they were looked up.
+        self.is_known = False
+
+    def look_up(self) -> list[int] | None:
+        """The ids; None if each of the conditions finds very many runs."""
+        if not self.is_known:
+            self.is_known = True
+            self._ids = self._look_up()
+        return self._ids
+
+    def few(self, filter: RunFilter, compared: Iterable[str]) -> _Where | None:
+        """The condition of these runs and of what another filter has beyond this one; None if they
+        are many."""
+        if self._ids is None:
+            return None
+        beyond = [each for each in filter.conditions if each not in self._filter.conditions]
+        among = _among(self._transaction, self._ids)
+        return among._replace(sql=" AND ".join((among.sql, *beyond, *compared)))
+
+    def _look_up(self) -> list[int] | None:
+        found: list[int] | None = None
+        met: tuple[str, ...] = ()
+        for lookup in _lookups(self._filter, self._sort, self._transaction.postgresql):
+            if found is not None and len(found) < _FIRST_WINDOW:
+                break
+            ids = _ids_of(self._transaction, lookup.ids, lookup.parameters)
+            if ids is not None and (found is None or len(ids) < len(found)):
+                found, met = ids, lookup.conditions
+        return None if found is None else self._passing(found, met)
+
+    def _passing(self, ids: list[int], met: Iterable[str]) -> list[int]:
+        """Those of few runs that meet the other conditions as well."""
+        filter, postgresql = self._filter, self._transaction.postgresql
+        conditions = [*filter.interval, *filter.others()]
+        if filter.search is not None:
+            conditions.append(filter.search.condition(postgresql))
+        conditions = [each for each in conditions if each not in met]
+        if not ids or not conditions:
+            return ids
+        among = _among(self._transaction, ids)
+        searched = {} if filter.search is None else filter.search.parameters
+        rows = self._transaction.execute(
+            f"SELECT id FROM runs WHERE {' AND '.join((among.sql, *conditions))}",
+            {**filter.parameters, **searched, **among.parameters},
+        ).fetchall()
+        return [id for (id,) in rows]
+
+
+def _lookups(filter: RunFilter, sort: Sort, postgresql: bool) -> Iterator[_Lookup]:
+    """The indices that can be asked for the runs of a filter, those that cost little first."""
+    found_by = [(each.ids, (each.condition,)) for each in filter.indexed]
+    compared = [(each,) for each in filter.conditions]
+    if sort.key != "start":
+        compared += [filter.interval] if filter.interval else []
+    elif not (compared or filter.sets or filter.search or len(filter.equal) > 1):
+        # The index of the list has all conditions.
+        return
+    found_by += [(f"SELECT id FROM runs WHERE {' AND '.join(each)}", each) for each in compared]
+    for ids, conditions in found_by:
+        yield _Lookup(ids, conditions, filter.parameters)
+    if filter.search is not None:
+        search = filter.search
+        # SQLite finds runs with all trigrams of the text, PostgreSQL compares the text as well.
+        conditions = (search.condition(True),) if postgresql else ()
+        parameters = {**search.parameters, "terms": search.terms(postgresql)}
+        yield _Lookup(search.candidates(postgresql), conditions, parameters)
 
 
 class RunPage(NamedTuple):
@@ -329,6 +412,22 @@ def list_runs(
     return [_stored_run(row, summary) for row, summary in _with_summaries(transaction, rows)]
 
 
+def list_these_runs(
+    transaction: Transaction,
+    filter: RunFilter,
+    ids: Iterable[int],
+    limit: int,
+    *,
+    complete: bool = False,
+) -> list[StoredRun]:
+    """Those of some runs that pass a filter without a search, the latest start first."""
+    among = _among(transaction, list(ids))
+    where = _Where(f"{among.sql} AND {filter.where()}", {**among.parameters, **filter.parameters})
+    (whole,) = _parts(filter, LATEST, None)
+    rows = whole.select(transaction, "*" if complete else _LISTED, where, limit)
+    return [_stored_run(row, summary) for row, summary in _with_summaries(transaction, rows)]
+
+
 def _with_summaries(
     transaction: Transaction, rows: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], NodesSummary]]:
@@ -364,22 +463,17 @@ def _select(
 ) -> tuple[list[dict[str, Any]], Position | None]:
     """Columns of the runs that pass the filter, and where to continue if not all of them were
     compared with it."""
-    found = found or search_runs(transaction, filter, sort)
+    found = found or Found(transaction, filter, sort)
     rows: list[dict[str, Any]] = []
     left = _MAX_COMPARED
     for part in _parts(filter, sort, after):
-        wanted = limit + offset - len(rows)
-        if found is not None and found.ids is not None:
-            where = _few(transaction, filter, found, part.compared)
-            rows += part.select(transaction, columns, where, wanted)
-        else:
-            walk = _Walk(transaction, filter, part)
-            more, left = walk.rows(columns, wanted, left)
-            rows += more
-            if walk.stopped is not None and len(rows) < limit + offset:
-                return rows[offset:], walk.stopped
+        walk = _Walk(transaction, filter, part, found)
+        more, left = walk.rows(columns, limit + offset - len(rows), left)
+        rows += more
         if len(rows) >= limit + offset:
             break
+        if walk.stopped is not None:
+            return rows[offset:], walk.stopped
     return rows[offset:], None
 
 
@@ -459,33 +553,6 @@ def _parts(filter: RunFilter, sort: Sort, after: Position | None) -> Iterator[_P
         yield _Part(None, True, compared=(f"{value} IS NULL",), after=after)
 
 
-def search_runs(transaction: Transaction, filter: RunFilter, sort: Sort = LATEST) -> Found | None:
-    """The runs of the condition that finds the fewest; None if an index with the order of the list
-    serves all conditions."""
-    search, postgresql = filter.search, transaction.postgresql
-    ids = None
-    queries = [each.ids for each in filter.indexed]
-    queries += [f"SELECT id FROM runs WHERE {condition}" for condition in filter.conditions]
-    if sort.key != "start" and filter.interval:
-        queries.append(f"SELECT id FROM runs WHERE {' AND '.join(filter.interval)}")
-    if search is not None:
-        values = {**search.parameters, "terms": search.terms(postgresql)}
-        ids = _ids_of(transaction, search.candidates(postgresql), values)
-    elif (
-        sort.key == "start"
-        and not filter.conditions
-        and len(queries) < 2
-        and (not filter.sets or _driving(filter))
-    ):
-        return None
-    for query in queries:
-        if ids is not None and len(ids) < _FIRST_WINDOW:
-            break
-        more = _ids_of(transaction, query, filter.parameters)
-        ids = more if ids is None or (more is not None and len(more) < len(ids)) else ids
-    return Found(ids)
-
-
 def _ids_of(
     transaction: Transaction, query: str, parameters: Mapping[str, Any]
 ) -> list[int] | None:
@@ -497,29 +564,25 @@ def _ids_of(
     return None if len(rows) > _FEW else list({id for (id,) in rows})
 
 
-def _few(
-    transaction: Transaction, filter: RunFilter, found: Found, compared: Iterable[str] = ()
-) -> _Where:
-    """Those of few runs that pass the filter."""
-    search, ids = filter.search, found.ids
-    among, value = "= ANY(:ids)", ids
-    if not transaction.postgresql:
-        among, value = "IN (SELECT value FROM json_each(:ids))", str(ids)  # type: ignore[assignment]
-    conditions = " AND ".join((f"id {among}", filter.where(), *compared))
-    parameters = {**filter.parameters, "ids": value}
-    if search is not None:
-        conditions += f" AND {search.condition(transaction.postgresql)}"
-        parameters |= search.parameters
-    return _Where(conditions, parameters)
+def _among(transaction: Transaction, ids: list[int]) -> _Where:
+    """The condition that a run is one of few."""
+    if transaction.postgresql:
+        return _Where("id = ANY(:ids)", {"ids": ids})
+    return _Where("id IN (SELECT value FROM json_each(:ids))", {"ids": str(ids)})
 
 
 class _Walk:
     """Reads the runs of a part in the order of an index, and compares them with the conditions that
-    the index does not have."""
+    the index does not have. If the first of them do not fill a page, it reads the runs that were
+    found by the index of a condition, provided that they are few."""
 
-    def __init__(self, transaction: Transaction, filter: RunFilter, part: _Part) -> None:
+    def __init__(
+        self, transaction: Transaction, filter: RunFilter, part: _Part, found: Found
+    ) -> None:
         self._transaction = transaction
+        self._filter = filter
         self._part = part
+        self._found = found
         driving = None
         indexed: list[str] = []
         if part.value is None and not part.conditions:
@@ -546,20 +609,28 @@ class _Walk:
 
     def rows(self, columns: str, limit: int, left: int) -> tuple[list[dict[str, Any]], int]:
         """The first runs that pass, and how many more may be compared."""
-        part = self._part
+        part, transaction = self._part, self._transaction
+        few = self._found.few(self._filter, part.compared)
+        if few is not None:
+            return part.select(transaction, columns, few, limit), left
         if self._is_complete:
-            return part.select(self._transaction, columns, self._within(part, None), limit), left
-        self._transaction.expect_pages_in_memory()
+            return part.select(transaction, columns, self._within(part, None), limit), left
+        transaction.expect_pages_in_memory()
         rows: list[dict[str, Any]] = []
         window = min(_FIRST_WINDOW, _WINDOW)
         while len(rows) < limit and left > 0:
             window = min(window, left)
             end = self._end_of(part, window)
-            where = self._within(part, end)
-            rows += part.select(self._transaction, columns, where, limit - len(rows))
+            rows += part.select(transaction, columns, self._within(part, end), limit - len(rows))
             self.stopped = end
             if end is None:
                 break
+            if len(rows) < limit and not self._found.is_known:
+                self._found.look_up()
+                few = self._found.few(self._filter, self._part.compared)
+                if few is not None:
+                    self.stopped = None
+                    return self._part.select(transaction, columns, few, limit), left
             part = part._replace(after=end)
             left -= window
             window = _WINDOW
@@ -572,7 +643,8 @@ class _Walk:
             self._transaction.expect_pages_in_memory()
             # A query of another table for each run costs more than a comparison.
             asks = any(each.startswith("(SELECT") for each in self._others)
-            end = self._end_of(self._part, min(_FIRST_WINDOW, _WINDOW) if asks else _WINDOW)
+            window = _FIRST_WINDOW if asks else _COUNT_WINDOW
+            end = self._end_of(self._part, min(window, _WINDOW))
         return _count(self._transaction, self._within(self._part, end), limit), end is None
 
     def _end_of(self, part: _Part, window: int) -> Position | None:
@@ -675,6 +747,10 @@ class Count(NamedTuple):
     number: int
     exact: bool
 
+    def at_least(self, number: int) -> Count:
+        """The same, of a list that shows so many: fewer may have been counted."""
+        return self._replace(number=max(self.number, number))
+
 
 def count_runs(
     transaction: Transaction,
@@ -683,13 +759,14 @@ def count_runs(
     found: Found | None = None,
 ) -> Count:
     """How many runs pass the filter; not more than the limit are counted."""
-    found = found or search_runs(transaction, filter)
-    exact = True
-    if found is not None and found.ids is not None:
-        number = _count(transaction, _few(transaction, filter, found), limit)
-    else:
-        (whole,) = _parts(filter, LATEST, None)
-        number, exact = _Walk(transaction, filter, whole).count(limit)
+    if found is None:
+        found = Found(transaction, filter)
+        found.look_up()
+    ids = found.look_up() if found.is_known else None
+    if ids is not None:
+        return Count(min(len(ids), limit), len(ids) < limit)
+    (whole,) = _parts(filter, LATEST, None)
+    number, exact = _Walk(transaction, filter, whole, found).count(limit)
     return Count(number, exact and number < limit)
 
 
@@ -713,10 +790,7 @@ def list_largest(
             {**filter.parameters, "newest": newest, "limit": limit},
         ).fetchall()
     ]
-    if not ids:
-        return []
-    chosen = RunFilter((f"id IN ({', '.join(map(str, ids))})",))
-    runs = {run.id: run for run in list_runs(transaction, chosen, len(ids))}
+    runs = {run.id: run for run in list_these_runs(transaction, RunFilter(), ids, len(ids))}
     return [runs[id] for id in ids if id in runs]
 
 
@@ -751,7 +825,10 @@ def find_run(
         parameters["offset_in_job"] = reference.het_offset
     for meaning in _meanings(reference):
         filter = RunFilter((meaning, *conditions), parameters)
-        runs = list_runs(transaction, filter, 1, complete=True)
+        found = Found(transaction, filter)
+        # They are few: the newest runs need not be compared first.
+        found.look_up()
+        runs = list_runs(transaction, filter, 1, complete=True, found=found)
         if runs:
             return runs[0]
     raise RunNotFound(_written(reference), where)
