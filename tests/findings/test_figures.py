@@ -13,6 +13,7 @@ import pytest
 from jobsight.findings.analysis.activity import end_of_work
 from jobsight.findings.analysis.memory import growth_of
 from jobsight.findings.analysis.steps import Step, pack
+from jobsight.findings.engine import RuleSet
 from jobsight.findings.history import memory_of_node
 from jobsight.findings.vocabulary import FIGURES, FigureSet
 from jobsight.model import SECOND, Coverage, GpuFault
@@ -314,7 +315,7 @@ def test_without_series_programs_are_judged_by_their_times(store: Store) -> None
 def test_failures_name_the_program_and_its_habit(store: Store) -> None:
     for job in range(20, 26):
         grep = program("/usr/bin/grep", 0.1, 0, 1, executions=50, failures=25)
-        write_run(store, job_id=job, length=600, programs=[grep])
+        write_run(store, job_id=job, length=600, programs=[grep], user=f"user{job}")
     figures = figures_of(
         store, length=600,
         programs=[
@@ -325,12 +326,27 @@ def test_failures_name_the_program_and_its_habit(store: Store) -> None:
     assert value(figures, "programs.failed") == "/apps/vasp_std"
     assert value(figures, "programs.failures") == 37
     assert value(figures, "programs.failed_share") == near(37 / 40)
-    assert figures.reason("programs.failed_habit") == "it was rarely started in other runs"
+    assert figures.reason("programs.failed_habit") == "few other users have started it"
     habitual = figures_of(
         store, job_id=8, length=600,
         programs=[program("/usr/bin/grep", 0.1, 0, 1, executions=40, failures=30)],
     )  # fmt: skip
     assert value(habitual, "programs.failed_habit") == near(0.5)
+
+
+def test_a_script_that_always_fails_is_no_habit_of_the_others(store: Store) -> None:
+    for job in range(20, 32):
+        failing = program("/apps/r/bin/R", 10, 0, 500, executions=50, failures=50)
+        write_run(store, job_id=job, length=600, programs=[failing])
+    alone = figures_of(store, length=600, programs=[failing])
+    assert "programs.failed_habit" not in alone.values
+    for job, user in enumerate(("grace", "alan", "edsger"), 40):
+        good = program("/apps/r/bin/R", 10, 0, 500, executions=9, failures=0)
+        write_run(store, job_id=job, length=600, programs=[good], user=user)
+    assert (
+        value(figures_of(store, job_id=8, length=600, programs=[failing]), "programs.failed_habit")
+        == 0
+    )
 
 
 def test_an_exit_code_that_is_an_answer_does_not_hide_a_failure(store: Store) -> None:
@@ -770,7 +786,7 @@ def test_every_figure_can_be_known(store: Store) -> None:
                 node_info("n2", 64, 256 * GIB, gres={"gpu": 4}))  # fmt: skip
     for job in range(20, 24):
         again = program("/apps/fails", 1, 0, 10, executions=20, failures=1)
-        write_run(store, job_id=job, length=60, programs=[again])
+        write_run(store, job_id=job, length=60, programs=[again], user=f"user{job}")
     active = lambda moment: 0.5 if 600 < moment < 3000 else 0.0  # noqa: E731
     counters = dict.fromkeys(
         ("pressure.cpu", "pressure.memory_full", "pressure.io", "pressure.io_full"),
@@ -812,3 +828,31 @@ def test_every_figure_can_be_known(store: Store) -> None:
     missing = expected - ended.values.keys() - running.values.keys()
     assert missing == {"programs.software"}
     assert ended.values.keys() <= expected
+
+
+def test_a_loop_on_one_of_many_cpus_holds_all_of_them(store: Store) -> None:
+    figures = figures_of(
+        store, length=10 * HOUR, cpus=32, cores=until(7 * HOUR, 31.0, 0.7),
+        programs=[
+            program("/apps/solve", 31 * 7 * HOUR, 0, 7 * HOUR),
+            program("/usr/bin/sed", 0.7 * 3 * HOUR, 7 * HOUR, 10 * HOUR, executions=2_000_000),
+        ],
+    )  # fmt: skip
+    assert value(figures, "programs.short_share") < 0.02
+    assert value(figures, "programs.short_held") == near(96 * HOUR)
+    fired = {each.kind for each in RuleSet.load().findings(figures)}
+    assert "fork-storm" in fired
+    assert "program-leaves-cores-idle" not in fired
+
+
+def test_the_last_sample_of_a_parallel_program_does_not_hide_a_serial_one(store: Store) -> None:
+    """A sample every twenty minutes has CPU time of both programs."""
+    figures = figures_of(
+        store, length=8 * HOUR, cpus=256, cores=until(4.2 * HOUR, 230.0, 1.0), interval=1200,
+        programs=[
+            program("/apps/solve", 230 * 4.2 * HOUR, 0, 4.2 * HOUR),
+            program("/usr/bin/sort", 3.8 * HOUR, 4.2 * HOUR, 8 * HOUR),
+        ],
+    )  # fmt: skip
+    assert value(figures, "programs.wasteful") == "/usr/bin/sort"
+    assert value(figures, "programs.wasteful_cores") == near(1.0)

@@ -37,7 +37,8 @@ def test_both_engines_give_the_same(engine: Store) -> None:
         program("/apps/solve", 3 * HOUR, 0, HOUR, executions=30, failures=3),
         program("/usr/bin/sleep", 0.1, 0, HOUR),
     ]
-    write_run(engine, job_id=8, programs=programs)
+    for job_id, user in ((8, "grace"), (9, "alan")):
+        write_run(engine, job_id=job_id, programs=programs, user=user)
     figures = figures_of(engine, programs=programs, nodes=("n1", "n2"), cpus=8)
     assert figures.values["programs.failed_habit"] == 0.1
     assert figures.values["node.cores"] == 64

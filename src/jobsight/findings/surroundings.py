@@ -6,7 +6,7 @@ the scheduler, never from a table that a person keeps.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,8 +16,7 @@ from jobsight.scheduler.records import NodeInfo
 from jobsight.store.snapshot import read_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
+    from jobsight.store.read.queries import PathUse
     from jobsight.store.store import Store
 
 #: How long what was read is used.
@@ -26,6 +25,8 @@ _HABITS_AGE: Final = 3600 * SECOND
 #: The newest uses of a program that its habit is computed from, and the fewest starts in them.
 _HABIT_USES: Final = 5000
 _HABIT_STARTS: Final = 20
+#: Other users whose runs show a habit.
+_HABIT_USERS: Final = 2
 _MAX_HABITS: Final = 10_000
 #: A node has much memory if it has so many times the usual memory by core.
 _LARGE: Final = 1.5
@@ -67,7 +68,7 @@ class Surroundings:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._nodes: dict[str, tuple[int, ClusterShape]] = {}
-        self._habits: OrderedDict[bytes, tuple[int, list[tuple[int, int, int]]]] = OrderedDict()
+        self._habits: OrderedDict[bytes, tuple[int, list[PathUse]]] = OrderedDict()
 
     def cluster(self, cluster: str, now: int) -> ClusterShape:
         """The nodes of a cluster; none if the cluster was never scraped."""
@@ -78,17 +79,24 @@ class Surroundings:
             kept = self._nodes[cluster] = (now, ClusterShape(nodes, _usual_memory(nodes)))
         return kept[1]
 
-    def failure_habit(self, path: bytes, sightings: Collection[int], now: int) -> float | None:
-        """The share of the starts of a program that failed in other runs than that of these
-        sightings; None if it was rarely started."""
+    def failure_habit(self, path: bytes, user: str | None, now: int) -> float | None:
+        """The share of the starts of a program that fail in runs of other users: their median, so
+        that one script that fails in each of its thousand starts is nobody's habit. None if there
+        are few users or starts. The own runs say nothing: what is wrong may be wrong in all."""
         kept = self._habits.get(path)
         if kept is None or abs(now - kept[0]) > _HABITS_AGE:
             kept = self._habits[path] = (now, self._store.failures_of(path, _HABIT_USES))
             if len(self._habits) > _MAX_HABITS:
                 self._habits.popitem(last=False)
-        others = [(starts, failed) for node, starts, failed in kept[1] if node not in sightings]
-        starts = sum(max(starts, failed) for starts, failed in others)
-        return sum(failed for _, failed in others) / starts if starts >= _HABIT_STARTS else None
+        starts: Counter[str | None] = Counter()
+        failed: Counter[str | None] = Counter()
+        for use in kept[1]:
+            if use.user != user:
+                starts[use.user] += max(use.executions, use.failures)
+                failed[use.user] += use.failures
+        if len(starts) < _HABIT_USERS or starts.total() < _HABIT_STARTS:
+            return None
+        return median(failed[each] / starts[each] for each in starts if starts[each])
 
 
 def shape_of(node: NodeInfo) -> NodeShape:

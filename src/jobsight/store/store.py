@@ -233,8 +233,8 @@ class Store(Intake):
         with self.database.query() as transaction:
             return queries.list_software_use(transaction, run_id, limit)
 
-    def failures_of(self, path: bytes, limit: int) -> list[tuple[int, int, int]]:
-        """The newest uses of an executable in all runs: sighting, executions and failures."""
+    def failures_of(self, path: bytes, limit: int) -> list[queries.PathUse]:
+        """The newest uses of an executable in all runs."""
         with self.database.query() as transaction:
             return queries.list_path_failures(transaction, path, limit)
 

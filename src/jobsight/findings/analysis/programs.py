@@ -29,6 +29,8 @@ _MAX_OTHERS: Final = 16
 _SMALL: Final = 0.005
 #: A program is responsible for an interval if it used this share of the CPU time in it.
 _DOMINANT: Final = 0.5
+#: Of the time of a program, at its beginning and its end.
+_EDGE: Final = 0.05
 #: Mean CPUs of a program on one core: readings of its time and CPU time are not of one moment.
 _SERIAL: Final = 1.15
 #: Share of the CPU time of a serial program that must be used while not more cores are busy.
@@ -57,7 +59,7 @@ def add(data: RunData, figures: FigureSet) -> None:
     _add_serial(data, figures, curve)
     _add_threads(data, figures)
     _add_failures(data, figures)
-    _add_short(data, figures)
+    _add_short(data, figures, curve)
     _add_sleep(data, figures)
     _add_last(data, figures)
     if data.software:
@@ -100,6 +102,13 @@ def used_between(curve: Curve, first: float, last: float) -> float:
     return float(after - before)
 
 
+def _used_meanwhile(curve: Curve, first: float, last: float) -> float:
+    """The CPU seconds of the run while a program ran: by the rate without both ends, because a
+    sample at the end of one program has the CPU time of the next."""
+    edge = _EDGE * (last - first)
+    return used_between(curve, first + edge, last - edge) / (1 - 2 * _EDGE)
+
+
 def _add_top(data: RunData, figures: FigureSet) -> None:
     top = data.programs[0]
     used = sum(program.cpu for program in data.programs)
@@ -131,7 +140,7 @@ def _add_wasteful(data: RunData, figures: FigureSet, curve: Curve) -> None:
         span = program.span
         if span is None or program.first is None or program.last is None:
             continue
-        used = used_between(curve, program.first, program.last)
+        used = _used_meanwhile(curve, program.first, program.last)
         if program.cpu <= 0 or program.cpu < _DOMINANT * used:
             continue
         idle = data.cores * span - max(used, program.cpu)
@@ -240,19 +249,18 @@ def _add_failures(data: RunData, figures: FigureSet) -> None:
     figures.set("programs.failures", worst.failures)
     figures.set("programs.failed_executions", starts)
     figures.set("programs.failed_share", worst.failures / starts)
-    figures.set("programs.failed_habit", habits[worst], "it was rarely started in other runs")
+    figures.set("programs.failed_habit", habits[worst], "few other users have started it")
 
 
 def _habit(data: RunData, program: Program) -> float | None:
-    """The share of its starts that fail in other runs."""
+    """The share of its starts that fail in runs of other users."""
     habit = None
     if data.surroundings is not None:
-        sightings = {node.id for node in data.nodes}
-        habit = data.surroundings.failure_habit(program.path, sightings, data.now)
+        habit = data.surroundings.failure_habit(program.path, data.info.user, data.now)
     return _ANSWERS if habit is None and answers_by_exit_code(program.path) else habit
 
 
-def _add_short(data: RunData, figures: FigureSet) -> None:
+def _add_short(data: RunData, figures: FigureSet, curve: Curve) -> None:
     short = [
         program
         for program in data.programs
@@ -266,6 +274,14 @@ def _add_short(data: RunData, figures: FigureSet) -> None:
     most = max(short, key=lambda program: (program.known, program.executions), default=None)
     figures.set("programs.short", None if most is None else most.shown, "there is none")
     figures.set("programs.short_executions", 0 if most is None else most.executions)
+    # A loop on one of many CPUs holds all of them.
+    held = time
+    for program in short:
+        if program.first is None or program.last is None or not data.cores:
+            continue
+        if program.cpu >= _DOMINANT * _used_meanwhile(curve, program.first, program.last):
+            held = max(held, data.cores * (program.last - program.first))
+    figures.set("programs.short_held", held)
 
 
 def _add_sleep(data: RunData, figures: FigureSet) -> None:

@@ -1030,12 +1030,19 @@ def _add(use: ExecutableUse, other: ExecutableUse) -> ExecutableUse:
     )
 
 
-def list_path_failures(
-    transaction: Transaction, path: bytes, limit: int
-) -> list[tuple[int, int, int]]:
-    """The newest uses of an executable in all runs: sighting, executions and failures."""
+class PathUse(NamedTuple):
+    """A use of an executable on a node of a run."""
+
+    user: str | None
+    executions: int
+    failures: int
+
+
+def list_path_failures(transaction: Transaction, path: bytes, limit: int) -> list[PathUse]:
+    """The newest uses of an executable in all runs."""
     parameters = {"digest": path_digest(path), "limit": limit}
-    return list(transaction.execute(_SQL["failures_of_path"], parameters).fetchall())
+    rows = transaction.execute(_SQL["failures_of_path"], parameters).fetchall()
+    return [PathUse(*row) for row in rows]
 
 
 def list_software(transaction: Transaction, run_id: int, limit: int) -> list[str]:

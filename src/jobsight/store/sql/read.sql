@@ -129,8 +129,11 @@ SELECT cluster, job_id, start, "end" FROM runs WHERE id = :run_id
 
 -- The newest uses of an executable in all runs.
 -- name: failures_of_path
-SELECT executables.run_node_id, executables.executions, executables.failures
-FROM paths JOIN executables ON executables.path_id = paths.id
+SELECT runs."user", executables.executions, executables.failures
+FROM paths
+JOIN executables ON executables.path_id = paths.id
+JOIN run_nodes ON run_nodes.id = executables.run_node_id
+JOIN runs ON runs.id = run_nodes.run_id
 WHERE paths.digest = :digest
 ORDER BY executables.run_node_id DESC LIMIT :limit
 
