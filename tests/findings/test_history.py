@@ -27,7 +27,7 @@ from jobsight.findings.history import (
 from jobsight.findings.packed import encode_figures
 from jobsight.findings.recommendations import recommendations
 from jobsight.findings.vocabulary import FigureSet
-from jobsight.model import SECOND, JobInfo
+from jobsight.model import SECOND, Coverage, JobInfo
 from jobsight.store.history import ProgramUse, Wait
 from jobsight.store.store import Store
 from tests.store.sample import START, batch, find, part, sighting, totals, use
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def _run(
+def _run(  # noqa: PLR0913 -- what a run of a history can differ in
     store: Store,
     *,
     used: int = 4 * GIB,
@@ -52,6 +52,8 @@ def _run(
     cpu: int = HOUR,
     day: float = 0.0,
     programs: tuple[bytes, ...] = (b"/bin/solve",),
+    measured: float = 1.0,
+    started: float | None = None,
     **more: Any,
 ) -> FigureSet:
     """Store a run and its figures; returns the figures."""
@@ -67,11 +69,19 @@ def _run(
     counted = totals(0, cpu * SECOND, memory_used_peak=used, memory_peak=used)
     counted.time = start + seconds * SECOND
     uses = [
-        use(path, cpu * SECOND // len(programs), first_seen=start, last_seen=counted.time)
+        use(
+            *(path, cpu * SECOND // len(programs)),
+            first_seen=start + int((started or 0) * SECOND),
+            last_seen=counted.time,
+        )
         for path in programs
     ]
+    seen_share = Coverage(quality="estimate", time_share=measured)
+    coverage = {"cpu": seen_share, "executables": seen_share}
     seen = sighting(job_id, birth=start)
-    sent = part(seen, totals=counted, executables=uses, final=fields["end"] is not None)
+    sent = part(
+        seen, totals=counted, executables=uses, coverage=coverage, final=fields["end"] is not None
+    )
     store.record_jobs([info])
     assert store.write(batch(sent, written=counted.time))
     return _judge(store, job_id, start + (seconds + 10) * SECOND)
@@ -176,6 +186,19 @@ def test_runs_of_others_and_of_other_programs_are_other_works(store: Store) -> N
     assert _run(store, name="sim77").values["history.runs"] == 1
 
 
+def test_a_run_that_was_seen_in_part_is_no_other_work(store: Store) -> None:
+    whole = (b"/bin/prepare", b"/bin/solve")
+    for _ in range(4):
+        _run(store, programs=whole)
+    # The agent stopped before the second program.
+    partly = _run(store, programs=whole[:1], measured=0.3)
+    assert partly.values["history.runs"] == 4
+    running = _run(store, programs=whole[:1], end=None, state="RUNNING")
+    assert running.values["history.runs"] == 5
+    # What has ended well without it is another one.
+    assert _run(store, programs=whole[:1]).values["history.runs"] == 0
+
+
 def test_the_work_has_become_slower(store: Store) -> None:
     for index in range(10):
         _run(store, cpu=1000 + index)
@@ -185,6 +208,33 @@ def test_the_work_has_become_slower(store: Store) -> None:
     assert isinstance(share, float)
     assert share == pytest.approx(0.5, abs=0.02)
     assert figures.values["history.slower_runs"] == 6
+
+
+def test_runs_that_were_measured_in_part_do_not_hide_a_change(store: Store) -> None:
+    for index in range(12):
+        _run(store, cpu=1000 + index)
+    for index in range(9):
+        # Of every third run an agent saw a fifth.
+        part = 0.2 if index % 3 == 1 else 1.0
+        figures = _run(store, cpu=int(1500 * part) + index, measured=part)
+    assert figures.values["history.slower_share"] == pytest.approx(0.5, abs=0.02)
+    assert figures.values["history.slower_runs"] == 6
+
+
+def test_the_start_of_an_array_is_that_of_its_tasks(store: Store) -> None:
+    for task, started in enumerate((600, 900, 900), 1):
+        figures = _run(store, seconds=1000, started=started, array_job_id=9, array_task_id=task)
+    # The first two are judged again, as when the last task has ended.
+    assert figures.values["start.duration"] == pytest.approx(900, abs=1)
+    assert figures.values["array.start_share"] == pytest.approx(0.8, abs=0.01)
+    first = _judge(store, find_task(store, 1), START + 10**6 * SECOND)
+    assert first.values["start.duration"] == pytest.approx(600, abs=1)
+    assert first.values["array.start_share"] == pytest.approx(0.8, abs=0.01)
+    assert first.values["array.start_core_time"] == pytest.approx(4 * 2400, rel=0.01)
+
+
+def find_task(store: Store, task: int) -> int:
+    return next(run.info.job_id for run in store.runs() if run.info.array_task_id == task)
 
 
 def test_a_running_run_has_an_expected_end(store: Store) -> None:
@@ -226,6 +276,8 @@ def test_a_change_is_lasting_and_large() -> None:
     assert find_change([10.0] * 10 + [11.0] * 10) is None
     assert find_change([15.0] * 10 + [10.0] * 10) is None
     assert find_change([10.0] * 17 + [15.0] * 3) is None
+    # Five of ten may be higher by chance: there are many places to look at.
+    assert find_change([10.0] * 5 + [15.0] * 5) is None
     assert find_change([]) is None
     assert find_change([0.0] * 20) is None
 
@@ -244,6 +296,9 @@ def test_the_expected_time_follows_the_phases() -> None:
     past = [({"prepare": 0.0, "solve": 600.0}, 3600.0)] * 5
     # Twice as slow so far.
     assert expect_elapsed({"prepare": 0.0, "solve": 1200.0}, 1300.0, past) == [7200.0] * 5
+    # The pace of the first minutes says nothing about hours.
+    soon = [({"prepare": 0.0, "solve": 100.0}, 36_000.0)] * 5
+    assert expect_elapsed({"prepare": 0.0, "solve": 400.0}, 500.0, soon) == [36_300.0] * 5
     # Not yet further than the first phase.
     assert expect_elapsed({"prepare": 0.0}, 100.0, past) == [3600.0] * 5
     # Never in the past.

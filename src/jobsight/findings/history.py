@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from jobsight.errors import StoreError
 from jobsight.findings import fit
+from jobsight.findings.figures import share_of
 from jobsight.findings.fit import Fit, PastRun
 from jobsight.findings.packed import decode_figures, decode_values
 from jobsight.findings.program_names import names_of
@@ -53,9 +54,15 @@ _CHANGE_SHARE: Final = 0.2
 _CHANGE_DEVIATIONS: Final = 3.0
 #: Share of the runs after it that must be on its side.
 _CHANGE_LASTING: Final = 0.8
-#: Share of the pairs of a run before it and a run after it in which the later one takes longer. Of
-#: the many places that are tried, some look like a change by chance.
+#: Share of the pairs of a run before it and a run after it in which the later one takes longer, and
+#: by how many standard deviations that share is above chance: of the many places that are tried,
+#: some look like a change.
 _CHANGE_ABOVE: Final = 0.95
+_CHANGE_CERTAIN: Final = 3.2
+#: Runs of which less of the CPU time was measured are not compared.
+_CHANGE_COVERAGE: Final = 0.9
+#: Share of an earlier run that must have passed at a phase for the pace up to it to be a forecast.
+_PACE: Final = 0.1
 #: Phases of a run that are kept, and runs from which an end is expected.
 _MAX_PHASES: Final = 8
 _PHASE_RUNS: Final = 20
@@ -66,7 +73,11 @@ _MIN_LIMIT_RUNS: Final = 5
 _NEAR: Final = 0.95
 #: Runs in which a storm of short runs is counted.
 _STORM_RUNS: Final = 2000
+#: Share of a run up to which its programs are known, from which on they are all of them.
+_SEEN_PROGRAMS: Final = 0.9
 _MIN_ARRAY: Final = 10
+#: Other tasks of an array whose start is compared.
+_STARTED_TASKS: Final = 20
 _LISTED_TASKS: Final = 20
 #: Jobs of one shape that a median wait needs, and the days before the run in which they started.
 MIN_WAITS: Final = 30
@@ -93,11 +104,14 @@ _PAST: Final = _PAST_PHASES | frozenset(
      "gpu.model", "node.cores"}
 )  # fmt: skip
 
+#: The figure of other tasks of an array that is used.
+_PAST_START: Final = frozenset({"start.duration"})
+
 
 class PastFigures:
     """An earlier run with the figures that were computed of it; those of old runs are not read."""
 
-    __slots__ = ("_names", "_stored", "_values", "run")
+    __slots__ = ("_coverage", "_names", "_stored", "_values", "run")
 
     def __init__(
         self, run: EarlierRun, *, old: bool = False, names: frozenset[str] = _PAST
@@ -106,16 +120,23 @@ class PastFigures:
         self._names = names
         self._stored = run.figures
         self._values: dict[str, Any] | None = {} if old else None
+        self._coverage = 1.0
 
     @property
     def values(self) -> dict[str, Any]:
         """Decoded when they are used; of damaged figures none."""
         if self._values is None:
             try:
-                self._values = decode_values(self._stored, self._names)
+                self._values, coverage = decode_values(self._stored, self._names)
+                self._coverage = coverage.get("cpu", 0.0)
             except StoreError:
                 self._values = {}
         return self._values
+
+    @property
+    def coverage(self) -> float:
+        """The share of the run that its CPU time stands for; 1 if its figures are not read."""
+        return self._coverage if self.values else 1.0
 
     @property
     def seconds(self) -> float:
@@ -194,8 +215,14 @@ def work_of(store: Store, data: RunData) -> WorkKey | None:
         if script is None
         else Signature()
     )
-    complete = data.state.state == _COMPLETED
+    complete = data.state.state == _COMPLETED and _saw_all_programs(data)
     return find_work(info, signature, script=script, complete=complete, known=known)
+
+
+def _saw_all_programs(data: RunData) -> bool:
+    """Whether the programs of the run are known: else it may look as if it had ended early."""
+    known = [node.coverage.get("executables") for node in data.nodes]
+    return bool(known) and all(each is None or share_of(each) >= _SEEN_PROGRAMS for each in known)
 
 
 def figure_values(data: bytes) -> dict[str, Any]:
@@ -311,25 +338,34 @@ def find_change(values: Sequence[float]) -> Change | None:
         if (
             strength > _CHANGE_DEVIATIONS
             and (best is None or score > best[0])
-            and _share_above(before, after) >= _CHANGE_ABOVE
+            and _is_certain(before, after)
         ):
             best = (score, Change(index, high / low - 1))
     return None if best is None else best[1]
 
 
-def _share_above(before: Sequence[float], after: Sequence[float]) -> float:
-    """The share of the pairs of an earlier and a later value in which the later one is higher."""
+def _is_certain(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether later values are higher than earlier ones in nearly all pairs, and in more of them
+    than chance explains (Mann and Whitney)."""
     ordered = sorted(before)
-    return sum(bisect_left(ordered, value) for value in after) / (len(before) * len(after))
+    pairs = len(before) * len(after)
+    share = sum(bisect_left(ordered, value) for value in after) / pairs
+    deviation = math.sqrt((len(before) + len(after) + 1) / 12 / pairs)
+    return share >= _CHANGE_ABOVE and share - 0.5 >= _CHANGE_CERTAIN * deviation
 
 
 def _add_change(data: RunData, figures: FigureSet, past: Sequence[PastFigures]) -> None:
-    completed = [run for run in past if run.run.state == _COMPLETED and run.run.cpu_time]
+    completed = [
+        run
+        for run in past
+        if run.run.state == _COMPLETED and run.run.cpu_time and run.coverage >= _CHANGE_COVERAGE
+    ]
     values = [(run.run.cpu_time or 0) / SECOND for run in completed]
     starts = [run.run.start for run in completed]
     documents = [run.values for run in completed]
     own = figures.values.get("cpu.time")
-    if data.state.state == _COMPLETED and isinstance(own, float) and own > 0:
+    measured = figures.coverage.get("cpu", 0.0) >= _CHANGE_COVERAGE
+    if data.state.state == _COMPLETED and isinstance(own, float) and own > 0 and measured:
         values.append(own)
         starts.append(data.start)
         documents.append(figures.values)
@@ -443,7 +479,8 @@ def expect_elapsed(
 
     ``phases`` has the second of the first start of each program of the running run, ``past`` the
     same of ended runs with their elapsed times. The last program that both have started is the
-    phase; the rest of the past run is scaled by how long the run took to get there.
+    phase; the rest of the past run is scaled by how long the run took to get there, unless that is
+    too small a part of the past run to say anything about the rest.
     """
     expected = []
     for others, total in past:
@@ -453,7 +490,7 @@ def expect_elapsed(
         if phase is None or others[phase] < _MINUTE or total <= others[phase]:
             expected.append(max(total, elapsed))
             continue
-        pace = phases[phase] / others[phase]
+        pace = phases[phase] / others[phase] if others[phase] >= _PACE * total else 1.0
         expected.append(max(phases[phase] + (total - others[phase]) * pace, elapsed))
     return sorted(expected)
 
@@ -463,7 +500,9 @@ def _add_expected_end(data: RunData, figures: FigureSet, past: Sequence[PastFigu
         return
     completed = [run for run in past if run.run.state == _COMPLETED][-_PHASE_RUNS:]
     if len(completed) < _MIN_PHASE_RUNS:
-        figures.unknown["history.expected_end"] = "fewer than three earlier runs have completed"
+        for name in ("end", "late"):
+            reason = "fewer than three earlier runs have completed"
+            figures.unknown[f"history.expected_{name}"] = reason
         return
     expected = expect_elapsed(
         _read_phases(figures.values.get("history.phases")),
@@ -823,7 +862,7 @@ def _add_array(store: Store, data: RunData, figures: FigureSet) -> None:
     )
     figures.set("array.tasks", len(tasks))
     figures.set("array.failed", sum(task.state in _FAILED for task in tasks))
-    _add_start_of_tasks(figures, tasks)
+    _add_start_of_tasks(store, data, figures, tasks)
     measured = [task for task in tasks if task.memory_used_peak and task.state == _COMPLETED]
     if len(measured) < _MIN_ARRAY:
         reason = f"fewer than {_MIN_ARRAY} tasks have completed"
@@ -866,17 +905,35 @@ def tasks_judged_early(store: Store, array: due.Array) -> list[due.DueRun]:
     return early
 
 
-def _add_start_of_tasks(figures: FigureSet, tasks: Sequence[ArrayTask]) -> None:
-    """The start-up of all tasks, if they start as this one does."""
-    share = _number(figures.values, "start.share")
-    duration = _number(figures.values, "start.duration")
-    if share is None or duration is None or not tasks:
+def _add_start_of_tasks(
+    store: Store, data: RunData, figures: FigureSet, tasks: Sequence[ArrayTask]
+) -> None:
+    """The start-up of all tasks: as measured in this one and in some others, and in the rest as it
+    is in these on average."""
+    own = _number(figures.values, "start.duration")
+    array = data.info.array_job_id
+    if own is None or array is None or not tasks:
         return
-    seconds = [(task.end - task.start) / SECOND for task in tasks]
-    shares = [min(duration / elapsed, 1.0) for elapsed in seconds if elapsed > 0]
+    durations = {data.info.array_task_id: own}
+    for task_id, stored in stored_history.figures_of_tasks(
+        store.database, data.info.cluster, array, _STARTED_TASKS
+    ):
+        try:
+            values, _ = decode_values(stored, _PAST_START)
+        except StoreError:
+            continue
+        duration = _number(values, "start.duration")
+        if duration is not None:
+            durations.setdefault(task_id, duration)
+    usual = statistics.fmean(durations.values())
+    shares: list[float] = []
+    held = 0.0
+    for task in tasks:
+        elapsed = (task.end - task.start) / SECOND
+        duration = min(durations.get(task.task_id, usual), elapsed)
+        held += duration * (task.cpus or 0)
+        if elapsed > 0:
+            shares.append(duration / elapsed)
     if shares:
         figures.set("array.start_share", statistics.fmean(shares))
-    held = (
-        min(duration, each) * (task.cpus or 0) for each, task in zip(seconds, tasks, strict=True)
-    )
-    figures.set("array.start_core_time", sum(held))
+    figures.set("array.start_core_time", held)

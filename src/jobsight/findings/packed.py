@@ -78,7 +78,12 @@ def _decoder_of(names: frozenset[str]) -> Callable[[bytes], Any]:
     )
     form = msgspec.defstruct(
         "SomeOfForm",
-        [("version", int), ("values", values), ("unknown", msgspec.Raw), ("coverage", msgspec.Raw)],
+        [
+            ("version", int),
+            ("values", values),
+            ("unknown", msgspec.Raw),
+            ("coverage", dict[str, float]),
+        ],
         array_like=True,
     )
     return msgspec.msgpack.Decoder(form).decode
@@ -102,14 +107,16 @@ def decode_figures(data: bytes) -> FigureSet:
     return figures
 
 
-def decode_values(data: bytes, names: frozenset[str]) -> dict[str, Value]:
-    """Some values of stored figures; raises :class:`StoreError` if they cannot be read."""
-    stored = msgspec.structs.astuple(_unpack(data, _decoder_of(names)).values)
-    return {
+def decode_values(data: bytes, names: frozenset[str]) -> tuple[dict[str, Value], dict[str, float]]:
+    """Some values of stored figures, and the coverage of their groups; raises :class:`StoreError`
+    if they cannot be read."""
+    form = _unpack(data, _decoder_of(names))
+    values = {
         name: float(value) if unit in NUMERIC else value
-        for name, value in zip(sorted(names), stored, strict=True)
+        for name, value in zip(sorted(names), msgspec.structs.astuple(form.values), strict=True)
         if value is not msgspec.UNSET and _fits(value, unit := FIGURES[name].unit)
     }
+    return values, form.coverage
 
 
 def _short(value: Any) -> Any:

@@ -223,6 +223,16 @@ def tasks_of_array(database: Database, cluster: str, array_job_id: int) -> list[
     return [ArrayTask(*row) for row in rows]
 
 
+def figures_of_tasks(
+    database: Database, cluster: str, array_job_id: int, limit: int
+) -> list[tuple[int | None, bytes]]:
+    """The ids and the figures of some ended tasks of an array, the latest first."""
+    values = {"cluster": cluster, "array_job_id": array_job_id, "limit": limit}
+    with database.query() as transaction:
+        rows = transaction.execute(_SQL["judged_tasks_of_array"], values).fetchall()
+    return [(task_id, bytes(data)) for task_id, data in rows]
+
+
 def state_of_array(database: Database, cluster: str, array_job_id: int) -> tuple[int, int]:
     """How many tasks of an array have ended, and a number that grows if one changes."""
     values = {"cluster": cluster, "array_job_id": array_job_id}

@@ -80,6 +80,13 @@ SELECT array_task_id, start, "end", shown_state AS state, cpus, memory, memory_u
 FROM runs WHERE array_job_id = :array_job_id AND cluster = :cluster AND "end" IS NOT NULL
 ORDER BY id LIMIT :limit
 
+-- Some tasks of an array that were judged, the latest first.
+-- name: judged_tasks_of_array
+SELECT runs.array_task_id, run_figures.data
+FROM runs JOIN run_figures ON run_figures.run_id = runs.id
+WHERE runs.array_job_id = :array_job_id AND runs.cluster = :cluster AND runs."end" IS NOT NULL
+ORDER BY runs.id DESC LIMIT :limit
+
 -- Differs if a task has ended or changed.
 -- name: state_of_array
 SELECT count(*), sum(changes) FROM runs
