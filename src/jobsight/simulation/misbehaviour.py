@@ -75,8 +75,10 @@ def shrink(plan: Plan, elapsed: float) -> None:
     plan.undecided &= _WHATEVER_LENGTH
 
 
-def settle(plan: Plan) -> None:
-    """Label what the request itself shows, and leave undecided what is too short or running."""
+def settle(plan: Plan, work: Work) -> None:
+    """Label what the request itself shows, and leave undecided what is too short or running, and
+    what the earlier runs of its script suggest."""
+    _leave_to_history(plan, work)
     if plan.trial:
         plan.undecided -= plan.labels
         return
@@ -87,9 +89,6 @@ def settle(plan: Plan) -> None:
         _settle_running(plan)
     if plan.state == "TIMEOUT":
         plan.undecided.add("time-limit-reached")
-    if plan.labels and plan.state != "COMPLETED":
-        # A habit that ends runs ends one after the other.
-        plan.undecided.add("failed-again")
     if plan.labels & _LOW_CPU_CAUSES or plan.used_share < 0.6:
         plan.undecided |= {"better-elsewhere", "cpu-unsteady", "cpu-core-imbalance"}
     if plan.nodes > 1 and plan.cpus < 0.55 * plan.kind.cores and plan.used_share < 0.85:
@@ -97,6 +96,25 @@ def settle(plan: Plan) -> None:
     if plan.labels & _GPU_CAUSES:
         plan.undecided |= {"gpu-memory-unused", "gpu-too-powerful", "gpu-idle-long"}
     plan.undecided -= plan.labels
+
+
+def _leave_to_history(plan: Plan, work: Work) -> None:
+    """What rules conclude from earlier runs is neither right nor wrong where these runs do not say
+    what is planted in this one."""
+    if work.habit and plan.state != "COMPLETED":
+        # A habit that ends runs ends one after the other, whatever ended this one.
+        plan.undecided.add("failed-again")
+    changed = work.habit_since > 0 or work.habit_until < 1
+    if changed and work.habit != "slower-than-before":
+        # Runs that go wrong use more or less CPU time than those before or after them.
+        plan.undecided.add("slower-than-before")
+    if plan.running and work.habit and work.habit_rate > 0:
+        # Earlier runs that were held, or that had no GPU, took much longer than this one may.
+        plan.undecided.add("time-limit-ahead")
+    last = plan.phases[-1]
+    if plan.state != "COMPLETED" and last.memory[1] > 1.05 * last.memory[0]:
+        # Nobody can know whether the memory would have stopped growing.
+        plan.undecided.add("memory-grows")
 
 
 def _settle_running(plan: Plan) -> None:
@@ -349,13 +367,18 @@ def _system_time(plan: Plan, work: Work, random: Random) -> None:
 
 
 def _fork_storm(plan: Plan, work: Work, random: Random) -> None:
-    """A loop of the script starts very many short programs."""
-    plan.stretch(max(1.0, 5 * 3600 / plan.elapsed))
+    """A loop of the script starts very many short programs: on the only CPU, on one of many while
+    the others wait, or on all of them at once."""
+    if plan.cpus > 1:
+        _at_least(plan, 4 * CORE_HOURS)
+    plan.stretch(max(1.0, (9 if plan.cpus == 1 else 5) * 3600 / plan.elapsed))
     _allow(plan)
     program = choose(random, (b"/usr/bin/awk", b"/usr/bin/sed", b"/usr/bin/bc"))
-    main = plan.busy()[-1]
+    main = max(plan.busy(), key=lambda phase: phase.duration)
     storm = float(random.uniform(0.35, 0.7)) * main.duration
     rate = float(random.uniform(130, 240))
+    if plan.cpus > 1 and work.number % 4 >= 2:
+        rate *= 0.9 * plan.cpus
     cores = rate * 0.004
     main.duration -= storm
     plan.phases.append(
@@ -370,7 +393,37 @@ def _fork_storm(plan: Plan, work: Work, random: Random) -> None:
             running=cores,
         )
     )
-    plan.labels.add("fork-storm")
+    plan.nodes, plan.steps, plan.tasks = 1, [], 1
+    # On many CPUs it is a habit of the run if it takes a large part of its time.
+    lost = (cores if cores > 0.5 * plan.cpus else plan.cpus) * storm / 3600
+    much = lost >= CORE_HOURS and storm >= 0.2 * plan.elapsed
+    _label(plan, "fork-storm", matters=lost >= 1.3 if plan.cpus == 1 else much)
+
+
+def _cores_uneven(plan: Plan, work: Work, random: Random) -> None:
+    """Tasks with more and with less work, each bound to its cores."""
+    plan.nodes, plan.cpus = 1, int(choose(random, (8, 16)))
+    _at_least(plan, 6 * CORE_HOURS)
+    idle = float(random.uniform(0.08, 0.25))
+    little = int(plan.cpus * float(random.uniform(0.25, 0.4)))
+    plan.core_shares = [0.97] * (plan.cpus - little) + [idle] * little
+    for phase in plan.phases:
+        phase.cores = phase.running = sum(plan.core_shares)
+    plan.steps, plan.tasks = [], plan.cpus
+    _label_idle(plan, "cpu-core-imbalance", 1 - sum(plan.core_shares) / plan.cpus)
+
+
+def _worse_than_others(plan: Plan, work: Work, random: Random) -> None:
+    """The program has a setting that others know: half of the CPUs are enough for it."""
+    _more_cores(plan, random)
+    _at_least(plan, 4 * CORE_HOURS)
+    share = float(random.uniform(0.3, 0.45))
+    for phase in plan.phases:
+        phase.cores = min(phase.cores, plan.cpus * share)
+        phase.running = phase.cores
+    matters = plan.nodes * plan.cpus * plan.elapsed / 3600 * (1 - share) >= CORE_HOURS
+    # With fewer users nothing is said about them; some may not have run it yet.
+    _label(plan, "better-elsewhere", matters=matters and work.peers >= 7)
 
 
 def _array_start_up(plan: Plan, work: Work, random: Random) -> None:
@@ -439,6 +492,8 @@ def _leak(plan: Plan, work: Work, random: Random) -> None:
     for phase in plan.phases:
         grown = level + 0.92 * phase.duration / total
         phase.memory, level = (level, grown), grown
+    # What is lost when the limit is reached: all that the run has held.
+    _at_least(plan, CORE_HOURS)
     _allow(plan)
     plan.labels.add("memory-grows")
 
@@ -679,7 +734,9 @@ def _hit_limit(plan: Plan, work: Work, random: Random) -> None:
 def _will_hit_limit(plan: Plan, work: Work, random: Random) -> None:
     """Only of a running job: its time limit ends before its earlier runs would have."""
     plan.time_limit = max(1800, int(plan.elapsed * float(random.uniform(0.6, 0.8)) / 600) * 600)
-    plan.labels.add("time-limit-ahead")
+    # Half of it has passed; the limit must end before the run does.
+    matters = plan.core_hours >= 4 and plan.time_limit < 0.85 * plan.elapsed
+    _label(plan, "time-limit-ahead", matters=matters)
 
 
 def _beyond_limit(plan: Plan, work: Work, random: Random) -> None:
@@ -713,7 +770,9 @@ def _slower(plan: Plan, work: Work, random: Random) -> None:
         )
     _allow(plan)
     used = plan.core_hours * plan.used_share
-    _label(plan, "slower-than-before", matters=plan.streak >= 4 and used * 0.3 >= 8)
+    # Some of the runs since then fail, and a few are no proof; after fifty it is as before.
+    certain = 9 <= plan.streak <= 40 and work.habit_first >= 9
+    _label(plan, "slower-than-before", matters=certain and used * 0.3 >= 8)
 
 
 def _array_outliers(plan: Plan, work: Work, random: Random) -> None:
@@ -834,6 +893,44 @@ def _gpu_low_use(plan: Plan, work: Work, random: Random) -> None:
     plan.change(gpu=float(random.uniform(0.04, 0.11)), multiprocessors=0.4)
     plan.gpu_memory = 0.05
     plan.labels.add("gpu-low-use")
+
+
+def _gpu_too_powerful(plan: Plan, work: Work, random: Random) -> None:
+    """A small model on one large GPU: some kernels, some of the multiprocessors, little memory."""
+    plan.nodes, plan.gpus, plan.gpu_activity = 1, 1, None
+    most = plan.kind.cores // plan.kind.gpus
+    _resize(plan, 1 if random.random() < 0.5 else min(plan.cpus, most))
+    plan.need = min(plan.need, 20 * GIB)
+    for phase in plan.phases:
+        phase.cores = min(phase.cores, 0.9 * plan.cpus)
+    _last_gpu_hours(plan, 12 * GPU_HOURS)
+    if random.random() < 0.5:
+        plan.change(gpu=float(random.uniform(0.3, 0.45)), multiprocessors=0.25)
+    else:
+        plan.change(gpu=float(random.uniform(0.06, 0.13)), multiprocessors=0.8)
+    plan.gpu_memory = float(random.uniform(0.03, 0.12))
+    plan.labels.add("gpu-too-powerful")
+
+
+def _gpu_memory_unused(plan: Plan, work: Work, random: Random) -> None:
+    """Batches that are far too small for the memory of the GPUs."""
+    _last_gpu_hours(plan, 14 * GPU_HOURS)
+    plan.change(gpu=float(random.uniform(0.8, 0.9)), multiprocessors=0.33)
+    plan.gpu_memory = float(random.uniform(0.05, 0.15))
+    plan.labels.add("gpu-memory-unused")
+
+
+def _gpu_idle_now(plan: Plan, work: Work, random: Random) -> None:
+    """Only of a running job: the CPUs work on, and the GPUs have nothing to do any more."""
+    plan.stretch(max(1.0, 6 * 3600 / plan.elapsed))
+    main, total = plan.busy()[-1], plan.elapsed
+    after = msgspec.structs.replace(
+        main, duration=total * 0.8, gpu=0.0, cores=plan.cpus * 0.92, executions=0
+    )
+    main.duration = total * 0.2
+    plan.phases = [main, after]
+    _allow(plan)
+    plan.labels.add("gpu-idle-now")
 
 
 def _gpu_small_kernels(plan: Plan, work: Work, random: Random) -> None:
@@ -988,9 +1085,23 @@ _TABLE: Final = (
     Misbehaviour(
         "fork-storm",
         "Very many short programs",
-        _kinds("serial"),
+        _kinds("serial cpu"),
         _fork_storm,
-        (*_LOW_CPU, "cpu-system-time", "held-after-work"),
+        (*_LOW_CPU, "cpu-system-time", "held-after-work", "cpu-unsteady"),
+    ),
+    Misbehaviour(
+        "cpu-core-imbalance",
+        "Some cores do most of the work",
+        _kinds("cpu"),
+        _cores_uneven,
+        _LOW_CPU,
+    ),
+    Misbehaviour(
+        "better-elsewhere",
+        "The same program uses its CPUs better elsewhere",
+        _kinds("cpu"),
+        _worse_than_others,
+        _LOW_CPU,
     ),
     Misbehaviour(
         "array-start-up",
@@ -1101,7 +1212,8 @@ _TABLE: Final = (
         "Nodes on which nothing ran",
         _PARALLEL,
         _node_unused,
-        ("nodes-uneven", "too-many-nodes", *_LOW_CPU),
+        # The memory of a node without work is unused, too.
+        ("nodes-uneven", "too-many-nodes", "memory-request-unused", *_LOW_CPU),
     ),
     Misbehaviour(
         "nodes-uneven",
@@ -1226,6 +1338,28 @@ _TABLE: Final = (
         _kinds("train"),
         _gpu_small_kernels,
         ("gpu-low-use",),
+    ),
+    Misbehaviour(
+        "gpu-too-powerful",
+        "A large GPU for a small model",
+        _kinds("train"),
+        _gpu_too_powerful,
+        (*_LOW_GPU, "gpu-waits", "gpu-memory-unused"),
+    ),
+    Misbehaviour(
+        "gpu-memory-unused",
+        "Most of the memory of the GPUs unused",
+        _kinds("train"),
+        _gpu_memory_unused,
+        (*_LOW_GPU, "gpu-waits"),
+    ),
+    Misbehaviour(
+        "gpu-idle-now",
+        "The GPUs have been idle for an hour",
+        _kinds("train"),
+        _gpu_idle_now,
+        rate=0.0,
+        live=True,
     ),
     # It lasts until the pauses between its kernels matter, too.
     Misbehaviour("gpu-throttled", "Reduced clocks", _GPU, _gpu_throttled, ("gpu-waits",)),

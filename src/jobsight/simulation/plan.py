@@ -104,6 +104,8 @@ class Plan(msgspec.Struct, kw_only=True):
     node_activity: list[float] | None = None
     #: The only program on nodes other than the first, if it is another.
     node_program: bytes = b""
+    #: CPU time of each core of a node in relation to the others; None if it is not measured.
+    core_shares: list[float] | None = None
     #: Activity of each GPU of a node, of that of the busiest.
     gpu_activity: list[float] | None = None
     #: Whether an unused GPU was at least opened.

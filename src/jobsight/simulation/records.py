@@ -320,6 +320,8 @@ def _part(
         counters[:2] = np.minimum(counters[:2], counters[:2, -1:])
     gpus, columns = _gpus(plan, timeline, index, activity, random)
     columns |= _gauges(plan, timeline, index, activity)
+    if plan.core_shares is not None:
+        columns |= _cores(plan.core_shares, counters[0], random)
     totals = _totals(plan, counters[:, -1], last, activity, executables)
     return JobPart(
         sighting=Sighting(
@@ -473,6 +475,17 @@ def _gauges(plan: Plan, timeline: _Timeline, index: int, activity: float) -> dic
     if any(phase.swap for phase in plan.phases):
         columns["memory.swap"] = timeline.gauge([(phase.swap,) * 2 for phase in plan.phases])
     return {name: np.rint(values).astype(np.int64) for name, values in columns.items()}
+
+
+def _cores(
+    shares: list[float], cpu_time: Integers, random: np.random.Generator
+) -> dict[str, Integers]:
+    """The CPU time of each core, which adds up to that of the node."""
+    parts = np.array(shares) * random.uniform(0.97, 1.03, len(shares))
+    parts /= parts.sum()
+    return {
+        f"cores.{core}.time": (cpu_time * part).astype(np.int64) for core, part in enumerate(parts)
+    }
 
 
 def _running(phase: Phase, activity: float) -> float:
@@ -638,7 +651,8 @@ _FULL_GPU: Final = {**_FULL, "gpu": _EXACT, "gpu_programs": Coverage(quality="es
 
 def _coverage(plan: Plan, covered: float) -> dict[str, Coverage]:
     if covered == 1.0:
-        return _FULL_GPU if plan.gpus else _FULL
+        full = _FULL_GPU if plan.gpus else _FULL
+        return full if plan.core_shares is None else {**full, "cores": _EXACT}
     seen = Coverage(
         quality="estimate",
         time_share=round(covered, 4),

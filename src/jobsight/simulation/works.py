@@ -316,6 +316,10 @@ class Work(msgspec.Struct, kw_only=True):
     array_size: int = 0
     #: It has a second component with one node.
     het: bool = False
+    #: Other users who run the same program well on the same cluster.
+    peers: int = 0
+    #: The CPU time of single cores is measured.
+    cores_measured: bool = False
     #: The part of the year in which its owner runs it.
     begin: float = 0.0
     end: float = 1.0
@@ -351,7 +355,7 @@ def make_work(
         user=user,
         template=template,
         kind=kind,
-        name=f"{stem}_{number % 997}" if random.random() < 0.7 else stem,
+        name=f"{stem}_{_letters(number)}" if random.random() < 0.7 else stem,
         nodes=nodes,
         cpus=cpus,
         gpus=gpus,
@@ -363,6 +367,15 @@ def make_work(
         time_margin=float(random.uniform(1.5, 2.3)),
         habit=habit,
     )
+
+
+def _letters(number: int) -> str:
+    """A number in letters. Names that differ in digits only are those of one work."""
+    text = ""
+    while number or not text:
+        number, place = divmod(number, 26)
+        text = chr(ord("a") + place) + text
+    return text
 
 
 def choose(random: np.random.Generator, items: Sequence[_Item]) -> _Item:
@@ -400,6 +413,7 @@ def plan_run(work: Work, start: int, position: float, random: np.random.Generato
         helpers=_helpers(work, random),
         tasks=work.cpus * work.nodes if "mpi" in template.tags else 1,
         cache=min(0.15 * need, memory * 0.1),
+        core_shares=[1.0] * work.cpus if work.cores_measured else None,
     )
     if "mpi" in template.tags:
         plan.steps = [StepPlan(first=0.01, last=0.995, cpu_share=0.985, tasks=plan.tasks)]

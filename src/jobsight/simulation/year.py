@@ -90,11 +90,12 @@ class Year:
     def _make_works(self, random: np.random.Generator) -> list[Work]:
         kinds = list(MISBEHAVIOUR.values())
         count = max(2 * len(kinds), self.count // 60)
-        works = []
+        works: list[Work] = []
         for number in range(count):
             # Every kind in turn; every other script behaves.
             kind = kinds[number // 2 % len(kinds)] if number % 2 else None
             works.append(self._make_work(number, kind, random))
+        _count_peers(works)
         return works
 
     def _make_work(
@@ -107,6 +108,8 @@ class Year:
             _set_habit(work, kind, random)
             if self.count < _LEARNING_RUNS and not kind.history:
                 work.habit_since, work.habit_until = 0.0, 1.0
+        one_node = work.nodes == 1 and not work.gpus and 1 < work.cpus <= 16
+        work.cores_measured = kind is None and one_node and number % 8 == 0
         if "array" in template.tags and work.habit in ("", "array-split", "array-start-up"):
             work.array_size = int(choose(random, (24, 40, 60)))
         work.het = kind is None and "mpi" in template.tags and bool(random.random() < 0.15)
@@ -240,7 +243,7 @@ class Year:
             plan.seen = "none" if chance < _NONE else "full"
         else:
             plan.seen = "none" if chance < _NONE else "low" if chance < _NONE + _LOW else "full"
-        settle(plan)
+        settle(plan, work)
         return plan
 
     def _goes_wrong(
@@ -272,13 +275,28 @@ class Year:
                 done = min(0.5, 0.9 * plan.time_limit / worked)
         else:
             done = float(random.uniform(0.3, 0.95))
-        if "memory-grows" in plan.labels:
+        if plan.labels & {"memory-grows", "gpu-idle-now"}:
             done = float(random.uniform(0.6, 0.95))
         plan.cut(worked * done)
         plan.start = self.end - round(plan.elapsed)
         plan.running, plan.state = True, "RUNNING"
         if not plan.labels & {"time-limit-ahead", "runs-beyond-limit"}:
             plan.time_limit = max(plan.time_limit, round(worked * 1.15))
+
+
+def _count_peers(works: list[Work]) -> None:
+    """Tell each work how many other users run its program well on the same cluster, and make the
+    names of the works of a user different."""
+    users: dict[tuple[str, Template], set[str]] = {}
+    for work in works:
+        if not work.habit:
+            users.setdefault((work.kind.cluster, work.template), set()).add(work.user.name)
+    names: set[tuple[str, str]] = set()
+    for work in works:
+        work.peers = len(users.get((work.kind.cluster, work.template), set()) - {work.user.name})
+        if (work.user.name, work.name) in names:
+            work.name += "_again"
+        names.add((work.user.name, work.name))
 
 
 def _storms(runs: int) -> int:
