@@ -284,17 +284,16 @@ def print_scores(judge: Judge, figures: Figures, *, running: bool) -> None:
             f"{score.right + score.missed:,} planted",
             beside or "-",
             f"{_share(score.precision)} / {_share(score.recall)}",
-            "higher in both" if others else "0.9 / 0.9",
+            "no lower in either" if others else "0.9 / 0.9",
             reached=_is_better(score, list(others.values())),
         )
 
 
 def _is_better(score: Score, others: list[Score]) -> bool:
-    """Higher in both than each of the others; where there are none, at least 0.9."""
+    """No lower in either than each of the others; where there are none, at least 0.9."""
     if not others:
         precision, recall = score.precision, score.recall
         return (precision is None or precision >= 0.9) and (recall is None or recall >= 0.9)
-    # Nothing can be higher than all of it.
     return all(
         (score.precision or 0) >= (other.precision or 0)
         and (score.recall or 0) >= (other.recall or 0)
