@@ -107,6 +107,8 @@ class Job(msgspec.Struct, kw_only=True):
     #: Findings that hold, and the highest severity of them.
     findings: int = 0
     severity: str | None = None
+    #: The chain of jobs that depend on each other, by the id of one of them.
+    chain_job_id: int | None = None
 
 
 class Program(msgspec.Struct, kw_only=True):

@@ -171,6 +171,20 @@ def test_nodes_and_waiting_jobs_are_kept(site: Site) -> None:
     assert len(read_snapshot(site.store.database, "c1", "node", NodeInfo)) == 1
 
 
+def test_jobs_that_depend_on_each_other_are_a_chain(site: Site) -> None:
+    """The controller names a dependency only while a job waits."""
+    waits = JobRecord(
+        info=job(3, None, state="PENDING", user="u"), dependency="afterok:2(unfulfilled)"
+    )
+    site.slurm.queued, site.slurm.records = [job(2, user="u"), job(4, user="u")], [waits]
+    assert site.scraper.once().healthy
+    site.slurm.records = []
+    site.slurm.queued = [job(3, NOW + HOUR, user="u"), job(4, user="u")]
+    assert site.scraper.once().healthy
+    chains = {run.info.job_id: run.chain_job_id for run in site.store.runs()}
+    assert chains == {2: 3, 3: 3, 4: None}
+
+
 def test_who_coordinated_which_account_when(site: Site) -> None:
     def intervals(user: str) -> list[tuple[str, int, int | None]]:
         found = coordinated_by(site.store.database, user)

@@ -108,6 +108,8 @@ def ended(cluster: Cluster) -> dict[str, int]:
         "hostile": cluster.submit(BOB, "true", *small, "--job-name", HOSTILE),
         "het": cluster.submit(ALICE, "true", *small, ":", *small),
     }
+    after = f"--dependency=afterany:{jobs['array']}:{jobs['failed']}"
+    jobs["after"] = cluster.submit(ALICE, "true", *small, after)
     cluster.cancel(jobs["cancelled"], user=BOB)
     cluster.cancel(jobs["waiting"], user=BOB)
     cluster.wait(jobs["requeued"], "RUNNING")
@@ -199,6 +201,7 @@ def test_the_store_knows_every_run(
         for run in store.runs(limit=1000):
             runs.setdefault(run.info.job_id, []).insert(0, run.info)
         wide = store.find(RunReference(ended["wide"]))
+        chain = store.runs(limit=1000, chain_job_id=ended["after"])
         assert Scraper(store, settings, choose=choose).once().changed == 0
 
     def only(kind: str) -> JobInfo:
@@ -226,6 +229,11 @@ def test_the_store_knows_every_run(
     assert sorted((info.array_task_id, info.exit_code) for info in tasks) == [
         (task, task % 2) for task in range(1, 29)
     ]
+    # The command that submitted the last one names what it waited for.
+    assert {run.info.array_job_id or run.info.job_id for run in chain} == {
+        *(ended["array"], ended["failed"], ended["after"])
+    }
+    assert len(chain) == 28 + 2
     parts = [info for found in runs.values() for info in found if info.het_job_id == ended["het"]]
     assert sorted(info.het_offset or 0 for info in parts) == [0, 1]
     for kind in ("failed", "cancelled", "wide", "hostile", "gpu"):

@@ -13,8 +13,11 @@ from starlette.testclient import TestClient
 from jobsight.access.passwords import hash_password
 from jobsight.config.settings import AccessSettings
 from jobsight.model import SECOND, Run
+from jobsight.scheduler.records import JobRecord
 from jobsight.server.app import create_app
 from jobsight.store.accounts.accounts import UserAccounts
+from jobsight.store.chains import Dependency
+from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from jobsight.web.pages import jobs
 from tests.store.sample import START, batch, info
@@ -190,7 +193,22 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
             start = START + 90 * SECOND
             content.append(info(200 + part, start, name="coupled", het_job_id=200, het_offset=part))
         content.append(info(300, START + 100 * SECOND, name="after", user="bob"))
+        for step in range(3):
+            start = START - (90 - step) * SECOND
+            times = {"start": start, "end": start + SECOND}
+            content.append(info(400 + step, name="step", user="ada", state="COMPLETED", **times))
         store.write(batch(*content))
+        store.record_dependencies(
+            [Dependency("c1", 400 + step, "ada", START, (399 + step,)) for step in (1, 2, 3, 4)],
+            now=START,
+        )
+        waits = [
+            JobRecord(info=info(job_id, None, name="step", user="ada", state="PENDING"))
+            for job_id in (403, 404, 405)
+        ]
+        Snapshot(store.database, "c1").replace(
+            "pending", [(str(each.info.job_id), each) for each in waits]
+        )
         made = TestClient(create_app(store, TOKEN, delay=0), base_url="http://127.0.0.1:8080")
         made.headers["Authorization"] = f"Bearer {TOKEN}"
         yield made
@@ -198,14 +216,14 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 def test_an_array_is_one_row_that_opens(arrays: TestClient) -> None:
     closed = page(arrays)
-    first, *groups, last = linked(closed)
+    first, *groups, last, _ = linked(closed)
     assert groups == ["/arrays/c1:200", "/arrays/c1:100"]
     assert first.startswith("/jobs/c1:300:")
     assert last.startswith("/jobs/c1:10:")
     for text in ("60 tasks", "2 parts", "Completed 57", "Failed 3", "1.00 s to 00:01:00"):
         assert text in closed.text, text
     opened = page(arrays, "/jobs?open=c1:100")
-    assert len(linked(opened)) == 4 + 25
+    assert len(linked(opened)) == 5 + 25
     assert "All 60 as a list" in opened.text
     every = page(arrays, "/jobs?array=c1:100")
     assert len(linked(every)) == 50
@@ -213,6 +231,36 @@ def test_an_array_is_one_row_that_opens(arrays: TestClient) -> None:
     assert len(linked(page(arrays, "/jobs?group=0"))) == 50
     failed = page(arrays, "/jobs?state=FAILED&open=c1:100")
     assert [text.partition(":")[0] for text in linked(failed)] == ["/arrays/c1"] + ["/jobs/c1"] * 3
+
+
+def test_a_chain_is_one_row_that_opens(arrays: TestClient) -> None:
+    closed = page(arrays)
+    assert linked(closed)[-1] == "?chain=c1%3A401"
+    for text in ("3 in a chain", "Completed 3"):
+        assert text in closed.text, text
+    opened = page(arrays, "/jobs?open=c1:401")
+    assert [each.partition(":2")[0] for each in linked(opened)[-3:]] == [
+        *("/jobs/c1:402", "/jobs/c1:401", "/jobs/c1:400")
+    ]
+    assert "3 runs found" in page(arrays, "/jobs?chain=c1:401").text
+    run = page(arrays, linked(opened)[-1])
+    assert "/jobs?chain=c1%3A401" in [each.get("href") for each in run.all("a")]
+    reply = arrays.get("/api/v1/jobs?chain=401").json()
+    assert [(row["job_id"], row["chain_job_id"]) for row in reply["jobs"]] == [
+        *((402, 401), (401, 401), (400, 401))
+    ]
+    assert arrays.get("/jobs?chain=401").status_code == 422
+
+
+def test_a_chain_that_waits_is_one_row(arrays: TestClient) -> None:
+    closed = page(arrays, "/jobs?state=PENDING")
+    assert len(linked(closed)) == 2
+    assert "2 in a chain" in closed.text
+    assert "3 runs found" in closed.text
+    opened = page(arrays, "/jobs?state=PENDING&open=c1:401")
+    assert linked(opened)[2:] == ["/jobs/c1:404", "/jobs/c1:403"]
+    chain = page(arrays, "/jobs?state=PENDING&chain=c1:401")
+    assert linked(chain) == ["/jobs/c1:404", "/jobs/c1:403"]
 
 
 # The tasks of an array are on both sides of a page; it must not appear on the second again.
@@ -228,7 +276,7 @@ def test_an_array_is_on_one_page_only(
         found += linked(document)
         following = [link["href"] for link in document.all("a") if link.get("rel") == "next"]
         address = following[0] if following else None
-    assert len(found) == len(set(found)) == 4
+    assert len(found) == len(set(found)) == 5
 
 
 def test_the_filtered_list_as_csv_and_json(arrays: TestClient) -> None:
@@ -241,7 +289,8 @@ def test_the_filtered_list_as_csv_and_json(arrays: TestClient) -> None:
     document = arrays.get("/jobs.json?state=FAILED&sort=-elapsed").json()
     assert [job["display_id"] for job in document["jobs"]] == ["100_47", "100_27", "100_7"]
     assert arrays.get("/jobs.json?user=nobody").json() == {"jobs": []}
-    assert len(arrays.get("/jobs.json?group=0").json()["jobs"]) == 64
+    # Runs, without the jobs that wait.
+    assert len(arrays.get("/jobs.json?group=0").json()["jobs"]) == 64 + 3
     assert arrays.get("/jobs.csv?sort=colour").status_code == 422
 
 
@@ -249,7 +298,7 @@ def test_the_first_page_shows_what_runs_and_the_latest_runs(
     arrays: TestClient, client: TestClient, tmp_path: Path
 ) -> None:
     document = page(arrays, "/")
-    for text in ("All jobs", "3 running, 0 waiting", "after", "coupled", "Latest runs", "sweep"):
+    for text in ("All jobs", "3 running, 3 waiting", "after", "coupled", "Latest runs", "sweep"):
         assert text in document.text, text
     assert "train-model" in page(client, "/").text
     with Store.open(tmp_path / "empty.db") as empty:

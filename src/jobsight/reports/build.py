@@ -108,6 +108,7 @@ def build_report(
         cluster=info.cluster,
         job_id=info.job_id,
         display_id=display_id(info),
+        chain_job_id=stored.chain_job_id,
         name=info.name,
         user=info.user,
         account=info.account,
@@ -219,6 +220,8 @@ class JobRow(msgspec.Struct, kw_only=True):
     findings: int = 0
     severity: Severity | None = None
     qos: str | None = None
+    #: The chain of jobs that depend on each other, by the id of one of them.
+    chain_job_id: int | None = None
 
 
 def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
@@ -267,6 +270,7 @@ def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
         findings=worst.findings if worst else 0,
         severity=SEVERITIES[worst.severity] if worst else None,
         qos=info.qos,
+        chain_job_id=stored.chain_job_id,
     )
 
 

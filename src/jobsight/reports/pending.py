@@ -17,6 +17,7 @@ from jobsight.findings.reported import NO_PRICES
 from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, build_report, display_id, job_row, scheduler_facts
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
+from jobsight.store.chains import chain_key, read_chains
 from jobsight.store.findings.read import worst_of_runs
 from jobsight.store.read.filters import LATEST, Filters, Position, Sort
 from jobsight.store.read.queries import COUNT_LIMIT, GroupKey, GroupSummary, RunNotFound
@@ -122,7 +123,7 @@ def list_page(
 
 
 class GroupedRow(NamedTuple):
-    """A row of a list in which an array or heterogeneous job is one row."""
+    """A row of a list in which a chain, an array or a heterogeneous job is one row."""
 
     row: JobRow
     #: None of a job on its own. ``row`` is otherwise the first of its runs in the list.
@@ -161,12 +162,12 @@ def list_grouped(
     opened: str = "",
     **filters: Unpack[Filters],
 ) -> GroupedPage:
-    """A page of a list of jobs with each array and heterogeneous job as one row. ``opened`` names
-    the group whose runs are listed below its row."""
-    waiting = _pending(store, sort, **filters)
+    """A page of a list of jobs with each chain, array and heterogeneous job as one row. ``opened``
+    names the group whose runs are listed below its row."""
+    records = _pending(store, sort, **filters)
+    waiting = _waiting_groups(store, records, chains=filters.get("chain_job_id") is None)
     first = 0 if cursor is None else cursor.pending if cursor.run is None else len(waiting)
-    # Slurm has one record for all waiting tasks of an array.
-    rows = [GroupedRow(pending_row(record)) for record in waiting[first : first + limit]]
+    rows = [_waiting_row(*each, opened) for each in waiting[first : first + limit]]
     page, count, groups = store.page_of_groups(
         limit=max(limit - len(rows), 1),
         after=None if cursor is None else cursor.run,
@@ -177,21 +178,50 @@ def list_grouped(
     if len(rows) < limit:
         following = None if page.next is None else Cursor(run=page.next)
         for run, row in zip(page.runs, job_rows(store, page.runs, now), strict=True):
-            group = GroupKey.of(run.info)
+            group = GroupKey.of(run, chains=filters.get("chain_job_id") is None)
             if group is None or groups[group].runs < 2:
                 rows.append(GroupedRow(row))
                 continue
             grouped = GroupedRow(row, group, groups[group])
             if grouped.name == opened:
                 own: Filters = {**filters, "cluster": group.cluster}
-                own["array_job_id" if group.column == "array_job_id" else "het_job_id"] = group.id
+                own[group.column] = group.id  # type: ignore[literal-required]
                 runs = store.runs(limit=MAX_OPEN, sort=sort, **own)
                 grouped = grouped._replace(runs=job_rows(store, runs, now))
             rows.append(grouped)
     elif first + limit == len(waiting) and not count.number:
         following = None
-    total = len(waiting) + min(count.number, COUNT_LIMIT)
+    total = len(records) + min(count.number, COUNT_LIMIT)
     return GroupedPage(rows, following, total, count.exact and count.number <= COUNT_LIMIT)
+
+
+def _waiting_groups(
+    store: Store, records: Sequence[JobRecord], *, chains: bool
+) -> list[tuple[GroupKey | None, list[JobRecord]]]:
+    """Jobs that wait, those of each chain together at the place of the first. Slurm has one record
+    for all waiting tasks of an array."""
+    if not chains or not records:
+        return [(None, [record]) for record in records]
+    with store.database.query() as transaction:
+        keys = [(record.info.cluster, chain_key(record.info)) for record in records]
+        known = read_chains(transaction, keys)
+    groups: dict[object, tuple[GroupKey | None, list[JobRecord]]] = {}
+    for number, record in enumerate(records):
+        info = record.info
+        chain = known.get((info.cluster, info.user or "", chain_key(info)))
+        group = None if chain is None else GroupKey("chain_job_id", info.cluster, chain)
+        groups.setdefault(group or number, (group, []))[1].append(record)
+    return list(groups.values())
+
+
+def _waiting_row(group: GroupKey | None, records: Sequence[JobRecord], opened: str) -> GroupedRow:
+    row = GroupedRow(pending_row(records[0]))
+    if group is None or len(records) < 2:
+        return row
+    grouped = row._replace(group=group, summary=GroupSummary.waiting(len(records)))
+    if grouped.name == opened:
+        grouped = grouped._replace(runs=[pending_row(record) for record in records[:MAX_OPEN]])
+    return grouped
 
 
 def list_jobs(store: Store, *, now: int, limit: int, **filters: Unpack[Filters]) -> list[JobRow]:
@@ -288,7 +318,7 @@ def _pending(store: Store, sort: Sort, **filters: Unpack[Filters]) -> list[JobRe
     }
     records = [
         record
-        for record in pending_records(store, filters.get("cluster"))
+        for record in _of_chain(store, filters)
         if all(getattr(record.info, name) == value for name, value in equal.items())
         and (not filters.get("gpus") or record.info.gpus)
         and (not search or _is_match(record, search.strip().lower()))
@@ -300,6 +330,21 @@ def _pending(store: Store, sort: Sort, **filters: Unpack[Filters]) -> list[JobRe
         known.sort(key=lambda record: getattr(record.info, sort.key), reverse=sort.descending)
         return known + [each for each in records if getattr(each.info, sort.key) is None]
     return records if sort.descending else records[::-1]
+
+
+def _of_chain(store: Store, filters: Filters) -> list[JobRecord]:
+    """The jobs that wait, of one chain if the filters name one."""
+    records = pending_records(store, filters.get("cluster"))
+    if (chain := filters.get("chain_job_id")) is None:
+        return records
+    with store.database.query() as transaction:
+        keys = [(record.info.cluster, chain_key(record.info)) for record in records]
+        known = read_chains(transaction, keys)
+    return [
+        record
+        for record in records
+        if known.get((record.info.cluster, record.info.user or "", chain_key(record.info))) == chain
+    ]
 
 
 def _is_visible(record: JobRecord, visibility: Visibility) -> bool:

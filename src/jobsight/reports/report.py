@@ -303,6 +303,8 @@ class JobReport(msgspec.Struct, kw_only=True):
     #: The short ones of the properties that the user added to the job, and those that are links.
     properties: dict[str, str] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
+    #: The chain of jobs that depend on each other, by the id of one of them.
+    chain_job_id: int | None = None
 
     @property
     def pending(self) -> bool:

@@ -27,6 +27,7 @@ from jobsight.model import LAUNCHER_SOURCE, SECOND, JobInfo, RunReference
 from jobsight.scheduler.adapters.policy import ReservationInfo, mark_reserved
 from jobsight.scheduler.cluster_metrics import count_cluster
 from jobsight.scheduler.cluster_name import with_cluster_name
+from jobsight.scheduler.dependencies import dependencies_of
 from jobsight.scheduler.fields import ENDED
 from jobsight.scheduler.records import (
     JobDetails,
@@ -155,6 +156,7 @@ class Scraper:
             for record in queue.pending.values():
                 self._limit(record)
             self._snapshot.replace("pending", queue.pending.items())
+            self._record_dependencies(queue.pending.values())
         if queue.known:
             # Without the controller this would fail for the same reason.
             self._scrape_policy(source, now)
@@ -329,6 +331,7 @@ class Scraper:
         self.state.seen += len(records)
         for record in records:
             self._limit(record)
+        self._record_dependencies(records)
         try:
             self.state.changed += self._write(records, completing)
         except BatchError:
@@ -346,6 +349,10 @@ class Scraper:
         excesses = excesses + limit_details(record, JobDetails.__struct_fields__)
         label = f"job {record.info.job_id}"
         self._report([Problem(label, *excess) for excess in excesses])
+
+    def _record_dependencies(self, records: Iterable[JobRecord]) -> None:
+        named = dependencies_of((record.info, record) for record in records)
+        self._store.record_dependencies(named, now=self._clock())
 
     def _write(self, records: Sequence[JobRecord], completing: bool) -> int:
         return self._store.record_jobs(

@@ -11,6 +11,7 @@ import msgspec
 from jobsight import __version__
 from jobsight.errors import StoreError
 from jobsight.model import SECOND, Batch, JobInfo, JobPart
+from jobsight.scheduler.dependencies import dependencies_of
 from jobsight.simulation.records import SimulatedRun
 from jobsight.simulation.site import CLUSTERS
 from jobsight.simulation.snapshot import write_snapshot
@@ -97,6 +98,10 @@ def _write(store: Store, year: Year, runs: list[SimulatedRun], number: int) -> N
             parts=list(_parts(own)),
         )
         store.write(batch, received=now)
+        # The one before ran some days ago, which Slurm would have forgotten.
+        pairs = [(run.info, run.details) for run in own]
+        after = [each._replace(submit=0) for each in dependencies_of(pairs)]
+        store.record_dependencies(after, now=now)
         store.record_jobs([run.info for run in own], [run.details for run in own], now=now)
 
 

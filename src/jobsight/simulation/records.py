@@ -84,6 +84,8 @@ class Identity(NamedTuple):
     array_job_id: int | None = None
     het_job_id: int | None = None
     het_offset: int | None = None
+    #: The job that it waited for.
+    after: int | None = None
 
 
 def make_run(plan: Plan, identity: Identity, random: np.random.Generator) -> SimulatedRun:
@@ -91,7 +93,7 @@ def make_run(plan: Plan, identity: Identity, random: np.random.Generator) -> Sim
     nodes = _choose_nodes(plan, random)
     timeline = _Timeline(plan, random)
     info = _info(plan, identity, nodes)
-    details = _details(plan, info, timeline)
+    details = _details(plan, info, timeline, identity.after)
     parts: list[JobPart] = []
     if plan.seen != "none":
         activity = plan.node_activity or [1.0] * plan.nodes
@@ -223,7 +225,7 @@ def _info(plan: Plan, identity: Identity, nodes: tuple[str, ...]) -> JobInfo:
     )
 
 
-def _details(plan: Plan, info: JobInfo, timeline: _Timeline) -> JobDetails:
+def _details(plan: Plan, info: JobInfo, timeline: _Timeline, after: int | None) -> JobDetails:
     activity = sum(plan.node_activity or [1.0] * plan.nodes)
     cpu_time = int(timeline.integrals[0, -1] * activity)
     tres = dict(info.tres or {})
@@ -233,7 +235,7 @@ def _details(plan: Plan, info: JobInfo, timeline: _Timeline) -> JobDetails:
         gres = (f"gpu:{plan.kind.gpu_type}:{plan.gpus}(IDX:{places})",) * plan.nodes
     return JobDetails(
         accounted=not plan.running,
-        submit_line=_submit_line(plan),
+        submit_line=_submit_line(plan, after),
         working_directory=plan.script.rpartition("/")[0],
         standard_output=f"{plan.script}.out",
         priority=1000,
@@ -248,9 +250,10 @@ def _details(plan: Plan, info: JobInfo, timeline: _Timeline) -> JobDetails:
     )
 
 
-def _submit_line(plan: Plan) -> str:
+def _submit_line(plan: Plan, after: int | None) -> str:
     hours, rest = divmod(plan.time_limit, 3600)
-    words = ["sbatch", f"--time={hours}:{rest // 60:02d}:00", f"--mem={plan.memory >> 20}M"]
+    words = ["sbatch", *([f"--dependency=afterok:{after}"] if after is not None else [])]
+    words += [f"--time={hours}:{rest // 60:02d}:00", f"--mem={plan.memory >> 20}M"]
     words.append("--exclusive" if plan.exclusive else f"--cpus-per-task={plan.cpus}")
     if plan.nodes > 1:
         words.append(f"--nodes={plan.nodes}")

@@ -11,11 +11,13 @@ import numpy as np
 
 from jobsight.model import SECOND, JobInfo
 from jobsight.scheduler.adapters.policy import AssociationInfo, ReservationInfo
+from jobsight.scheduler.dependencies import dependencies_of
 from jobsight.scheduler.records import JobRecord, NodeInfo
 from jobsight.scheduler.state import ScrapeState, write_state
 from jobsight.simulation.site import NODE_KINDS, NodeKind, node_records, partition_records
-from jobsight.simulation.works import choose
+from jobsight.simulation.works import Work, choose
 from jobsight.simulation.year import Year
+from jobsight.store.chains import record_dependencies
 from jobsight.store.database import Database
 from jobsight.store.snapshot import Snapshot
 
@@ -52,6 +54,8 @@ def write_snapshot(
     random = np.random.default_rng([year.seed, 7, len(cluster), ord(cluster[0])])
     own = [info for info in running if info.cluster == cluster]
     pending = list(_pending(year, cluster, random))
+    after = dependencies_of((record.info, record) for record in pending)
+    record_dependencies(database, after, now)
     reservations = _reservations(cluster, now)
     snapshot = Snapshot(database, cluster, lambda: now)
     snapshot.replace("node", [(each.name, each) for each in _nodes(cluster, own, now)])
@@ -123,10 +127,15 @@ def _pending(year: Year, cluster: str, random: np.random.Generator) -> Iterable[
     now = year.end * SECOND
     kinds = [kind for kind in NODE_KINDS if kind.cluster == cluster]
     works = [work for work in year.works if work.kind.cluster == cluster]
+    before: Work | None = None
     for number in range(min(max(year.count // 150, 12), 400) if works else 0):
         work = works[int(random.integers(len(works)))]
-        kind: NodeKind = next(each for each in kinds if each.partition == work.kind.partition)
         reason = choose(random, _REASONS)
+        if reason == "Dependency":
+            # The next step of the work of the job before.
+            work = before or work
+        before = work
+        kind: NodeKind = next(each for each in kinds if each.partition == work.kind.partition)
         waited = int(random.exponential(5 * 3600)) * SECOND
         tasks = int(choose(random, (8, 24, 60))) if random.random() < 0.15 else 0
         job_id = _FIRST_PENDING + number

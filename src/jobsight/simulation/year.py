@@ -8,6 +8,7 @@ any order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ _LEARNING_RUNS: Final = 10_000
 _HISTORY_RUNS, _RUNS = 16, 3
 #: Runs of a storm of short ones, if the year is large enough for one.
 _STORM_RUNS, _STORM_YEAR = 330, 1000
+#: Runs of a chain, each of which waits for the one before.
+_CHAIN: Final = 4
 
 
 class Appointment(NamedTuple):
@@ -217,8 +220,29 @@ class Year:
             # The components of a job follow each other.
             het_job_id=None if offset is None else job_id - offset,
             het_offset=offset,
+            after=self._predecessor(appointment),
         )
         return make_run(plan, identity, random)
+
+    def _predecessor(self, appointment: Appointment) -> int | None:
+        """The job that a run waited for; None of most."""
+        if appointment.number % _CHAIN == 0 or not _is_chained(appointment):
+            return None
+        number = self._numbers.get((appointment.work.number, appointment.number - 1))
+        if number is None:
+            return None
+        plan = self.plan(number)
+        ended = plan.start + plan.elapsed <= appointment.start and plan.state == "COMPLETED"
+        return _FIRST_JOB + number if ended else None
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[int, int], int]:
+        """The runs of scripts whose runs wait for each other, by script and number of the run."""
+        return {
+            (each.work.number, each.number): number
+            for number, each in enumerate(self.appointments)
+            if _is_chained(each)
+        }
 
     def _plan(self, appointment: Appointment, random: np.random.Generator) -> Plan:
         work, start = appointment.work, appointment.start
@@ -302,6 +326,13 @@ def _count_peers(works: list[Work]) -> None:
 def _storms(runs: int) -> int:
     """The days on which a script has its storms of runs."""
     return max(1, runs // 330)
+
+
+def _is_chained(appointment: Appointment) -> bool:
+    """Whether the runs of a script wait for each other."""
+    work = appointment.work
+    is_plain = not (work.habit or work.array_size or work.het)
+    return is_plain and work.number % 6 == 0 and not appointment.running
 
 
 def _array_id(appointment: Appointment) -> int:

@@ -5,7 +5,7 @@ SQLAlchemy and numpy are imported by the methods that need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
@@ -45,6 +45,7 @@ from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.write.intake import Intake
 
 if TYPE_CHECKING:
+    from jobsight.store.chains import Dependency
     from jobsight.store.write.scheduler import OpenRun
 
 _Row = TypeVar("_Row")
@@ -76,6 +77,12 @@ class Store(Intake):
         from jobsight.store.write.scheduler import record_jobs
 
         return record_jobs(self.database, infos, details, now, completing=completing)
+
+    def record_dependencies(self, dependencies: Iterable[Dependency], *, now: int) -> int:
+        """Store which jobs depend on each other; returns how many dependencies were new."""
+        from jobsight.store.chains import record_dependencies
+
+        return record_dependencies(self.database, dependencies, now)
 
     def open_runs(self, cluster: str) -> list[OpenRun]:
         """The cluster's runs whose end is not known."""
@@ -144,17 +151,21 @@ class Store(Intake):
         sort: Sort = LATEST,
         **filters: Unpack[Filters],
     ) -> tuple[RunPage, Count, dict[GroupKey, GroupSummary]]:
-        """As :meth:`page_of_runs`, with one run of each array and heterogeneous job; the third is
-        what their runs are as a whole."""
+        """As :meth:`page_of_runs`, with one run of each chain, array and heterogeneous job; the
+        third is what their runs are as a whole."""
         filter = queries.run_filter(**filters)
         with self.database.query() as transaction:
             found = queries.Found(transaction, filter, sort)
             page = queries.list_groups(
                 transaction, filter, limit, sort=sort, after=after, found=found
             )
-            groups = [group for run in page.runs if (group := queries.GroupKey.of(run.info))]
+            chains = not filter.has_column("chain_job_id")
+            groups = [
+                group for run in page.runs if (group := queries.GroupKey.of(run, chains=chains))
+            ]
             count = queries.count_runs(transaction, filter, found=found)
-            summaries = queries.summarize_groups(transaction, groups)
+            visibility = filters.get("visibility", EVERYTHING)
+            summaries = queries.summarize_groups(transaction, groups, visibility)
             return page, count.at_least(len(page.runs)), summaries
 
     def find(self, reference: RunReference, visibility: Visibility = EVERYTHING) -> StoredRun:

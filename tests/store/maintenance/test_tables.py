@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from jobsight.config.settings import RetentionSettings
 from jobsight.scheduler.records import JobDetails, NodeInfo
-from jobsight.store import dead_letters
+from jobsight.store import chains, dead_letters
 from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.accounts.audit import AuditLog
 from jobsight.store.accounts.coordinators import record_coordinators
@@ -66,6 +66,9 @@ def _fill_every_table(store: Store) -> None:
     record_shown(store.database, {Shown(find(store, "7").id, KIND, "anna", "report"): 1}, NOW)
     job = JobKey("c1", 7, find(store, "7").info.user or "")
     set_properties(store.database, job, {"learning_rate": 0.1}, NOW)
+    # So long ago that retention removes it.
+    after = chains.Dependency("c1", 10, "anna", START, (9,))
+    store.record_dependencies([after], now=NOW - chains.KEPT - 1)
     add_script(store.database, work().key, "#!/bin/sh\nsleep 1\n")
     UserAccounts(store.database).add("anna", "user", password_hash="x")
     # Now, and not at NOW: sessions and tokens end by the clock.
@@ -127,6 +130,7 @@ CLASS_OF = {
     "findings_shown": "findings",
     "exported": "exports",
     "gpus": "runs",
+    "job_chains": "runs",
     "job_properties": "runs",
     "mail_log": "mail",
     "mail_pauses": "mail",
@@ -187,7 +191,7 @@ REMOVED_WITH_RUN = {
     "scripts",
 }
 #: What retention removes by its own age.
-REMOVED_BY_AGE = {"audit_log", "sessions", "user_tokens"}
+REMOVED_BY_AGE = {"audit_log", "job_chains", "sessions", "user_tokens"}
 KEPT = {
     "agents": "one row per node",
     "batches": "one row per interval of sequence numbers",
@@ -256,6 +260,7 @@ UNCHECKED = {
     "cluster_records",
     "coordinators",
     "exported",
+    "job_chains",
     "scripts",
     "software",
     "tokens",

@@ -1,4 +1,4 @@
-"""The migration of a store, with a second revision that only these tests have."""
+"""The migration of a store, with a further revision that only these tests have."""
 
 import shutil
 from pathlib import Path
@@ -9,16 +9,18 @@ from sqlalchemy import inspect, text
 from jobsight.store.database import open_database
 from jobsight.store.maintenance import dump
 from jobsight.store.schema import create, versions
+from jobsight.store.schema.statements import VERSION as LATEST
 from jobsight.store.store import Store
 from tests.store.contents import assert_sound, rows
 from tests.store.sample import batch, find, info, part, seconds, series, step, totals
 
+NEXT = f"{int(LATEST) + 1:04}"
 _REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "NEXT"
+down_revision = "LATEST"
 branch_labels = None
 depends_on = None
 
@@ -34,15 +36,16 @@ def migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that has one more revision."""
     copied = tmp_path / "migrations"
     shutil.copytree(versions.MIGRATIONS, copied)
-    (copied / "versions/0002_later.py").write_text(_REVISION)
+    text = _REVISION.replace("NEXT", NEXT).replace("LATEST", LATEST)
+    (copied / f"versions/{NEXT}_later.py").write_text(text)
     monkeypatch.setattr(versions, "MIGRATIONS", copied)
     for module in (versions, create, dump):
-        monkeypatch.setattr(module, "VERSION", "0002")
+        monkeypatch.setattr(module, "VERSION", NEXT)
 
 
 def _old_store(location: str) -> None:
     database = open_database(location)
-    versions.migrate(database, "0001")
+    versions.migrate(database, LATEST)
     with Store(database) as store:
         news = part(series=series([0, 1, 2]), totals=totals(2, 500), steps=[step("batch", 40)])
         assert store.write(batch(news, info(), sequence=1))
@@ -52,7 +55,7 @@ def _old_store(location: str) -> None:
 def test_a_store_of_an_older_release(location: str) -> None:
     _old_store(location)
     with Store.open(location) as store:
-        assert store.info().version == "0002"
+        assert store.info().version == NEXT
         with store.database.read() as connection:
             assert inspect(connection).has_table("later")
             assert connection.scalar(text("SELECT count(*) FROM runs WHERE added IS NULL")) == 1
@@ -77,17 +80,17 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(location: str) -> Non
     _old_store(location)
     database = open_database(location)
     with database.migration() as connection:
-        # In the way of the table that the second revision creates.
+        # In the way of the table that the further revision creates.
         connection.execute(text("CREATE TABLE later (id INTEGER)"))
     with pytest.raises(Exception, match="later"):
         Store.open(location)
     with database.migration() as connection:
-        assert versions.stored_version(connection) == "0001"
+        assert versions.stored_version(connection) == LATEST
         assert "added" not in {column["name"] for column in inspect(connection).get_columns("runs")}
         connection.execute(text("DROP TABLE later"))
     database.close()
     with Store.open(location) as store:
-        assert store.info().version == "0002"
+        assert store.info().version == NEXT
         assert find(store).cpu_time == 500
 
 
@@ -98,12 +101,12 @@ def test_a_backup_of_an_older_release(location: str, tmp_path: Path) -> None:
     database = open_database(location)
     with dump.snapshot(database) as connection:
         opening, blocks = dump.read(connection)
-        opening.version = "0001"
+        opening.version = LATEST
         target = open_database(tmp_path / "restored.db")
         dump.load(target, opening, list(blocks))
     target.close()
     database.close()
     with Store.open(tmp_path / "restored.db") as restored, Store.open(location) as store:
-        assert restored.info().version == "0002"
+        assert restored.info().version == NEXT
         assert_sound(restored)
         assert rows(restored) == rows(store)

@@ -145,6 +145,14 @@ def create_router(
         software: Annotated[
             str | None, Query(max_length=200, description="A software name that the run used")
         ] = None,
+        chain: Annotated[
+            int | None,
+            Query(
+                ge=1,
+                lt=2**63,
+                description="Jobs that depend on each other, by the `chain_job_id` of one of them",
+            ),
+        ] = None,
         array: Annotated[
             int | None, Query(ge=1, lt=2**63, description="Tasks of the array with this id")
         ] = None,
@@ -183,6 +191,7 @@ def create_router(
             "name": name,
             "node": node,
             "software": software,
+            "chain_job_id": chain,
             "array_job_id": array,
             "gpus": gpus,
             "unused_gpus": unused_gpus,

@@ -32,7 +32,7 @@ from jobsight.store.series import codec
 CLASSES: dict[str, tuple[Table, ...]] = {
     "series": (chunks,),
     "executables": (executables, steps, paths, software),
-    "runs": (runs, run_nodes, gpus, tables.run_details, tables.job_properties),
+    "runs": (runs, run_nodes, gpus, tables.run_details, tables.job_properties, tables.job_chains),
     "rollups": (
         tables.contributions,
         tables.usage_by_day,

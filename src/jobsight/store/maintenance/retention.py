@@ -20,6 +20,7 @@ import msgspec
 from jobsight.config.settings import RetentionSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import SECOND
+from jobsight.store import chains
 from jobsight.store.accounts.retention import remove_expired
 from jobsight.store.checkpoints import read_checkpoint
 from jobsight.store.database import Database, Transaction
@@ -236,6 +237,8 @@ class Pruner:
         if self._result.get("runs", Pruned()).runs and not self._stopped:
             remove_unused_works(self._database)
         remove_expired(self._database, self._now, self._audit_log)
+        with self._database.write() as transaction:
+            chains.remove_old(transaction, self._now)
         return self._result
 
     def _work_through(self, data_class: RetentionClass, result: Pruned) -> None:

@@ -167,6 +167,10 @@ class RunFilter(NamedTuple):
     def indexed(self) -> tuple[Equal | IdSet, ...]:
         return (*self.equal, *self.sets)
 
+    def has_column(self, column: str) -> bool:
+        """Whether a column must be equal to a value."""
+        return any(each.column == column for each in self.equal)
+
     @property
     def has_only_running(self) -> bool:
         return any(
@@ -206,7 +210,8 @@ class Filters(TypedDict, total=False):
     cpu_share_above: float | None
     #: Runs of jobs with a property of this name, and with a value if one follows.
     property: tuple[str, str | None] | None
-    #: Runs of an array, or of a heterogeneous job.
+    #: Runs of a chain of dependent jobs, of an array, or of a heterogeneous job.
+    chain_job_id: int | None
     array_job_id: int | None
     het_job_id: int | None
     #: Judged runs of these works.
@@ -217,6 +222,7 @@ class Filters(TypedDict, total=False):
 
 #: The filters that compare a column for equality, those that usually find the fewest runs first.
 _EQUAL: Final = {
+    "chain_job_id": "chain_job_id",
     "array_job_id": "array_job_id",
     "het_job_id": "het_job_id",
     "user": "user",

@@ -109,7 +109,7 @@ _MAX_SUMMARIZED: Final = 20_000
 #: The columns of ``runs`` that a list shows. Of the nodes it reads how many there are.
 _LISTED: Final = ", ".join(
     (
-        *("id", "cluster", "job_id", "start", "provisional"),
+        *("id", "cluster", "job_id", "start", "provisional", "chain_job_id"),
         *(quoted(name) for name in INFO_NAMES if name not in ("nodes", "tres")),
         *RunSums._fields,
         "substr(nodes, 1, 5) AS start_of_nodes",
@@ -249,7 +249,7 @@ def list_page_of_runs(
 
 
 class GroupKey(NamedTuple):
-    """An array, or a heterogeneous job."""
+    """A chain of dependent jobs, an array, or a heterogeneous job."""
 
     #: The column of ``runs`` that has the id.
     column: str
@@ -265,8 +265,11 @@ class GroupKey(NamedTuple):
         return {"group_id": self.id, "group_cluster": self.cluster}
 
     @classmethod
-    def of(cls, info: JobInfo) -> GroupKey | None:
-        """The group of a run; None of a run on its own."""
+    def of(cls, run: StoredRun, *, chains: bool = True) -> GroupKey | None:
+        """The group of a run, without ``chains`` within its chain; None of a run on its own."""
+        info = run.info
+        if chains and run.chain_job_id is not None:
+            return cls("chain_job_id", info.cluster, run.chain_job_id)
         if info.array_job_id is not None:
             return cls("array_job_id", info.cluster, info.array_job_id)
         if info.het_job_id is not None:
@@ -287,8 +290,9 @@ def list_groups(
     after: Position | None = None,
     found: Found | None = None,
 ) -> RunPage:
-    """As :func:`list_page_of_runs`, with one run of each array and heterogeneous job: that which
-    comes first in the order of the list."""
+    """As :func:`list_page_of_runs`, with one run of each chain, array and heterogeneous job: that
+    which comes first in the order of the list. A list of one chain has its arrays as groups."""
+    chains = not filter.has_column("chain_job_id")
     runs: list[StoredRun] = []
     skipped: set[GroupKey] = set()
     position = after
@@ -302,7 +306,7 @@ def list_groups(
             found=found,
         )
         for run in page.runs:
-            group = GroupKey.of(run.info)
+            group = GroupKey.of(run, chains=chains)
             if group is not None:
                 if group in skipped:
                     continue
@@ -323,7 +327,7 @@ def list_groups(
 def _without(filter: RunFilter, groups: Iterable[GroupKey]) -> RunFilter:
     """The same filter without the runs of some groups."""
     conditions = [*filter.conditions]
-    for column in ("array_job_id", "het_job_id"):
+    for column in ("chain_job_id", "array_job_id", "het_job_id"):
         ids = sorted({group.id for group in groups if group.column == column})
         if ids:
             # The same id on another cluster is rare, and on the next page.
@@ -352,7 +356,7 @@ def _is_first(
 
 
 class GroupSummary(NamedTuple):
-    """The runs of an array or a heterogeneous job: how many by state, and the spread of some."""
+    """The runs of a group: how many by state, and the spread of some."""
 
     states: dict[str, int]
     #: Runs that the other figures are of.
@@ -365,6 +369,11 @@ class GroupSummary(NamedTuple):
     highest_memory_share: float | None
     memory_peak: int | None
 
+    @classmethod
+    def waiting(cls, jobs: int) -> GroupSummary:
+        """Of jobs that have not started."""
+        return cls({"PENDING": jobs}, 0, None, None, None, None, None, None, None)
+
     @property
     def runs(self) -> int:
         return sum(self.states.values())
@@ -375,17 +384,22 @@ _MAX_IN_GROUP: Final = 200
 
 
 def summarize_groups(
-    transaction: Transaction, groups: Iterable[GroupKey]
+    transaction: Transaction, groups: Iterable[GroupKey], visibility: Visibility = EVERYTHING
 ) -> dict[GroupKey, GroupSummary]:
-    """States and spread of groups."""
+    """States and spread of groups, of the runs that a viewer may see."""
     summaries = {}
+    visible, seen = visibility.condition()
     for group in groups:
+        condition, parameters = group.condition, group.parameters
+        # An array is of one user and account; the jobs of a chain may be of several accounts.
+        if group.column == "chain_job_id" and not visibility.everything:
+            condition, parameters = f"{condition} AND {visible}", {**parameters, **seen}
         states = transaction.execute(
-            _SQL["states_of_group"].replace(":condition", group.condition), group.parameters
+            _SQL["states_of_group"].replace(":condition", condition), parameters
         ).fetchall()
         row = transaction.execute(
-            _SQL["spread_of_group"].replace(":condition", group.condition),
-            {**group.parameters, "limit": _MAX_IN_GROUP},
+            _SQL["spread_of_group"].replace(":condition", condition),
+            {**parameters, "limit": _MAX_IN_GROUP},
         ).fetchone()
         summaries[group] = GroupSummary({state: int(count) for state, count in states}, *row)
     return summaries
@@ -703,7 +717,7 @@ def _is_covered(filter: RunFilter, driving: Equal | IdSet) -> bool:
     if filter.conditions or [each for each in filter.sets if each is not driving]:
         return False
     # Those of one array are sorted after they were read.
-    return columns[:1] in (["array_job_id"], ["het_job_id"]) or columns in (
+    return columns[:1] in (["chain_job_id"], ["array_job_id"], ["het_job_id"]) or columns in (
         ["user", "shown_state"],
         ["account", "shown_state"],
     )
@@ -729,6 +743,7 @@ def _stored_run(row: Mapping[str, Any], on_nodes: NodesSummary) -> StoredRun:
         gpus=GpuSums(*(row[name] for name in GpuSums._fields)),
         on_nodes=on_nodes,
         sort_value=row["sort_value"],
+        chain_job_id=row["chain_job_id"],
     )
 
 
@@ -1354,6 +1369,8 @@ class StoredRun(msgspec.Struct, kw_only=True):
     on_nodes: NodesSummary = NodesSummary()
     #: Of the column that the list is sorted by.
     sort_value: str | int | float | None = None
+    #: The chain of dependent jobs that it belongs to.
+    chain_job_id: int | None = None
 
     @property
     def position(self) -> Position:

@@ -161,7 +161,7 @@ CREATE TABLE runs (
 	archived TEXT, 
 	archived_updated BIGINT, 
 	archived_start BIGINT, 
-	pruned SMALLINT DEFAULT '0' NOT NULL, 
+	pruned SMALLINT DEFAULT '0' NOT NULL, chain_job_id BIGINT, 
 	CONSTRAINT pk_runs PRIMARY KEY (id), 
 	CONSTRAINT uq_runs_cluster_job_id_start UNIQUE (cluster, job_id, start)
 );
@@ -663,4 +663,18 @@ CREATE VIRTUAL TABLE run_search USING fts5(text, content='', columnsize=0, detai
 CREATE TRIGGER run_search_insert AFTER INSERT ON runs BEGIN INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;
 CREATE TRIGGER run_search_update AFTER UPDATE OF "name", "user", "account", "partition", "command" ON runs WHEN old."name" IS NOT new."name" OR old."user" IS NOT new."user" OR old."account" IS NOT new."account" OR old."partition" IS NOT new."partition" OR old."command" IS NOT new."command" BEGIN INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', old.id, lower((char(10) || coalesce(substr(old."name", 1, 1000), '') || char(10) || coalesce(substr(old."user", 1, 1000), '') || char(10) || coalesce(substr(old."account", 1, 1000), '') || char(10) || coalesce(substr(old."partition", 1, 1000), '') || char(10) || coalesce(substr(old."command", 1, 1000), '') || char(10)))); INSERT INTO run_search (rowid, text) VALUES (new.id, lower((char(10) || coalesce(substr(new."name", 1, 1000), '') || char(10) || coalesce(substr(new."user", 1, 1000), '') || char(10) || coalesce(substr(new."account", 1, 1000), '') || char(10) || coalesce(substr(new."partition", 1, 1000), '') || char(10) || coalesce(substr(new."command", 1, 1000), '') || char(10)))); END;
 CREATE TRIGGER run_search_delete AFTER DELETE ON runs BEGIN INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', old.id, lower((char(10) || coalesce(substr(old."name", 1, 1000), '') || char(10) || coalesce(substr(old."user", 1, 1000), '') || char(10) || coalesce(substr(old."account", 1, 1000), '') || char(10) || coalesce(substr(old."partition", 1, 1000), '') || char(10) || coalesce(substr(old."command", 1, 1000), '') || char(10)))); END;
-INSERT INTO alembic_version VALUES ('0001')
+CREATE INDEX ix_runs_chain ON runs (chain_job_id, cluster, shown_state) WHERE chain_job_id IS NOT NULL;
+CREATE TABLE job_chains (
+	cluster TEXT NOT NULL, 
+	job_id BIGINT NOT NULL, 
+	user TEXT NOT NULL, 
+	chain_job_id BIGINT NOT NULL, 
+	seen BIGINT NOT NULL, 
+	CONSTRAINT pk_job_chains PRIMARY KEY (cluster, job_id, user)
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_job_chains_chain_job_id_cluster_user ON job_chains (chain_job_id, cluster, user);
+CREATE INDEX ix_job_chains_seen ON job_chains (seen);
+INSERT INTO alembic_version VALUES ('0002')

@@ -173,6 +173,8 @@ runs = Table(
     Column("archived_start", BigInteger),
     # What retention has removed: bits of jobsight.store.maintenance.retention.
     Column("pruned", SmallInteger, nullable=False, server_default="0"),
+    # The chain of dependent jobs, by the id of one of them; see job_chains.
+    Column("chain_job_id", BigInteger),
     UniqueConstraint("cluster", "job_id", "start"),
     Index(None, "job_id"),
     Index(None, "start", "id"),
@@ -186,6 +188,15 @@ runs = Table(
     # With the state, so that the tasks of an array are counted by state in the index.
     Index(None, "array_job_id", "cluster", "shown_state"),
     Index(None, "het_job_id", "cluster", "shown_state"),
+    # Few runs are of a chain.
+    Index(
+        "ix_runs_chain",
+        "chain_job_id",
+        "cluster",
+        "shown_state",
+        sqlite_where=text("chain_job_id IS NOT NULL"),
+        postgresql_where=text("chain_job_id IS NOT NULL"),
+    ),
     # Runs that held a GPU without using it are few, and people look for them.
     Index(
         "ix_runs_unused_gpus",
@@ -860,6 +871,20 @@ findings_shown = Table(
     Column("last", BigInteger, nullable=False),
     Column("count", BigInteger, nullable=False),
     Index(None, "kind", "first"),
+    sqlite_with_rowid=False,
+)
+
+# Which jobs depend on each other, also before they run. Only jobs of one user make a chain.
+job_chains = Table(
+    "job_chains",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("user", Text, primary_key=True),
+    Column("chain_job_id", BigInteger, nullable=False),
+    Column("seen", BigInteger, nullable=False),
+    Index(None, "chain_job_id", "cluster", "user"),
+    Index(None, "seen"),
     sqlite_with_rowid=False,
 )
 

@@ -82,6 +82,9 @@ DELETE FROM run_details WHERE run_id IN (SELECT id FROM runs WHERE "user" = :use
 -- name: erase_properties
 DELETE FROM job_properties WHERE "user" = :user
 
+-- name: erase_chains
+DELETE FROM job_chains WHERE "user" = :user
+
 -- name: erase_works
 UPDATE works SET "user" = :pseudonym, name = '' WHERE "user" = :user
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from jobsight.model import JobInfo
+from jobsight.store.chains import link_runs
 from jobsight.store.database import Database
 from jobsight.store.schema import statements
 from jobsight.store.schema.statements import INFO_NAMES
@@ -140,6 +141,7 @@ def _record_batch(
         if data is not None and info.start is not None
     ]
     transaction.execute_many(_SQL["set_details"], rows)
+    link_runs(transaction, zip((run_id for run_id, _ in recorded), infos, strict=True))
     # Details that came after the record of the run are figures of the rules, too.
     transaction.execute_many(
         _SQL["judge_again"],

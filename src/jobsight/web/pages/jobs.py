@@ -96,13 +96,13 @@ _TEXTS: Final = (
 _PARAMETERS: Final = (
     *_TEXTS,
     *("state", "since", "until", "cpu_share_below", "cpu_share_above", "gpu"),
-    *("sort", "columns", "group", "open", "array", "cursor", "shown"),
+    *("sort", "columns", "group", "open", "chain", "array", "cursor", "shown"),
 )
 _MAX_LENGTH: Final = 200
 _AGO: Final = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
 _UNITS: Final = {"h": 3600 * SECOND, "d": 86400 * SECOND, "w": 7 * 86400 * SECOND}
 _GPU: Final = ("", "any", "unused")
-_ARRAY: Final = re.compile(r"([^:\s]{1,200}):(\d{1,18})", re.ASCII)
+_GROUP: Final = re.compile(r"([^:\s]{1,200}):(\d{1,18})", re.ASCII)
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -223,11 +223,13 @@ def _filters(given: dict[str, str], now: int) -> Filters:
     if gpu not in _GPU:
         raise ValueError("gpu: expected any or unused")
     filters["gpus"], filters["unused_gpus"] = gpu == "any", gpu == "unused"
-    if "array" in given:
-        match = _ARRAY.fullmatch(given["array"])
-        if match is None:
-            raise ValueError("array: expected cluster:id")
-        filters["cluster"], filters["array_job_id"] = match[1], int(match[2])
+    for name, column in (("chain", "chain_job_id"), ("array", "array_job_id")):
+        if name in given:
+            match = _GROUP.fullmatch(given[name])
+            if match is None:
+                raise ValueError(f"{name}: expected cluster:id")
+            filters["cluster"] = match[1]
+            filters[column] = int(match[2])  # type: ignore[literal-required]
     return filters
 
 
