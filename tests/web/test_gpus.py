@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
 from jobsight.server.app import create_app
@@ -93,7 +94,7 @@ def test_lines_of_few_and_a_strip_of_many(browser: Browser, gpu_store: Store, wi
     with served(gpu_store) as address, opened(browser, address, viewport=size) as page:
         page.goto(f"{address}/jobs/{runs['pretrain-7b']}")
         page.locator("#gpu-curves .heat canvas").wait_for()
-        assert page.locator("#gpu-curves .heat-names span").count() == 32
+        expect(page.locator("#gpu-curves .heat-names span")).to_have_count(32)
         label = page.locator("#gpu-curves .heat canvas").get_attribute("aria-label") or ""
         assert "Never used: gpu08 2, gpu08 3." in label
         until(page, "() => document.documentElement.scrollWidth <= innerWidth")

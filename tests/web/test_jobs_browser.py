@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 
 from jobsight.model import Run
 from jobsight.store.store import Store
@@ -42,13 +43,13 @@ def test_filter_sort_and_download_by_the_form_and_the_heads(
         page.get_by_role("combobox", name="State").select_option("COMPLETED")
         page.get_by_role("button", name="Show", exact=True).click()
         # Fields that are empty are not in the address.
-        assert page.url == f"{address}/jobs?user=ada&state=COMPLETED"
+        page.wait_for_url(f"{address}/jobs?user=ada&state=COMPLETED")
         assert len(names(page)) == 50
         page.get_by_role("link", name="Elapsed").click()
-        assert page.url == f"{address}/jobs?user=ada&state=COMPLETED&sort=-elapsed"
+        page.wait_for_url(f"{address}/jobs?user=ada&state=COMPLETED&sort=-elapsed")
         longest = names(page)
         page.get_by_role("link", name="Elapsed").click()
-        assert page.url.endswith("&sort=elapsed")
+        page.wait_for_url(f"{address}/jobs?user=ada&state=COMPLETED&sort=elapsed")
         assert names(page) != longest
         with page.expect_download() as download:
             page.get_by_role("link", name="This list as CSV").click()
@@ -62,6 +63,8 @@ def test_filter_sort_and_download_by_the_form_and_the_heads(
         page.get_by_role("checkbox", name="Partition").check()
         page.get_by_role("checkbox", name="CPUs").uncheck()
         page.get_by_role("button", name="Show", exact=True).click()
+        expect(page.locator("table.runs thead th", has_text="Partition")).to_have_count(1)
+        page.wait_for_load_state()
         heads = page.locator("table.runs thead th").all_inner_texts()
         assert "Partition" in heads
         assert "CPUs" not in heads
@@ -142,7 +145,7 @@ def test_a_page_follows_a_real_job_to_its_end(browser: Browser, tmp_path: Path) 
                     stop.touch()
                     job.wait(60)
                     until(page, "document.querySelector('#head .state').innerText !== 'Running'")
-                    assert page.locator("#head .state").inner_text() == "Completed"
+                    expect(page.locator("#head .state")).to_have_text("Completed")
         finally:
             stop.touch()
             job.wait(60)

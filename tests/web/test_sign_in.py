@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvicorn
+from playwright.sync_api import expect
 
 from jobsight.access.passwords import hash_password
 from jobsight.config.settings import AccessSettings, LdapSettings, OidcSettings, ProxySettings
@@ -89,16 +91,16 @@ def test_a_local_account_signs_in_and_out(browser: Browser, store: Store, script
     ):
         page.goto(f"{url}/settings")
         enter(page, "alice", "wrong password")
-        assert "is invalid" in page.inner_text("[role=alert]")
+        expect(page.locator("[role=alert]")).to_contain_text("is invalid")
         enter(page, "alice", PASSWORD)
         page.wait_for_url(f"{url}/settings")
-        assert "Settings of alice" in page.inner_text("h1")
+        expect(page.locator("h1")).to_contain_text("Settings of alice")
         assert shown_jobs(page, url) == {"12"}
         page.goto(f"{url}/jobs/13")
         assert "404" in page.inner_text("main") or "no run" in page.inner_text("main").lower()
         page.goto(f"{url}/settings")
         page.click("text=Create a token")
-        assert page.inner_text("code.command").startswith("jobsight-user-")
+        expect(page.locator("code.command")).to_have_text(re.compile("^jobsight-user-"))
         page.click("form.who button")
         page.wait_for_url(f"{url}/sign-in")
         page.goto(f"{url}/settings")
@@ -126,9 +128,11 @@ def test_openid_connect(browser: Browser, store: Store, tmp_path: Path) -> None:
             page.fill("input[name=login]", "carol")
             page.fill("input[name=password]", "anything")
             page.click("button[type=submit]")
+            # The form of the sign-in has a button of the same kind as that of the consent.
+            page.locator("input[name=prompt][value=consent]").wait_for(state="attached")
             page.click("button[type=submit]")
             page.wait_for_url(f"{url}/settings")
-            assert "Settings of carol" in page.inner_text("h1")
+            expect(page.locator("h1")).to_contain_text("Settings of carol")
             assert shown_jobs(page, url) == {"12", "13"}
             page.goto(f"{url}/operations/accounts")
             assert "carol" in page.inner_text("table")
@@ -149,7 +153,7 @@ def test_the_password_of_a_directory(browser: Browser, store: Store, tmp_path: P
             page.goto(f"{url}/settings")
             enter(page, "alice", directory.PASSWORD)
             page.wait_for_url(f"{url}/settings")
-            assert "password of the directory" in page.inner_text(".title-row")
+            expect(page.locator(".title-row")).to_contain_text("password of the directory")
             assert shown_jobs(page, url) == {"12"}
 
 
@@ -194,7 +198,7 @@ def test_the_header_of_nginx(browser: Browser, store: Store, tmp_path: Path) -> 
                 assert shown_jobs(page, front) == {"12"}
                 page.goto(f"{front}/settings")
                 page.click("text=Create a token")
-                assert page.inner_text("code.command").startswith("jobsight-user-")
+                expect(page.locator("code.command")).to_have_text(re.compile("^jobsight-user-"))
         finally:
             nginx.terminate()
             nginx.wait(60)
