@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect, text
 
+from jobsight.store.chains import Dependency
 from jobsight.store.database import open_database
 from jobsight.store.maintenance import dump
 from jobsight.store.schema import create, versions
@@ -110,3 +111,29 @@ def test_a_backup_of_an_older_release(location: str, tmp_path: Path) -> None:
         assert restored.info().version == NEXT
         assert_sound(restored)
         assert rows(restored) == rows(store)
+
+
+def test_the_runs_of_a_store_without_chains_get_theirs(location: str) -> None:
+    """A store of 0.2.0, whose schema is that of revision 0001, with data."""
+    with Store.open(location) as store:
+        news = part(series=series([0, 1, 2]), totals=totals(2, 500), steps=[step("batch", 40)])
+        assert store.write(batch(news, info(user="anna"), sequence=1))
+        job_id = find(store).info.job_id
+    database = open_database(location)
+    with database.migration() as connection:
+        for statement in (
+            "DROP INDEX ix_runs_chain",
+            "DROP TABLE job_chains",
+            "ALTER TABLE runs DROP COLUMN chain_job_id",
+            "UPDATE alembic_version SET version_num = '0001'",
+        ):
+            connection.execute(text(statement))
+    database.close()
+    with Store.open(location) as store:
+        assert store.info().version == LATEST
+        assert_sound(store)
+        run = find(store)
+        assert (run.cpu_time, seconds(store, run.id), run.chain_job_id) == (500, [0, 1, 2], None)
+        after = Dependency("c1", job_id + 1, "anna", run.info.start or 0, (job_id,))
+        assert store.record_dependencies([after], now=run.info.start or 0) == 1
+        assert find(store).chain_job_id == job_id + 1
