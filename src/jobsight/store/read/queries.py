@@ -196,9 +196,11 @@ class Found:
 
 
 def _lookups(filter: RunFilter, sort: Sort, postgresql: bool) -> Iterator[_Lookup]:
-    """The indices that can be asked for the runs of a filter, those that cost little first."""
-    found_by = [(each.ids, (each.condition,)) for each in filter.indexed]
-    compared = [(each,) for each in filter.conditions]
+    """The indices that can find the runs of a filter, those that cost little first."""
+    found_by: list[tuple[str, tuple[str, ...]]] = [
+        (each.ids, (each.condition,)) for each in filter.indexed
+    ]
+    compared: list[tuple[str, ...]] = [(each,) for each in filter.conditions]
     if sort.key != "start":
         compared += [filter.interval] if filter.interval else []
     elif not (compared or filter.sets or filter.search or len(filter.equal) > 1):
@@ -210,7 +212,7 @@ def _lookups(filter: RunFilter, sort: Sort, postgresql: bool) -> Iterator[_Looku
     if filter.search is not None:
         search = filter.search
         # SQLite finds runs with all trigrams of the text, PostgreSQL compares the text as well.
-        conditions = (search.condition(True),) if postgresql else ()
+        conditions = (search.condition(postgresql),) if postgresql else ()
         parameters = {**search.parameters, "terms": search.terms(postgresql)}
         yield _Lookup(search.candidates(postgresql), conditions, parameters)
 
