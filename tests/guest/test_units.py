@@ -86,6 +86,8 @@ def test_a_restart_under_load_loses_no_request(seen: dict[str, Any]) -> None:
     # Some came while no server ran, and were answered by the next one.
     assert load["waited"] > 0
     assert load["answered"] > load["waited"]
+    assert load["batches"] > 0
+    assert load["lost"] == []
 
 
 def test_both_units_are_back_after_a_reboot_with_their_data(seen: dict[str, Any]) -> None:

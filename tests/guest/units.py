@@ -5,6 +5,7 @@ one JSON document, and the host asserts."""
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,22 +156,43 @@ def stored_job() -> dict[str, Any]:
     return answer
 
 
+def batches(number: int) -> Iterator[tuple[int, bytes]]:
+    """The job ids and the bodies of the batches of one agent, each of one ended job."""
+    sys.path[:0] = ["/opt/python", "/opt/jobsight/src"]
+    from jobsight.transport import wire
+    from tests.server.batches import batch
+
+    spool = f"00000000-0000-4000-8000-{number:012d}"
+    for sequence in itertools.count(1):
+        job_id = 1_000_000 * number + sequence
+        made = batch(job_id, cluster="guest", sequence=sequence, spool=spool)
+        yield job_id, wire.encode(made)
+
+
 def restart_under_load() -> dict[str, Any]:
-    """Clients that connect for each request, and clients that keep their connection."""
+    """Clients that connect for each request, and clients that keep their connection; of each kind,
+    one sends batches. What was acknowledged must be in the store afterwards."""
     ended = threading.Event()
     lock = threading.Lock()
     counts = {"answered": 0, "waited": 0}
     errors: list[str] = []
     restarts: list[float] = []
+    acknowledged: list[int] = []
+    token = Path("/etc/jobsight/token").read_text().strip()
 
-    def client(keep: bool) -> None:
+    def client(keep: bool, sent: Iterator[tuple[int, bytes]] | None) -> None:
         connection = None
+        current = next(sent) if sent is not None else None
         while not ended.is_set():
             begin = time.monotonic()
             reused = connection is not None
             try:
                 connection = connection or http.client.HTTPConnection("127.0.0.1", PORT, 120)
-                connection.request("GET", "/healthz")
+                if current is None:
+                    connection.request("GET", "/healthz")
+                else:
+                    headers = {"Authorization": f"Bearer {token}"}
+                    connection.request("POST", "/api/v1/batches", current[1], headers)
                 answer = connection.getresponse()
                 answer.read()
                 if answer.status != 200:
@@ -189,8 +211,17 @@ def restart_under_load() -> dict[str, Any]:
                 with lock:
                     counts["answered"] += 1
                     counts["waited"] += any(begin < ready < end for ready in restarts)
+                    if sent is not None and current is not None:
+                        # Like an agent, it sends a batch again until it is acknowledged.
+                        acknowledged.append(current[0])
+                        current = next(sent)
 
-    threads = [threading.Thread(target=client, args=(number % 2 == 0,)) for number in range(6)]
+    threads = [
+        threading.Thread(
+            target=client, args=(number % 2 == 0, batches(number) if number < 2 else None)
+        )
+        for number in range(6)
+    ]
     for thread in threads:
         thread.start()
     pids = [pid(SERVER)]
@@ -208,7 +239,8 @@ def restart_under_load() -> dict[str, Any]:
     ended.set()
     for thread in threads:
         thread.join()
-    return {**counts, "errors": errors, "pids": pids}
+    lost = [each for each in acknowledged if get(f"/api/v1/jobs/guest:{each}")[0] != 200]
+    return {**counts, "errors": errors, "pids": pids, "batches": len(acknowledged), "lost": lost}
 
 
 def after_signal(unit: str, number: int) -> dict[str, str]:

@@ -22,12 +22,18 @@ EXACT = Coverage(quality="exact")
 
 
 def batch(
-    job_id: int = 12, *, sequence: int = 1, spool: str | None = None, rows: int = 11, **info: object
+    job_id: int = 12,
+    *,
+    cluster: str = "alpha",
+    sequence: int = 1,
+    spool: str | None = None,
+    rows: int = 11,
+    **info: object,
 ) -> Batch:
     """One ended job of ten seconds on one node."""
     times = [START + number * SECOND for number in range(rows)]
     fields = {
-        "cluster": "alpha",
+        "cluster": cluster,
         "job_id": job_id,
         "source": "jobsight run",
         "name": "multiply",
@@ -42,7 +48,7 @@ def batch(
         "exit_code": 0,
     }
     part = JobPart(
-        sighting=Sighting("alpha", job_id, "n1", "boot", START),
+        sighting=Sighting(cluster, job_id, "n1", "boot", START),
         epoch="one",
         series=Series(
             array("q", times),
@@ -65,7 +71,7 @@ def batch(
         final=True,
     )
     return Batch(
-        cluster="alpha",
+        cluster=cluster,
         node="n1",
         spool=spool or str(uuid.uuid4()),
         sequence=sequence,
