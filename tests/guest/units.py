@@ -165,7 +165,7 @@ def batches(number: int) -> Iterator[tuple[int, bytes]]:
     spool = f"00000000-0000-4000-8000-{number:012d}"
     for sequence in itertools.count(1):
         job_id = 1_000_000 * number + sequence
-        made = batch(job_id, cluster="guest", sequence=sequence, spool=spool)
+        made = batch(job_id, agent_cluster="guest", sequence=sequence, spool=spool)
         yield job_id, wire.encode(made)
 
 

@@ -12,11 +12,10 @@ from jobsight.model import (
     GpuUse,
     JobInfo,
     JobTotals,
-    Run,
     StepUse,
 )
 from jobsight.store.properties import JobKey
-from jobsight.store.read.queries import ExecutableSums, StoredExecutable
+from jobsight.store.read.queries import ExecutableSums, StoredExecutable, StoredRun
 from jobsight.store.write.gpus import GpuSums, sum_gpus
 
 START = 1_794_717_192 * SECOND
@@ -140,9 +139,20 @@ class FakeStore:
         return None
 
 
-def stored(info: JobInfo) -> SimpleNamespace:
-    run = Run(info.cluster, info.job_id, info.start if info.start is not None else START)
-    return SimpleNamespace(id=1, info=info, run=run, provisional=False, gpus=GpuSums())
+def stored(info: JobInfo) -> StoredRun:
+    return StoredRun(
+        id=1,
+        info=info,
+        provisional=False,
+        cpu_time=None,
+        memory_used_peak=None,
+        memory_peak=None,
+        node_count=1,
+        first_seen=None,
+        last_seen=None,
+        start=info.start if info.start is not None else START,
+        gpus=GpuSums(),
+    )
 
 
 def report(
@@ -161,6 +171,6 @@ def report(
         steps or [],
         gpus or [],
     )
-    run: Any = stored(info or job())
+    run = stored(info or job())
     run.gpus = sum_gpus(gpus or [])
     return build_report(store, run, clock=lambda: now)

@@ -24,16 +24,17 @@ EXACT = Coverage(quality="exact")
 def batch(
     job_id: int = 12,
     *,
-    cluster: str = "alpha",
+    agent_cluster: str = "alpha",
     sequence: int = 1,
     spool: str | None = None,
     rows: int = 11,
     **info: object,
 ) -> Batch:
-    """One ended job of ten seconds on one node."""
+    """One ended job of ten seconds on one node of the cluster ``agent_cluster``; ``info`` replaces
+    what is said of the job."""
     times = [START + number * SECOND for number in range(rows)]
     fields = {
-        "cluster": cluster,
+        "cluster": agent_cluster,
         "job_id": job_id,
         "source": "jobsight run",
         "name": "multiply",
@@ -48,7 +49,7 @@ def batch(
         "exit_code": 0,
     }
     part = JobPart(
-        sighting=Sighting(cluster, job_id, "n1", "boot", START),
+        sighting=Sighting(agent_cluster, job_id, "n1", "boot", START),
         epoch="one",
         series=Series(
             array("q", times),
@@ -71,7 +72,7 @@ def batch(
         final=True,
     )
     return Batch(
-        cluster=cluster,
+        cluster=agent_cluster,
         node="n1",
         spool=spool or str(uuid.uuid4()),
         sequence=sequence,

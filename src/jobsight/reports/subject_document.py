@@ -31,6 +31,7 @@ from jobsight.reports.terminal import (
     SEVERITY_MARKS,
     SEVERITY_STYLES,
     TONE_STYLES,
+    finding_title,
     fit,
 )
 from jobsight.util.units import (
@@ -421,11 +422,8 @@ def _lines(document: Document, width: int, blocks: bool) -> Iterator[Text]:
 def _finding_lines(finding: DocumentFinding, width: int) -> Iterator[Text]:
     """What it is and what it cost, the line to change, and the sentence."""
     style = SEVERITY_STYLES[finding.severity]
-    cost = f"  {finding.cost}" if finding.cost else ""
-    title = fit(finding.title, width - 2 - cell_len(cost))
-    space = " " * max(width - 2 - cell_len(title) - cell_len(cost), 0)
     mark = SEVERITY_MARKS[finding.severity]
-    yield Text.assemble((f"{mark} ", style), (title, f"bold {style}"), space, (cost, style))
+    yield finding_title(mark, finding.title, finding.cost or "", width, style)
     if finding.change:
         change = (f"  {line}" for line in _wrapped(finding.change, width - 2))
         yield Text("\n".join(change), style="bold")

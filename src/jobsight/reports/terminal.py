@@ -200,16 +200,28 @@ def _findings(report: JobReport, width: int, all_rows: bool) -> Iterator[Text]:
     for finding in shown:
         replied = finding.state != "open"
         style = "dim" if replied else SEVERITY_STYLES[finding.severity]
-        cost = f"  {finding.cost_text}" if finding.cost_text else ""
         title = readable_text(finding.title) + (f" ({finding.state})" if replied else "")
-        left = fit(title, width - 2 - cell_len(cost))
-        space = " " * max(width - 2 - cell_len(left) - cell_len(cost), 0)
         mark = SEVERITY_MARKS[finding.severity]
-        yield Text.assemble((f"{mark} ", style), (left, f"bold {style}"), space, (cost, style))
+        yield finding_title(mark, title, finding.cost_text or "", width, style)
         yield from _finding_lines(finding, width, all_rows)
     if len(shown) < len(findings):
         more = len(findings) - len(shown)
         yield Text(f"  {more} more finding{'s' * (more > 1)} (--all shows them)", style="dim")
+
+
+def finding_title(mark: str, title: str, cost: str, width: int, style: str) -> Text:
+    """The title of a finding with what it cost at the end of the line, or below it if both do not
+    fit: neither is cut."""
+    lines = textwrap.wrap(title, width - 2) or [""]
+    last = lines[-1]
+    if cost and cell_len(last) + 2 + cell_len(cost) > width - 2:
+        lines.append("")
+        last = ""
+    text = Text.assemble((f"{mark} ", style), ("\n  ".join(lines), f"bold {style}"))
+    if cost:
+        text.append(" " * max(width - 2 - cell_len(last) - cell_len(cost), 0))
+        text.append(cost, style)
+    return text
 
 
 def _finding_lines(finding: ReportedFinding, width: int, all_rows: bool) -> Iterator[Text]:
