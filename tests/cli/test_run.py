@@ -459,6 +459,22 @@ def test_ctrl_c_reaches_the_command_once(home: Home) -> None:
     assert job.returncode == 0
 
 
+def test_only_the_main_thread_receives_signals(home: Home) -> None:
+    """Another one does not learn whether a signal is of the terminal, and would pass on a second
+    one to a command that has it already."""
+    with home.start("/bin/sh", "-c", "echo ready; read line", stdin=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == b"ready\n"
+        blocked = {}
+        for task in Path(f"/proc/{job.pid}/task").iterdir():
+            mask = re.search(r"SigBlk:\s*(\w+)", (task / "status").read_text())
+            assert mask is not None
+            blocked[task.name] = bool(int(mask[1], 16) & 1 << signal.SIGINT - 1)
+        job.communicate(b"go\n")
+    assert len(blocked) > 2
+    assert {task for task, is_blocked in blocked.items() if not is_blocked} <= {str(job.pid)}
+
+
 def test_signals_while_left_overs_are_ended_do_not_kill_the_launcher(
     home: Home, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from jobsight import __version__
 from jobsight.cli.arguments import USAGE_ERROR, group_help, unknown_command
 from jobsight.errors import JobsightError
+from jobsight.util.signals import signals_blocked
 
 
 class Command(NamedTuple):
@@ -92,11 +93,10 @@ def _dispatch(given: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise unknown_command(name, "jobsight", COMMANDS)
-    # Libraries start threads as they are imported (numpy does). Such a thread must not receive a
-    # signal meant for the main thread; it inherits the mask of the thread that starts it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        module = importlib.import_module(COMMANDS[name].module)
+        # Libraries start threads as they are imported (numpy does).
+        with signals_blocked():
+            module = importlib.import_module(COMMANDS[name].module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "jobsight":
             raise
@@ -104,8 +104,6 @@ def _dispatch(given: list[str]) -> int:
             f"`jobsight {name}` needs the package {error.name}; "
             "install jobsight with its server packages, jobsight[server]"
         ) from None
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return int(module.main(rest) or 0)
 
 

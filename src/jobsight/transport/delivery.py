@@ -7,7 +7,6 @@ does so in the background, and :class:`HttpTarget` is the client of the ingest e
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from jobsight.transport.spool import Spool
 from jobsight.transport.wire import CONTENT_TYPE
 from jobsight.util.backoff import Backoff, random_fraction
 from jobsight.util.decoding import decode_json_as
+from jobsight.util.signals import signals_blocked
 from jobsight.util.urls import without_credentials
 from jobsight.util.workers import Progress, WorkerState
 
@@ -137,12 +137,8 @@ class DeliveryThread(threading.Thread):
         self._progress.start(0.0)
         # A delivery begins when a batch is there, not at a planned time.
         self._progress.plan(None)
-        # Only the main thread waits for signals; one that this thread received would be lost.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
+        with signals_blocked():
             super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def notify(self) -> None:
         """There are new batches."""

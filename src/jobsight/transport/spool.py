@@ -28,6 +28,7 @@ from jobsight.util.durable import write_atomically
 from jobsight.util.locks import AlreadyRunning, LockFile
 from jobsight.util.log_once import LogOnce
 from jobsight.util.ownership import check_directory
+from jobsight.util.signals import signals_blocked
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +272,8 @@ class SpoolWriter:
         self._queued_size = 0
         self._log = LogOnce(logger)
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
-        self._thread.start()
+        with signals_blocked():
+            self._thread.start()
 
     def put(self, batch: Batch, *, complete: bool = False) -> None:
         """Queue a batch; ``complete`` if all of its rows are written, sent before or not."""

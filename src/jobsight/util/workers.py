@@ -14,6 +14,7 @@ import msgspec
 from jobsight.errors import JobsightError
 from jobsight.util.backoff import Backoff
 from jobsight.util.log_once import LogOnce
+from jobsight.util.signals import signals_blocked
 from jobsight.util.units import format_duration
 
 #: Seconds that stop() waits for the work in progress.
@@ -224,7 +225,8 @@ class PeriodicWorker:
 
     def start(self) -> None:
         self._progress.start(self._first_delay)
-        self._thread.start()
+        with signals_blocked():
+            self._thread.start()
         add_to_health(self)
 
     def wake(self) -> None:
@@ -291,7 +293,8 @@ def in_background(name: str, work: Callable[[threading.Event], None]) -> Iterato
     """Run ``work`` in a thread during the block. At the end of the block its event is set."""
     stopped = threading.Event()
     thread = threading.Thread(target=work, args=(stopped,), name=f"jobsight-{name}", daemon=True)
-    thread.start()
+    with signals_blocked():
+        thread.start()
     try:
         yield
     finally:

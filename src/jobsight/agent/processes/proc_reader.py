@@ -13,12 +13,13 @@ records of the processes.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
+
+from jobsight.util.signals import signals_blocked
 
 #: Seconds for which a thread must be held back by the kernel before it is left to itself: the first
 #: time, and soon after another one. All jobs wait for so long.
@@ -139,12 +140,8 @@ class _Worker:
         self._decision = threading.Lock()
         self._abandoned = self._finished = False
         self._thread = threading.Thread(target=self._run, name="process reader", daemon=True)
-        # Only the main thread waits for signals; one that this thread received would be lost.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
+        with signals_blocked():
             self._thread.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def start(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """Begin to read; returns the list to which the results are appended."""
