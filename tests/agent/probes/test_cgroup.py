@@ -458,6 +458,17 @@ def test_a_counter_completed_by_records_is_not_below_them_and_no_longer_exact(
     assert "exit records" in report.coverage["cpu"].reason
 
 
+def test_a_counter_read_after_the_last_process_has_ended_is_not_completed(
+    kernel: Kernel, probe: CgroupProbe, counter: Counter
+) -> None:
+    """The record of a process has what it used before it moved into the cgroup, too."""
+    ended(kernel, 1.5)
+    counter.used = 1.2
+    probe.sample()
+    counter.used = None
+    assert total(probe) == 1.2
+
+
 def test_only_processes_that_have_run_are_read_again_and_their_io_is_complete(
     counter: Counter,
 ) -> None:

@@ -461,6 +461,10 @@ class CgroupProbe:
         """What exit records add to the last reading of a counter that was removed since."""
         if self._cpu is None or not self._counter_gone:
             return 0
+        if self._cpu_read_with == (self.usage.processes, 0):
+            # It was read after the last process had ended. A record has what a process used before
+            # it moved into the cgroup, too.
+            return 0
         counter, process_cpu = self._reference
         used = self.usage.process_cpu()
         # The clocks of a reference may be later than its counter. The processes have used at
