@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bed import process
@@ -22,6 +22,8 @@ class Daemon:
     ready: Callable[[], bool]
     user: str | None = None
     log: Path | None = None
+    #: What the log had before the last start.
+    _log_size: int = field(default=0, init=False)
 
     @property
     def pid_file(self) -> Path:
@@ -37,19 +39,28 @@ class Daemon:
 
     def launch(self) -> None:
         if self.pid is None:
+            self._log_size = self.log.stat().st_size if self.log and self.log.exists() else 0
             process.start(self.argv, self.output, self.pid_file, self.environment, self.user)
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + self.settings.ready_seconds
         while not self.ready():
             process.reap()
-            if self.pid is None:
+            if self.pid is None or self._has_given_up():
                 raise BedError(f"{self.name} ended while starting")
             if time.monotonic() > deadline:
                 raise BedError(
                     f"{self.name} was not ready within {self.settings.ready_seconds} seconds"
                 )
             time.sleep(0.05)
+
+    def _has_given_up(self) -> bool:
+        """Whether Slurm's daemon has logged a fatal error. Its process may then hang while it ends."""
+        if self.log is None or not self.log.exists():
+            return False
+        with self.log.open("rb") as log:
+            log.seek(self._log_size)
+            return b"] fatal: " in log.read()
 
     def start(self) -> None:
         self.launch()
