@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from starlette.testclient import TestClient
 
-from jobsight.model import RunReference
+from jobsight.findings.finding import Evidence, Finding
+from jobsight.findings.stored import to_row
+from jobsight.model import SECOND, RunReference
 from jobsight.server.app import create_app
+from jobsight.store.findings.write import store_judged
 from jobsight.store.store import Store
 from jobsight.web.render import markdown
+from tests.store.findings.sample import judged as row_of
 from tests.web import findings, sample
 from tests.web.conftest import TOKEN, served
 from tests.web.document import Document
@@ -66,6 +70,29 @@ def test_a_run_without_findings_has_no_heading(client: TestClient, judged: Store
     assert "findings-title" not in client.get(address_of(judged, "grow")).text.replace(
         'aria-labelledby="findings-title"', ""
     )
+
+
+@pytest.mark.parametrize(
+    ("hours", "shown"),
+    [
+        (2, "08:00 to 10:00 UTC in the charts"),
+        (30, "2026-03-01 08:00 to 2026-03-02 14:00 UTC in the charts"),
+    ],
+)
+def test_evidence_of_two_days_has_their_dates(tmp_path: Path, hours: int, shown: str) -> None:
+    since = 1_772_352_000 * SECOND
+    evidence = Evidence(series=("cpu.time",), since=since, until=since + hours * 3600 * SECOND)
+    with Store.open(tmp_path / "store.db") as store:
+        sample.fill(store)
+        (run,) = [each for each in store.runs(limit=100) if each.info.name == NAME]
+        finding = Finding(
+            kind="sleeping", severity="info", title="It slept", text="It slept.", evidence=evidence
+        )
+        store_judged(store.database, [row_of(run, to_row(finding))], sample.NOW)
+        app = create_app(store, TOKEN, delay=0)
+        client = TestClient(app, base_url="http://127.0.0.1:8080")
+        text = client.get(f"/jobs/{run.run}", headers={"Authorization": f"Bearer {TOKEN}"}).text
+    assert shown in Document(text).text
 
 
 def test_the_list_marks_and_filters_runs(client: TestClient) -> None:
