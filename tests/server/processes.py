@@ -21,11 +21,12 @@ from tests.waiting import wait_until
 #: Imports once and forks a server for each line: what takes long happens before the fork. For a
 #: store in a database the folder beside it would be the machine's own.
 _SPAWNER = """
-import json, os, signal, sys
+import ctypes, json, os, signal, sys
 from pathlib import Path
 from jobsight.config import paths
 from jobsight.cli.main import main
 import jobsight.server.serve, jobsight.web.pages, jobsight.store.schema.versions
+PR_SET_PDEATHSIG = 1
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
     folder, arguments, variables = json.loads(line)
@@ -33,6 +34,8 @@ for line in sys.stdin:
     log = os.open(folder + "/server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     child = os.fork()
     if child == 0:
+        # The server ends with this process, also where the tests are interrupted.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         for number in (1, 2):
             os.dup2(log, number)
         os.close(0)
