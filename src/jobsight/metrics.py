@@ -22,6 +22,8 @@ class Metric(NamedTuple):
             return self.unit
         if self.unit == "microjoules":
             return "microwatts"
+        if self.name.startswith("node.pressure."):
+            return "share"
         if self.unit == "nanoseconds":
             return "GPUs" if self.name.startswith("gpu.") else "cores"
         return f"{self.unit} per second"
@@ -233,8 +235,137 @@ _TABLE = (
     ),
 )
 
-#: By name. A star stands for the name of an instance: ``gpu.*.power`` for ``gpu.0.power``.
+#: Of jobs, by name. A star stands for the name of an instance: ``gpu.*.power`` for ``gpu.0.power``.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}
+
+_NODE_TABLE = (
+    Metric("node.load.1m", "gauge", "count", "Load", "Load average over one minute"),
+    Metric("node.load.5m", "gauge", "count", "Load, 5 min", "Load average over five minutes"),
+    Metric("node.load.15m", "gauge", "count", "Load, 15 min", "Load average over 15 minutes"),
+    Metric("node.cpu.user", "counter", "nanoseconds", "CPU, user", "CPU time spent in programs"),
+    Metric(
+        "node.cpu.system",
+        "counter",
+        "nanoseconds",
+        "CPU, system",
+        "CPU time spent in the kernel, interrupts included",
+    ),
+    Metric(
+        "node.cpu.iowait",
+        "counter",
+        "nanoseconds",
+        "CPU, waiting for I/O",
+        "Time in which a CPU was idle while a thread of it waited for a device",
+    ),
+    Metric("node.cpu.idle", "counter", "nanoseconds", "CPU, idle", "Idle time of all CPUs"),
+    Metric(
+        "node.cpu.stolen",
+        "counter",
+        "nanoseconds",
+        "CPU, stolen",
+        "Time in which a virtual CPU was ready and the host ran something else",
+    ),
+    Metric("node.memory.total", "gauge", "bytes", "Memory", "Memory of the node"),
+    Metric("node.memory.used", "gauge", "bytes", "Memory used", "Total minus available memory"),
+    Metric(
+        "node.memory.available",
+        "gauge",
+        "bytes",
+        "Memory available",
+        "What programs can get without swapping, by the estimate of the kernel",
+    ),
+    Metric(
+        "node.memory.cache",
+        "gauge",
+        "bytes",
+        "Page cache",
+        "Cached file pages, buffers and reclaimable kernel memory",
+    ),
+    Metric("node.swap.total", "gauge", "bytes", "Swap", "Swap space of the node"),
+    Metric("node.swap.used", "gauge", "bytes", "Swap used", "Memory moved out to swap"),
+    Metric(
+        "node.network.received_bytes",
+        "counter",
+        "bytes",
+        "Received",
+        "Bytes received, summed over the physical links",
+    ),
+    Metric(
+        "node.network.sent_bytes",
+        "counter",
+        "bytes",
+        "Sent",
+        "Bytes sent, summed over the physical links",
+    ),
+    Metric(
+        "node.network.received_packets",
+        "counter",
+        "count",
+        "Packets received",
+        "Packets received, summed over the physical links",
+    ),
+    Metric(
+        "node.network.sent_packets",
+        "counter",
+        "count",
+        "Packets sent",
+        "Packets sent, summed over the physical links",
+    ),
+    Metric(
+        "node.disk.read_bytes",
+        "counter",
+        "bytes",
+        "Disks read",
+        "Bytes read, summed over the physical block devices",
+    ),
+    Metric(
+        "node.disk.written_bytes",
+        "counter",
+        "bytes",
+        "Disks written",
+        "Bytes written, summed over the physical block devices",
+    ),
+    Metric("node.energy.cpu", "counter", "microjoules", "Energy, CPU", "Of processors and memory"),
+    Metric("node.energy.node", "counter", "microjoules", "Energy, node", "Of the whole node"),
+    Metric(
+        "node.pressure.cpu",
+        "counter",
+        "nanoseconds",
+        "Waiting for CPU",
+        "Time in which at least one process of the node waited for a CPU",
+    ),
+    Metric(
+        "node.pressure.memory",
+        "counter",
+        "nanoseconds",
+        "Waiting for memory",
+        "Time in which at least one process of the node waited for memory",
+    ),
+    Metric(
+        "node.pressure.memory_full",
+        "counter",
+        "nanoseconds",
+        "Stopped for memory",
+        "Time in which all processes of the node waited for memory",
+    ),
+    Metric(
+        "node.pressure.io",
+        "counter",
+        "nanoseconds",
+        "Waiting for I/O",
+        "Time in which at least one process of the node waited for I/O",
+    ),
+    Metric(
+        "node.pressure.io_full",
+        "counter",
+        "nanoseconds",
+        "Stopped for I/O",
+        "Time in which all processes of the node waited for I/O",
+    ),
+)
+
+#: Of a node as a whole, whatever runs on it; see jobsight.agent.samplers.whole_node.
+NODE_METRICS: dict[str, Metric] = {metric.name: metric for metric in _NODE_TABLE}
 
 
 def find_metric(name: str) -> Metric | None:
@@ -242,7 +373,7 @@ def find_metric(name: str) -> Metric | None:
 
     The name of the instance is between the first and the last dot and may contain dots.
     """
-    metric = METRICS.get(name)
+    metric = METRICS.get(name) or NODE_METRICS.get(name)
     if metric is not None:
         return metric
     group, _, rest = name.partition(".")

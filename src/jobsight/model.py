@@ -409,7 +409,7 @@ class JobPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     final: bool = False
 
 
-class Batch(msgspec.Struct, kw_only=True):
+class Batch(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What an agent sends in one request, identified by cluster, node, spool and sequence."""
 
     cluster: str
@@ -422,3 +422,6 @@ class Batch(msgspec.Struct, kw_only=True):
     agent: str
     jobs: list[JobInfo] = msgspec.field(default_factory=list)
     parts: list[JobPart] = msgspec.field(default_factory=list)
+    #: Time series of the node as a whole, whatever runs on it; the names are those of
+    #: :data:`jobsight.metrics.NODE_METRICS`.
+    node_series: Series | None = None

@@ -13,6 +13,7 @@ from jobsight.transport.delivery import Delivery
 from jobsight.transport.spool import Spool, SpoolWriter, split_batch
 from jobsight.transport.wire import MAX_HEADER, WireError, decode, encode
 from tests.server.batches import batch
+from tests.store.node_sample import node_series
 
 
 def crowded(counts: list[tuple[int, int]]) -> Batch:
@@ -36,8 +37,10 @@ def crowded(counts: list[tuple[int, int]]) -> Batch:
 @given(some.lists(some.tuples(some.integers(0, 60), some.integers(0, 60)), max_size=6))
 def test_the_pieces_hold_what_the_batch_held(counts: list[tuple[int, int]]) -> None:
     whole = crowded(counts)
+    whole.node_series = node_series(0, 3)
     pieces = list(split_batch(whole, largest=10_000))
     assert [one.jobs for one in pieces] == [whole.jobs] + [[]] * (len(pieces) - 1)
+    assert [one.node_series for one in pieces] == [whole.node_series] + [None] * (len(pieces) - 1)
     parts = [part for one in pieces for part in one.parts]
     for number, part in enumerate(whole.parts):
         mine = [one for one in parts if one.epoch == str(number)]

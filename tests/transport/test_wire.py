@@ -102,7 +102,7 @@ PART = of_struct(
     totals=optional(of_struct(JobTotals)),
     coverage=some.dictionaries(WORD, COVERAGE, max_size=3),
 )
-BATCH = of_struct(Batch, parts=some.lists(PART, max_size=3))
+BATCH = of_struct(Batch, parts=some.lists(PART, max_size=3), node_series=optional(series()))
 
 
 def plain(batch: Batch) -> Any:
@@ -113,19 +113,18 @@ def plain(batch: Batch) -> Any:
         kind = values.format if isinstance(values, memoryview) else values.typecode
         return kind, values.tobytes()
 
+    def curves(series: Series | None) -> Any:
+        if series is None:
+            return None
+        columns = {name: column(values) for name, values in series.columns.items()}
+        return column(series.times), columns
+
     parts = [
-        (
-            msgspec.structs.asdict(msgspec.structs.replace(part, series=None)),
-            None
-            if part.series is None
-            else (
-                column(part.series.times),
-                {name: column(values) for name, values in part.series.columns.items()},
-            ),
-        )
+        (msgspec.structs.asdict(msgspec.structs.replace(part, series=None)), curves(part.series))
         for part in batch.parts
     ]
-    return msgspec.structs.asdict(msgspec.structs.replace(batch, parts=[])), parts
+    rest = msgspec.structs.replace(batch, parts=[], node_series=None)
+    return msgspec.structs.asdict(rest), parts, curves(batch.node_series)
 
 
 def small_batch() -> Batch:
@@ -349,3 +348,30 @@ def test_columns_of_unequal_length_are_refused_by_the_writer() -> None:
     batch.parts[0].series = Series(array("q", [1]), {"a": array("q", [1, 2])})
     with pytest.raises(WireError, match="2 values for 1 times"):
         encode(batch)
+
+
+def test_a_server_that_does_not_know_series_of_nodes_reads_the_rest() -> None:
+    """As the server of 0.2.0 does: it ignores the field, and no column is left over."""
+    sent = small_batch()
+    sent.node_series = Series(array("q", [1, 2]), {"node.load.1m": array("d", [0.5, 1.5])})
+    body = opened(sent)
+    (length,) = struct.unpack_from("<I", body)
+    fields = msgspec.msgpack.decode(body[4 : 4 + length])
+    assert fields.pop("node_series")[0] == 2
+    read = decode(with_header(fields, body[4 + length :]))
+    assert plain(read) == plain(small_batch())
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([2, [["a", "q"]], b"x" * 8], "columns end after 8 bytes, 32 were announced"),
+        ([1, [["a", "q"]], b"x" * 24], "8 bytes follow the last column"),
+        ([10**9, [["a", "q"]], b""], "1000000000 rows is refused"),
+        ([1, [["a", "z"]], b"x" * 16], "header cannot be read"),
+        ([1, [["a", "q"]]], "header cannot be read"),
+    ],
+)
+def test_series_of_a_node_that_are_not_what_they_announce(given: object, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        decode(with_header(header(node_series=given)))

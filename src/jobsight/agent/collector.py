@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,9 +29,12 @@ from jobsight.agent.processes.netlink import (
     TaskstatsQuery,
 )
 from jobsight.agent.processes.tracker import ProcessTracker
-from jobsight.model import SECOND, Batch, JobInfo, JobPart
+from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series
 from jobsight.transport.spool import Spool, SpoolWriter
 from jobsight.util.log_once import LogOnce
+
+if TYPE_CHECKING:
+    from jobsight.agent.samplers.whole_node import WholeNode
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +123,8 @@ class Collector:
         self._next_flush = time.monotonic_ns() + self._flush_interval
         self._writer = SpoolWriter(spool, after_flush) if spool is not None else None
         self._infos: list[JobInfo] = []
+        self._whole_node: WholeNode | None = None
+        self._node_seen = False
         self._stop = threading.Event()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
@@ -202,6 +207,31 @@ class Collector:
         """Call the action from the loop every ``interval`` seconds."""
         nanoseconds = round(interval * SECOND)
         self._timers.append((time.monotonic_ns() + nanoseconds, nanoseconds, action))
+
+    # The node itself.
+
+    def watch_node(self, node: WholeNode, interval: float) -> None:
+        """Look at the node as a whole now and every ``interval`` seconds."""
+        self._whole_node = node
+        self.at(time.monotonic_ns(), self._look_at_node)
+        self.every(interval, self._look_at_node)
+
+    def _look_at_node(self) -> None:
+        assert self._whole_node is not None
+        try:
+            self._whole_node.look(time.time_ns())
+        except Exception as error:
+            self.report_error("a look at the node", error)
+        # The first look is sent at once, so that a new node is seen.
+        if self._whole_node.full or not self._node_seen:
+            self._send([], node_series=self._take_node_series())
+
+    def _take_node_series(self) -> Series | None:
+        if self._whole_node is None:
+            return None
+        series = self._whole_node.take()
+        self._node_seen |= series is not None
+        return series
 
     # Process events.
 
@@ -325,7 +355,9 @@ class Collector:
         parts = [job.part(self.overruns) for job in self.jobs]
         if self._events_applied:
             self._read_final_counters()
-        self._send(parts, complete=complete)
+        # The last batch of this agent has what others would have had.
+        node_series = self._take_node_series() if complete else None
+        self._send(parts, complete=complete, node_series=node_series)
 
     def finish(self, job: FollowedJob) -> None:
         """Send the final part of a job that has ended on this node."""
@@ -339,9 +371,15 @@ class Collector:
         # A copy: the original is filled in further while the batch waits for the disk.
         self._infos.append(msgspec.structs.replace(info))
 
-    def _send(self, parts: list[JobPart], *, complete: bool = False) -> None:
+    def _send(
+        self,
+        parts: list[JobPart],
+        *,
+        complete: bool = False,
+        node_series: Series | None = None,
+    ) -> None:
         infos, self._infos = self._infos, []
-        if not parts and not infos:
+        if not parts and not infos and node_series is None:
             return
         batch = Batch(
             cluster=self.cluster,
@@ -353,6 +391,7 @@ class Collector:
             agent=f"jobsight {__version__}",
             jobs=infos,
             parts=parts,
+            node_series=node_series,
         )
         if self.on_batch is not None:
             self.on_batch(batch)

@@ -201,7 +201,8 @@ class Control:
             ]
             infos = [info for info in batch.jobs if info.job_id == client.job_id]
             if parts or infos:
-                data = encode(msgspec.structs.replace(batch, parts=parts, jobs=infos))
+                own = msgspec.structs.replace(batch, parts=parts, jobs=infos, node_series=None)
+                data = encode(own)
                 self._send(client, _LENGTH.pack(len(data)) + data)
 
     def _drop(self, client: _Client) -> None:

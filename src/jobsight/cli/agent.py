@@ -143,6 +143,7 @@ def _take_pidfile(options: argparse.Namespace, stack: ExitStack) -> None:
 def _serve(options: argparse.Namespace, settings: Settings, background: Background | None) -> int:
     from jobsight.agent.agent import Agent
     from jobsight.agent.exporter.service import ExporterService
+    from jobsight.agent.samplers.whole_node import WholeNode
     from jobsight.transport.spool import Spool
     from jobsight.util.memory import return_free_memory
 
@@ -173,6 +174,8 @@ def _serve(options: argparse.Namespace, settings: Settings, background: Backgrou
                 listen=True,
             )
             agent.collector.tracker.names.include_scripts = settings.agent.name_scripts
+            if settings.agent.node_interval:
+                agent.collector.watch_node(WholeNode(), settings.agent.node_interval)
             with stopping_on_signals(agent.stop):
                 exporter.start(agent)
                 exporter.listen_to_plugin(agent, Path(settings.agent.run_directory))

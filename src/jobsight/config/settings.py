@@ -18,6 +18,8 @@ from jobsight.errors import ConfigError
 from jobsight.util.urls import without_credentials
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
+#: False is the same as 0.
+SecondsOrOff = Annotated[float, msgspec.Meta(ge=0, le=3600)] | bool
 Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 #: An empty path would be the working directory of the command.
@@ -413,6 +415,8 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     only_this_node: bool = False
     #: Query Slurm for the owners of jobs that no prolog announced.
     query_slurm: bool = True
+    #: Seconds between two looks at the node as a whole; 0 or false turns them off.
+    node_interval: SecondsOrOff = 60.0
     #: Names of additional samplers.
     samplers: list[str] = msgspec.field(default_factory=lambda: ["pressure", "gpu"])
     #: Seconds between two batches.
@@ -430,6 +434,13 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
     push: PushSettings = msgspec.field(default_factory=PushSettings)
     remote_write: RemoteWriteSettings = msgspec.field(default_factory=RemoteWriteSettings)
+
+    def __post_init__(self) -> None:
+        if self.node_interval is True or 0 < self.node_interval < 1:
+            raise ConfigError(
+                f"node_interval: is {str(self.node_interval).lower()}; expected 1 to 3600 seconds, "
+                "or 0 or false for none"
+            )
 
 
 class SoftwareSettings(msgspec.Struct, kw_only=True):

@@ -386,19 +386,21 @@ _Item = TypeVar("_Item", ExecutableUse, StepUse)
 
 
 def split_batch(batch: Batch, largest: int = MAX_BATCH) -> Iterator[Batch]:
-    """The batch, or several with the same content; the final part of a job stays the last."""
+    """The batch, or several with the same content; the final part of a job stays the last, and the
+    series of the node are in the first."""
     pieces = [piece for part in batch.parts for piece in _pieces(part, largest)]
     jobs = batch.jobs
+    node_series = batch.node_series
     parts: list[JobPart] = []
     size = 0
     for piece in pieces:
         more = _size(piece.executables) + _size(piece.steps) + _GPU * len(piece.gpus) + _PART
         if parts and size + more > largest:
-            yield msgspec.structs.replace(batch, jobs=jobs, parts=parts)
-            jobs, parts, size = [], [], 0
+            yield msgspec.structs.replace(batch, jobs=jobs, parts=parts, node_series=node_series)
+            jobs, parts, size, node_series = [], [], 0, None
         parts.append(piece)
         size += more
-    yield msgspec.structs.replace(batch, jobs=jobs, parts=parts)
+    yield msgspec.structs.replace(batch, jobs=jobs, parts=parts, node_series=node_series)
 
 
 def _pieces(part: JobPart, largest: int) -> list[JobPart]:

@@ -45,7 +45,7 @@ class WireError(ValueError):
 
 def encode(batch: Batch, level: int = 3) -> bytes:
     """Encode a batch."""
-    header = _ENCODER.encode(batch)
+    header = _ENCODER.encode(_with_series_in_header(batch))
     body = [_LENGTH.pack(len(header)), header]
     for part in batch.parts:
         if part.series is not None:
@@ -75,6 +75,8 @@ def decode(data: bytes) -> Batch:
         if part.series is not None:
             cast(JobPart, part).series = columns.read(part.series)
     columns.check_end()
+    if batch.node_series is not None:
+        cast(Batch, batch).node_series = _read_series_in_header(batch.node_series)
     return batch
 
 
@@ -126,8 +128,32 @@ class _Part(JobPart, kw_only=True):
     series: _Shape | None = None  # type: ignore[assignment]
 
 
+class _SeriesInHeader(_Shape):
+    """A series that is in the header as a whole: its shape and its columns, the times first."""
+
+    block: bytes
+
+
 class _Header(Batch, kw_only=True):
     parts: list[_Part] = msgspec.field(default_factory=list)  # type: ignore[assignment]
+    node_series: _SeriesInHeader | None = None  # type: ignore[assignment]
+
+
+def _with_series_in_header(batch: Batch) -> Batch:
+    series = batch.node_series
+    if series is None:
+        return batch
+    shape = _encode_series(series)
+    block = b"".join(map(_column_bytes, (series.times, *series.columns.values())))
+    whole = _SeriesInHeader(shape.rows, shape.layout, block)
+    return msgspec.structs.replace(batch, node_series=whole)
+
+
+def _read_series_in_header(whole: _SeriesInHeader) -> Series:
+    columns = _ColumnReader(memoryview(whole.block))
+    series = columns.read(whole)
+    columns.check_end()
+    return series
 
 
 def _encode_series(series: Any) -> _Shape:

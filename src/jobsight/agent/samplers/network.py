@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, Unpack
 
 from jobsight.agent.job import Document, JobView, Row
@@ -73,16 +74,33 @@ class NodeNetwork:
         for name in _names(str(root)):
             for metric, file in ETHERNET.items():
                 yield name, metric, f"{root}/{name}/statistics/{file}", 1
-        root = self._node.sys / "class" / "infiniband"
-        for name in _names(str(root)):
-            for port in _names(f"{root}/{name}/ports"):
-                directory = f"{root}/{name}/ports/{port}"
-                for metric, file in INFINIBAND.items():
-                    path = f"{directory}/counters/{file}"
-                    # Old drivers have the 64-bit counters in a directory of their own.
-                    wide = f"{directory}/counters_ext/{file}_64"
-                    path = wide if os.path.exists(wide) else path
-                    yield f"{name}:{port}", metric, path, _WORD if file.endswith("data") else 1
+        for link, files in infiniband_files(self._node.sys, INFINIBAND).items():
+            for metric, (path, unit) in zip(INFINIBAND, files, strict=True):
+                yield link, metric, path, unit
+
+
+def infiniband_files(sys: Path, metrics: Iterable[str]) -> dict[str, list[tuple[str, int]]]:
+    """The counter of each metric, and its bytes per count, by device and port."""
+    root = sys / "class" / "infiniband"
+    ports: dict[str, list[tuple[str, int]]] = {}
+    for name in _names(str(root)):
+        for port in _names(f"{root}/{name}/ports"):
+            directory = f"{root}/{name}/ports/{port}"
+            ports[f"{name}:{port}"] = [
+                (_counter_file(directory, INFINIBAND[metric]), _unit(INFINIBAND[metric]))
+                for metric in metrics
+            ]
+    return ports
+
+
+def _counter_file(directory: str, file: str) -> str:
+    # Old drivers have the 64-bit counters in a directory of their own.
+    wide = f"{directory}/counters_ext/{file}_64"
+    return wide if os.path.exists(wide) else f"{directory}/counters/{file}"
+
+
+def _unit(file: str) -> int:
+    return _WORD if file.endswith("data") else 1
 
 
 class Network(JobSampler):
