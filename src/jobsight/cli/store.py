@@ -38,7 +38,7 @@ from jobsight.util.units import (
 if TYPE_CHECKING:
     from jobsight.config.settings import RetentionSettings
     from jobsight.store.maintenance.inventory import Inventory, LastHeard
-    from jobsight.store.maintenance.retention import Pruned
+    from jobsight.store.maintenance.pruned import Pruned
 
 
 def backup(*, file: Path, force: bool, store: str | None, config: str | None) -> None:
@@ -249,6 +249,8 @@ def compact(*, vacuum: bool, json: bool, store: str | None, config: str | None) 
         f"{done.chunks_after:,}, {format_bytes(done.series_before)} are "
         f"{format_bytes(done.series_after)}"
     )
+    if done.node_days:
+        print(f"         {done.node_days:,} days of nodes")
     if done.damaged:
         print(f"damaged  {done.damaged:,} nodes of runs; see jobsight store check")
     print(f"removed  {done.paths:,} unused paths")
@@ -302,6 +304,11 @@ def _show_pruned(pruned: dict[str, Pruned], keep: RetentionSettings, dry_run: bo
             print(f"{'':<20} {part.waiting:,} runs are kept: not archived or not in daily rollups")
         if part.damaged:
             print(f"{'':<20} {part.damaged:,} nodes of runs are damaged: jobsight store check")
+    for name, part in pruned.items():
+        if name.startswith("node days"):
+            what = "downsampled" if name.endswith("downsampled") else "removed"
+            size = f"{part.rows:,} chunks, {format_bytes(part.bytes)} of series"
+            print(f"{f'node days {what}':<20} {part.runs:,}, {size}")
     if "paths" in pruned:
         print(f"{'paths removed':<20} {pruned['paths'].rows:,}")
 

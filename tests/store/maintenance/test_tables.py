@@ -32,6 +32,7 @@ from tests.software.rule_sets import PLAIN
 from tests.store.contents import check, rows
 from tests.store.findings.sample import KIND, add_findings, finding, work
 from tests.store.many import NOW, fill
+from tests.store.node_sample import node_batch, node_series
 from tests.store.sample import START, find, info
 from tests.store.sums import sum_up_everything
 
@@ -79,6 +80,8 @@ def _fill_every_table(store: Store) -> None:
     audit.record(user="anna", viewer="carol", subject="/users/anna")
     audit.write()
     record_coordinators(store.database, "c1", [("physics", "anna")])
+    # So long ago that retention removes it.
+    assert store.write(node_batch(node_series(NOW - 100 * DAY, 5)))
     counted = _counts(store)
     assert [name for name in sorted(TABLES) if not counted[name]] == []
 
@@ -134,6 +137,8 @@ CLASS_OF = {
     "job_properties": "runs",
     "mail_log": "mail",
     "mail_pauses": "mail",
+    "node_chunks": "nodes",
+    "node_days": "nodes",
     "paths": "executables",
     "preferences": "accounts",
     "run_details": "runs",
@@ -191,7 +196,9 @@ REMOVED_WITH_RUN = {
     "scripts",
 }
 #: What retention removes by its own age.
-REMOVED_BY_AGE = {"audit_log", "job_chains", "sessions", "user_tokens"}
+REMOVED_BY_AGE = {
+    *("audit_log", "job_chains", "node_chunks", "node_days", "sessions", "user_tokens"),
+}
 KEPT = {
     "agents": "one row per node",
     "batches": "one row per interval of sequence numbers",
@@ -232,6 +239,8 @@ FAULTS = {
     "findings_by_day": "DELETE FROM findings_by_day",
     "findings_shown": "UPDATE findings_shown SET run_id = 99",
     "job_properties": "UPDATE job_properties SET size = size + 1",
+    "node_chunks": "UPDATE node_chunks SET rows = 1",
+    "node_days": "UPDATE node_days SET open_chunks = 5",
     "paths": "UPDATE paths SET digest = path",
     "preferences": "UPDATE preferences SET user = 'nobody'",
     "run_details": "UPDATE run_details SET run_id = 99",

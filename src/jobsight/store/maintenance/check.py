@@ -10,12 +10,12 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Table, func, select, text
 
 from jobsight.errors import StoreError
 from jobsight.model import Run
@@ -36,6 +36,8 @@ from jobsight.store.schema.tables import (
     gpus,
     job_properties,
     metadata,
+    node_chunks,
+    node_days,
     paths,
     run_nodes,
     runs,
@@ -55,6 +57,7 @@ BATCH_SIZE, CHUNKS_BATCH_SIZE = 500, 32
 MAX_LISTED = 20
 
 _SQL: Final = load_statements("maintenance")
+_NODE_SQL: Final = load_statements("node_days")
 _decode = msgspec.msgpack.Decoder(dict[str, Summary]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -107,6 +110,7 @@ class Checker:
             self._check_references,
             self._check_chunks,
             self._check_nodes,
+            self._check_node_days,
             self._check_runs,
             self._check_paths,
             self._check_batches,
@@ -173,36 +177,38 @@ class Checker:
                     self._fault(where, f"its size is {size}; expected {expected}")
 
     def _check_chunks(self) -> None:
-        columns = [chunks.c[name] for name in ChunkRow._fields]
-        for rows in self._pages(chunks, columns, CHUNKS_BATCH_SIZE, "chunks"):
-            for values in rows:
-                row = ChunkRow(*values)
-                try:
-                    faults, _ = examine_chunk(row)
-                except DamagedChunk as error:
-                    faults = [str(error)]
-                if faults:
-                    self._handle_chunk(row, "; ".join(faults))
-            self.result.chunks += len(rows)
+        for kind in _CHUNKS:
+            names = [kind.owner if name == "owner" else name for name in ChunkRow._fields]
+            columns = [kind.table.c[name] for name in names]
+            for rows in self._pages(kind.table, columns, CHUNKS_BATCH_SIZE, kind.what):
+                for values in rows:
+                    row = ChunkRow(*values)
+                    try:
+                        faults, _ = examine_chunk(row)
+                    except DamagedChunk as error:
+                        faults = [str(error)]
+                    if faults:
+                        self._handle_chunk(kind, row, "; ".join(faults))
+                self.result.chunks += len(rows)
 
-    def _handle_chunk(self, row: ChunkRow, fault: str) -> None:
+    def _handle_chunk(self, kind: _ChunkKind, row: ChunkRow, fault: str) -> None:
         repaired = False
         with self._database.read() as connection:
-            where = f"chunk {row.id} of {name_of_node(connection, row.run_node_id)}"
+            where = f"chunk {row.id} of {kind.name(connection, row.owner)}"
         if self._repair or self._remove_damaged:
             with self._database.write() as transaction:
                 # Another chunk may have the id by now.
-                stored = transaction.execute(_SQL["chunk_data"], {"id": row.id}).fetchone()
+                stored = transaction.execute(kind.data, {"id": row.id}).fetchone()
                 if stored is None or bytes(stored[0]) != row.data:
                     return
                 try:
                     _, expected = examine_chunk(row)
                 except DamagedChunk:
                     if self._remove_damaged:
-                        transaction.execute(_SQL["delete_chunk"], {"id": row.id})
+                        transaction.execute(kind.delete, {"id": row.id})
                         repaired, fault = True, f"{fault}; it was removed"
                 else:
-                    transaction.execute(_SQL["repair_chunk"], expected._asdict() | {"id": row.id})
+                    transaction.execute(kind.repair, expected._asdict() | {"id": row.id})
                     repaired = "not in order" not in fault
         self._fault(where, fault, repaired)
 
@@ -241,6 +247,35 @@ class Checker:
                 transaction.lock("job", [f"{job.cluster} {job.job_id}"])
                 transaction.execute(_SQL["repair_node"], {"id": id})
         self._fault(where, fault, self._repair and job is not None)
+
+    def _check_node_days(self) -> None:
+        of_day = node_chunks.c.node_day_id == node_days.c.id
+        unjoined = select(func.count()).where(of_day, node_chunks.c.level == 0).scalar_subquery()
+        first, last = (
+            select(extreme).where(of_day).scalar_subquery()
+            for extreme in (func.min(node_chunks.c.first), func.max(node_chunks.c.last))
+        )
+        names = ("id", "cluster", "node", "open_chunks", "first_sample", "last_sample")
+        columns = [*(node_days.c[name] for name in names), unjoined, first, last]
+        for rows in self._pages(node_days, columns, BATCH_SIZE, "days of nodes"):
+            for id, cluster, node, open_chunks, first_sample, last_sample, *found in rows:
+                count, earliest, latest = found
+                faults = []
+                if open_chunks != count:
+                    faults.append(f"its column open_chunks is {open_chunks}, expected {count}")
+                if earliest is not None and not first_sample <= earliest <= latest <= last_sample:
+                    faults.append("its series reach beyond its first and last sample")
+                if faults:
+                    self._handle_node_day(id, f"{cluster} {node}", "; ".join(faults))
+
+    def _handle_node_day(self, id: int, lock: str, fault: str) -> None:
+        with self._database.read() as connection:
+            where = name_of_node_day(connection, id)
+        if self._repair:
+            with self._database.write() as transaction:
+                transaction.lock("agent", [lock])
+                transaction.execute(_NODE_SQL["repair_node_day"], {"id": id})
+        self._fault(where, fault, self._repair)
 
     def _check_runs(self) -> None:
         names = RunSums._fields
@@ -471,11 +506,45 @@ def sums(nodes: list[Any], cluster: str, job_id: int) -> tuple[list[int | None],
     return [*sums, *counts, first, last], others
 
 
+def name_of_node_day(connection: Connection, id: int) -> str:
+    """A readable name of a row of ``node_days``."""
+    columns = [node_days.c[name] for name in ("cluster", "node", "day")]
+    row = connection.execute(select(*columns).where(node_days.c.id == id)).one_or_none()
+    if row is None:
+        return f"day {id} of no node"
+    return f"day {date.fromordinal(EPOCH + row.day)} of node {row.node} of cluster {row.cluster}"
+
+
+class _ChunkKind(NamedTuple):
+    """A table of chunks, and the statements for one of them."""
+
+    table: Table
+    owner: str
+    what: str
+    name: Callable[[Connection, int], str]
+    data: str
+    delete: str
+    repair: str
+
+
+_CHUNKS: Final = (
+    _ChunkKind(
+        *(chunks, "run_node_id", "chunks", name_of_node),
+        *(_SQL[name] for name in ("chunk_data", "delete_chunk", "repair_chunk")),
+    ),
+    _ChunkKind(
+        *(node_chunks, "node_day_id", "chunks of nodes", name_of_node_day),
+        *(_NODE_SQL[name] for name in ("one_chunk", "delete_chunk", "repair_chunk")),
+    ),
+)
+
+
 class ChunkRow(NamedTuple):
-    """A row of ``chunks``."""
+    """A row of ``chunks`` or ``node_chunks``."""
 
     id: int
-    run_node_id: int
+    #: The row that it belongs to, of ``run_nodes`` or ``node_days``.
+    owner: int
     first: int
     last: int
     rows: int

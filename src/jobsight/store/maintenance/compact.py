@@ -14,6 +14,7 @@ from jobsight.model import SECOND
 from jobsight.store.database import Database, Transaction
 from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.maintenance.inventory import disk_free, size_of
+from jobsight.store.maintenance.node_days import complete_past_days
 from jobsight.store.maintenance.retention import PATHS_BATCH_SIZE, remove_paths
 from jobsight.store.schema.tables import metadata
 from jobsight.store.series.blocks import join_chunks
@@ -37,6 +38,8 @@ class Compacted(msgspec.Struct):
     chunks_after: int = 0
     series_before: int = 0
     series_after: int = 0
+    #: Days of nodes that were joined.
+    node_days: int = 0
     paths: int = 0
     #: Nodes whose chunks cannot be read; they are left as they are.
     damaged: int = 0
@@ -51,12 +54,17 @@ def compact(
     now: int | None = None,
     vacuum: bool = True,
 ) -> Compacted:
-    """Join open chunks of ended runs, remove unused paths and free pages."""
+    """Join open chunks of ended runs and past days, remove unused paths and free pages."""
     done = Compacted(size_before=_size(database))
     before = (time.time_ns() if now is None else now) - QUIET_PERIOD
     for id, lock in _unjoined_nodes(database, before):
         _join(database, id, lock, done)
         progress("nodes joined", done.nodes, 0)
+    for _, joined in complete_past_days(database, time.time_ns() if now is None else now):
+        done.node_days += 1
+        done.damaged += joined.damaged
+        done.series_before += joined.bytes
+        done.series_after += joined.bytes_left
     for rows in _pages(database, "unused_paths", PATHS_BATCH_SIZE):
         done.paths += remove_paths(database, [id for (id,) in rows])
     with database.write() as transaction:

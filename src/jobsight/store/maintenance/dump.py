@@ -48,7 +48,7 @@ def no_progress(what: str, done: int, total: int) -> None:
 ROWS = 1000
 BYTES = 1 << 20
 #: Rows that the driver fetches together, by table: a chunk of a series may be large.
-FETCHED = {"chunks": 16}
+FETCHED = {"chunks": 16, "node_chunks": 16}
 
 #: Referenced tables before those that refer to them.
 TABLES = metadata.sorted_tables

@@ -31,6 +31,7 @@ from jobsight.store.series import codec
 #: The tables of each class.
 CLASSES: dict[str, tuple[Table, ...]] = {
     "series": (chunks,),
+    "nodes": (tables.node_days, tables.node_chunks),
     "executables": (executables, steps, paths, software),
     "runs": (runs, run_nodes, gpus, tables.run_details, tables.job_properties, tables.job_chains),
     "rollups": (

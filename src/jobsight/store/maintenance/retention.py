@@ -3,7 +3,7 @@
 :func:`classes` translates the settings to classes of data with the runs that are due;
 :class:`Pruner` processes them; :func:`retention_worker` runs it once a day in the background of
 one of the servers of a store. Ages count from the end of a run; a run without a known end is
-never touched.
+never touched. The time series of nodes have days instead of runs: :mod:`.node_days`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-import msgspec
-
 from jobsight.config.settings import RetentionSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import SECOND
@@ -27,6 +25,8 @@ from jobsight.store.database import Database, Transaction
 from jobsight.store.findings.works import remove_unused_works
 from jobsight.store.findings.write import prune_findings
 from jobsight.store.maintenance.dump import Progress, no_progress
+from jobsight.store.maintenance.node_days import NodeDayPruner, preview_node_days
+from jobsight.store.maintenance.pruned import Pruned
 from jobsight.store.series.blocks import Downsampled, downsample_chunks
 from jobsight.store.series.codec import ChunkError
 from jobsight.store.sql.load import load_statements
@@ -69,21 +69,6 @@ _DELETE_RUN: Final = (
 )
 
 
-class Pruned(msgspec.Struct):
-    """How much data of one class was removed, or would be."""
-
-    runs: int = 0
-    #: Chunks, executables and steps, or nodes of runs.
-    rows: int = 0
-    #: The compressed size of time series before and after.
-    bytes: int = 0
-    bytes_left: int = 0
-    #: Old enough, but not archived or not in the daily rollups yet.
-    waiting: int = 0
-    #: Nodes with a chunk that cannot be read; they are left unchanged.
-    damaged: int = 0
-
-
 def retention_worker(
     store: Store, settings: RetentionSettings, first_delay: float = FIRST_CHECK
 ) -> PeriodicWorker:
@@ -118,7 +103,11 @@ def _prune_if_due(
             _set_failure(database, reason)
         raise
     _set_failure(database, None)
-    counts = [f"{name}: {part.runs} runs" for name, part in pruned.items() if part.runs]
+    counts = [
+        f"{name}: {part.runs} {'' if name.startswith('node days') else 'runs'}".rstrip()
+        for name, part in pruned.items()
+        if part.runs
+    ]
     logger.info("retention finished: %s", ", ".join(counts) or "nothing due")
 
 
@@ -177,7 +166,7 @@ def preview(
                     result.rows += _number(
                         transaction, f"SELECT count(*) FROM runs JOIN {of_nodes} {joined}"
                     )
-    return results
+    return results | preview_node_days(database, settings, time.time_ns() if now is None else now)
 
 
 def _remove_gpus(transaction: Transaction, nodes: list[int]) -> int:
@@ -220,6 +209,7 @@ class Pruner:
     ) -> None:
         self._database = database
         self._now = now
+        self._settings = settings
         self._audit_log = settings.audit_log
         self._classes = classes(settings, now)
         self._resolution = round(settings.resolution * 1e9)
@@ -234,6 +224,8 @@ class Pruner:
         for data_class in self._classes:
             self._work_through(data_class, self._result.setdefault(data_class.name, Pruned()))
         self._remove_paths()
+        days = NodeDayPruner(self._database, self._settings, self._now, self._pause)
+        self._result |= days.run()
         if self._result.get("runs", Pruned()).runs and not self._stopped:
             remove_unused_works(self._database)
         remove_expired(self._database, self._now, self._audit_log)
@@ -323,8 +315,9 @@ class Pruner:
             result.rows += remove_paths(self._database, ids)
             self._pause(time.monotonic() - began)
 
-    def _pause(self, worked: float) -> None:
+    def _pause(self, worked: float) -> bool:
         self._stopped |= bool(self._sleep(min(worked, MAX_PAUSE)))
+        return self._stopped
 
 
 def _number(transaction: Transaction, sql: str) -> int:

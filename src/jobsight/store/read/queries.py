@@ -1210,15 +1210,28 @@ def series_on_node(
     until: int,
 ) -> StoredSeries | None:
     """The time series of a run on one of its nodes; None if there are none."""
-    from jobsight.store.series.blocks import between, join
-
     chunks = _chunks_by_node(transaction, run_id, since, until).get(node)
     if not chunks:
         return None
+    interval = (since, until)
+    return read_series(transaction, node, chunks, _SQL["chunk_data"], metrics, interval)
+
+
+def read_series(
+    transaction: Transaction,
+    node: str,
+    chunks: Sequence[tuple[int, int]],
+    statement: str,
+    metrics: Sequence[str],
+    interval: tuple[int, int],
+) -> StoredSeries:
+    """Join chunks, given by id and size, that a statement of their own reads."""
+    from jobsight.store.series.blocks import between, join
 
     def read(reservation: Reservation) -> StoredSeries:
-        blocks = _read_blocks(transaction, chunks, frozenset(metrics), reservation)
-        series = StoredSeries(node, *between(join(blocks), since, until))
+        wanted = frozenset(metrics)
+        blocks = _read_blocks(transaction, chunks, wanted, reservation, statement)
+        series = StoredSeries(node, *between(join(blocks), *interval))
         reservation.keep(series, sum(map(_count_values, blocks)))
         return series
 
@@ -1248,13 +1261,14 @@ def _read_blocks(
     chunks: Sequence[_Chunk],
     wanted: frozenset[str] | None,
     reservation: Reservation,
+    statement: str = _SQL["chunk_data"],
 ) -> list[SeriesBlock]:
     from jobsight.store.series import codec
     from jobsight.store.series.blocks import SeriesBlock
 
     blocks: list[SeriesBlock] = []
     # Chunks that arrived one after the other mostly have the same columns: decode them together.
-    for times, columns in codec.decode_many(_read_chunks(transaction, chunks), wanted):
+    for times, columns in codec.decode_many(_read_chunks(transaction, chunks, statement), wanted):
         block = SeriesBlock(times, columns)
         if not reservation.add(_count_values(block)):
             raise TooLarge("name fewer metrics or a shorter interval")
@@ -1266,7 +1280,11 @@ def _count_values(series: SeriesBlock | StoredSeries) -> int:
     return len(series.times) * (1 + len(series.columns))
 
 
-def _read_chunks(transaction: Transaction, chunks: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+def _read_chunks(
+    transaction: Transaction,
+    chunks: Sequence[tuple[int, int]],
+    statement: str = _SQL["chunk_data"],
+) -> Iterator[bytes]:
     """The data of chunks by their ids and sizes, with few of them in memory."""
     waiting: list[tuple[int]] = []
     size = 0
@@ -1274,7 +1292,7 @@ def _read_chunks(transaction: Transaction, chunks: Sequence[tuple[int, int]]) ->
         waiting.append((chunk_id,))
         size += bytes_of_chunk
         if size >= _MAX_READ_SIZE or index == len(chunks) - 1:
-            for (data,) in transaction.look_up(_SQL["chunk_data"], waiting):
+            for (data,) in transaction.look_up(statement, waiting):
                 yield data
             waiting, size = [], 0
 

@@ -677,4 +677,38 @@ CREATE TABLE job_chains (
 ;
 CREATE INDEX ix_job_chains_chain_job_id_cluster_user ON job_chains (chain_job_id, cluster, user);
 CREATE INDEX ix_job_chains_seen ON job_chains (seen);
-INSERT INTO alembic_version VALUES ('0002')
+CREATE TABLE node_days (
+	id INTEGER NOT NULL, 
+	cluster TEXT NOT NULL, 
+	node TEXT NOT NULL, 
+	day INTEGER NOT NULL, 
+	first_sample BIGINT NOT NULL, 
+	last_sample BIGINT NOT NULL, 
+	open_chunks INTEGER NOT NULL, 
+	stored_values BIGINT NOT NULL, 
+	complete BOOLEAN NOT NULL, 
+	downsampled BOOLEAN DEFAULT 0 NOT NULL, 
+	cpu_time BIGINT, 
+	core_time BIGINT, 
+	CONSTRAINT pk_node_days PRIMARY KEY (id), 
+	CONSTRAINT uq_node_days_cluster_node_day UNIQUE (cluster, node, day)
+);
+CREATE INDEX ix_node_days_cluster_day_cpu_time_core_time ON node_days (cluster, day, cpu_time, core_time);
+CREATE INDEX ix_node_days_day ON node_days (day);
+CREATE INDEX ix_node_days_incomplete ON node_days (cluster, node, day) WHERE NOT complete;
+CREATE TABLE node_chunks (
+	id INTEGER NOT NULL, 
+	node_day_id INTEGER NOT NULL, 
+	first BIGINT NOT NULL, 
+	last BIGINT NOT NULL, 
+	rows INTEGER NOT NULL, 
+	level SMALLINT NOT NULL, 
+	data BLOB NOT NULL, 
+	summary BLOB, 
+	resolution BIGINT, 
+	CONSTRAINT pk_node_chunks PRIMARY KEY (id), 
+	CONSTRAINT ck_node_chunks_level CHECK (level BETWEEN 0 AND 2), 
+	CONSTRAINT fk_node_chunks_node_day_id_node_days FOREIGN KEY(node_day_id) REFERENCES node_days (id)
+);
+CREATE INDEX ix_node_chunks_node_day_id_first ON node_chunks (node_day_id, first);
+INSERT INTO alembic_version VALUES ('0003')

@@ -8,6 +8,7 @@ such rows is built from the same lists.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from jobsight.model import ExecutableUse, GpuUse, JobInfo, Sighting, StepUse
@@ -15,7 +16,7 @@ from jobsight.store.sql.load import load_statements
 
 #: The revision of :mod:`jobsight.store.schema.migrations` that these statements need; a test
 #: compares the two.
-VERSION: Final = "0002"
+VERSION: Final = "0003"
 
 #: Sums of figures saturate here instead of overflowing.
 HIGHEST: Final = 2**63 - 1
@@ -171,8 +172,23 @@ COUNT_SIGHTINGS: Final = _SQL["count_sightings"]
 # Time series
 
 INSERT_CHUNK: Final = _SQL["insert_chunk"]
-CHUNKS_UP_TO: Final = _SQL["chunks_up_to"]
-DELETE_CHUNKS_UP_TO: Final = _SQL["delete_chunks_up_to"]
+
+
+class ChunkStatements(NamedTuple):
+    """The statements by which chunks of one table are joined. A chunk belongs to an owner."""
+
+    insert: str
+    up_to: str
+    delete_up_to: str
+
+    @classmethod
+    def of(cls, sql: Mapping[str, str]) -> ChunkStatements:
+        """Those of a file of statements."""
+        return cls(sql["insert_chunk"], sql["chunks_up_to"], sql["delete_chunks_up_to"])
+
+
+#: The owner is a row of ``run_nodes``.
+RUN_CHUNKS: Final = ChunkStatements.of(_SQL)
 
 # Executables
 

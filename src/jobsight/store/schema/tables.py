@@ -23,6 +23,7 @@ from sqlalchemy import (
     text,
     true,
 )
+from sqlalchemy.schema import SchemaItem
 
 from jobsight.store.schema.statements import PEAK_FIGURES, SUMMED_FIGURES
 
@@ -277,25 +278,68 @@ run_nodes = Table(
     Index(None, "node", "run_id"),
 )
 
-chunks = Table(
-    "chunks",
+
+def _chunk_columns(owner: str, referred: str) -> tuple[SchemaItem, ...]:
+    """The columns of a table of chunks, each of a row of another table."""
+    return (
+        # A rowid table: in one without rowid SQLite gives each BLOB over 1 kB a page of its own.
+        Column("id", Id, primary_key=True),
+        Column(owner, ForeignKey(f"{referred}.id"), nullable=False),
+        Column("first", BigInteger, nullable=False),
+        Column("last", BigInteger, nullable=False),
+        Column("rows", Integer, nullable=False),
+        # 0 as it arrived, 1 joined while more is expected, 2 the whole series.
+        Column("level", SmallInteger, nullable=False),
+        Column("data", LargeBinary, nullable=False),
+        # The summaries of the metrics, from level 1 on; see jobsight.store.series.blocks.
+        Column("summary", LargeBinary),
+        # Nanoseconds between two rows of a downsampled series.
+        Column("resolution", BigInteger),
+        CheckConstraint("level BETWEEN 0 AND 2", name="level"),
+        Index(None, owner, "first"),
+    )
+
+
+chunks = Table("chunks", metadata, *_chunk_columns("run_node_id", "run_nodes"))
+
+# A day of a node as a whole, whatever ran on it: what a run is for the time series of jobs.
+node_days = Table(
+    "node_days",
     metadata,
-    # A rowid table: in one without rowid SQLite gives each BLOB over 1 kB a page of its own.
     Column("id", Id, primary_key=True),
-    Column("run_node_id", ForeignKey("run_nodes.id"), nullable=False),
-    Column("first", BigInteger, nullable=False),
-    Column("last", BigInteger, nullable=False),
-    Column("rows", Integer, nullable=False),
-    # 0 as it arrived, 1 joined while the job ran, 2 all of the node's series.
-    Column("level", SmallInteger, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    # The summaries of the metrics, from level 1 on; see jobsight.store.series.blocks.
-    Column("summary", LargeBinary),
-    # Nanoseconds between two rows of a downsampled series.
-    Column("resolution", BigInteger),
-    CheckConstraint("level BETWEEN 0 AND 2", name="level"),
-    Index(None, "run_node_id", "first"),
+    Column("cluster", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    # Since 1970, in UTC.
+    Column("day", Integer, nullable=False),
+    Column("first_sample", BigInteger, nullable=False),
+    Column("last_sample", BigInteger, nullable=False),
+    # Chunks that wait to be joined, and the values that were stored over all batches.
+    Column("open_chunks", Integer, nullable=False),
+    Column("stored_values", BigInteger, nullable=False),
+    # The chunks are joined to the series of the day; a part that comes later is joined at once.
+    Column("complete", Boolean, nullable=False),
+    # Retention has downsampled it.
+    Column("downsampled", Boolean, nullable=False, server_default=false()),
+    # Busy CPU time of a complete day in microseconds, as in the rollups, and what that many CPUs
+    # could have worked.
+    Column("cpu_time", BigInteger),
+    Column("core_time", BigInteger),
+    UniqueConstraint("cluster", "node", "day"),
+    # With the sums of a cluster by day.
+    Index(None, "cluster", "day", "cpu_time", "core_time"),
+    # Retention finds what is due by its day.
+    Index(None, "day"),
+    Index(
+        "ix_node_days_incomplete",
+        "cluster",
+        "node",
+        "day",
+        sqlite_where=text("NOT complete"),
+        postgresql_where=text("NOT complete"),
+    ),
 )
+
+node_chunks = Table("node_chunks", metadata, *_chunk_columns("node_day_id", "node_days"))
 
 paths = Table(
     "paths",

@@ -7,7 +7,7 @@ the rows of old series; counters keep their totals, gauges their means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from jobsight.metrics import find_metric
 from jobsight.model import MISSING
 from jobsight.store.database import Transaction
-from jobsight.store.schema import statements
+from jobsight.store.schema.statements import RUN_CHUNKS, ChunkStatements
 from jobsight.store.series import codec
 from jobsight.store.series.codec import absent
 from jobsight.store.series.packing import Integers, Values, groups
@@ -181,16 +181,29 @@ ARRIVED, JOINED, COMPLETE = 0, 1, 2
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def join_chunks(transaction: Transaction, run_node_id: int, *, complete: bool) -> None:
-    """Replace the open chunks of a node, or all of its chunks, by one."""
-    replaced = {"run_node_id": run_node_id, "level": COMPLETE if complete else ARRIVED}
-    rows = transaction.execute(statements.CHUNKS_UP_TO, replaced).fetchall()
+def join_chunks(
+    transaction: Transaction,
+    owner: int,
+    *,
+    complete: bool,
+    table: ChunkStatements = RUN_CHUNKS,
+    visit: Callable[[SeriesBlock], None] | None = None,
+) -> None:
+    """Replace the open chunks of a node, or all of its chunks, by one.
+
+    The owner is the row that the chunks belong to. ``visit`` is called with what was joined.
+    """
+    replaced = {"owner": owner, "level": COMPLETE if complete else ARRIVED}
+    rows = transaction.execute(table.up_to, replaced).fetchall()
     level = COMPLETE if complete else JOINED
+    joined = []
     # In the order of arrival: of two values at one time the later one stays.
-    data = (data for (data,) in rows)
-    joined = [_chunk_row(run_node_id, level, block) for block in join_in_groups(data)]
-    transaction.execute(statements.DELETE_CHUNKS_UP_TO, replaced)
-    transaction.execute_many(statements.INSERT_CHUNK, joined)
+    for block in join_in_groups(data for (data,) in rows):
+        if visit is not None:
+            visit(block)
+        joined.append(_chunk_row(owner, level, block))
+    transaction.execute(table.delete_up_to, replaced)
+    transaction.execute_many(table.insert, joined)
 
 
 def join_in_groups(chunks: Iterable[bytes], max_values: int = MAX_VALUES) -> Iterator[SeriesBlock]:
@@ -210,11 +223,11 @@ def join_in_groups(chunks: Iterable[bytes], max_values: int = MAX_VALUES) -> Ite
         yield join(waiting)
 
 
-def _chunk_row(run_node_id: int, level: int, block: SeriesBlock) -> dict[str, object]:
+def _chunk_row(owner: int, level: int, block: SeriesBlock) -> dict[str, object]:
     # Chunks of a running job are encoded again at its end, with the best methods.
     encode = codec.encode if level == COMPLETE else codec.encode_quickly
     return {
-        "run_node_id": run_node_id,
+        "owner": owner,
         "first": int(block.times[0]),
         "last": int(block.times[-1]),
         "rows": len(block.times),

@@ -102,13 +102,13 @@ WHERE id = :id
 
 -- name: insert_chunk
 INSERT INTO chunks (run_node_id, first, last, rows, level, data, summary)
-VALUES (:run_node_id, :first, :last, :rows, :level, :data, :summary)
+VALUES (:owner, :first, :last, :rows, :level, :data, :summary)
 
 -- name: chunks_up_to
-SELECT data FROM chunks WHERE run_node_id = :run_node_id AND level <= :level ORDER BY id
+SELECT data FROM chunks WHERE run_node_id = :owner AND level <= :level ORDER BY id
 
 -- name: delete_chunks_up_to
-DELETE FROM chunks WHERE run_node_id = :run_node_id AND level <= :level
+DELETE FROM chunks WHERE run_node_id = :owner AND level <= :level
 
 -- name: find_steps
 WITH wanted(run_node_id, step) AS (VALUES :keys)

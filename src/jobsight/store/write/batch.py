@@ -17,7 +17,8 @@ from jobsight.model import SECOND, Batch, JobInfo, JobPart, Series, Sighting
 from jobsight.store.database import Database, Transaction
 from jobsight.store.schema import statements
 from jobsight.store.write.excess import count_excess
-from jobsight.store.write.parts import PackedSeries, Parts, PartStamp
+from jobsight.store.write.node_days import PackedDay, pack_days, store_days
+from jobsight.store.write.parts import PackedSeries, Parts, PartStamp, pack_series
 from jobsight.store.write.runs import RunWriter
 from jobsight.store.write.validation import check
 
@@ -91,13 +92,15 @@ def _prepare(batch: Batch, received: int | None = None) -> Callable[[Transaction
     left_out = check(batch)
     now = time.time_ns() if received is None else received
     packed = _pack([part.series for part in batch.parts])
-    return lambda transaction: _store(transaction, batch, packed, now, left_out)
+    days = pack_days(batch.node_series) if batch.node_series is not None else []
+    return lambda transaction: _store(transaction, batch, packed, days, now, left_out)
 
 
 def _store(
     transaction: Transaction,
     batch: Batch,
     packed: list[PackedSeries | None],
+    days: Sequence[PackedDay],
     received: int,
     left_out: Sequence[str],
 ) -> Written:
@@ -106,7 +109,9 @@ def _store(
     lock_jobs(transaction, batch.cluster, batch.jobs, batch.parts)
     stamp = PartStamp(batch.cluster, batch.written, received, batch.sequence)
     beyond = store_parts(transaction, stamp, batch.jobs, batch.parts, packed)
-    return Written(True, (*left_out, *beyond))
+    # The lock of the agent is held. Last, as this may count what was left out.
+    of_node = store_days(transaction, batch.cluster, batch.node, days) if days else ()
+    return Written(True, (*left_out, *beyond, *of_node))
 
 
 def lock_jobs(
@@ -146,15 +151,7 @@ def store_parts(
 def _pack(series: list[Series | None]) -> list[PackedSeries | None]:
     if not any(series):
         return [None] * len(series)
-    # Imported with the first time series: most small batches should not load numpy.
-    from jobsight.store.series.blocks import ARRIVED
-    from jobsight.store.series.codec import encode_series
-
-    def packed(part: Series) -> PackedSeries:
-        first, last = int(min(part.times)), int(max(part.times))
-        return PackedSeries(first, last, len(part), ARRIVED, encode_series(part))
-
-    return [packed(part) if part else None for part in series]
+    return [pack_series(part) if part else None for part in series]
 
 
 def _path_ids(transaction: Transaction, parts: Sequence[JobPart]) -> dict[bytes, int]:

@@ -71,6 +71,12 @@ MAX_SIGHTINGS_OF_NODE: Final = 2**10
 MAX_SERIES_VALUES: Final = 2**26
 MAX_ROWS: Final = 2**17
 
+#: Time series of a node as a whole: rows of a batch, days that they are of, and values of one day
+#: over all batches (a look every second). Its metrics are those that this version knows.
+MAX_NODE_ROWS: Final = 4096
+MAX_NODE_DAYS: Final = 8
+MAX_NODE_DAY_VALUES: Final = 2**22
+
 #: Largest machine: 2**24 CPUs, 2**20 GPUs, an exbibyte.
 MAX_CPUS: Final = 2**24
 MAX_GPUS: Final = 2**20

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from jobsight.model import Coverage, JobPart, JobTotals, Sighting, StepUse
+from jobsight.model import Coverage, JobPart, JobTotals, Series, Sighting, StepUse
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
 from jobsight.store.schema.statements import (
@@ -76,6 +76,16 @@ class PackedSeries(NamedTuple):
     rows: int
     level: int
     data: bytes
+
+
+def pack_series(series: Series) -> PackedSeries:
+    """Encode a series as a chunk; it must have rows."""
+    # Imported with the first time series: most small batches should not load numpy.
+    from jobsight.store.series.blocks import ARRIVED
+    from jobsight.store.series.codec import encode_series
+
+    first, last = int(min(series.times)), int(max(series.times))
+    return PackedSeries(first, last, len(series), ARRIVED, encode_series(series))
 
 
 class _Node(msgspec.Struct, kw_only=True):

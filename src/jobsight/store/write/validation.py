@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from jobsight.errors import JobsightError
+from jobsight.metrics import NODE_METRICS
 from jobsight.model import (
     MAX_JOB_ID,
     SECOND,
@@ -33,6 +34,8 @@ from jobsight.store.write.bounds import (
     MAX_GROUPS,
     MAX_METRIC,
     MAX_NAME,
+    MAX_NODE_DAYS,
+    MAX_NODE_ROWS,
     MAX_PATH,
     MAX_STEP,
     Excess,
@@ -47,6 +50,7 @@ EARLIEST = 631_152_000 * 10**9
 LATEST = 7_258_118_400 * 10**9
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_DAY: Final = 86400 * SECOND
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 #: The first and the last time that are allowed, both between 1990 and 2200.
@@ -80,7 +84,33 @@ def check(batch: Batch) -> list[str]:
         if not has_usual_figures(part):
             _check_figures(part)
             left_out += _sentences(limit_part(part), part.sighting)
+    if batch.node_series is not None:
+        batch.node_series, unknown = _limit_node_series(batch.node_series, window)
+        left_out += [
+            f"metric {name[:MAX_METRIC]!r} of the node is not known to this version"
+            for name in unknown
+        ]
     return left_out
+
+
+def _limit_node_series(series: Series, window: Window) -> tuple[Series | None, list[str]]:
+    """The series of a node without metrics that are not known, and their names."""
+    if len(series) > MAX_NODE_ROWS:
+        raise BatchError(
+            f"the series of the node have {len(series):,} rows; at most {MAX_NODE_ROWS:,} are "
+            "allowed"
+        )
+    _check_series(series, None, window)
+    days = {time // _DAY for time in series.times}
+    if len(days) > MAX_NODE_DAYS:
+        raise BatchError(
+            f"the series of the node are of {len(days):,} days; at most {MAX_NODE_DAYS} are allowed"
+        )
+    unknown = sorted(series.columns.keys() - NODE_METRICS.keys())
+    if unknown:
+        known = {name: column for name, column in series.columns.items() if name in NODE_METRICS}
+        series = Series(series.times, known)
+    return (series if len(series) and series.columns else None), unknown
 
 
 def check_jobs(cluster: str, jobs: Iterable[JobInfo], parts: Iterable[JobPart]) -> None:
@@ -189,7 +219,7 @@ def _check_step(use: StepUse, of: Sighting) -> None:
             _time("the time of a step", time, of)
 
 
-def _check_series(series: Series, of: Sighting, window: Window) -> None:
+def _check_series(series: Series, of: Sighting | None, window: Window) -> None:
     if isinstance(series.columns, Table):
         # Types and lengths are what they are by its making.
         for name in _strange_names(series.columns.layout):
@@ -203,7 +233,7 @@ def _check_series(series: Series, of: Sighting, window: Window) -> None:
                 _near("the time of a sample", int(time), window, of)
 
 
-def _check_columns(series: Series, of: Sighting) -> None:
+def _check_columns(series: Series, of: Sighting | None) -> None:
     _kind("the times", series.times, "q", of)
     for name, column in series.columns.items():
         check_name("metric", name, MAX_METRIC, of)
@@ -219,7 +249,7 @@ def _strange_names(layout: Layout) -> list[str]:
     return [name for name in layout.indexes if not _is_name(name, MAX_METRIC)]
 
 
-def _kind(what: str, column: object, allowed: str, of: Sighting) -> None:
+def _kind(what: str, column: object, allowed: str, of: Sighting | None) -> None:
     kind = column.format if isinstance(column, memoryview) else getattr(column, "typecode", None)
     if kind is None or kind not in allowed:
         raise BatchError(f"{what}{_of(of)} must be packed 64-bit numbers, not {kind!r}")
@@ -296,7 +326,7 @@ def _time(what: str, time: int, of: JobInfo | Sighting | None = None) -> None:
         )
 
 
-def _near(what: str, time: int, window: Window, of: JobInfo | Sighting) -> None:
+def _near(what: str, time: int, window: Window, of: JobInfo | Sighting | None) -> None:
     if not window[0] <= time <= window[1]:
         raise BatchError(
             f"{what}{_of(of)} is more than {MAX_AGE // (86400 * SECOND)} days from the time at "
