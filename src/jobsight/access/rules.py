@@ -124,6 +124,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "/api/v1/clusters/{cluster}": Rule.SIGNED_IN,
     "/api/v1/clusters/{cluster}/nodes/{node}": Rule.SIGNED_IN,
     "/api/v1/nodes": Rule.SIGNED_IN,
+    # On a node with one job they are what that job did.
+    "/api/v1/nodes/{cluster}/{node}/series": Rule.OVERSIGHT,
     "/api/v1/partitions": Rule.SIGNED_IN,
     "/api/v1/reservations": Rule.SIGNED_IN,
     "/api/v1/qos": Rule.SIGNED_IN,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from jobsight.model import MISSING, SECOND
 from jobsight.reports.build import JobRow, job_row
+from jobsight.reports.whole_node import WholeNode, view_whole_node
 from jobsight.scheduler.records import NodeInfo
 from jobsight.store.read import nodes
 from jobsight.store.read.nodes import GpuFaults, NodeAgent, NodeGpu
@@ -70,6 +71,8 @@ class NodeView(msgspec.Struct, kw_only=True):
     lanes: int
     more_jobs: bool
     use: NodeUse | None
+    #: The node itself, for viewers who see everything: on a node with one job it shows that job.
+    whole: WholeNode | None
 
     @property
     def is_known(self) -> bool:
@@ -104,6 +107,9 @@ def view_node(
         lanes=lanes,
         more_jobs=len(runs) > MAX_JOBS,
         use=_use(store, shown, name, since, until),
+        whole=view_whole_node(store, cluster, name, since=since, until=until, points=POINTS)
+        if visibility.everything
+        else None,
     )
 
 

@@ -132,7 +132,7 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     app.include_router(properties.create_router(store, clock=clock))
     if settings is not None and settings.clockwork_routes:
         app.include_router(clockwork.create_router(store, clock=clock))
-    app.include_router(clusters.create_router(store))
+    app.include_router(clusters.create_router(store, clock=clock))
     app.include_router(gpus.create_router(store))
     app.include_router(people.create_router(store, clock=clock))
     if subscriptions is not None:

@@ -55,6 +55,15 @@ def format_energy(joules: float | None) -> str:
     return f"{_three_digits(value, small=unit == 0)} {_WATT_HOURS[unit]}"
 
 
+def format_power(watts: float | None) -> str:
+    """Format a power with three significant digits: 312 W, 1.25 kW."""
+    if not is_known(watts):
+        return UNKNOWN
+    if abs(watts) >= 999.5:
+        return f"{_three_digits(watts / 1000)} kW"
+    return f"{_three_digits(watts)} W"
+
+
 def format_byte_rate(rate: float | None) -> str:
     """Format bytes per second: 12.0 MiB/s."""
     return f"{format_bytes(rate)}/s" if is_known(rate) else UNKNOWN

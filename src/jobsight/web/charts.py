@@ -57,10 +57,11 @@ class ColumnChart(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of a chart: points of an SVG polyline in a box of 1000 by 100."""
+    """One line of a chart, in pieces between which nothing is known: the points of SVG polylines in
+    a box of 1000 by 100."""
 
     name: str
-    points: str
+    pieces: list[str]
     style: str
 
 
@@ -167,23 +168,32 @@ def line_chart(
     until: int,
     limit: float | None = None,
 ) -> LineChart:
-    """Lines over one interval; each is a name, its values and a style."""
-    highest = max((max(values, default=0.0) for _, values, _ in lines), default=0.0)
+    """Lines over one interval; each is a name, its values and a style. A line has a gap where its
+    value is not finite."""
+    known = {name: [value for value in values if math.isfinite(value)] for name, values, _ in lines}
+    highest = max((max(values, default=0.0) for values in known.values()), default=0.0)
     top = limit if limit and highest <= limit else round_up(highest)
-    drawn = []
-    for name, values, style in lines:
-        step = 1000 / max(len(values), 1)
-        points = " ".join(
-            f"{(index + 0.5) * step:.1f},{100 - 100 * min(value / top, 1.0):.2f}"
-            for index, value in enumerate(values)
-        )
-        drawn.append(Line(name, points, style))
+    drawn = [Line(name, _pieces(values, top), style) for name, values, style in lines]
     texts = [
         f"{name}: at most {show(max(values, default=0.0))}, "
         f"mean {show(sum(values) / max(len(values), 1))}"
-        for name, values, _ in lines
+        for name, values in known.items()
     ]
     return LineChart(drawn, time_labels(since, until), show(top), "; ".join(texts))
+
+
+def _pieces(values: Sequence[float], top: float) -> list[str]:
+    step = 1000 / max(len(values), 1)
+    pieces = []
+    points: list[str] = []
+    for index, value in enumerate(values):
+        if math.isfinite(value):
+            points.append(f"{(index + 0.5) * step:.1f},{100 - 100 * min(value / top, 1.0):.2f}")
+            continue
+        if points:
+            pieces.append(" ".join(points))
+        points = []
+    return [*pieces, " ".join(points)] if points else pieces
 
 
 def time_labels(since: int, until: int) -> list[Label]:

@@ -20,7 +20,11 @@ MESSAGES = (
     *(N_("7 days"), N_("30 days"), N_("90 days"), N_("a year")),
     *(N_("day"), N_("week"), N_("month"), N_("Day"), N_("Week"), N_("Month")),
     # Titles of charts and of quartiles.
-    *(N_("CPUs of the jobs"), N_("Memory of the jobs"), N_("held"), N_("used")),
+    *(N_("held"), N_("used"), N_("held by jobs"), N_("used by jobs"), N_("used by the node")),
+    *(N_("CPUs"), N_("Memory"), N_("Load"), N_("Network"), N_("Disks"), N_("Power")),
+    *(N_("Time in which processes waited"), N_("for a CPU"), N_("for memory"), N_("for I/O")),
+    *(N_("page cache"), N_("load average"), N_("received"), N_("sent"), N_("read")),
+    *(N_("written"), N_("node"), N_("processors and memory")),
     *(N_("core hours held"), N_("GPU hours held"), N_("all CPUs of now"), N_("all GPUs of now")),
     *(N_("Elapsed"), N_("CPU used of held"), N_("Memory, peak of requested"), N_("Memory, peak")),
     *(N_("GPU used of held"), N_("Waiting for the start")),

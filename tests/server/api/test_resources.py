@@ -5,13 +5,18 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from jobsight.model import RunReference
+from jobsight.access.rules import Rule, rule_of
+from jobsight.model import SECOND, RunReference
 from jobsight.reports.gpu_models import find_model, gpu_models
 from jobsight.store.findings.works import WorkKey
 from jobsight.store.store import Store
 from tests.server.batches import batch
 from tests.server.site import ALICE, BOB, COORDINATOR, LATE_COORDINATOR, client_of, fill
 from tests.store.findings.sample import add_findings
+from tests.store.node_sample import DAY, write_day
+
+#: The beginning of a day.
+MIDNIGHT = 20_700 * DAY
 
 
 @pytest.fixture(scope="module")
@@ -271,3 +276,43 @@ def test_a_user_replies_to_findings_as_themselves(store: Store) -> None:
     reply = own.post(address, json={"user": "bob"}).json()
     assert (reply["finding"]["state"], reply["finding"]["reply_user"]) == ("acknowledged", "bob")
     assert client_of(store, COORDINATOR).post(address, json={"user": "dora"}).status_code == 403
+
+
+def test_the_series_of_a_node(location: str) -> None:
+    with Store.open(location) as store:
+        write_day(store, MIDNIGHT, hours=24)
+        client = client_of(store)
+        address = "/api/v1/nodes/c1/n1/series"
+        reply = client.get(
+            address, params={"since": MIDNIGHT // SECOND, "until": MIDNIGHT // SECOND + 86_399}
+        ).json()
+        assert (reply["cluster"], reply["node"], reply["absent"]) == ("c1", "n1", [])
+        # Downsampled, and counters as rates.
+        assert 500 < len(reply["times_seconds"]) <= 600
+        user, load = (reply["metrics"][name] for name in ("node.cpu.user", "node.load.1m"))
+        assert (user["unit"], load["unit"]) == ("cores", "count")
+        assert user["mean"][1:] == pytest.approx([6.0] * (len(user["mean"]) - 1))
+        assert load["maximum"] == pytest.approx([8.5] * len(load["maximum"]))
+        assert reply["metrics"]["node.pressure.io"]["unit"] == "share"
+        assert reply["metrics"]["node.pressure.io"]["mean"][-1] == pytest.approx(0.1)
+        some = client.get(
+            address,
+            params={
+                "metrics": "node.load.1m,node.gpu.power",
+                "since": MIDNIGHT // SECOND,
+                "until": MIDNIGHT // SECOND + 600,
+            },
+        ).json()
+        assert some["absent"] == ["node.gpu.power"]
+        assert (list(some["metrics"]), len(some["times_seconds"])) == (["node.load.1m"], 11)
+        # A day that it has nothing of, and a node that is not there.
+        empty = client.get(address, params={"since": 0, "until": 600}).json()
+        assert (empty["times_seconds"], empty["metrics"]) == ([], {})
+        assert client.get("/api/v1/nodes/c1/n2/series").status_code == 404
+        assert client.get(address, params={"since": 600, "until": 0}).status_code == 422
+        assert client.get(address, params={"since": 0, "until": 10**9}).status_code == 422
+
+
+def test_the_series_of_a_node_are_for_staff_and_auditors() -> None:
+    """On a node with one job, they are what that job did."""
+    assert rule_of("/api/v1/nodes/c1/n1/series") is Rule.OVERSIGHT

@@ -5,8 +5,9 @@ They show the snapshot of the last scrape. Every viewer may see them, as with `s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
@@ -14,22 +15,30 @@ from msgspec import field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobsight.metrics import NODE_METRICS
+from jobsight.model import SECOND
+from jobsight.reports import series as time_series
 from jobsight.reports.cluster import ClusterView, PartitionRow, shown_state, view_cluster
 from jobsight.reports.gpu_models import find_model
 from jobsight.scheduler.adapters.policy import QosInfo, ReservationInfo
 from jobsight.scheduler.cluster_metrics import is_usable
 from jobsight.scheduler.records import NodeInfo
 from jobsight.server.api.common import (
+    MetricNames,
     NameCursor,
     PageLimit,
+    PointCount,
     Selection,
     Text,
+    TimeParameter,
     check_parameters,
     json_reply,
     page_of_names,
     page_reply,
     replies,
 )
+from jobsight.store.read import node_days
+from jobsight.store.read import nodes as nodes_read
 from jobsight.store.read.clusters import known_clusters
 from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
@@ -134,15 +143,33 @@ class QosList(msgspec.Struct):
     qos: list[Qos]
 
 
+class NodeSeries(msgspec.Struct):
+    """The time series of a node as a whole, whatever ran on it."""
+
+    cluster: str
+    node: str
+    #: Requested metrics that the node has not sent in the interval.
+    absent: list[str]
+    #: Seconds since 1970.
+    times_seconds: list[float]
+    metrics: dict[str, time_series.MetricSeries]
+
+
 NODE_FIELDS = Selection(Node, "cluster", "name")
-REPLIES = (*(ClusterList, ClusterView, NodeList, Node, PartitionList, ReservationList, QosList),)
+REPLIES = (
+    *(ClusterList, ClusterView, NodeList, Node, PartitionList, ReservationList, QosList),
+    NodeSeries,
+)
+_DAY: Final = 86400 * SECOND
+#: Days of the longest interval of time series of a node.
+MAX_DAYS: Final = 400
 
 ClusterPath = Annotated[str, Path(max_length=200, description="The name of the cluster")]
 NodePath = Annotated[str, Path(max_length=200, description="The name of the node")]
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
-def create_router(store: Store) -> APIRouter:
+def create_router(store: Store, *, clock: Callable[[], int] = time.time_ns) -> APIRouter:
     """The routes under /api/v1."""
     router = APIRouter(
         prefix="/api/v1", dependencies=[Depends(check_parameters)], tags=["clusters"]
@@ -201,6 +228,24 @@ def create_router(store: Store) -> APIRouter:
                 return json_reply(node_reply(record))
         raise HTTPException(404, f"there is no node {node[:100]!r} in cluster {cluster[:100]!r}")
 
+    @router.get("/nodes/{cluster}/{node}/series", responses=replies(NodeSeries, 404, 413, 422, 503))
+    def series_of_node(
+        cluster: ClusterPath,
+        node: NodePath,
+        metrics: MetricNames = None,
+        points: PointCount = 600,
+        since: TimeParameter = None,
+        until: TimeParameter = None,
+    ) -> Response:
+        """The time series of a node as a whole, downsampled; counters as rates.
+
+        For staff and auditors: on a node with one job they show what that job did. Without an
+        interval they are those of the last day.
+        """
+        end = clock() if until is None else until
+        begin = max(end - _DAY, 0) if since is None else since
+        return json_reply(_node_series(store, (cluster, node), metrics, points, (begin, end)))
+
     @router.get("/partitions", responses=replies(PartitionList, 422, 503))
     def partitions(cluster: Text = None) -> Response:
         """List the partitions with their resources, their running and their waiting jobs."""
@@ -232,6 +277,30 @@ def create_router(store: Store) -> APIRouter:
         return json_reply(QosList(rows))
 
     return router
+
+
+def _node_series(
+    store: Store,
+    place: tuple[str, str],
+    metrics: str | None,
+    points: int,
+    interval: tuple[int, int],
+) -> NodeSeries:
+    begin, end = interval
+    if not 0 <= end - begin <= MAX_DAYS * _DAY:
+        raise HTTPException(422, f"until must be 0 to {MAX_DAYS} days after since")
+    names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
+    series = node_days.series_of_node(
+        store.database, *place, names or tuple(NODE_METRICS), begin, end
+    )
+    if series is not None:
+        reply = time_series.reply("", [series], names, points)
+        (own,) = reply.nodes
+        return NodeSeries(*place, reply.absent, own.times_seconds, own.metrics)
+    if nodes_read.agent_of_node(store.database, *place) is None:
+        cluster, node = place
+        raise HTTPException(404, f"cluster {cluster[:100]!r} has no agent on a node {node[:100]!r}")
+    return NodeSeries(*place, names, [], {})
 
 
 def _node_filter(

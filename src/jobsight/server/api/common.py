@@ -67,6 +67,15 @@ TimeParameter = Annotated[
 ]
 
 
+MetricNames = Annotated[
+    str | None, Query(max_length=4000, description="Comma-separated names; all by default")
+]
+PointCount = Annotated[
+    int,
+    Query(ge=1, le=10_000, description="Maximum per time series; fewer for jobs with very many"),
+]
+
+
 def check_state(value: str | None) -> str | None:
     """Refuse a state that no job can have: its list would be empty for ever."""
     if value is not None and value != parse_state(value):

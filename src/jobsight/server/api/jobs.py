@@ -17,12 +17,14 @@ from starlette.responses import Response
 
 from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
-from jobsight.metrics import METRICS
+from jobsight.metrics import METRICS, NODE_METRICS
 from jobsight.reports import series as time_series
 from jobsight.reports.build import JobRow
 from jobsight.reports.pending import CURSOR_PATTERN, MAX_OFFSET, Cursor, find_report, list_page
 from jobsight.reports.report import JobReport
 from jobsight.server.api.common import (
+    MetricNames,
+    PointCount,
     RunText,
     Selection,
     StateParameter,
@@ -74,15 +76,6 @@ SortParameter = Annotated[
         {"type": "string", "enum": [f"{sign}{key}" for key in SORTS for sign in ("", "-")]}
     ),
     Query(description="The column to sort by; descending with a minus sign"),
-]
-
-
-MetricNames = Annotated[
-    str | None, Query(max_length=4000, description="Comma-separated names; all by default")
-]
-PointCount = Annotated[
-    int,
-    Query(ge=1, le=10_000, description="Maximum per time series; fewer for jobs with very many"),
 ]
 
 
@@ -278,7 +271,7 @@ def create_router(
         """List the metrics with their units and meanings."""
         rows = [
             MetricRow(row.name, row.kind, row.unit, row.rate_unit, row.title, row.help)
-            for row in METRICS.values()
+            for row in (*METRICS.values(), *NODE_METRICS.values())
         ]
         return json_reply(MetricList(rows))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 from urllib.parse import urlencode
 
@@ -13,10 +14,11 @@ from starlette.responses import HTMLResponse
 
 from jobsight.access.policy import named_visibility_of
 from jobsight.reports.cluster import Amount, ClusterView, shown_state, view_cluster
-from jobsight.reports.node import view_node
+from jobsight.reports.node import NodeView, view_node
 from jobsight.reports.over_time import use_over_time
 from jobsight.reports.queue import view_queue
 from jobsight.reports.report import tone_of
+from jobsight.reports.whole_node import WholeNode, of_no_job
 from jobsight.scheduler.adapters.policy import ReservationInfo
 from jobsight.scheduler.cluster_metrics import is_usable
 from jobsight.scheduler.records import NodeInfo
@@ -25,8 +27,15 @@ from jobsight.store.read.nodes import agents_of_cluster
 from jobsight.store.rollups.usage import Question
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
-from jobsight.util.units import format_bytes, format_cores, format_hours
-from jobsight.web.charts import line_chart, time_line, use_chart
+from jobsight.util.units import (
+    format_byte_rate,
+    format_bytes,
+    format_cores,
+    format_hours,
+    format_power,
+    format_share,
+)
+from jobsight.web.charts import LineChart, line_chart, time_line, use_chart
 from jobsight.web.pages.interval import CHOICES, Days, Interval
 from jobsight.web.render import page
 
@@ -171,28 +180,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
         )
         if not view.is_known:
             raise HTTPException(404, f"cluster {cluster[:100]!r} has no node {node[:100]!r}")
-        use, info = view.use, view.info
-        charts = []
-        if use is not None:
-            cpus = None if info is None or not info.cpus else float(info.cpus)
-            memory = None if info is None or not info.memory else float(info.memory)
-            cores = [("held", use.held, "ghost"), ("used", use.cores, "accent")]
-            charts = [
-                (
-                    "CPUs of the jobs",
-                    line_chart(cores, format_cores, since=since, until=end, limit=cpus),
-                ),
-                (
-                    "Memory of the jobs",
-                    line_chart(
-                        [("used", use.memory, "second")],
-                        format_bytes,
-                        since=since,
-                        until=end,
-                        limit=memory,
-                    ),
-                ),
-            ]
+        info = view.info
         return page(
             request,
             "node.html",
@@ -201,7 +189,8 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
             state=shown_state(info) if info is not None else "",
             usable=info is not None and is_usable(info),
             line=time_line(view, since, end, tone_of),
-            node_charts=charts,
+            node_charts=node_charts(view, since, end),
+            of_no_job=_of_no_job(view),
             hours=hours,
             choices=[
                 (each, f"{each} h" if each < 72 else f"{each // 24} d") for each in NODE_HOURS
@@ -212,6 +201,89 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
             later=None if end >= now else min(end + hours * _HOUR, now) // 10**9,
             now=now,
         )
+
+
+def node_charts(view: NodeView, since: int, until: int) -> list[tuple[str, LineChart]]:
+    """What the jobs of a node used, and the node as a whole if that is known."""
+    use, info = view.use, view.info
+    held, cores, used_memory = (use.held, use.cores, use.memory) if use else (None, None, None)
+    whole = view.whole or WholeNode()
+    cpus = None if info is None or not info.cpus else float(info.cpus)
+    memory = None if info is None or not info.memory else float(info.memory)
+    total = max(filter(math.isfinite, whole.memory_total or ()), default=memory)
+    charts = []
+
+    def add(
+        title: str,
+        lines: Sequence[tuple[str, Sequence[float] | None, str]],
+        show: Callable[[float], str],
+        limit: float | None = None,
+    ) -> None:
+        known = [(name, values, style) for name, values, style in lines if values is not None]
+        if known:
+            chart = line_chart(known, show, since=since, until=until, limit=limit)
+            charts.append((title, chart))
+
+    add(
+        "CPUs",
+        [
+            ("held by jobs", held, "ghost"),
+            ("used by the node", whole.cores, "second"),
+            ("used by jobs", cores, "accent"),
+        ],
+        format_cores,
+        cpus,
+    )
+    add(
+        "Memory",
+        [
+            ("page cache", whole.cache, "ghost"),
+            ("used by the node", whole.memory, "second"),
+            ("used by jobs", used_memory, "accent"),
+        ],
+        format_bytes,
+        total,
+    )
+    add("Load", [("load average", whole.load, "accent")], format_cores, cpus)
+    add(
+        "Network",
+        [("received", whole.received, "accent"), ("sent", whole.sent, "second")],
+        format_byte_rate,
+    )
+    add(
+        "Disks",
+        [("read", whole.disk_read, "accent"), ("written", whole.disk_written, "second")],
+        format_byte_rate,
+    )
+    add(
+        "Power",
+        [("node", whole.power, "accent"), ("processors and memory", whole.cpu_power, "second")],
+        format_power,
+    )
+    add(
+        "Time in which processes waited",
+        [
+            ("for a CPU", whole.cpu_pressure, "accent"),
+            ("for memory", whole.memory_pressure, "second"),
+            ("for I/O", whole.io_pressure, "ghost"),
+        ],
+        format_share,
+    )
+    return charts
+
+
+def _of_no_job(view: NodeView) -> tuple[str, str] | None:
+    """The mean of the CPUs and of the memory that no job used."""
+    whole, use = view.whole, view.use
+    if whole is None or whole.cores is None or whole.memory is None:
+        return None
+    if view.more_jobs or (use is None and view.jobs):
+        # The sum of the jobs is not known.
+        return None
+    nothing = [0.0] * len(whole.cores)
+    cores = of_no_job(whole.cores, use.cores if use else nothing)
+    memory = of_no_job(whole.memory, use.memory if use else nothing)
+    return format_cores(cores), format_bytes(memory)
 
 
 def known_clusters(store: Store) -> list[str]:

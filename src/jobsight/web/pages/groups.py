@@ -267,11 +267,13 @@ def trend_charts(report: SubjectReport) -> list[Trend]:
         drawn = [
             Line(
                 name,
-                " ".join(
-                    f"{1000 * (row.since - first) / span:.1f},{100 - 100 * value / top:.1f}"
-                    for row, value in zip(rows, values, strict=True)
-                    if value is not None
-                ),
+                [
+                    " ".join(
+                        f"{1000 * (row.since - first) / span:.1f},{100 - 100 * value / top:.1f}"
+                        for row, value in zip(rows, values, strict=True)
+                        if value is not None
+                    )
+                ],
                 style,
             )
             for (name, values), style in zip(lines.items(), ("accent", "second"), strict=False)

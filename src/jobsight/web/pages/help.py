@@ -12,7 +12,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobsight.metrics import METRICS
+from jobsight.metrics import METRICS, NODE_METRICS
 from jobsight.web.language import LANGUAGES, language_of
 from jobsight.web.render import markdown, page
 
@@ -34,7 +34,9 @@ def add_routes(router: APIRouter) -> None:
     @router.get("/help/{topic}")
     def topic(request: Request, topic: str) -> HTMLResponse:
         if topic == "metrics":
-            return page(request, "help_metrics.html", metrics=METRICS.values())
+            return page(
+                request, "help_metrics.html", metrics=[*METRICS.values(), *NODE_METRICS.values()]
+            )
         if topic not in TOPICS:
             known = ", ".join(TOPICS)
             raise HTTPException(404, f"there is no help on {topic[:100]!r}; expected {known}")
