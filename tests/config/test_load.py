@@ -185,3 +185,23 @@ def test_a_key_of_an_earlier_version_is_refused(tmp_path: Path, old: str, key: s
     assert f"did you mean {key}?" in str(caught.value) or "valid here: " in str(caught.value)
     assert name in str(caught.value)
     assert table in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"), [("0", 0), ("false", False), ("1", 1), ("30.5", 30.5)]
+)
+def test_samples_of_the_node_are_turned_off_by_0_or_false(
+    tmp_path: Path, text: str, interval: float
+) -> None:
+    file = _file(tmp_path, f"[agent]\nnode_interval = {text}\n")
+    assert load_settings(file, {}).agent.node_interval == interval
+    assert load_settings(None, {"JOBSIGHT_AGENT__NODE_INTERVAL": text}).agent.node_interval == (
+        interval
+    )
+
+
+@pytest.mark.parametrize("text", ["true", "0.5"])
+def test_other_intervals_of_the_node_are_refused(tmp_path: Path, text: str) -> None:
+    file = _file(tmp_path, f"[agent]\nnode_interval = {text}\n")
+    with pytest.raises(ConfigError, match=f"agent.node_interval: is {text}; expected 1 to 3600"):
+        load_settings(file, {})

@@ -15,8 +15,8 @@ from tests.store.sample import batch
 DAY = 86400 * SECOND
 CPUS = 32
 MEMORY = 128 * 2**30
-#: Looks that an agent sends together.
-LOOKS = 5
+#: Samples that an agent sends together.
+ROWS = 5
 
 
 def node_series(
@@ -26,7 +26,7 @@ def node_series(
     busy: Callable[[int], float] = lambda time: 8.0,
     first_of_all: int | None = None,
 ) -> Series:
-    """Looks from ``since`` on, of a node on which ``busy`` CPUs work, a quarter of that in the
+    """Samples from ``since`` on, of a node on which ``busy`` CPUs work, a quarter of that in the
     kernel; its counters began at zero at ``first_of_all``."""
     times = array("q", (since + row * step for row in range(rows)))
     columns: dict[str, Any] = {
@@ -68,8 +68,8 @@ def write_day(store: Store, since: int, hours: float = 24.0, node: str = "n1", *
     """The batches of a node as an agent sends them, from ``since`` on."""
     step = 60 * SECOND
     rows = round(hours * 60)
-    for first in range(0, rows, LOOKS):
-        count = min(LOOKS, rows - first)
+    for first in range(0, rows, ROWS):
+        count = min(ROWS, rows - first)
         begin = since + first * step
         series = node_series(begin, count, step, first_of_all=since, **more)
         assert store.write(node_batch(series, node))

@@ -76,7 +76,7 @@ def test_a_day_is_joined_when_the_next_begins(store: Store) -> None:
     joined = read(store, MIDNIGHT, MIDNIGHT + DAY - 1)
     assert joined.times.tolist() == whole.times.tolist()
     assert all((joined.columns[name] == whole.columns[name]).all() for name in EVERYTHING)
-    # Eight CPUs were busy from the first look to the last.
+    # Eight CPUs were busy from the first sample to the last.
     length = 24 * 3600 - 60
     assert use_by_day(store.database, "c1", 0, 10**6) == {
         MIDNIGHT // DAY: NodesDay(8.0 * length, CPUS * float(length))
@@ -122,8 +122,8 @@ def test_series_of_a_node_that_are_not_in_bounds(store: Store) -> None:
     with pytest.raises(BatchError, match="more than 400 days"):
         store.write(node_batch(node_series(START - 500 * DAY, 2), written=START))
     times = array("q", [START])
+    wrong = Series(times, {"node.cpu.user": array("q", [1, 2])})
     with pytest.raises(BatchError, match="has 2 rows, its times have 1"):
-        wrong = Series(times, {"node.cpu.user": array("q", [1, 2])})
         store.write(node_batch(wrong))
     with pytest.raises(BatchError, match="control character"):
         store.write(node_batch(Series(times, {"node\n": array("q", [1])})))

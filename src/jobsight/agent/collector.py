@@ -211,18 +211,18 @@ class Collector:
     # The node itself.
 
     def watch_node(self, node: WholeNode, interval: float) -> None:
-        """Look at the node as a whole now and every ``interval`` seconds."""
+        """Sample the node as a whole now and every ``interval`` seconds."""
         self._whole_node = node
-        self.at(time.monotonic_ns(), self._look_at_node)
-        self.every(interval, self._look_at_node)
+        self.at(time.monotonic_ns(), self._sample_node)
+        self.every(interval, self._sample_node)
 
-    def _look_at_node(self) -> None:
+    def _sample_node(self) -> None:
         assert self._whole_node is not None
         try:
-            self._whole_node.look(time.time_ns())
+            self._whole_node.sample(time.time_ns())
         except Exception as error:
-            self.report_error("a look at the node", error)
-        # The first look is sent at once, so that a new node is seen.
+            self.report_error("a sample of the node", error)
+        # The first sample is sent at once, so that a new node is seen.
         if self._whole_node.full or not self._node_seen:
             self._send([], node_series=self._take_node_series())
 

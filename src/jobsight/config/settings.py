@@ -356,7 +356,7 @@ class ExportSettings(msgspec.Struct, kw_only=True):
 
 
 class RetentionSettings(msgspec.Struct, kw_only=True):
-    """How long the data of a run is kept after its end."""
+    """How long the data of a run is kept after its end, and that of a node after the day."""
 
     #: Days after the end of a run until its time series are downsampled; 0 is never.
     series: Days = 365.0
@@ -370,7 +370,7 @@ class RetentionSettings(msgspec.Struct, kw_only=True):
     audit_log: Days = 400.0
     #: Longest step of a downsampled time series in seconds; short runs keep shorter steps.
     resolution: Seconds = 300.0
-    #: Delete and downsample only runs that are in the archive.
+    #: Delete and downsample only runs that are in the archive, which has no series of nodes.
     only_archived: bool = False
     #: Apply the retention once a day in `jobsight serve`; otherwise run `jobsight store prune`.
     daily: bool = True
@@ -415,7 +415,7 @@ class AgentSettings(msgspec.Struct, kw_only=True):
     only_this_node: bool = False
     #: Query Slurm for the owners of jobs that no prolog announced.
     query_slurm: bool = True
-    #: Seconds between two looks at the node as a whole; 0 or false turns them off.
+    #: Seconds between two samples of the node as a whole; 0 or false turns them off.
     node_interval: SecondsOrOff = 60.0
     #: Names of additional samplers.
     samplers: list[str] = msgspec.field(default_factory=lambda: ["pressure", "gpu"])

@@ -21,9 +21,9 @@ from jobsight.store.store import Store
 
 Floats = NDArray[np.float64]
 
-#: Nothing is known between two looks that are further apart, even if all are.
+#: Nothing is known between two samples that are further apart, even if all are.
 _LONGEST_STEP: Final = 2 * 3600 * SECOND
-#: Before an interval, so that its first part has a look on both sides.
+#: Before an interval, so that its first part has a sample on both sides.
 _MARGIN: Final = 3600 * SECOND
 _MICRO: Final = 1e-6
 
@@ -131,7 +131,7 @@ def _rate(
 
 
 def _value(series: StoredSeries, name: str, bounds: Floats) -> Floats | None:
-    """The mean of a gauge in each part; a value holds since the look before."""
+    """The mean of a gauge in each part; a value holds since the sample before."""
     times, values = _known(series, name)
     if len(times) < 2:
         return None
@@ -148,7 +148,7 @@ def _known(series: StoredSeries, name: str) -> tuple[Floats, NDArray[Any]]:
 
 
 def _mean(times: Floats, amounts: Floats, sound: NDArray[np.bool_], bounds: Floats) -> Floats:
-    """The mean in each part by the amounts of the steps between two looks, over the time that the
+    """The mean in each part by the amounts of the steps between two samples, over the time that the
     steps cover. A step that is much longer than usual covers nothing."""
     steps = np.diff(times)
     longest = min(GAP_FACTOR * float(np.median(steps)), _LONGEST_STEP)

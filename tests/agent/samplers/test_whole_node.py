@@ -11,7 +11,7 @@ import pytest
 from jobsight.agent.collector import Collector
 from jobsight.agent.processes.procfs import TICK
 from jobsight.agent.samplers.node import Node
-from jobsight.agent.samplers.whole_node import LOOKS, WholeNode, parse_cpu_times, parse_memory
+from jobsight.agent.samplers.whole_node import ROWS, WholeNode, parse_cpu_times, parse_memory
 from jobsight.metrics import NODE_METRICS
 from jobsight.model import MISSING, SECOND, Batch, Series
 from tests.agent.samplers.jobs import Job, write
@@ -74,9 +74,9 @@ def last(series: Series | None, row: int = -1) -> dict[str, float]:
     return {name: column[row] for name, column in series.columns.items()}
 
 
-def test_a_look_has_the_figures_of_the_node(machine: Job) -> None:
+def test_a_sample_has_the_figures_of_the_node(machine: Job) -> None:
     node = WholeNode(machine.node)
-    node.look(7 * SECOND)
+    node.sample(7 * SECOND)
     series = node.take()
     assert series is not None
     assert list(series.times) == [7 * SECOND]
@@ -113,13 +113,13 @@ def test_a_look_has_the_figures_of_the_node(machine: Job) -> None:
 
 def test_physical_devices_are_added_and_others_are_not(machine: Job) -> None:
     node = WholeNode(machine.node)
-    node.look(0)
+    node.sample(0)
     machine.clock.go(60)
     net_dev(
         machine, lo=(10**9,) * 4, eth0=(1500, 11, 2600, 22), eth1=(11, 3, 2, 4), veth7=(10**9,) * 4
     )
     disks(machine, sda=(14, 20), sda1=(14, 20), nvme0n1=(0, 2), loop0=(10**6, 10**6))
-    node.look(SECOND)
+    node.sample(SECOND)
     row = last(node.take())
     names = ("received_bytes", "received_packets", "sent_bytes", "sent_packets")
     assert [row[f"node.network.{name}"] for name in names] == [510, 3, 601, 5]
@@ -128,14 +128,14 @@ def test_physical_devices_are_added_and_others_are_not(machine: Job) -> None:
 
 def test_a_device_that_goes_takes_nothing_from_the_sum(machine: Job) -> None:
     node = WholeNode(machine.node)
-    node.look(0)
+    node.sample(0)
     machine.clock.go(60)
     net_dev(machine, eth0=(1500, 10, 2000, 20))
-    node.look(1)
+    node.sample(1)
     machine.clock.go(60)
     # It is back, with what it counted meanwhile.
     net_dev(machine, eth0=(1500, 10, 2000, 20), eth1=(41, 1, 1, 1))
-    node.look(2)
+    node.sample(2)
     series = node.take()
     assert series is not None
     assert list(series.columns["node.network.received_bytes"]) == [0, 500, 540]
@@ -148,11 +148,11 @@ def test_a_port_of_infiniband_counts_words_and_not_twice(machine: Job) -> None:
     interface(machine, "ib0", kind=32)
     net_dev(machine, eth0=(0, 0, 0, 0), eth1=(0, 0, 0, 0), ib0=(0, 0, 0, 0))
     node = WholeNode(machine.node)
-    node.look(0)
+    node.sample(0)
     machine.clock.go(60)
     write(port, dict.fromkeys(names, "350\n"))
     net_dev(machine, eth0=(0, 0, 0, 0), eth1=(0, 0, 0, 0), ib0=(10**6, 0, 10**6, 0))
-    node.look(1)
+    node.sample(1)
     row = last(node.take())
     assert row["node.network.received_bytes"] == 250 * 4
     assert row["node.network.sent_packets"] == 250
@@ -163,11 +163,11 @@ def test_energy_is_that_of_the_node(machine: Job) -> None:
     rapl(machine, 1000, 500)
     write(machine.root, {"proc/stat": stat})
     node = WholeNode(machine.node)
-    node.look(0)
+    node.sample(0)
     machine.clock.go(60)
     rapl(machine, 1000 + 90_000_000, 500 + 10_000_000)
     write(machine.root, {"proc/stat": stat})
-    node.look(1)
+    node.sample(1)
     row = last(node.take())
     assert row["node.energy.cpu"] == 100_000_000
     assert "node.energy.node" not in row
@@ -175,7 +175,7 @@ def test_energy_is_that_of_the_node(machine: Job) -> None:
 
 def test_what_cannot_be_read_is_missing_and_comes_back(machine: Job) -> None:
     node = WholeNode(machine.node)
-    node.look(0)
+    node.sample(0)
     kept = {}
     for name in ("loadavg", "stat", "meminfo", "net/dev", "diskstats"):
         file = machine.root / "proc" / name
@@ -183,11 +183,11 @@ def test_what_cannot_be_read_is_missing_and_comes_back(machine: Job) -> None:
         # The file is open: it is replaced by nothing.
         file.write_bytes(b"")
     machine.clock.go(60)
-    node.look(1)
+    node.sample(1)
     for name, data in kept.items():
         (machine.root / "proc" / name).write_bytes(data)
     machine.clock.go(60)
-    node.look(2)
+    node.sample(2)
     series = node.take()
     assert series is not None
     assert all(math.isnan(series.columns[name][1]) for name in ("node.load.1m", "node.load.15m"))
@@ -201,7 +201,7 @@ def test_what_cannot_be_read_is_missing_and_comes_back(machine: Job) -> None:
 
 def test_a_machine_with_nothing_has_rows_without_columns(job: Job) -> None:
     node = WholeNode(job.node)
-    node.look(0)
+    node.sample(0)
     series = node.take()
     assert series is not None
     assert (len(series), dict(series.columns)) == (1, {})
@@ -209,14 +209,14 @@ def test_a_machine_with_nothing_has_rows_without_columns(job: Job) -> None:
 
 def test_rows_that_nobody_takes_are_bounded(machine: Job) -> None:
     node = WholeNode(machine.node)
-    for second in range(LOOKS + 3):
-        assert node.full is (second >= LOOKS)
+    for second in range(ROWS + 3):
+        assert node.full is (second >= ROWS)
         write(machine.root, {"proc/loadavg": f"{second}.00 0.00 0.00 1/1 1\n"})
-        node.look(second)
+        node.sample(second)
     series = node.take()
     assert series is not None
-    assert list(series.times) == list(range(3, LOOKS + 3))
-    assert list(series.columns["node.load.1m"]) == list(range(3, LOOKS + 3))
+    assert list(series.times) == list(range(3, ROWS + 3))
+    assert list(series.columns["node.load.1m"]) == list(range(3, ROWS + 3))
 
 
 @pytest.mark.parametrize(
@@ -232,22 +232,22 @@ def test_an_old_kernel_has_no_available_memory() -> None:
     assert found == {"node.memory.total": 10240, "node.memory.cache": 4096}
 
 
-def test_the_collector_sends_the_first_look_and_then_some_together() -> None:
+def test_the_collector_sends_the_first_sample_and_then_some_together() -> None:
     collector = Collector(None, cluster="c", node="n")
     sent: list[Batch] = []
     collector.on_batch = sent.append
     node = WholeNode(Node())
     try:
         collector.watch_node(node, 60.0)
-        for _ in range(1 + LOOKS + 2):
-            collector._look_at_node()
-        assert [len(batch.node_series or ()) for batch in sent] == [1, LOOKS]
+        for _ in range(1 + ROWS + 2):
+            collector._sample_node()
+        assert [len(batch.node_series or ()) for batch in sent] == [1, ROWS]
         assert all(not batch.parts and not batch.jobs for batch in sent)
         # What is left goes with the last batch.
         collector.flush()
         assert len(sent) == 2
         collector.flush(complete=True)
-        assert [len(batch.node_series or ()) for batch in sent] == [1, LOOKS, 2]
+        assert [len(batch.node_series or ()) for batch in sent] == [1, ROWS, 2]
     finally:
         collector.close()
         node.node.close()
@@ -256,14 +256,14 @@ def test_the_collector_sends_the_first_look_and_then_some_together() -> None:
 def test_on_this_kernel_the_work_of_a_process_is_in_the_figures(tmp_path: Path) -> None:
     node = WholeNode(Node(freshness=0))
     try:
-        node.look(time.time_ns())
+        node.sample(time.time_ns())
         until = time.process_time() + 0.3
         while time.process_time() < until:
             sum(range(1000))
         with open(tmp_path / "written", "wb") as file:
             file.write(os.urandom(2**20))
             os.fsync(file.fileno())
-        node.look(time.time_ns())
+        node.sample(time.time_ns())
         series = node.take()
         assert series is not None
         grown = {name: column[1] - column[0] for name, column in series.columns.items()}

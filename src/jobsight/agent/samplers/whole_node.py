@@ -1,9 +1,9 @@
 """The node as a whole, whatever runs on it: load, CPU time, memory, network, disks, energy.
 
-:class:`WholeNode` is not a sampler of a job. The collector takes a look with
-:meth:`WholeNode.look` at an interval of its own, and sends what :meth:`WholeNode.take` returns with
-its batches. A look reads some files of /proc and /sys that stay open, into columns that exist
-already. What cannot be read is missing in this row.
+:class:`WholeNode` is not a sampler of a job. The collector calls :meth:`WholeNode.sample` at an
+interval of its own, and sends what :meth:`WholeNode.take` returns with its batches. A sample reads
+some files of /proc and /sys that stay open, into columns that exist already. What cannot be read is
+missing in this row.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from jobsight.agent.samplers.pressure import parse_pressure
 from jobsight.agent.samplers.readings import growth
 from jobsight.model import MISSING, SECOND, Column, Series
 
-#: Looks that are sent together: a batch and a chunk cost more than a row of them.
-LOOKS: Final = 5
-#: Devices are listed anew after this time.
+#: Samples that are sent together: a batch and a chunk cost more than a row of them.
+ROWS: Final = 5
+#: Devices are listed again after this time.
 _LIST_INTERVAL: Final = 600 * SECOND
 _KIBIBYTE: Final = 1024
 #: The type of a network interface over InfiniBand, whose port counts the same bytes.
@@ -88,7 +88,7 @@ class _Sum:
         return found
 
     def keep_only(self, devices: Iterable[str]) -> None:
-        """Forget devices that were removed; one that returns begins anew."""
+        """Forget devices that were removed; one that returns begins at zero."""
         self._last = {name: self._last[name] for name in devices if name in self._last}
 
 
@@ -99,9 +99,9 @@ class WholeNode:
         self.node = node or this_node()
         self._read = self.node.files.read
         self._rows = 0
-        self._times = array("q", [0]) * LOOKS
-        self._integers = {name: array("q", [MISSING]) * LOOKS for name in _INTEGERS}
-        self._loads = {name: array("d", [math.nan]) * LOOKS for name in _LOADS}
+        self._times = array("q", [0]) * ROWS
+        self._integers = {name: array("q", [MISSING]) * ROWS for name in _INTEGERS}
+        self._loads = {name: array("d", [math.nan]) * ROWS for name in _LOADS}
         self._interfaces: list[bytes] = []
         self._ports: dict[str, list[tuple[str, int]]] = {}
         self._devices: list[str] = []
@@ -113,10 +113,10 @@ class WholeNode:
 
     @property
     def full(self) -> bool:
-        """Whether the rows should be taken; a further look then drops the oldest."""
-        return self._rows == LOOKS
+        """Whether the rows should be taken; a further sample then drops the oldest."""
+        return self._rows == ROWS
 
-    def look(self, wall: int) -> None:
+    def sample(self, wall: int) -> None:
         """Add a row of this time."""
         if self.full:
             self._drop_oldest()
@@ -127,13 +127,13 @@ class WholeNode:
         now = self.node.clock()
         if self._listed is None or not 0 <= now - self._listed < _LIST_INTERVAL:
             self._list(now)
-        self._try("load", self._look_at_load, row)
-        self._try("CPU time", self._look_at_cpu, row)
-        self._try("memory", self._look_at_memory, row)
-        self._try("network", self._look_at_network, row)
-        self._try("disks", self._look_at_disks, row)
-        self._try("energy", self._look_at_energy, row)
-        self._look_at_pressure(row)
+        self._try("load", self._read_load, row)
+        self._try("CPU time", self._read_cpu, row)
+        self._try("memory", self._read_memory, row)
+        self._try("network", self._read_network, row)
+        self._try("disks", self._read_disks, row)
+        self._try("energy", self._read_energy, row)
+        self._read_pressure(row)
 
     def take(self) -> Series | None:
         """The rows so far, without columns that have no value; None if there are none."""
@@ -171,22 +171,22 @@ class WholeNode:
         except (OSError, ValueError, IndexError) as error:
             self.node.errors.add(f"node {what}", error)
 
-    def _look_at_load(self, row: int) -> None:
+    def _read_load(self, row: int) -> None:
         words = self._read(self.node.proc / "loadavg").split(None, 3)
         for name, word in zip(_LOADS, words, strict=False):
             self._loads[name][row] = float(word)
 
-    def _look_at_cpu(self, row: int) -> None:
+    def _read_cpu(self, row: int) -> None:
         times = parse_cpu_times(self._read(self.node.proc / "stat"))
         for name, ticks in zip(_CPU, times, strict=True):
             self._integers[name][row] = ticks * TICK
 
-    def _look_at_memory(self, row: int) -> None:
+    def _read_memory(self, row: int) -> None:
         found = parse_memory(self._read(self.node.proc / "meminfo"))
         for name, value in found.items():
             self._integers[name][row] = value
 
-    def _look_at_network(self, row: int) -> None:
+    def _read_network(self, row: int) -> None:
         readings = [*self._read_interfaces(), *self._read_ports()]
         if self._network.update(readings):
             for name, total in zip(_NETWORK, self._network.totals, strict=True):
@@ -209,7 +209,7 @@ class WholeNode:
             except (OSError, ValueError) as error:
                 self.node.errors.add(f"node network {port}", error)
 
-    def _look_at_disks(self, row: int) -> None:
+    def _read_disks(self, row: int) -> None:
         if not self._devices:
             return
         counters = read_diskstats(self.node).value
@@ -222,14 +222,14 @@ class WholeNode:
             for name, total in zip(_DISK, self._disk.totals, strict=True):
                 self._integers[f"node.disk.{name}"][row] = total
 
-    def _look_at_energy(self, row: int) -> None:
+    def _read_energy(self, row: int) -> None:
         if self._energy.available:
             use = self.node.reading(("energy", self._meters), self._energy.read).value
             for name in _ENERGY:
                 if name in use.energy:
                     self._integers[f"node.energy.{name}"][row] = use.energy[name]
 
-    def _look_at_pressure(self, row: int) -> None:
+    def _read_pressure(self, row: int) -> None:
         directory = self.node.proc / "pressure"
         for resource in ("cpu", "memory", "io"):
             try:

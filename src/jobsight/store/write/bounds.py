@@ -72,7 +72,7 @@ MAX_SERIES_VALUES: Final = 2**26
 MAX_ROWS: Final = 2**17
 
 #: Time series of a node as a whole: rows of a batch, days that they are of, and values of one day
-#: over all batches (a look every second). Its metrics are those that this version knows.
+#: over all batches (a sample every second). Its metrics are those that this version knows.
 MAX_NODE_ROWS: Final = 4096
 MAX_NODE_DAYS: Final = 8
 MAX_NODE_DAY_VALUES: Final = 2**22
