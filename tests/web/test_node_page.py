@@ -128,6 +128,24 @@ def test_a_node_without_curves_has_none(client: TestClient) -> None:
     assert "<polyline" not in text
 
 
+def test_a_cluster_shows_the_days_of_its_nodes(client: TestClient, store: Store) -> None:
+    assert "CPU hours of the nodes by day" not in client.get("/clusters/c1?days=7").text
+    # A whole day of another node, and the beginning of the next one.
+    midnight = NOON - DAY // 2
+    for day in (2, 3):
+        write_day(store, midnight - day * DAY, node="n2", busy=lambda time: 5.0)
+    write_day(store, midnight - DAY, hours=0.1, node="n2")
+    text = client.get("/clusters/c1?days=7").text
+    # Five CPUs for two days, and on the third twelve of the other node for half of it.
+    drawn = chart(text, "CPU hours of the nodes by day")
+    assert "used by the nodes: at most 121 h, mean 120 h; used by jobs: at most 0 h" in drawn
+    # Longer intervals are in steps of weeks and months.
+    assert "CPU hours of the nodes by day" not in client.get("/clusters/c1?days=365").text
+    # The sum of a cluster shows no job.
+    with seen_by(user("bob")):
+        assert "CPU hours of the nodes by day" in client.get("/clusters/c1?days=7").text
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_in_a_browser(store: Store, browser: object, scheme: str) -> None:

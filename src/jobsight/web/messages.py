@@ -21,6 +21,7 @@ MESSAGES = (
     *(N_("day"), N_("week"), N_("month"), N_("Day"), N_("Week"), N_("Month")),
     # Titles of charts and of quartiles.
     *(N_("held"), N_("used"), N_("held by jobs"), N_("used by jobs"), N_("used by the node")),
+    N_("used by the nodes"),
     *(N_("CPUs"), N_("Memory"), N_("Load"), N_("Network"), N_("Disks"), N_("Power")),
     *(N_("Time in which processes waited"), N_("for a CPU"), N_("for memory"), N_("for I/O")),
     *(N_("page cache"), N_("load average"), N_("received"), N_("sent"), N_("read")),

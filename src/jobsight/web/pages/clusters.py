@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 from jobsight.access.policy import named_visibility_of
 from jobsight.reports.cluster import Amount, ClusterView, shown_state, view_cluster
 from jobsight.reports.node import NodeView, view_node
-from jobsight.reports.over_time import use_over_time
+from jobsight.reports.over_time import UseOverTime, use_over_time
 from jobsight.reports.queue import view_queue
 from jobsight.reports.report import tone_of
 from jobsight.reports.whole_node import WholeNode, of_no_job
@@ -23,6 +23,7 @@ from jobsight.scheduler.adapters.policy import ReservationInfo
 from jobsight.scheduler.cluster_metrics import is_usable
 from jobsight.scheduler.records import NodeInfo
 from jobsight.scheduler.state import attempted_clusters
+from jobsight.store.read.node_days import NodesDay, use_by_day
 from jobsight.store.read.nodes import agents_of_cluster
 from jobsight.store.rollups.usage import Question
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
@@ -36,7 +37,7 @@ from jobsight.util.units import (
     format_share,
 )
 from jobsight.web.charts import LineChart, line_chart, time_line, use_chart
-from jobsight.web.pages.interval import CHOICES, Days, Interval
+from jobsight.web.pages.interval import CHOICES, DAY, Days, Interval
 from jobsight.web.render import page
 
 #: A scrape that succeeded longer ago is called old.
@@ -45,6 +46,9 @@ OLD_SCRAPE: Final = 15 * 60 * 10**9
 MAX_MAP: Final = 600
 NODES_PER_PAGE: Final = 100
 _HOUR: Final = 3600 * 10**9
+#: Days of which a line can be drawn; a limit further above the line would leave nothing of it.
+_LEAST_DAYS: Final = 2
+_MOST_ABOVE: Final = 5
 #: Hours of the time line of a node.
 NODE_HOURS: Final = (6, 24, 72, 168)
 
@@ -117,6 +121,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
             )
             if use.total.gpu_hours
             else None,
+            nodes_chart=nodes_chart(store, name, use, interval),
             nodes=rows[:MAX_MAP],
             node_count=len(rows),
             interval=interval,
@@ -201,6 +206,37 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
             later=None if end >= now else min(end + hours * _HOUR, now) // 10**9,
             now=now,
         )
+
+
+def nodes_chart(
+    store: Store, cluster: str, use: UseOverTime, interval: Interval
+) -> LineChart | None:
+    """What the CPUs of the nodes did by day, next to what jobs used; None unless the steps are days
+    and nodes have reported two of them."""
+    if use.step != "day":
+        return None
+    days = use_by_day(store.database, cluster, interval.since, interval.until)
+    if len(days) < _LEAST_DAYS:
+        return None
+    nothing = NodesDay(math.nan, math.nan)
+    found = [days.get(interval.since + index, nothing) for index in range(len(use.points))]
+    busy = [day.cpu_time / 3600 for day in found]
+    lines = [
+        ("used by the nodes", busy, "second"),
+        ("used by jobs", [point.cpu_hours for point in use.points], "accent"),
+    ]
+    known = [day.core_time / 3600 for day in found if math.isfinite(day.core_time)]
+    return line_chart(
+        lines,
+        lambda value: f"{format_hours(value)} h",
+        since=interval.since * DAY,
+        until=interval.until * DAY,
+        limit=max(known) if max(known) < _MOST_ABOVE * max(map(_finite, busy)) else None,
+    )
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
 
 
 def node_charts(view: NodeView, since: int, until: int) -> list[tuple[str, LineChart]]:
