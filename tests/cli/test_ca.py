@@ -9,6 +9,7 @@ import stat
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -17,9 +18,12 @@ from jobsight.cli.main import main
 from jobsight.config.settings import Settings
 from jobsight.server.authority import Authority, CaError
 from jobsight.server.serve import BackgroundServer
+from jobsight.store.read.node_days import series_of_node
+from jobsight.store.store import Store
 from jobsight.transport import wire
 from jobsight.transport.tls import certificate_end
 from tests.server.batches import batch
+from tests.store.node_sample import node_series
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.server
@@ -154,3 +158,52 @@ def test_a_server_refuses_a_revoked_node(
     with BackgroundServer(settings) as server:
         assert send(server, "stolen", 5) is None
         assert send(server, "good", 6) == 200
+
+
+def test_a_node_sends_its_own_time_series_only(directory: Path, tmp_path: Path) -> None:
+    """Where nodes have certificates, one cannot write the series of another."""
+    assert ca(directory, "issue", "server.test", "--server", "--host", "127.0.0.1") == 0
+    for name in ("n1", "n2"):
+        assert ca(directory, "issue", name) == 0
+    settings = Settings(cluster="lab")
+    settings.store.location = str(tmp_path / "store.db")
+    settings.server.port = 0
+    settings.server.tls_certificate = str(directory / "issued/server.test.pem")
+    settings.server.tls_key = str(directory / "issued/server.test.key")
+    settings.server.tls_client_ca = str(directory / "ca.pem")
+
+    def send(server: BackgroundServer, name: str, node: str, job: int) -> dict[str, Any]:
+        context = ssl.create_default_context(cafile=str(directory / "ca.pem"))
+        pair = directory / "issued" / name
+        context.load_cert_chain(f"{pair}.pem", f"{pair}.key")
+        sent = batch(job)
+        sent.node, sent.spool = node, f"spool {name} {node}"
+        sent.node_series = node_series(sent.written, 3)
+        with httpx2.Client(verify=context) as client:
+            reply = client.post(
+                f"{server.url}/api/v1/batches",
+                content=wire.encode(sent),
+                headers={"Authorization": f"Bearer {server.token}"},
+            )
+        assert reply.status_code == 200
+        answer: dict[str, Any] = reply.json()
+        return answer
+
+    with BackgroundServer(settings) as server:
+        assert send(server, "n1", "n1", 1) == {"status": "stored"}
+        # The jobs of the batch are stored; several slurmd may run on one machine.
+        assert send(server, "n2", "n1", 2) == {
+            "status": "stored",
+            "left_out": 1,
+            "reasons": ["series of node 'n1': the certificate of the sender is for 'n2'"],
+        }
+    with Store.open(settings.store.location) as store:
+        assert store.count_runs() == 2
+        series = series_of_node(store.database, "alpha", "n1", ("node.load.1m",), 0, 2**62)
+        assert series is not None
+        assert len(series.times) == 3
+        with store.database.query() as transaction:
+            rows = transaction.execute("SELECT node, stored_values FROM node_days").fetchall()
+        assert len(rows) == 1
+        sent = node_series(0, 3)
+        assert tuple(rows[0]) == ("n1", 3 * (1 + len(sent.columns)))

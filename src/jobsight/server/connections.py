@@ -17,7 +17,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +31,7 @@ from jobsight.util.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
 
-#: Key of the request state: whether the client presented a certificate, verified by TLS.
+#: Key of the request state: the names in the client's certificate, verified by TLS; None without.
 CERTIFICATE_IN_STATE: Final = "certificate"
 #: Key of the request state: the :class:`Connection` of the request.
 CONNECTION_IN_STATE: Final = "connection"
@@ -335,6 +335,17 @@ class _Accepted(socket.socket):
         super().close()
 
 
+def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str] | None:
+    """Whom a certificate, as ssl decodes it, is for: its common name, and its names of hosts. None
+    without one."""
+    if not certificate:
+        return None
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    names = (value for name, value in subject if name == "commonName")
+    others = (value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
+    return frozenset((*names, *others))
+
+
 class HttpProtocol(H11Protocol):
     """uvicorn's h11 protocol plus deadlines and the client certificate."""
 
@@ -353,7 +364,7 @@ class HttpProtocol(H11Protocol):
         self._connection.on_deadline = self._close_late
         self.app_state = {
             **self.app_state,
-            CERTIFICATE_IN_STATE: bool(transport.get_extra_info("peercert")),
+            CERTIFICATE_IN_STATE: names_of(transport.get_extra_info("peercert")),
             CONNECTION_IN_STATE: self._connection,
         }
         if not self._connection.counted:

@@ -54,8 +54,9 @@ _MAX_BODIES = 4
 #: The refusal of a batch without content, which is not counted.
 EMPTY = "the batch is empty"
 
-#: An encoded batch, and the cluster token that it was sent with.
-_Arrived: TypeAlias = tuple[bytes, ClusterToken | None]
+#: An encoded batch, the cluster token that it was sent with, and the names in the certificate of
+#: its sender.
+_Arrived: TypeAlias = tuple[bytes, ClusterToken | None, frozenset[str] | None]
 
 
 class BatchRoute:
@@ -203,12 +204,12 @@ class Ingest:
         try:
             # Decompressed, a batch costs more than it did on the network.
             self._rates.charge(agent, max(0, unpacked_size(data) - len(data)))
-            return await self._store(data, token)
+            return await self._store(data, token, _names_in_certificate(request))
         finally:
             self._bodies.remove(agent, len(data))
 
     def _check_certificate(self, request: Request) -> None:
-        if self._needs_certificate and not request.scope.get("state", {}).get(CERTIFICATE_IN_STATE):
+        if self._needs_certificate and _names_in_certificate(request) is None:
             raise HTTPException(
                 403,
                 "batches need a client certificate that server.tls_client_ca has signed; "
@@ -293,11 +294,13 @@ class Ingest:
             413, f"the batch is larger than {self._limits.body_limit} bytes; split it"
         )
 
-    async def _store(self, data: bytes, token: ClusterToken | None) -> Receipt:
+    async def _store(
+        self, data: bytes, token: ClusterToken | None, names: frozenset[str] | None
+    ) -> Receipt:
         size = estimate_memory(data)
         sender = token.id if token else None
         await self._memory.acquire(size, sender)
-        write = self._queue.submit((data, token))
+        write = self._queue.submit((data, token, names))
         write.add_done_callback(partial(self._release, size, sender))
         await asyncio.wait({write}, timeout=self._limits.queue_timeout)
         if not write.done():
@@ -310,9 +313,10 @@ class Ingest:
 
     def _write(self, arrived: Sequence[_Arrived]) -> list[Receipt | Exception]:
         outcomes = self._receiver.accept_all(
-            [(data, token.cluster if token else None) for data, token in arrived]
+            [(data, token.cluster if token else None) for data, token, _ in arrived],
+            [names for *_, names in arrived],
         )
-        for (_, token), outcome in zip(arrived, outcomes, strict=True):
+        for (_, token, _), outcome in zip(arrived, outcomes, strict=True):
             if isinstance(outcome, Receipt) and token is not None:
                 self._tokens.record_use(token)
             elif isinstance(outcome, JobsightError | WireError):
@@ -326,6 +330,11 @@ class Ingest:
         # Retrieved, so that asyncio does not log an error whose request was already answered.
         if not write.cancelled():
             write.exception()
+
+
+def _names_in_certificate(request: Request) -> frozenset[str] | None:
+    names: frozenset[str] | None = request.scope.get("state", {}).get(CERTIFICATE_IN_STATE)
+    return names
 
 
 def _left_out(receipt: Receipt, address: str) -> str:

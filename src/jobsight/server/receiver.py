@@ -72,21 +72,40 @@ class Receiver:
             raise outcome
         return outcome
 
-    def accept_all(self, arrived: Sequence[tuple[bytes, str | None]]) -> list[Receipt | Exception]:
-        """Store several batches in one commit; the outcomes are those of :meth:`accept`."""
+    def accept_all(
+        self,
+        arrived: Sequence[tuple[bytes, str | None]],
+        names: Sequence[frozenset[str] | None] | None = None,
+    ) -> list[Receipt | Exception]:
+        """Store several batches in one commit; the outcomes are those of :meth:`accept`.
+
+        ``names`` has for each the names in the certificate of its sender, None without one.
+        """
         outcomes: list[Receipt | Exception] = [_DUPLICATE] * len(arrived)
         batches: dict[int, Batch] = {}
+        foreign: dict[int, str] = {}
         for index, (data, cluster) in enumerate(arrived):
             try:
-                batches[index] = _decode(data, cluster)
+                batches[index] = batch = _decode(data, cluster)
             except Exception as error:
                 outcomes[index] = error
+                continue
+            own = names[index] if names is not None else None
+            if batch.node_series is not None and not _is_named(batch.node, own):
+                batch.node_series = None
+                foreign[index] = (
+                    f"series of node {batch.node[:255]!r}: the certificate of the sender is for "
+                    f"{', '.join(sorted(own or ()))[:255]!r}"
+                )
         written = self._store.write_all(list(batches.values()))
         for index, outcome in zip(batches, written, strict=True):
             if isinstance(outcome, Exception):
                 outcomes[index] = outcome
             elif outcome.new:
-                outcomes[index] = self._forward(arrived[index][0], outcome.left_out)
+                left_out = outcome.left_out
+                if index in foreign:
+                    left_out = (*left_out, foreign[index])
+                outcomes[index] = self._forward(arrived[index][0], left_out)
         return outcomes
 
     def _forward(self, data: bytes, left_out: Sequence[str]) -> Receipt | Exception:
@@ -115,6 +134,12 @@ class EmbeddedTarget:
         except (wire.WireError, JobsightError) as error:
             return Answer(stored=False, refused=True, reason=str(error))
         return Answer(stored=True, left_out=receipt.left_out, reason="; ".join(receipt.reasons))
+
+
+def _is_named(node: str, names: frozenset[str] | None) -> bool:
+    """Whether a certificate with these names may be that of the node, which may be called by the
+    first part of the name of its host. Without a certificate nothing says so."""
+    return names is None or node in names or node in {name.partition(".")[0] for name in names}
 
 
 def _decode(data: bytes, cluster: str | None) -> Batch:
