@@ -14,6 +14,7 @@ from jobsight.store.read.nodes import runs_on_node
 from jobsight.store.read.visibility import EVERYTHING
 from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
+from jobsight.web.pages.clusters import NodeRow, NodeSort
 from tests.web.conftest import SITE_NOW, TOKEN
 from tests.web.document import Document
 from tests.web.viewers import seen_by, user
@@ -128,6 +129,48 @@ def test_nodes_are_filtered_by_state_and_partition(visit: TestClient, site: Stor
     first = open_page(visit, "/clusters/north/nodes")
     assert "1 to 100 of 220" in first.text
     assert "201 to 220 of 220" in open_page(visit, "/clusters/north/nodes?offset=200").text
+
+
+def _listed(document: Document) -> list[str]:
+    links = [each["href"] or "" for each in document.all("a")]
+    return [link.rpartition("/")[2] for link in links if "/nodes/n" in link]
+
+
+def test_nodes_are_sorted_by_the_titles_of_columns(visit: TestClient, site: Store) -> None:
+    nodes = {node.name: node for node in read_snapshot(site.database, "north", "node", NodeInfo)}
+    document = open_page(visit, "/clusters/north/nodes?sort=-load")
+    loads = [nodes[name].load for name in _listed(document)]
+    known = [load for load in loads if load is not None]
+    assert known == sorted(known, reverse=True)
+    assert None not in loads[: len(known)]
+    # The same again turns it around, and the page after it keeps the order.
+    links = [each["href"] for each in document.all("a")]
+    assert "?sort=load" in links
+    assert "?sort=-load&offset=100" in links
+    assert "?sort=-cpus" in links
+    assert "?sort=state" in links
+    # The first order has no parameter.
+    assert "?" in links
+    pages = (f"/clusters/north/nodes?sort=-memory&offset={offset}" for offset in (0, 100, 200))
+    whole = [name for address in pages for name in _listed(open_page(visit, address))]
+    assert sorted(whole) == sorted(nodes)
+    shares = [(nodes[name].memory_allocated or 0) / (nodes[name].memory or 1) for name in whole]
+    assert shares == sorted(shares, reverse=True)
+    for sort in ("node", "state", "gpus", "agent", "reason", "-reason"):
+        assert len(_listed(open_page(visit, f"/clusters/north/nodes?sort={sort}"))) == 100
+    reply = visit.get("/clusters/north/nodes?sort=colour")
+    assert reply.status_code == 422
+    assert "is no column to sort nodes by; expected one of node, state" in reply.text
+
+
+def test_names_are_in_the_order_of_their_numbers() -> None:
+    names = ["n10", "n2", "m", "n2-10", "n2-9", "10", "9"]
+    rows = [
+        NodeRow(info=NodeInfo(cluster="c", name=name), state="idle", tone="idle") for name in names
+    ]
+    found = [row.info.name for row in NodeSort().sorted(rows)]
+    assert found == ["9", "10", "m", "n2", "n2-9", "n2-10", "n10"]
+    assert [row.info.name for row in NodeSort("node", True).sorted(rows)] == found[::-1]
 
 
 def test_what_does_not_exist_is_not_found(visit: TestClient) -> None:

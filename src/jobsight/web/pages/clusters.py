@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -73,6 +74,70 @@ class NodeRow(msgspec.Struct, kw_only=True):
         return amount
 
 
+class _NodeSortKey(NamedTuple):
+    """A column of the list of nodes: its value, None if it is unknown, and whether the first click
+    on its title sorts by the largest first."""
+
+    value: Callable[[NodeRow], Any]
+    largest_first: bool = False
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return (part or 0) / whole if whole else None
+
+
+#: What the list of nodes can be sorted by.
+NODE_SORTS: Final[Mapping[str, _NodeSortKey]] = {
+    "node": _NodeSortKey(lambda row: _natural(row.info.name)),
+    "state": _NodeSortKey(lambda row: row.state),
+    "cpus": _NodeSortKey(lambda row: _share(row.info.cpus_allocated, row.info.cpus), True),
+    "load": _NodeSortKey(lambda row: row.info.load, True),
+    "memory": _NodeSortKey(lambda row: _share(row.info.memory_allocated, row.info.memory), True),
+    "gpus": _NodeSortKey(lambda row: _share(row.gpus.allocated, row.gpus.total), True),
+    "agent": _NodeSortKey(lambda row: row.agent_seen),
+    "reason": _NodeSortKey(lambda row: row.info.reason or None),
+}
+
+
+class NodeSort(NamedTuple):
+    """The order of the list of nodes; nodes whose value is unknown are last."""
+
+    key: str = "node"
+    descending: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> NodeSort | None:
+        """The order that ``-load`` (descending) or ``state`` names; None for any other text."""
+        key = text.removeprefix("-")
+        if not text:
+            return cls()
+        return cls(key, text.startswith("-")) if key in NODE_SORTS else None
+
+    def __str__(self) -> str:
+        if self == NodeSort():
+            return ""
+        return f"-{self.key}" if self.descending else self.key
+
+    def after(self, key: str) -> NodeSort:
+        """The order after a click on the title of a column."""
+        if key == self.key:
+            return NodeSort(key, not self.descending)
+        return NodeSort(key, NODE_SORTS[key].largest_first)
+
+    def sorted(self, rows: Iterable[NodeRow]) -> list[NodeRow]:
+        value = NODE_SORTS[self.key].value
+        by_name = sorted(rows, key=lambda row: _natural(row.info.name))
+        known = [row for row in by_name if value(row) is not None]
+        known.sort(key=value, reverse=self.descending)
+        return known + [row for row in by_name if value(row) is None]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Names in the order of their numbers: n2 before n10."""
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
+
+
 def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> None:
     """Add the routes of clusters and nodes."""
 
@@ -136,20 +201,25 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
         name: str,
         state: Text = "",
         partition: Text = "",
+        sort: Text = "",
         offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
     ) -> HTMLResponse:
         view = _view(store, name)
         rows = node_rows(store, name)
-        states = sorted({row.state for row in rows})
-        partitions = [each.name for each in view.partitions]
-        chosen = [
+        order = NodeSort.parse(sort)
+        if order is None:
+            known = ", ".join(NODE_SORTS)
+            raise HTTPException(
+                422, f"{sort[:40]!r} is no column to sort nodes by; expected one of {known}"
+            )
+        chosen = order.sorted(
             row
             for row in rows
             if state in ("", row.state) and (not partition or partition in row.info.partitions)
-        ]
+        )
 
-        def address(first: int) -> str:
-            given = {"state": state, "partition": partition, "offset": first}
+        def address(**changes: str | int) -> str:
+            given = {"state": state, "partition": partition, "sort": str(order), **changes}
             return "?" + urlencode({key: value for key, value in given.items() if value})
 
         following = offset + NODES_PER_PAGE
@@ -160,12 +230,14 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
             rows=chosen[offset:following],
             total=len(chosen),
             offset=offset,
-            earlier=address(max(offset - NODES_PER_PAGE, 0)) if offset else None,
-            later=address(following) if following < len(chosen) else None,
-            states=states,
-            partitions=partitions,
+            earlier=address(offset=max(offset - NODES_PER_PAGE, 0)) if offset else None,
+            later=address(offset=following) if following < len(chosen) else None,
+            states=sorted({row.state for row in rows}),
+            partitions=[each.name for each in view.partitions],
             state=state,
             partition=partition,
+            order=order,
+            sort_address=lambda key: address(sort=str(order.after(key))),
             now=clock(),
         )
 
