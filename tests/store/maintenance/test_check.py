@@ -258,7 +258,7 @@ def test_compact_joins_what_was_left_apart(store: Store) -> None:
 
 
 def test_compact_gives_the_room_of_what_went_back(store: Store) -> None:
-    fill(store, range(150), age=50, now=NOW)
+    fill(store, range(200), age=50, now=NOW)
     summed(store)
     prune(store.database, RetentionSettings(runs=10), NOW, pause=lambda seconds: None)
     assert take_inventory(store.database).runs == 0
@@ -304,7 +304,7 @@ def test_what_a_store_holds(store: Store) -> None:
     assert {name: held.rows for name, held in found.classes.items()} == {
         "series": 301, "executables": 301 * 3 + 301 + 7, "runs": 904,
         "rollups": 0, "findings": 0, "scheduler": 0, "agents": 3, "exports": 0,
-        "dead letters": 0, "accounts": 0, "mail": 0,
+        "dead letters": 0, "accounts": 0, "mail": 0, "nodes": 0,
     }  # fmt: skip
     sizes = [held.bytes for held in found.classes.values()]
     assert all(size is not None and size > 0 for size in sizes)
