@@ -204,10 +204,13 @@ class _Busy(BaseHTTPRequestHandler):
     """Answers as the test says, then with a page."""
 
     answers: list[int]
+    #: In place of a document.
+    body: bytes | None = None
 
     def do_GET(self) -> None:
         status = self.answers.pop(0) if self.answers else 200
         body = b"[]" if status == 200 else b'{"detail": "busy"}'
+        body = body if self.body is None else self.body
         self.send_response(status)
         if status == 429:
             self.send_header("Retry-After", "0")
@@ -248,6 +251,19 @@ def test_a_busy_server_is_tried_again(busy: tuple[str, list[float]]) -> None:
     # What is wrong is not tried again.
     _Busy.answers = [422, 200]
     with pytest.raises(ClientError, match="busy"):
+        Client(url, TOKEN).request("GET", "jobs")
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'"\xff"'], ids=["nested", "not UTF-8"])
+def test_a_reply_that_is_none(
+    busy: tuple[str, list[float]], monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    url, _ = busy
+    monkeypatch.setattr(_Busy, "body", body)
+    _Busy.answers = [200, 404]
+    with pytest.raises(ClientError, match="its reply is not JSON"):
+        Client(url, TOKEN).request("GET", "jobs")
+    with pytest.raises(ClientError, match="answered 404"):
         Client(url, TOKEN).request("GET", "jobs")
 
 

@@ -30,6 +30,7 @@ from jobsight.config import paths
 from jobsight.errors import JobsightError
 from jobsight.transport.login import read_login
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
+from jobsight.util.decoding import decode_json_as
 
 __all__ = [
     "Client",
@@ -550,14 +551,14 @@ def _delay(tries: int, retry_after: str | None) -> float:
 
 def _decoded(body: bytes, url: str) -> Any:
     try:
-        return msgspec.json.decode(body)
+        return decode_json_as(object, body)
     except msgspec.DecodeError:
         raise ClientError(f"{url} is no server of jobsight: its reply is not JSON") from None
 
 
 def _error(status: int, body: bytes, url: str) -> ClientError:
     try:
-        sentence = str(msgspec.json.decode(body, type=dict[str, Any])["detail"])
+        sentence = str(decode_json_as(dict[str, Any], body)["detail"])
     except (msgspec.MsgspecError, KeyError):
         sentence = f"{url} answered {status}"
     return NotFound(sentence, status) if status == 404 else ClientError(sentence, status)

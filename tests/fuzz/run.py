@@ -30,7 +30,11 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    with atheris.instrument_imports(include=["jobsight"], enable_loader_override=False):
+    # Of the standard library what parses for jobsight; it may have been imported already.
+    include = ["jobsight", "email"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "email"]:
+        del sys.modules[name]
+    with atheris.instrument_imports(include=include, enable_loader_override=False):
         target = FACTORIES[options.target]()
 
     def one_input(data: bytes) -> None:
@@ -52,6 +56,10 @@ def main() -> None:
         str(found),
         str(CORPUS / target.name),
     ]
+    if target.words:
+        words = found.parent / f"{target.name}.words"
+        words.write_text("".join(f"{_quoted(word)}\n" for word in target.words))
+        arguments.insert(1, f"-dict={words}")
     if options.seconds:
         arguments.insert(1, f"-max_total_time={options.seconds}")
     atheris.Setup(arguments, one_input)
@@ -59,6 +67,13 @@ def main() -> None:
         atheris.Fuzz()
     finally:
         remove_files()
+
+
+def _quoted(word: str) -> str:
+    """A line of libFuzzer's dictionary."""
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}"
+             for byte in word.encode())  # fmt: skip
+    return f'"{"".join(plain)}"'
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ a case that found something is kept there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -32,6 +33,9 @@ class Target(NamedTuple):
     allowed: tuple[type[BaseException], ...] = (JobsightError,)
     #: Longest input, in bytes.
     largest: int = 4096
+    #: What mutation inserts whole: the words of the language, where coverage alone would not lead
+    #: to them because regular expressions and C code have none.
+    words: tuple[str, ...] = ()
 
 
 class _File:
@@ -101,7 +105,9 @@ def _finding_rules() -> Target:
 
 def _conditions() -> Target:
     """CEL, as a rule's condition."""
+    from jobsight.findings.dimensions import FUNCTIONS
     from jobsight.findings.rule_file import parse_rules
+    from jobsight.findings.vocabulary import FIGURES
 
     def parse(data: bytes) -> None:
         text = msgspec.json.encode(data.decode("utf-8", "replace")).decode()
@@ -111,7 +117,10 @@ def _conditions() -> Target:
             f"  help: A help.\n  condition: {text}\n",
         )
 
-    return Target("conditions", parse, largest=512)
+    functions = (f".{name}(" for name in FUNCTIONS)
+    signs = ("&&", "||", "==", "!=", "<=", " in ", " ? ", " : ", "!", "[", "]", "{", "}", '"', "1u")
+    units = ("0x", "1e308", " %", " min", " h", " GiB", "true", "null", "b'", "r'", "int(", "has(")
+    return Target("conditions", parse, largest=512, words=(*FIGURES, *functions, *signs, *units))
 
 
 def _sams_settings() -> Target:
@@ -224,6 +233,46 @@ def _fields() -> Target:
                 continue
 
     return Target("fields", parse, (), 256)
+
+
+def _dependencies() -> Target:
+    """What a job depends on, and the command that submitted it."""
+    from jobsight.scheduler.dependencies import MAX_AFTER, parse_dependency, parse_submit_line
+
+    def parse(data: bytes) -> None:
+        text = data.decode("utf-8", "backslashreplace")
+        for function in (parse_dependency, parse_submit_line):
+            assert len(function(text)) <= MAX_AFTER
+
+    words = (
+        "afterok:",
+        "after",
+        "(unfulfilled)",
+        "--dependency=",
+        " -d",
+        "_*",
+        "+15",
+        "?",
+        ",",
+        "'",
+    )
+    return Target("dependencies", parse, (), 16384, words)
+
+
+def _server_reply() -> Target:
+    """The documents of a server, as commands and the Python client read them."""
+    from jobsight.client import ClientError, _decoded, _error
+    from jobsight.reports.report import JobReport
+    from jobsight.util.outer import decode_outer
+
+    def parse(data: bytes) -> None:
+        _error(400, data, "https://example.org")
+        with contextlib.suppress(ClientError):
+            _decoded(data, "https://example.org")
+        decode_outer(data, JobReport)
+
+    words = ("1e308", "-1e308", "null", "true", "{}", "[]", '""', "[[[[[[[[", '{"":{"":', "\\ud800")
+    return Target("server-reply", parse, (msgspec.DecodeError,), 8192, words)
 
 
 def _proc() -> Target:
@@ -381,7 +430,12 @@ def _mail_request() -> Target:
 def _mail_bounce() -> Target:
     from jobsight.mail.bounce import read_bounce
 
-    return Target("mail-bounce", read_bounce, ())
+    words = (
+        "message/delivery-status", "message/rfc822", "text/rfc822-headers", "multipart/report",
+        "Content-Type: ", "boundary=", "\n--b\n", "Action: failed", "Status: 5.1.1", "=?utf-8?B?",
+        "Content-Transfer-Encoding: base64", "charset=", "filename*0*=", "X-Jobsight-Bounce: ",
+    )  # fmt: skip
+    return Target("mail-bounce", read_bounce, (), words=words)
 
 
 def _api() -> Target:
@@ -415,12 +469,14 @@ FACTORIES: dict[str, Callable[[], Target]] = {
     "slurm-conf": _slurm_conf,
     "hostlist": _hostlist,
     "fields": _fields,
+    "dependencies": _dependencies,
     "proc": _proc,
     "cgroup": _cgroup,
     "exit-record": _exit_record,
     "datagrams": _datagrams,
     "control": _control,
     "http-reply": _http_reply,
+    "server-reply": _server_reply,
     "http-request": _http_request,
     "mail-request": _mail_request,
     "mail-bounce": _mail_bounce,

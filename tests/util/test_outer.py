@@ -15,6 +15,7 @@ from jobsight.util.outer import (
     Duration,
     Size,
     Time,
+    decode_outer,
     format_rfc3339,
     from_outer,
     outer_names,
@@ -59,6 +60,23 @@ def test_a_wrong_document_is_refused() -> None:
     for change in ({"start": "soon"}, {"took_seconds": "long"}, {"parts": [3]}, {"name": 4}):
         with pytest.raises(msgspec.ValidationError):
             from_outer(DOCUMENT | change, Outer)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"[" * 100_000,
+        b'{"name": "\xff"}',
+        b'{"took_seconds": 1e308}',
+        b'{"start": 1e308}',
+        b"",
+        b"3",
+    ],
+)
+def test_a_reply_that_is_none(reply: bytes) -> None:
+    """Nested too deeply, not UTF-8, or of more nanoseconds than there are."""
+    with pytest.raises(msgspec.DecodeError):
+        decode_outer(reply, Outer)
 
 
 def test_a_text_in_place_of_seconds_costs_no_memory() -> None:

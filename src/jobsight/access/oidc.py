@@ -22,6 +22,7 @@ import msgspec
 from jobsight.config.settings import OidcSettings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.transport.client import Address, HttpClient, HttpError, tls_context
+from jobsight.util.decoding import decode_json_as
 
 #: Seconds within which a sign-in must be completed.
 LIFETIME: Final = 600
@@ -255,7 +256,7 @@ class OidcClient:
         except HttpError as error:
             raise OidcError(f"the issuer does not answer: {error}") from None
         try:
-            document = msgspec.json.decode(reply.body)
+            document = decode_json_as(object, reply.body)
         except msgspec.DecodeError:
             document = None
         if reply.status != 200 or not isinstance(document, dict):

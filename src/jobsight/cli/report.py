@@ -34,7 +34,8 @@ from jobsight.reports.report import JobReport
 from jobsight.transport.http import Peer, request
 from jobsight.transport.login import Login, read_login
 from jobsight.transport.running_server import RunningServer, read_running_server, read_token
-from jobsight.util.outer import encode_json, from_outer
+from jobsight.util.decoding import decode_json_as
+from jobsight.util.outer import decode_outer, encode_json
 
 if TYPE_CHECKING:
     from jobsight.reports.series import SeriesReply
@@ -350,11 +351,11 @@ def get_from_server(record: RunningServer, path: str, token: str, kind: type[_Re
         peer = Peer(host, url.port or (80 if wrap is None else 443), wrap)
         reply = request(peer, "GET", path, headers, b"", timeout=_TIMEOUT, largest=_MAX_REPLY)
         if reply.status == 200:
-            return from_outer(msgspec.json.decode(reply.body), kind)
+            return decode_outer(reply.body, kind)
     except (OSError, msgspec.MsgspecError) as error:
         raise JobsightError(f"the server at {record.url} cannot be queried: {error}") from None
     try:
-        sentence = str(msgspec.json.decode(reply.body, type=dict[str, Any])["detail"])
+        sentence = str(decode_json_as(dict[str, Any], reply.body)["detail"])
     except (msgspec.MsgspecError, KeyError):
         sentence = f"the server at {record.url} answered {reply.status}"
     raise StoreError(sentence)

@@ -16,8 +16,9 @@ import msgspec
 from jobsight.config import paths
 from jobsight.errors import ConfigError, JobsightError, StoreError
 from jobsight.transport.http import Peer, request
+from jobsight.util.decoding import decode_json_as
 from jobsight.util.durable import write_atomically
-from jobsight.util.outer import from_outer
+from jobsight.util.outer import decode_outer
 
 #: Seconds for one request, and bytes of the largest reply.
 _TIMEOUT: Final = 10.0
@@ -49,11 +50,11 @@ class Login(msgspec.Struct, kw_only=True):
             target = parts.path.rstrip("/") + path
             reply = request(peer, "GET", target, headers, b"", timeout=_TIMEOUT, largest=_MAX_REPLY)
             if reply.status == 200:
-                return from_outer(msgspec.json.decode(reply.body), kind)
+                return decode_outer(reply.body, kind)
         except (OSError, msgspec.MsgspecError) as error:
             raise JobsightError(f"the server at {self.url} cannot be queried: {error}") from None
         try:
-            sentence = str(msgspec.json.decode(reply.body, type=dict[str, Any])["detail"])
+            sentence = str(decode_json_as(dict[str, Any], reply.body)["detail"])
         except (msgspec.MsgspecError, KeyError):
             sentence = f"the server at {self.url} answered {reply.status}"
         if reply.status == 401:
@@ -104,6 +105,6 @@ def read_login() -> Login | None:
                 "again with `jobsight login URL`"
             )
         try:
-            return msgspec.json.decode(opened.read(), type=Login)
+            return decode_json_as(Login, opened.read())
         except msgspec.DecodeError:
             raise ConfigError(f"{file} is damaged; log in again with `jobsight login`") from None

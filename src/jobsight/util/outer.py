@@ -19,6 +19,8 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
+from jobsight.util.decoding import decode_json_as
+
 _SECOND = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1)
 _RFC3339 = re.compile(
@@ -100,9 +102,14 @@ def from_outer(document: Any, kind: type[_Value]) -> _Value:
     convert = _converter(cast(Any, kind), outward=False)
     try:
         inner = document if convert is None else convert(document)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise msgspec.ValidationError(f"{kind.__name__}: {error}") from None
     return msgspec.convert(inner, kind)
+
+
+def decode_outer(data: bytes, kind: type[_Value]) -> _Value:
+    """The struct that :func:`encode_json` wrote; raises msgspec.DecodeError."""
+    return from_outer(decode_json_as(object, data), kind)
 
 
 def outer_names(kind: type[msgspec.Struct]) -> dict[str, str]:
