@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tarfile
@@ -323,7 +324,8 @@ def test_the_archive_runs_from_any_directory(root: Root) -> None:
 
 def test_agent_and_server_in_separate_networks_measure_a_job(root: Root, tmp_path: Path) -> None:
     """The server in a network of its own; the agent in the first one, where the kernel sends its
-    events. Both in the fresh root, from the packages."""
+    events. Both in the fresh root, from the packages; between them a pair of virtual interfaces,
+    and TLS in both directions with certificates of `jobsight ca`."""
     if not available():
         pytest.skip("needs the hierarchies of cgroup v1")
     install(root, "jobsight", "jobsight-agent", "jobsight-server")
@@ -343,16 +345,42 @@ def test_agent_and_server_in_separate_networks_measure_a_job(root: Root, tmp_pat
 
     with network(f"jsp{os.getpid()}") as (_, server):
         try:
-            write_settings(root, "server.toml", server, "/var/lib/jobsight/token")
+            make_certificates(root, server)
+            certificates = [
+                'tls_certificate = "/etc/jobsight/server.pem"',
+                'tls_key = "/etc/jobsight/server.key"',
+                'tls_client_ca = "/etc/jobsight/ca/ca.pem"',
+                'tls_client_crl = "/etc/jobsight/ca/crl.pem"',
+            ]
+            token_file = "/var/lib/jobsight/token"
+            write_settings(root, "server.toml", server, token_file, *certificates)
             root.run("jobsight", "token", "add", "--cluster", "net", "--config",
                      "/etc/jobsight/server.toml", "--file", "/etc/jobsight/token")  # fmt: skip
-            more = f'[agent]\nnode = "n1"\nsend_interval = 1.0\nquery_slurm = false\n' \
-                   f"cgroup_roots = ['slurm_(?P<node>{node.name})']\n"  # fmt: skip
-            write_settings(root, "agent.toml", server, "/etc/jobsight/token", more)
+            own = [
+                '[agent]\nnode = "n1"\nsend_interval = 1.0\nquery_slurm = false',
+                f"cgroup_roots = ['slurm_(?P<node>{node.name})']",
+                'tls_ca = "/etc/jobsight/ca/ca.pem"',
+                'tls_certificate = "/etc/jobsight/n1.pem"',
+                'tls_key = "/etc/jobsight/n1.key"',
+            ]
+            write_settings(root, "agent.toml", server, "/etc/jobsight/token", *own)
             start("setpriv", "--reuid=jobsight", "--regid=jobsight", "--clear-groups",
                   "/opt/jobsight/bin/jobsight", "serve", "--config", "/etc/jobsight/server.toml",
                   log="server.log", namespace=f"jsp{os.getpid()}")  # fmt: skip
-            wait_until(lambda: healthy(f"http://{server}:8080"), 120)
+            url = f"https://{server}:8443"
+            authority = ssl.create_default_context(cafile=root.path / "etc/jobsight/ca/ca.pem")
+            wait_until(lambda: healthy(url, authority), 120)
+            # Only over the pair of interfaces, and no batch without a certificate of the node.
+            assert not healthy("https://127.0.0.1:8443", authority)
+            doctor = root.run("jobsight", "doctor", "--config", "/etc/jobsight/agent.toml")
+            assert "the server accepts it" in doctor.stdout
+            write_settings(root, "other.toml", server, "/etc/jobsight/token", *own[:3])
+            shown = json.loads(
+                root.run("jobsight", "doctor", "--json", "--config", "/etc/jobsight/other.toml",
+                         check=False).stdout
+            )  # fmt: skip
+            refused = [check for check in shown["checks"] if check["verdict"] == "fault"]
+            assert [check["name"] for check in refused] == ["node's certificate"], refused
             start("/opt/jobsight/bin/jobsight", "agent", "--config", "/etc/jobsight/agent.toml",
                   log="agent.log")  # fmt: skip
             wait_until((root.path / "run/jobsight/agent.sock").exists, 120)
@@ -369,7 +397,7 @@ def test_agent_and_server_in_separate_networks_measure_a_job(root: Root, tmp_pat
             token = (root.path / "var/lib/jobsight/token").read_text().strip()
 
             def measured() -> dict[str, Any] | None:
-                report = fetch(f"http://{server}:8080/api/v1/jobs/net:4711", token)
+                report = fetch(f"{url}/api/v1/jobs/net:4711", token, authority)
                 return report if report and report["executables"] else None
 
             report = wait_until(measured, 120)
@@ -394,26 +422,36 @@ def test_agent_and_server_in_separate_networks_measure_a_job(root: Root, tmp_pat
                 process.wait(60)
 
 
-def write_settings(root: Root, name: str, host: str, token: str, more: str = "") -> None:
+def make_certificates(root: Root, server: str) -> None:
+    """Those of a server with that address and of a node, from an authority of their own."""
+    root.run("jobsight", "ca", "create")
+    root.run("jobsight", "ca", "issue", "server", "--server", "--host", server,
+             "--output", "/etc/jobsight")  # fmt: skip
+    root.run("jobsight", "ca", "issue", "n1", "--output", "/etc/jobsight")
+    root.run("chown", "jobsight", "/etc/jobsight/server.key")
+
+
+def write_settings(root: Root, name: str, host: str, token: str, *more: str) -> None:
+    """``more`` begins in the table of the server."""
     (root.path / "etc/jobsight" / name).write_text(
-        f'cluster = "net"\n[server]\nhost = "{host}"\nallow_network = true\n'
-        f'url = "http://{host}:8080"\ntoken_file = "{token}"\n'
-        f'[store]\nlocation = "/var/lib/jobsight/store.db"\n{more}'
+        f'cluster = "net"\n[store]\nlocation = "/var/lib/jobsight/store.db"\n'
+        f'[server]\nhost = "{host}"\nport = 8443\nurl = "https://{host}:8443"\n'
+        f'token_file = "{token}"\n' + "\n".join([*more, ""])
     )
 
 
-def healthy(url: str) -> bool:
+def healthy(url: str, authority: ssl.SSLContext) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/healthz", timeout=10):
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10, context=authority):
             return True
     except OSError:
         return False
 
 
-def fetch(url: str, token: str) -> dict[str, Any] | None:
+def fetch(url: str, token: str, authority: ssl.SSLContext) -> dict[str, Any] | None:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=60, context=authority) as reply:
             found: dict[str, Any] = json.load(reply)
             return found
     except OSError:
