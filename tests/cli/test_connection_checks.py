@@ -184,6 +184,11 @@ def test_a_real_server_and_its_tokens(settings: Settings, tmp_path: Path) -> Non
         file.write_text(secret)
         checks = {check.name: check for check in connection_checks(settings)}
         assert (checks["token"].verdict, checks["version"].verdict) == ("good", "good")
+        settings.cluster = "beta"
+        found = fault(connection_checks(settings))
+        assert "is of the cluster alpha, the settings are for beta" in found.found
+        assert 'cluster = "alpha"' in found.todo
+        settings.cluster = "alpha"
         Tokens(store.database).revoke(number)
         wait_until(lambda: any(check.verdict == "fault" for check in connection_checks(settings)))
         assert "jobsight token add" in fault(connection_checks(settings)).todo

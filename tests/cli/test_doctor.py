@@ -171,6 +171,18 @@ def test_on_a_node_with_the_packages_of_the_agent_only(tmp_path: Path) -> None:
     assert f"({tmp_path}/of-variable)" in other["disk"]
 
 
+def test_a_server_that_is_stopped_is_named(tmp_path: Path) -> None:
+    """Also where Slurm is not queried, and no line says that the host has no server."""
+    settings = Settings()
+    settings.store.location = str(tmp_path / "store.db")
+    (row,) = doctor.installation(settings)
+    assert (row.name, row.found) == ("server", "server.url is not set")
+    settings.server.allowed_hosts = ["jobsight.example.org"]
+    found = {check.name: check for check in doctor.installation(settings)}
+    assert "no server of this store runs here" in found["server"].found
+    assert "systemctl start jobsight-server" in found["server"].todo
+
+
 # Fault 19: the example without scheduler.interval left ended jobs RUNNING.
 def test_the_example_of_the_server_queries_slurm(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs/deployment.md").read_text()

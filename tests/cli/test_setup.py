@@ -177,6 +177,44 @@ def test_behind_a_proxy(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--ca", "--ca: {file} holds no certificate (PEM)"),
+        ("--token", "the token file {file} must hold one word"),
+        ("--certificate", "--certificate {file} and --key {file} cannot be used together"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_before_anything_is_written(
+    site: Site, tmp_path: Path, option: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "notes"
+    file.write_text("some words of prose\n")
+    token = tmp_path / "alpha.token"
+    token.write_text("a-token-of-the-cluster-alpha\n")
+    more = ["--key", str(file)] if option == "--certificate" else []
+    given = [] if option == "--token" else ["--token", str(token)]
+    assert site.node(option, str(file), *given, *more) == 2
+    said = capsys.readouterr().err
+    assert sentence.format(file=file) in said
+    assert said.count("\n") == 1
+    assert not site.node_directory.exists()
+    if option == "--certificate":
+        assert site.server(option, str(file), *more) == 2
+        assert not site.server_directory.exists()
+
+
+def test_it_says_how_to_start_with_settings_elsewhere(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert site.server("--dry-run") == 0
+    said = capsys.readouterr().out
+    assert f"jobsight serve --config {site.server_directory}/jobsight.toml" in said
+    monkeypatch.setattr(setup, "DIRECTORY", site.server_directory)
+    assert site.server("--dry-run") == 0
+    assert "systemctl enable --now jobsight-server" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["server", "--cluster", "a b", "--yes"], "is not a name"),

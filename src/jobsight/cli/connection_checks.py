@@ -6,13 +6,15 @@ them; what depends on a failed step is not tried. Only the agent's packages are 
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import ssl
 import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import jobsight
 from jobsight.cli.checks import Check
@@ -34,6 +36,8 @@ _DAYS_BEFORE: Final = 14
 _DAY: Final = 86400.0
 #: Header with the version of the server, in replies to an empty batch.
 VERSION_HEADER: Final = "jobsight-version"
+#: Header with the cluster of the token, percent-encoded.
+CLUSTER_HEADER: Final = "jobsight-cluster"
 
 
 def connection_checks(settings: Settings) -> list[Check]:
@@ -268,6 +272,8 @@ def _read_token(settings: Settings) -> str | Check:
         )
         if "chmod" in str(error):
             todo = f"chmod 600 {file}"
+        elif os.geteuid() != 0 and isinstance(error.__context__, PermissionError):
+            todo = "run `jobsight doctor` as root, as the agent does"
         return Check("token", "fault", str(error), "batches wait in the spool", todo)
 
 
@@ -295,11 +301,26 @@ def _token(settings: Settings, token: str, peer: Peer, prefix: str) -> list[Chec
         ]
     if reply.status not in (400, 429):
         return [_no_answer(peer.host, f"it answered {reply.status}: {said}")]
+    theirs = unquote(reply.headers.get(CLUSTER_HEADER, ""))
+    if theirs and settings.cluster and theirs != settings.cluster:
+        return [_foreign_token(settings, theirs)]
     checks = [Check("token", "good", f"{_token_file(settings)}: the server accepts it", "")]
     version = reply.headers.get(VERSION_HEADER)
     if version is not None:
         checks.append(_version(version))
     return checks
+
+
+def _foreign_token(settings: Settings, theirs: str) -> Check:
+    return Check(
+        "token",
+        "fault",
+        f"{_token_file(settings)} is of the cluster {theirs}, the settings are for "
+        f"{settings.cluster}",
+        "the server refuses every batch",
+        f"set cluster = {json.dumps(theirs)}, or use a token of `jobsight token add --cluster "
+        f"{settings.cluster}` on the server",
+    )
 
 
 def _version(theirs: str) -> Check:

@@ -82,18 +82,27 @@ def doctor(*, json: bool, config: str | None) -> int:
 
 
 def installation(settings: Settings) -> list[Check]:
-    """From a node to its server, or the server's own parts; else nothing."""
-    from jobsight.cli.connection_checks import connection_checks
-
+    """From a node to its server, or the server's own parts."""
     if settings.server.url is not None:
+        from jobsight.cli.connection_checks import connection_checks
+
         return connection_checks(settings)
-    location = settings.store.location
-    is_server = settings.scrapes() or paths.server_file(location).exists()
-    if not is_server:
-        return []
+    if not _is_server(settings):
+        return [_no_server()]
     from jobsight.cli.server_checks import server_checks
 
     return server_checks(settings)
+
+
+def _is_server(settings: Settings) -> bool:
+    """Whether a server runs here, or the settings are those of one."""
+    own = settings.server
+    return bool(
+        settings.scrapes()
+        or own.tls_certificate
+        or own.allowed_hosts
+        or paths.server_file(settings.store.location).exists()
+    )
 
 
 def _lines(checks: list[Check], styled: bool, width: int) -> Iterator[str]:
@@ -143,8 +152,6 @@ def examine(settings: Settings) -> list[Check]:
         _graphics,
         lambda: _disk(settings),
     ]
-    if settings.server.url is None:
-        checks.append(_no_server)
     return [check() for check in checks]
 
 
@@ -392,7 +399,7 @@ def _disk(settings: Settings) -> Check:
         "store": paths.store_directory(settings.store.location),
         "spool": Path(settings.agent.spool),
     }
-    if "://" in settings.store.location:
+    if "://" in settings.store.location or settings.server.url is not None:
         del directories["store"]
     for title, directory in directories.items():
         existing = directory.absolute()

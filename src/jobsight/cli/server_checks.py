@@ -72,7 +72,10 @@ def _store(settings: Settings) -> list[Check]:
             with store.database.query() as transaction:
                 transaction.execute("SELECT 1").fetchone()
     except JobsightError as error:
-        return [Check("store", "fault", str(error), "nothing can be stored or shown")]
+        todo = "journalctl -u jobsight-server; `jobsight store check` names what is damaged"
+        if os.geteuid() != 0 and isinstance(error.__context__, PermissionError):
+            todo = "run `jobsight doctor` as root or as the user jobsight"
+        return [Check("store", "fault", str(error), "nothing can be stored or shown", todo)]
     return [Check("store", "good", f"{where} can be read", "")]
 
 

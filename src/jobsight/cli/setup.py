@@ -25,6 +25,8 @@ from jobsight.cli.arguments import CommandParser, Subcommand, UsageError, bounde
 from jobsight.config.load import load_settings
 from jobsight.config.slurm import slurm_cluster_name
 from jobsight.errors import ConfigError, JobsightError
+from jobsight.transport.running_server import check_token
+from jobsight.transport.tls import ClientTls
 from jobsight.util.durable import write_atomically
 
 DIRECTORY: Final = Path("/etc/jobsight")
@@ -185,6 +187,8 @@ def server(  # noqa: PLR0913 -- a command's parameters are its options
     host = questions.value(host, "--host", "Name of this server for nodes", socket.getfqdn())
     _check_word("--cluster", cluster)
     _check_word("--host", host)
+    if certificate is not None and key is not None:
+        _check_pair(certificate, key)
     writer = Writer(dry_run=dry_run, force=force)
     own_authority = not behind_proxy and certificate is None
     tls = (directory / "server.pem", directory / "server.key")
@@ -210,7 +214,7 @@ def server(  # noqa: PLR0913 -- a command's parameters are its options
     _make_token(writer, config, cluster, token_file)
     url = f"https://{host}" if behind_proxy else f"https://{host}:{port}"
     ca = directory / "ca" / "ca.pem" if own_authority else None
-    print(_after_server(cluster, url, 443 if behind_proxy else port, token_file, ca))
+    print(_after_server(directory, cluster, url, 443 if behind_proxy else port, ca))
 
 
 def _make_certificate(writer: Writer, directory: Path, host: str) -> None:
@@ -330,32 +334,43 @@ def _server_settings(
     return "\n".join(lines) + "\n"
 
 
-def _after_server(cluster: str, url: str, port: int, token: Path, ca: Path | None) -> str:
-    copies = " ".join(str(each) for each in (token, ca) if each is not None)
+def _after_server(directory: Path, cluster: str, url: str, port: int, ca: Path | None) -> str:
+    token = directory / f"{cluster}.token"
+    copies = " and ".join(str(each) for each in (token, ca) if each is not None)
+    config = directory / "jobsight.toml"
     node = [f"jobsight setup node --cluster {cluster} --server {url}", f"--token {token.name}"]
     if ca is not None:
         node.append("--ca ca.pem")
     return f"""
 Next, on this host:
-  systemctl daemon-reload
-  systemctl enable --now jobsight-server
-  jobsight doctor
+{_start("server", config)}
+  jobsight doctor --config {config}
 
 Firewall: nodes and browsers connect to TCP port {port} of this host:
-  firewall-cmd --permanent --add-port={port}/tcp && firewall-cmd --reload     # RHEL
-  ufw allow {port}/tcp                                                     # Ubuntu
-  nft add rule inet filter input tcp dport {port} accept                  # nftables
+  firewall-cmd --permanent --add-port={port}/tcp && firewall-cmd --reload   # RHEL
+  ufw allow {port}/tcp   # Ubuntu
+  nft add rule inet filter input tcp dport {port} accept   # nftables
 
-On each node, with a copy of {copies}:
+On each node, with copies of {copies}:
   {" ".join(node)}
 
 {_slurm_lines()}"""
 
 
+def _start(what: str, config: Path) -> str:
+    """How to start a service; its unit reads the settings of the default directory."""
+    if config.parent == DIRECTORY:
+        return f"  systemctl daemon-reload\n  systemctl enable --now jobsight-{what}"
+    command = {"server": "serve", "agent": "agent"}[what]
+    return f"  jobsight {command} --config {config}   # the unit reads {DIRECTORY}"
+
+
 def _slurm_lines() -> str:
-    return """slurm.conf, on all hosts; then `scontrol reconfigure`:
+    return """slurm.conf, on all hosts. After the first two `scontrol reconfigure` suffices:
   Prolog=/etc/slurm/jobsight/prolog
   Epilog=/etc/slurm/jobsight/epilog
+These have to be there, too. Where one is not, drain the nodes, set it, and restart slurmctld and
+every slurmd:
   PrologFlags=Alloc,Contain
   JobAcctGatherType=jobacct_gather/cgroup
   ProctrackType=proctrack/cgroup"""
@@ -393,6 +408,12 @@ def node(  # noqa: PLR0913 -- a command's parameters are its options
     _check_url(server)
     token_file = directory / "token"
     source = token or (None if token_file.exists() else _asked_token(questions))
+    if source is not None:
+        check_token(_read(source), source)
+    if ca is not None:
+        _check_authority(ca)
+    if certificate is not None and key is not None:
+        _check_pair(certificate, key)
     steps = []
     names: dict[str, Path] = {}
     for name, file, mode in (
@@ -467,7 +488,7 @@ def _after_node(directory: Path) -> str:
 Next, on this node:
   install -d /etc/slurm/jobsight
   install -m 0755 {scripts}/{{prolog,epilog,tell-agent}} /etc/slurm/jobsight/
-  systemctl enable --now jobsight-agent
+{_start("agent", directory / "jobsight.toml")}
   jobsight doctor --config {directory / "jobsight.toml"}
 
 {_slurm_lines()}
@@ -485,7 +506,7 @@ def _try_connection(config: Path) -> int:
         word = {"good": "yes", "partly": "part", "missing": "no", "fault": "FAIL"}[each.verdict]
         print(f"{each.name:<13} {word:<5} {each.found}")
         if each.todo:
-            print(f"{'':<20}{each.todo}")
+            print(f"{'':<20}-> {each.todo}")
         faults += each.verdict == "fault"
     return 1 if faults else 0
 
@@ -498,6 +519,21 @@ def _check_settings(text: str) -> None:
         file.write(text)
         file.flush()
         load_settings(file.name, {})
+
+
+def _check_authority(file: Path) -> None:
+    """Before anything is written: a wrong file would show only when the node connects."""
+    try:
+        ClientTls(str(file))
+    except ConfigError as error:
+        raise UsageError(f"--ca: {error}") from None
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    try:
+        ClientTls(None, str(certificate), str(key), settings=("--certificate", "--key"))
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
 
 
 def _check_word(option: str, value: str) -> None:

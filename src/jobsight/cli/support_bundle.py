@@ -111,7 +111,7 @@ def support_bundle(*, output: Path | None, log: list[Path], lines: int, config: 
     _write(file, directory, contents)
     print(f"{file}: {len(contents)} files, {file.stat().st_size:,} bytes")
     print("Passwords, tokens and keys are masked, names of users replaced. Look into it before you")
-    print(f"send it: tar -tzf {file}")
+    print(f"send it: tar -xzOf {file} | less")
 
 
 def _write(file: Path, directory: str, contents: dict[str, str]) -> None:
@@ -135,7 +135,7 @@ def _parts(
     yield "about.json", _about
     yield "settings.json", lambda: _json(shown_settings(settings))
     yield "doctor.json", lambda: _doctor(settings)
-    yield "spool.json", lambda: _json(_directory_sizes(Path(settings.agent.spool)))
+    yield "spool.json", lambda: _spool(Path(settings.agent.spool))
     yield "store.json", lambda: _store(settings)
     yield "health.json", lambda: _from_server(settings, "/api/v1/health")
     yield "metrics.txt", lambda: _own_lines(_from_server(settings, "/metrics"))
@@ -210,6 +210,10 @@ def _doctor(settings: Settings) -> str:
 
     checks = [*examine(settings), *installation(settings)]
     return _json([msgspec.to_builtins(check) for check in checks])
+
+
+def _spool(directory: Path) -> str:
+    return _json(_directory_sizes(directory)) if directory.exists() else ""
 
 
 def _directory_sizes(directory: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from fastapi import HTTPException
 from starlette.requests import Request
@@ -200,7 +201,10 @@ class Ingest:
         data = await self._read(request, agent)
         if not data:
             # `jobsight doctor` sends this: token, certificate and rate were accepted.
-            raise HTTPException(400, EMPTY, {"Jobsight-Version": __version__})
+            headers = {"Jobsight-Version": __version__}
+            if token is not None:
+                headers["Jobsight-Cluster"] = quote(token.cluster)
+            raise HTTPException(400, EMPTY, headers)
         try:
             # Decompressed, a batch costs more than it did on the network.
             self._rates.charge(agent, max(0, unpacked_size(data) - len(data)))

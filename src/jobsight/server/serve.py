@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -191,10 +192,10 @@ def run_server(
         collect_rarely(_GC_THRESHOLD)
         show(f"jobsight serves {prepared.store}")
         if to_terminal:
-            show(f"  open   {_sign_in_url(prepared.url, codes)}")
+            show(f"  open   {_sign_in_url(_reachable_url(settings, prepared.url), codes)}")
             show("         (signs one browser in, within ten minutes; after that use the token)")
         else:
-            show(f"  open   {prepared.url}/")
+            show(f"  open   {_reachable_url(settings, prepared.url)}/")
         show(f"  token  {prepared.token if show_token else token_file(settings)}")
         show("  end    Ctrl-C")
         prepared.run()
@@ -413,6 +414,16 @@ def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
 def _url(host: str, port: int, *, secure: bool) -> str:
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{'https' if secure else 'http'}://{name}:{port}"
+
+
+def _reachable_url(settings: Settings, url: str) -> str:
+    """The address for people: "all addresses" is none that a browser or a certificate knows."""
+    host = settings.server.host.strip("[]")
+    if host not in ("0.0.0.0", "::"):
+        return url
+    parts = urlsplit(url)
+    name = next(iter(settings.server.allowed_hosts), "localhost")
+    return f"{parts.scheme}://{name}:{parts.port}"
 
 
 @contextmanager

@@ -136,9 +136,15 @@ def read_token(file: Path, *, own: bool = False) -> str:
                 f"the token file {file} can be used by others (mode {status.st_mode & 0o777:04o}); "
                 f"{advice}"
             )
-        token = os.read(descriptor, 4096).strip()
+        token = os.read(descriptor, 4096)
     finally:
         os.close(descriptor)
+    return check_token(token, file, own=own)
+
+
+def check_token(content: bytes, file: Path, *, own: bool = False) -> str:
+    """The token that a file holds."""
+    token = content.strip()
     if len(token) < _MIN_LENGTH:
         advice = (
             "delete it, and the server creates a new one"
