@@ -105,6 +105,22 @@ def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str,
     assert wrong == []
 
 
+def test_a_numbered_list_with_blocks_is_one_list(site: Path) -> None:
+    documents = [file for file in DOCS.glob("*.md") if "\n   ```" in file.read_text()]
+    assert len(documents) >= 4
+    for document in documents:
+        first = re.findall(r"^1\. ", document.read_text(), re.MULTILINE)
+        page = (site / f"{document.stem}.html").read_text()
+        assert page.count("<ol") == len(first), document.name
+
+
+def test_names_in_tables_are_divided_at_their_words(site: Path) -> None:
+    assert (
+        "Jobsight<wbr>Agent<wbr>Unreachable</code></td>" in (site / "operations.html").read_text()
+    )
+    assert "access.<wbr>session_<wbr>idle</code></td>" in (site / "settings.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("question", "page", "anchor"),
     [
@@ -112,6 +128,23 @@ def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str,
         ("give my users access", "access.html", ""),
         ("what does memory used mean", "numbers.html", "memory-used"),
         ("what to do for an alert", "operations.html", "alerts"),
+        ("install on Debian", "install.html", "debian-and-ubuntu"),
+        ("upgrade", "upgrade.html", "upgrade"),
+        ("remove", "upgrade.html", "removal"),
+        ("move from SAMS", "migrating-from-sams.html", "migration-steps"),
+        ("move from petricore", "petricore.html", "routes"),
+        ("move from Clockwork", "clockwork.html", "steps"),
+        ("move from the plugin", "slurm-plugin.html", "moving-over-from-the-plugin-of-2019"),
+        ("sign in with OIDC", "access.html", "openid-connect"),
+        ("sign in with LDAP", "access.html", "ldap"),
+        ("use PostgreSQL", "postgresql.html", "moving-from-sqlite"),
+        ("jobs in Grafana", "grafana.html", "data-source"),
+        ("jobs in Open OnDemand", "grafana.html", "open-ondemand"),
+        ("own rules of findings", "findings-rules.html", "a-rule"),
+        ("own rules of software", "software.html", "rules"),
+        ("own samplers", "samplers.html", "custom-samplers"),
+        ("backups", "operations.html", "backups"),
+        ("PrivateData", "privacy.html", "a-cluster-with-privatedata"),
     ],
 )
 def test_within_two_clicks_of_the_first_page(
