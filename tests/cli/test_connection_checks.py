@@ -17,7 +17,7 @@ import jobsight
 from jobsight.cli import connection_checks as connection
 from jobsight.cli.checks import Check
 from jobsight.cli.connection_checks import connection_checks
-from jobsight.cli.server_checks import server_checks
+from jobsight.cli.server_checks import _private_data, server_checks
 from jobsight.config.settings import Settings
 from jobsight.server.authority import Authority
 from jobsight.server.serve import BackgroundServer
@@ -236,3 +236,27 @@ def test_a_running_server_with_a_part_that_fails(tmp_path: Path) -> None:
                 for check in server_checks(settings)
             )
         )
+
+
+def test_a_slurm_that_hides_the_jobs_of_others(tmp_path: Path) -> None:
+    settings = Settings(cluster="alpha")
+    settings.store.location = "postgresql://db.example.org/jobsight"
+    settings.scheduler.slurm_directory = str(tmp_path)
+    config = tmp_path / "scontrol"
+    levels = tmp_path / "sacctmgr"
+    for file in (config, levels):
+        file.write_text("#!/bin/sh\nexit 1\n")
+        file.chmod(0o755)
+    assert _private_data(settings) == []
+    config.write_text(
+        "#!/bin/sh\necho 'PrivateData = jobs,users'; echo 'SlurmUser = slurm(64030)'\n"
+    )
+    levels.write_text("#!/bin/sh\necho None\n")
+    (found,) = _private_data(settings)
+    assert found.found.startswith("jobs of others is hidden from jobsight")
+    assert "adminlevel=Operator" in found.todo
+    levels.write_text("#!/bin/sh\necho Operator\n")
+    assert _private_data(settings) == []
+    levels.write_text("#!/bin/sh\nexit 1\n")
+    config.write_text("#!/bin/sh\necho 'PrivateData = none'\n")
+    assert _private_data(settings) == []

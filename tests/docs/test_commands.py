@@ -47,6 +47,8 @@ NOT_RUN = {
     "openssl": "makes a password",
     "pip": "tests/archive has its own environment of Spark",
     "python3": "follows zfs",
+    "runuser": "tests/slurm/test_private_data.py runs the line on a real Slurm",
+    "sacctmgr": "tests/slurm/test_private_data.py runs the lines on a real Slurm",
     "sams-collector.py": "tests/cli/compat",
     "sams-software-extractor": "tests/cli/compat",
     "sgas-sa-registrant": "tests/cli/compat",

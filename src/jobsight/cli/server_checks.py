@@ -7,6 +7,7 @@ reports as unhealthy is a fault with the reason and what to do.
 from __future__ import annotations
 
 import os
+import pwd
 import smtplib
 import ssl
 import time
@@ -191,12 +192,52 @@ def _sources(settings: Settings) -> list[Check]:
         try:
             choice = open_source(each)
             checks.append(Check(name, "good", choice.reason, ""))
+            checks += _private_data(each)
         except JobsightError as error:
             checks.append(
                 Check(name, "fault", str(error), "jobs of it stay as the nodes know them",
                       "jobsight scrape --once shows every step")
             )  # fmt: skip
     return checks
+
+
+def _private_data(settings: Settings) -> list[Check]:
+    """Whether the user of a server on a host with Slurm's commands sees the jobs of others."""
+    from jobsight.scheduler.private_data import hidden_from
+    from jobsight.scheduler.records import SchedulerError
+    from jobsight.scheduler.sources.commands import local_runner
+
+    scheduler = settings.scheduler
+    if scheduler.ssh.host or scheduler.source not in ("auto", "json", "text"):
+        return []
+    user = _user_of(settings)
+    try:
+        hidden = hidden_from(user, local_runner(scheduler.slurm_directory), scheduler.timeout)
+    except SchedulerError:
+        # Slurm answers through another way, such as slurmrestd.
+        return []
+    if not hidden:
+        return []
+    return [
+        Check(
+            "PrivateData",
+            "fault",
+            f"{','.join(hidden)} of others is hidden from {user}, who runs the server",
+            "Slurm shows no job to the server",
+            f"sacctmgr --immediate add user {user} account=root adminlevel=Operator",
+        )
+    ]
+
+
+def _user_of(settings: Settings) -> str:
+    """Who runs the server: the owner of its store, else the user of its unit."""
+    location = settings.store.location
+    try:
+        if "://" not in location:
+            return pwd.getpwuid(Path(location).stat().st_uid).pw_name
+    except (OSError, KeyError):
+        pass
+    return "jobsight"
 
 
 def _sinks(settings: Settings) -> list[Check]:
