@@ -203,6 +203,25 @@ def test_a_file_of_another_kind_is_refused_before_anything_is_written(
         assert not site.server_directory.exists()
 
 
+def test_settings_have_no_relative_paths(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service runs in another directory than the command."""
+    place = site.store.parent
+    monkeypatch.chdir(place)
+    assert site.server("--directory", "server", "--store", "own.db") == 0
+    settings = load_settings(place / "server" / "jobsight.toml", {})
+    assert settings.store.location == str(place / "own.db")
+    assert settings.server.tls_key == str(place / "server" / "server.key")
+    pair = ["--certificate", "server/server.pem", "--key", "server/server.key"]
+    assert site.server("--directory", "other", "--store", "own.db", *pair) == 0
+    settings = load_settings(place / "other" / "jobsight.toml", {})
+    assert settings.server.tls_certificate == str(place / "server" / "server.pem")
+    given = ["--token", "server/alpha.token", "--ca", "server/ca/ca.pem", "--no-check"]
+    assert site.node("--directory", "node", *given) == 0
+    settings = load_settings(place / "node" / "jobsight.toml", {})
+    assert settings.server.token_file == str(place / "node" / "token")
+    assert settings.agent.tls_ca == str(place / "node" / "ca.pem")
+
+
 def test_it_says_how_to_start_with_settings_elsewhere(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

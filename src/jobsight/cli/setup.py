@@ -180,6 +180,10 @@ def server(  # noqa: PLR0913 -- a command's parameters are its options
         raise UsageError("--certificate and --key belong together")
     if behind_proxy and certificate is not None:
         raise UsageError("--behind-proxy: the proxy has the certificate, not the server")
+    # Services run in another directory than this command.
+    directory = directory.absolute()
+    if "://" not in store:
+        store = str(Path(store).absolute())
     questions = Questions(interactive=sys.stdin.isatty() and not yes)
     cluster = questions.value(
         cluster, "--cluster", "Name of the cluster (ClusterName)", slurm_cluster_name(os.environ)
@@ -193,7 +197,7 @@ def server(  # noqa: PLR0913 -- a command's parameters are its options
     own_authority = not behind_proxy and certificate is None
     tls = (directory / "server.pem", directory / "server.key")
     if certificate is not None and key is not None:
-        tls = (certificate, key)
+        tls = (certificate.absolute(), key.absolute())
     text = _server_settings(
         cluster, host, port, store=store, interval=interval,
         tls=None if behind_proxy else tls,
@@ -406,6 +410,7 @@ def node(  # noqa: PLR0913 -- a command's parameters are its options
     )
     _check_word("--cluster", cluster)
     _check_url(server)
+    directory = directory.absolute()
     token_file = directory / "token"
     source = token or (None if token_file.exists() else _asked_token(questions))
     if source is not None:
