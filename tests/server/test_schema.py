@@ -62,6 +62,7 @@ OPERATIONS = [
     ("/api/v1/clusters/{cluster}", "GET"),
     ("/api/v1/clusters/{cluster}/nodes/{node}", "GET"),
     ("/api/v1/nodes", "GET"),
+    ("/api/v1/nodes/{cluster}/{node}/series", "GET"),
     ("/api/v1/partitions", "GET"),
     ("/api/v1/reservations", "GET"),
     ("/api/v1/qos", "GET"),

@@ -23,7 +23,6 @@ from jobsight.store.write.node_days import DAY, complete_day
 BATCH_SIZE: Final = 200
 
 _SQL: Final = load_statements("node_days")
-_FIRST_DAY: Final = -1
 
 
 class _Class(NamedTuple):
