@@ -55,7 +55,7 @@ class Daemon:
             time.sleep(0.05)
 
     def _has_given_up(self) -> bool:
-        """Whether Slurm's daemon has logged a fatal error. Its process may then hang while it ends."""
+        """Whether Slurm's daemon has logged a fatal error: its process may hang while it ends."""
         if self.log is None or not self.log.exists():
             return False
         with self.log.open("rb") as log:

@@ -229,8 +229,8 @@ def test_the_store_knows_every_run(
     assert sorted((info.array_task_id, info.exit_code) for info in tasks) == [
         (task, task % 2) for task in range(1, 29)
     ]
-    # The command that submitted the last one names what it waited for; JSON and REST of this release
-    # do not have that command.
+    # The command that submitted the last one names what it waited for; JSON and REST of this
+    # release do not have that command.
     members = {run.info.array_job_id or run.info.job_id for run in chain}
     if name == "text":
         assert members == {ended["array"], ended["failed"], ended["after"]}
