@@ -73,11 +73,36 @@ def test_the_margin_of_a_steady_work_is_small_and_that_of_a_noisy_one_larger() -
     assert second.request / max(noisy[-20:]) > first.request / max(steady[-20:])
 
 
-def test_one_run_gives_marked_advice_with_a_margin_of_a_fifth() -> None:
-    found = fit_request(_runs([10.0]))
+def test_the_first_runs_give_marked_advice_with_room() -> None:
+    """Of two runs, the second needs more in half of all works; nothing says how much more."""
+    requests = []
+    for count in (1, 2, 3, 4):
+        found = fit_request([PastRun(10.0)] * count)
+        assert found is not None
+        assert found.few == (count < 3)
+        requests.append(found.request)
+    assert requests[:3] == [20.0, 16.0, 14.0]
+    assert requests[3] < 14
+
+
+def test_after_one_failure_too_many_the_largest_step_has_room_again() -> None:
+    """The second run needed twice as much as the first and failed; the next such step passes."""
+    runs = [PastRun(10.0, 1.0, 640.0), PastRun(25.0, 1.0, 640.0, False, 20.0)]
+    followed = [*runs, *[PastRun(20.0, 1.0, 640.0, False, 60.0)] * 8]
+    found = fit_request(followed, request=640.0)
     assert found is not None
-    assert found.few
-    assert 11.5 < found.request < 12.5
+    assert found.request == 25 * 2.5**2
+    # Until another failure would be one in 20 runs.
+    later = fit_request([*followed, *[PastRun(20.0, 1.0, 640.0, False, 160.0)] * 40])
+    assert later is not None
+    assert later.request < 60
+    # The request of the user held all runs.
+    kept = fit_request(followed, request=100.0)
+    assert kept is not None
+    assert kept.request == 100
+    unknown = fit_request([run._replace(request=None) for run in followed])
+    assert unknown is not None
+    assert unknown.request == 75
 
 
 def test_a_run_that_was_killed_needs_at_least_its_limit() -> None:

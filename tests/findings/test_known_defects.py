@@ -241,3 +241,17 @@ def test_a_report_has_the_worst_of_many_first(store: Store) -> None:
     store_judged(store.database, [judged_run(run, *map(to_row, found))], at(HOUR))
     shown = [each.severity for each in report_findings(store, run.id)]
     assert shown == ["critical", "warning", *["info"] * 6]
+
+
+def test_a_job_that_slept_has_one_finding_and_no_advice_for_sleep(store: Store) -> None:
+    """A sleep has no option for threads, and what it waited for did not take long to start."""
+    length = 10 * HOUR
+    verdicts = judge(
+        store, length=length, cpus=16,
+        cores=lambda moment: 16.0 if moment > 6 * HOUR else 0.002,
+        programs=[program("/usr/bin/sleep", 40, 0, 6 * HOUR, executions=4000),
+                  program("/apps/solve", 64 * HOUR, 6 * HOUR, length)],
+    )  # fmt: skip
+    assert verdicts["sleeping"].outcome == "fired"
+    assert verdicts["start-up"].outcome == "excused", verdicts["start-up"]
+    assert verdicts["program-leaves-cores-idle"].outcome != "fired"

@@ -9,7 +9,9 @@ of a failed run and of its repetition with the old request (Tovar et al., 2018).
 more weight.
 
 The probability of failure is bounded: 5 % at most, and less while the advice of the past has failed
-more often than in one of 20 runs. A run that was killed at its limit needed at least the limit.
+more often than in one of 20 runs; then a request has room for another step as large as the largest
+one. The first three runs, whose residuals say little, get more room also. A run that was killed at
+its limit needed at least the limit.
 """
 
 from __future__ import annotations
@@ -42,8 +44,13 @@ TOLERATED: Final = 20
 #: weight in runs.
 _PRIOR_EXCESS: Final = 0.07
 _PRIOR_WEIGHT: Final = 0.5
-#: The least request after one failure too many, as a multiple of the largest need.
-_CAREFUL_FACTOR: Final = 1.5
+#: The least request after one failure too many, as a multiple of the largest need; and the power of
+#: the largest step to a new maximum, which is another such multiple.
+_CAREFUL_FACTOR: Final = 2.0
+_CAREFUL_POWER: Final = 2.0
+#: The least request after the first runs, as a multiple of the largest need: of two runs the second
+#: needs more in half of all works, and so few residuals do not say how much more.
+_FIRST_FACTORS: Final = (2.0, 1.6, 1.4)
 #: Share of the residuals whose mean excess describes the tail.
 _TAIL_SHARE: Final = 0.15
 #: A run that was killed at its limit, and was never repeated with success, is taken to need so much
@@ -121,8 +128,10 @@ def fit_request(
         request = usable[-1].request
     allowed = _allowed_probability(usable)
     best = _least_waste(needs, usable, request, allowed)
+    if len(needs) <= len(_FIRST_FACTORS):
+        best = max(best, _FIRST_FACTORS[len(needs) - 1] * max(needs))
     if allowed == _VERY_CAREFUL:
-        best = max(best, _CAREFUL_FACTOR * max(needs))
+        best = max(best, _careful_request(needs, request))
     recommended = rounded(max(best, *needs[-3:]) + slack)
     past = list(zip(needs, usable, strict=True))
     compared = [
@@ -171,6 +180,17 @@ def _allowed_probability(runs: Sequence[PastRun]) -> float:
     if (failures + 1) * TOLERATED <= len(followed) + 1:
         return _USUAL
     return _VERY_CAREFUL if failures else _CAREFUL
+
+
+def _careful_request(needs: Sequence[float], request: float | None) -> float:
+    """The least request after one failure too many: another step such as the largest one, twice,
+    would pass. It is not above the present request, which held the runs."""
+    step, highest = 1.0, needs[0]
+    for need in needs:
+        if need > highest:
+            step, highest = max(step, need / highest), need
+    least = max(_CAREFUL_FACTOR, step**_CAREFUL_POWER) * highest
+    return min(least, request if request is not None else _UNKNOWN_REQUEST * highest)
 
 
 def _least_waste(

@@ -141,7 +141,7 @@ def _add_wasteful(data: RunData, figures: FigureSet, curve: Curve) -> None:
         if span is None or program.first is None or program.last is None:
             continue
         used = _used_meanwhile(curve, program.first, program.last)
-        if program.cpu <= 0 or program.cpu < _DOMINANT * used:
+        if program.cpu <= 0 or program.cpu < _DOMINANT * used or is_sleep(program.path):
             continue
         idle = data.cores * span - max(used, program.cpu)
         if idle > 0:
@@ -319,6 +319,8 @@ def _add_start(data: RunData, figures: FigureSet, curve: Curve) -> None:
     moments: list[tuple[float, Program]] = []
     for program in data.programs[:_MAX_PROGRAMS]:
         if program.cpu < _STARTED or program.first is None or program.last is None:
+            continue
+        if is_sleep(program.path):
             continue
         # Its share of the CPU time that the run used between its first start and its last end.
         begun, ended = np.interp((program.first, program.last), curve.times, curve.values)
