@@ -46,12 +46,14 @@ class DocumentGauge(msgspec.Struct, frozen=True):
 
 
 class DocumentTable(msgspec.Struct, frozen=True):
-    """A table: the first column is a name, the others are figures."""
+    """A table: the first column is a name, the others are figures, or words on the left."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
+    #: The other columns of words.
+    words: list[int] = []
 
 
 class DocumentFinding(msgspec.Struct, frozen=True):
@@ -66,7 +68,7 @@ class DocumentFinding(msgspec.Struct, frozen=True):
 
 
 class DocumentSection(msgspec.Struct, frozen=True):
-    """Sentences under a title, each with what it is about."""
+    """Sentences under a title, each with what it is about; empty where that is as before."""
 
     title: str
     items: list[tuple[str, str]]

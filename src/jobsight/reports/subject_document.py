@@ -66,6 +66,7 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "gpu_share": ("GPU used of held", format_share),
     "wait_seconds": ("Waiting time", lambda value: format_duration(round(value * 10**9))),
 }
+_RESOURCES: Final = {"gpus": "GPUs", "array": "memory of the array"}
 #: Characters of the key of a script in a title.
 _KEY: Final = 16
 
@@ -138,9 +139,11 @@ def _fitted(script: ScriptUse) -> list[tuple[str, str]]:
     name = shown(script.name)
     others = [each for each in script.fitted if not each.fits]
     if not others:
-        options = " ".join(each.option for each in script.fitted)
-        return [(name, f"The request fits: {options}.")]
-    return [(f"{name}  {each.option}", shown_text(each.text)) for each in others]
+        resources = [_RESOURCES.get(each.resource, each.resource) for each in script.fitted]
+        listed = " and ".join(filter(None, (", ".join(resources[:-1]), resources[-1])))
+        return [(name, f"The request fits: {listed}.")]
+    names = [name, *[""] * (len(others) - 1)]
+    return list(zip(names, (shown_text(each.text) for each in others), strict=True))
 
 
 def _day(moment: int | None) -> str:
@@ -261,13 +264,13 @@ def _tables(report: SubjectReport) -> list[DocumentTable]:
     if report.kind in ("user", "account", "cluster") and report.scripts:
         tables.append(_scripts(report))
     if report.distributions:
-        columns = ["Figure", "Runs", "Least", "Quartile", "Median", "Quartile", "Most"]
+        columns = ["Figure", "Runs", "Least", "25 %", "Median", "75 %", "Most"]
         rows = [_quartiles(row) for row in report.distributions]
         tables.append(DocumentTable("Distribution over ended runs", columns, rows))
     if report.outliers:
         what = "Task" if report.kind == "array" else "Run"
         outliers = [[shown(row.task), row.text] for row in report.outliers]
-        tables.append(DocumentTable("Outliers", [what, "What differs"], outliers))
+        tables.append(DocumentTable("Outliers", [what, "What differs"], outliers, words=[1]))
     if report.failures:
         tables.append(_runs("Not completed", report.failures))
     if report.software:
@@ -337,6 +340,7 @@ def _scripts(report: SubjectReport) -> DocumentTable:
             for row in report.scripts
         ],
         note="`jobsight report --script RUN` shows all runs of one of them.",
+        words=[1] if named else [],
     )
 
 
@@ -361,6 +365,7 @@ def _runs(title: str, rows: Sequence[JobRow]) -> DocumentTable:
             ]
             for row in rows
         ],
+        words=[1],
     )
 
 
@@ -397,7 +402,8 @@ def _lines(document: Document, width: int, blocks: bool) -> Iterator[Text]:
     for section in document.sections:
         yield Text(section.title, style="bold")
         for name, text in section.items:
-            yield Text(f"  {fit(name, width - 2)}", style="cyan")
+            if name:
+                yield Text(f"  {fit(name, width - 2)}", style="cyan")
             yield Text("\n".join(f"    {line}" for line in _wrapped(text, width - 4)))
     if document.findings or document.sections or document.no_findings:
         yield Text()
@@ -460,8 +466,9 @@ def _table(table: DocumentTable, width: int) -> Iterator[Text]:
     for number, row in enumerate(rows):
         name = fit(row[0], space)
         line = name + " " * max(space - cell_len(name), 0)
-        for cell, size in zip(row[1:], others, strict=False):
-            line += "  " + " " * (size - cell_len(cell)) + cell
+        for place, (cell, size) in enumerate(zip(row[1:], others, strict=False), 1):
+            fill = " " * (size - cell_len(cell))
+            line += f"  {cell}{fill}" if place in table.words else f"  {fill}{cell}"
         yield Text(line, style="dim" if number == 0 else "")
     if table.note:
         yield Text(table.note, style="dim")

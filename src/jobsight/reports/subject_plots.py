@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 from numpy.typing import NDArray
 
 from jobsight.reports.plots import (
@@ -31,6 +32,10 @@ _HELD: Final = "#c9dde3"
 #: Runs without which points say nothing.
 _FEWEST: Final = 3
 _MAX_DURATION: Final = 10.0 * 365 * 86400
+_DURATION_STEPS: Final = (
+    1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,
+    14400.0, 21600.0, 43200.0,
+)  # fmt: skip
 
 
 def draw_subject(report: SubjectReport, format: Format = "svg") -> list[Plot]:
@@ -117,8 +122,16 @@ def _scatter(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
         axes.set_xlabel("task")
     if chart == "":
+        axes.yaxis.set_major_locator(MultipleLocator(duration_step(float(axes.get_ylim()[1]))))
         axes.yaxis.set_major_formatter(FuncFormatter(_duration))
     return render(figure, format)
+
+
+def duration_step(highest: float) -> float:
+    """Seconds between ticks: at most five intervals of whole minutes, hours or days."""
+    days = (float(2**power * 86400) for power in range(16))
+    steps = itertools.chain(_DURATION_STEPS, days)
+    return next((step for step in steps if highest <= 5 * step), _MAX_DURATION)
 
 
 def _duration(seconds: float, _: object) -> str:

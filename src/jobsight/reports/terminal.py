@@ -57,6 +57,8 @@ _MAX_REMARKS = 4
 #: Findings of a report without --all, and cells of a line that are enough for a cut sentence.
 _MAX_FINDINGS = 5
 _LEAST_SENTENCE = 20
+#: Lines of what to change without --all.
+_CHANGE_LINES = 3
 SEVERITY_STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
 SEVERITY_MARKS = {"critical": "!", "warning": "*", "info": "-"}
 _GPU_STYLES = {"bad": "red", "warn": "yellow"}
@@ -194,7 +196,8 @@ def _node_list(nodes: list[str]) -> str:
 
 
 def _findings(report: JobReport, width: int, all_rows: bool) -> Iterator[Text]:
-    """Two lines for each: what it is and what it cost; the line to change and the figures."""
+    """What it is and what it cost, and the line to change with the figures if they fit beside it;
+    a long change takes more lines, without them."""
     findings = report.findings
     shown = findings if all_rows else findings[:_MAX_FINDINGS]
     for finding in shown:
@@ -231,10 +234,14 @@ def _finding_lines(finding: ReportedFinding, width: int, all_rows: bool) -> Iter
             yield Text.assemble("  ", (change, "bold"))
         yield from (Text(f"  {line}") for line in textwrap.wrap(text, width - 2))
         return
-    line = Text.assemble("  ", (fit(change, width - 2), "bold"), "  " if change else "")
-    space = width - line.cell_len
+    lines = textwrap.wrap(change, width - 2) or [""]
+    for part in lines[: _CHANGE_LINES - 1][: len(lines) - 1]:
+        yield Text.assemble("  ", (fit(part, width - 2), "bold"))
+    last = " ".join(lines[min(_CHANGE_LINES, len(lines)) - 1 :])
+    line = Text.assemble("  ", (fit(last, width - 2), "bold"), "  " if change else "")
+    space = width - line.cell_len if len(lines) == 1 else 0
     # A few words of a sentence help nobody.
-    if space >= _LEAST_SENTENCE or cell_len(text) <= space:
+    if space >= _LEAST_SENTENCE or 0 < cell_len(text) <= space:
         line.append(fit(text, space))
     line.rstrip()
     yield line
@@ -300,7 +307,7 @@ def _scheduler_lines(report: JobReport, facts: SchedulerFacts, width: int) -> It
         yield Text.assemble((f"{'Submit':<9}", "dim"), line)
     if facts.working_directory:
         path = fit_path(readable_text(facts.working_directory), width - 9)
-        yield Text.assemble((f"{'In':<9}", "dim"), path)
+        yield Text.assemble((f"{'WorkDir':<9}", "dim"), path)
 
 
 def _scheduler_steps(facts: SchedulerFacts, width: int, all_rows: bool) -> Table:
