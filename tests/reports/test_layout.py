@@ -1,4 +1,4 @@
-"""How a report of several runs is laid out: words on the left, figures on the right, a name once."""
+"""How reports of several runs are laid out: words left, figures right, a name once."""
 
 from __future__ import annotations
 

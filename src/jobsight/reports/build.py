@@ -43,7 +43,7 @@ from jobsight.store.read.memory import is_out_of_memory, requested_memory, used_
 from jobsight.store.read.state import decide_state
 from jobsight.text import readable_path
 from jobsight.util.outer import Duration, Time
-from jobsight.util.units import format_count, format_duration, format_share
+from jobsight.util.units import format_count, format_duration, format_share, format_time
 
 if TYPE_CHECKING:
     from jobsight.config.settings import PriceSettings
@@ -68,6 +68,17 @@ _NUMBERED_GROUPS = ("memory", "io")
 _KNOWN_GROUPS = ("cpu", *_NUMBERED_GROUPS, "executables")
 
 _Number = TypeVar("_Number", int, float)
+
+
+def _overdue_notes(info: JobInfo, start: int, now: int) -> list[str]:
+    """Slurm's record says that a run goes on, which no node confirms and its limit contradicts."""
+    if not info.time_limit or now - start - info.time_limit <= _SILENCE:
+        return []
+    until = format_time(start + info.time_limit)
+    return [
+        f"Its time limit ended at {until}, and no node reports it: probably its end was not "
+        "recorded (sacctmgr show runawayjobs)."
+    ]
 
 
 def build_report(
@@ -103,6 +114,8 @@ def build_report(
     facts = None if details is None else scheduler_facts(details)
     if running and as_of is not None and now - as_of > _SILENCE:
         notes.append(f"No batch has been received for {format_duration(now - as_of)}.")
+    if running and (as_of is None or now - as_of > _SILENCE):
+        notes += _overdue_notes(info, start, now)
     return JobReport(
         run=str(stored.run),
         cluster=info.cluster,
