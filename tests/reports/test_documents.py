@@ -19,7 +19,7 @@ from jobsight.reports.build import build_report
 from jobsight.reports.document import build_document, shown
 from jobsight.reports.html import render_html
 from jobsight.reports.pdf import render_pdf
-from jobsight.reports.plots import BAD, _ByteLocator, draw_all, map_rows, metrics_to_read
+from jobsight.reports.plots import BAD, _ByteLocator, _value, draw_all, map_rows, metrics_to_read
 from jobsight.reports.report import JobReport
 from jobsight.reports.series import MetricSeries, NodeSeriesReply, SeriesReply, reply
 from jobsight.reports.terminal import report_text
@@ -220,6 +220,13 @@ def test_a_heat_map_has_a_row_for_each_node_and_marks_those_of_a_finding() -> No
     assert BAD in plot.data.decode()
     (plain,) = draw_all(series, names={"storage-map"})
     assert BAD not in plain.data.decode()
+
+
+def test_ticks_of_small_shares_differ() -> None:
+    """They are not all below 0.01 %."""
+    ticks = [0.0, 0.00002, 0.00004, 0.01, 0.02, 0.3]
+    texts = [_value("waiting", tick) for tick in ticks]
+    assert texts == ["0 %", "0.002 %", "0.004 %", "1 %", "2 %", "30 %"]
 
 
 def test_ticks_of_sizes_are_round() -> None:

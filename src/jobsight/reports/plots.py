@@ -44,6 +44,8 @@ _SHADES: Final = LinearSegmentedColormap.from_list(
 _NOT_MEASURED: Final = "#e4ddd2"
 #: Inches: the width of a page, and of half of it.
 WIDTH, HALF = 7.2, 3.55
+#: The least height of the chart of waiting: less is nothing, and looks like it.
+_LEAST_WAIT: Final = 0.01
 #: Rows of a heat map; more nodes share a row.
 MAX_ROWS: Final = 128
 #: Seconds: matplotlib counts days.
@@ -220,7 +222,8 @@ def draw_chart(
     figure, axes = new_figure(width, 1.9)
     for color, (metric, parts) in zip((ACCENT, SECOND, MUTED), rows.items(), strict=False):
         times, values = _total(parts)
-        label = METRICS[metric].title
+        # The title has the first word.
+        label = METRICS[metric].title.removeprefix("Waiting ")
         axes.plot(dates(times), values, color=color, linewidth=1.1, label=label)
         if len(rows) == 1:
             axes.fill_between(dates(times), 0, values, color=color, alpha=0.15, linewidth=0)
@@ -235,6 +238,8 @@ def draw_chart(
             labelcolor=INK, ncols=3, handlelength=1.2, columnspacing=1.0, borderaxespad=0.0,
         )  # fmt: skip
     axes.set_ylim(bottom=0)
+    if name == "waiting":
+        axes.set_ylim(top=max(axes.get_ylim()[1], _LEAST_WAIT))
     finish(axes, name, _TITLES[name], pad=14.0 if len(rows) > 1 else 6.0)
     return render(figure, format)
 
@@ -450,7 +455,8 @@ def _value(chart: str, value: float) -> str:
     if chart == "storage":
         return format_byte_rate(value)
     if chart == "waiting":
-        return format_share(value)
+        # Ticks of small shares differ, which those of a text would not.
+        return f"{100 * value:.3g} %"
     return f"{value:g}"
 
 
