@@ -134,6 +134,18 @@ def test_a_fitting_request_from_earlier_runs(store: Store) -> None:
     assert (listed["memory"].saved_gb_hours or 0) > 100
 
 
+def test_no_more_is_advised_where_every_run_had_room(store: Store) -> None:
+    """One run that used half of its limit: twice its time and a minute is more than that."""
+    figures = _run(store, used=4 * GIB, seconds=HOUR, memory=8 * GIB, time_limit=2 * HOUR * SECOND)
+    assert figures.values["fit.time"] == 2 * HOUR + 300
+    latest = store.latest("anna")
+    assert latest is not None
+    listed = {each.resource: each for each in recommendations(store, latest)}
+    assert listed["time"].option == "--time=02:00:00"
+    assert listed["memory"].option == "--mem=8G"
+    assert listed["time"].value == listed["time"].requested == 2 * HOUR
+
+
 def test_the_command_shows_what_fits(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
