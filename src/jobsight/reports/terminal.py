@@ -196,7 +196,7 @@ def _node_list(nodes: list[str]) -> str:
 
 
 def _findings(report: JobReport, width: int, all_rows: bool) -> Iterator[Text]:
-    """What it is and what it cost, and the line to change with the figures if they fit beside it;
+    """What it is and what it cost, and the line to change with the figures if they fit next to it;
     a long change takes more lines, without them."""
     findings = report.findings
     shown = findings if all_rows else findings[:_MAX_FINDINGS]
