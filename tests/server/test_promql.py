@@ -17,9 +17,9 @@ from jobsight.config.settings import PromqlSettings, Settings, WebSettings
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND, JobInfo
 from jobsight.prometheus.remote_write import frames, label, sample, series, snappy_literals
-from jobsight.server.promql import PromqlSeries, SeriesError
+from jobsight.server.promql import PromqlSeries
 from jobsight.server.serve import BackgroundServer
-from jobsight.store.read.external import RunSpan
+from jobsight.store.read.external import RunSpan, SeriesError
 from jobsight.store.store import Store
 from jobsight.transport.http import Web
 from tests.prometheus.batches import NOW, batch, deliver

@@ -108,7 +108,8 @@ class PromqlSettings(WebSettings, kw_only=True):
 
     #: Metric names to query: those of jobsight or those of petricore.
     names: Literal["own", "petricore"] = "own"
-    #: Shortest step of a query in seconds; use the scrape interval.
+    #: Seconds between two points of a run that is too long to read its samples, at least; use the
+    #: scrape interval.
     step: Seconds = 15.0
 
 

@@ -12,20 +12,21 @@ import msgspec
 import numpy as np
 
 from jobsight.config.settings import PromqlSettings, ServerSettings
-from jobsight.errors import StoreError
 from jobsight.metrics import find_metric
 from jobsight.model import MISSING, SECOND, Coverage, JobTotals, Sighting
 from jobsight.prometheus.exposition import escape_label
 from jobsight.prometheus.names import OF_METRIC, OLD_PETRICORE, Family
-from jobsight.store.read.external import RunSpan
+from jobsight.store.read.external import RunSpan, SeriesError
 from jobsight.store.read.queries import StoredNode, StoredSeries
 from jobsight.store.series.packing import Values
 from jobsight.store.store import Store
 from jobsight.transport.http import Web
 from jobsight.util.decoding import decode_json_as
 
-#: Maximum points per time series; a long job is queried with a larger step.
+#: Maximum points per time series. A job of more steps is queried at the points of a larger step, a
+#: shorter one for its samples.
 _MAX_POINTS: Final = 2000
+_MILLISECOND: Final = 1_000_000
 _MAX_REPLY: Final = 512 * 2**20
 _REASON: Final = "from samples of an external time series database"
 
@@ -46,10 +47,6 @@ _TOTALS: Final = {
     "read_calls": "io.read_calls",
     "write_calls": "io.write_calls",
 }
-
-
-class SeriesError(StoreError):
-    """The time series cannot be read."""
 
 
 class _Series(msgspec.Struct):
@@ -94,8 +91,10 @@ class PromqlSeries:
         if not families:
             return []
         first = max(run.start, since or 0)
-        last = min(run.end or self._clock(), until or 2**63 - 1)
-        points = self._query_range(run, families, first, last) if last >= first else {}
+        # An agent measures a last time when it sees the end.
+        end = self._clock() if run.end is None else run.end + _AFTER_END * SECOND
+        last = min(end, until or 2**63 - 1)
+        points = self._points(run, families, first, last) if last >= first else {}
         return [
             _stored(node, columns, metrics) for node, columns in sorted(points.items()) if columns
         ]
@@ -134,23 +133,16 @@ class PromqlSeries:
         names = dict.fromkeys(row.name for row in rows if row is not None)
         return [self._families[name] for name in names if name in self._families]
 
-    def _query_range(
-        self, run: RunSpan, wanted: Iterable[Family], first: int, last: int
-    ) -> _Points:
+    def _points(self, run: RunSpan, wanted: Iterable[Family], first: int, last: int) -> _Points:
         families = {family.name: family for family in wanted}
-        selector = f'__name__=~"{"|".join(families)}",{self._selector(run)}'
-        step = max(self._step, math.ceil((last - first) / SECOND / _MAX_POINTS))
-        # Up to the first step at or after the end, which still returns the last values.
-        steps = math.ceil((last - first) / SECOND / step)
-        start = first / SECOND
-        parameters = {
-            "query": f"{{{selector}}}",
-            "start": f"{start:.3f}",
-            "end": f"{start + steps * step:.3f}",
-            "step": f"{step:g}",
-        }
+        selector = f'{{__name__=~"{"|".join(families)}",{self._selector(run)}}}'
+        seconds = (last - first) / SECOND
+        if seconds <= self._step * _MAX_POINTS:
+            found = self._samples(selector, first, last)
+        else:
+            found = self._steps(selector, first, seconds)
         points: _Points = {}
-        for series in self._query("query_range", parameters):
+        for series in found:
             family = families.get(series.metric.get("__name__", ""))
             node = series.metric.get(self._node_label)
             if family is None or node is None or family.metric is None:
@@ -162,6 +154,30 @@ class PromqlSeries:
                 if math.isfinite(value):
                     values[round(at * 1000)] = round(value * family.divisor)
         return points
+
+    def _samples(self, selector: str, first: int, last: int) -> list[_Series]:
+        """The samples themselves, with the times at which they were measured."""
+        # The interval of a range selector is open on the left in some versions.
+        earliest, latest = first // _MILLISECOND, -(-last // _MILLISECOND)
+        length = math.ceil((latest - earliest) / 1000) + 1
+        parameters = {"query": f"{selector}[{length}s]", "time": f"{latest / 1000:.3f}"}
+        found = self._query("query", parameters)
+        for series in found:
+            series.values = [each for each in series.values if round(each[0] * 1000) >= earliest]
+        return found
+
+    def _steps(self, selector: str, first: int, seconds: float) -> list[_Series]:
+        """The values at so many points."""
+        step = max(self._step, math.ceil(seconds / _MAX_POINTS))
+        # Up to the first step at or after the end, which still returns the last values.
+        start, steps = first / SECOND, math.ceil(seconds / step)
+        parameters = {
+            "query": selector,
+            "start": f"{start:.3f}",
+            "end": f"{start + steps * step:.3f}",
+            "step": f"{step:g}",
+        }
+        return self._query("query_range", parameters)
 
     def _query(self, kind: str, parameters: Mapping[str, str]) -> list[_Series]:
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -196,7 +212,7 @@ def _stored(
         for metric, column in sorted(columns.items())
         if metrics is None or metric in metrics
     }
-    return StoredSeries(node, np.array(times, np.int64) * 1_000_000, values)
+    return StoredSeries(node, np.array(times, np.int64) * _MILLISECOND, values)
 
 
 def _node(run: RunSpan, end: int, node: str, figures: dict[str, int]) -> StoredNode:

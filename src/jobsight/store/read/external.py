@@ -59,6 +59,10 @@ class RunSpan(NamedTuple):
     end: int | None
 
 
+class SeriesError(StoreError):
+    """The system that holds the time series cannot be read."""
+
+
 class ExternalSeries(Protocol):
     """Holds the time series of runs in place of the store's own chunks."""
 

@@ -28,6 +28,7 @@ from jobsight.reports.subject_findings import FittedRequest, fitted_requests
 from jobsight.store.findings.works import find_script
 from jobsight.store.findings.write import NoSuchFinding, set_reply
 from jobsight.store.history import find_work, work_of_run
+from jobsight.store.read.external import SeriesError
 from jobsight.store.read.queries import MetricSummary, TooLarge
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.store import Store
@@ -83,16 +84,17 @@ def add_routes(
         if "if-none-match" not in request.headers:
             shown_to = viewer.name or _SERVER_TOKEN
             findings.record(report.run, report.findings, shown_to, "page")
-        summaries, similar = [], None
+        summaries, series_reason, similar = [], "", None
         if not report.pending:
             run_id = store.find(reference, visibility).id
-            summaries = series_summaries(store, run_id)
+            summaries, series_reason = series_summaries(store, run_id)
             similar = find_similar(store, run_id, visibility, clock(), report.running)
         return page(
             request,
             "run.html",
             report=report,
             summaries=summaries,
+            series_reason=series_reason,
             similar=similar,
             sees_user=report.user is not None and may_see(viewer, User(report.user)),
             sees_account=report.account is not None and may_see(viewer, Account(report.account)),
@@ -189,18 +191,18 @@ def series_lines(reply: time_series.SeriesReply) -> Iterator[str]:
     yield buffer.getvalue()
 
 
-def series_summaries(store: Store, run_id: int) -> list[SeriesSummary]:
-    """The time series as numbers over all nodes, in the order of the table of metrics."""
+def series_summaries(store: Store, run_id: int) -> tuple[list[SeriesSummary], str]:
+    """The time series as numbers over all nodes, in the order of the table of metrics; and why they
+    cannot be read, if so: the page shows everything else."""
     rows: dict[str, list[MetricSummary]] = {}
     try:
         summaries = store.summaries(run_id)
-    except TooLarge as error:
-        # The page shows everything else; its charts give the reason.
-        logger.warning("the page of a run has no summaries: %s", error)
-        return []
+    except (TooLarge, SeriesError) as error:
+        logger.warning("the page of a run has no time series: %s", error)
+        return [], str(error)
     for row in summaries:
         rows.setdefault(row.metric, []).append(row)
-    return [_summary(metric, rows[name]) for name, metric in METRICS.items() if name in rows]
+    return [_summary(metric, rows[name]) for name, metric in METRICS.items() if name in rows], ""
 
 
 def _summary(metric: Metric, rows: list[MetricSummary]) -> SeriesSummary:
