@@ -4,6 +4,7 @@ revoked."""
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import stat
 import subprocess
@@ -21,7 +22,8 @@ from jobsight.server.serve import BackgroundServer
 from jobsight.store.read.node_days import series_of_node
 from jobsight.store.store import Store
 from jobsight.transport import wire
-from jobsight.transport.tls import certificate_end
+from jobsight.transport.delivery import Answer, HttpTarget
+from jobsight.transport.tls import ClientTls, certificate_end
 from tests.server.batches import batch
 from tests.store.node_sample import node_series
 from tests.waiting import wait_until
@@ -207,3 +209,49 @@ def test_a_node_sends_its_own_time_series_only(directory: Path, tmp_path: Path) 
         assert len(rows) == 1
         sent = node_series(0, 3)
         assert tuple(rows[0]) == ("n1", 3 * (1 + len(sent.columns)))
+
+
+def test_a_session_does_not_outlive_its_certificate(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents resume their TLS sessions, and a resumed one does not verify the certificate."""
+    assert ca(directory, "issue", "server.test", "--server", "--host", "127.0.0.1") == 0
+    for name in ("good", "stolen"):
+        assert ca(directory, "issue", name) == 0
+    # A certificate that ends in some seconds.
+    now = datetime.now(UTC)
+    short = Authority(directory, lambda: now - timedelta(days=1) + timedelta(seconds=8))
+    short.issue("ending", "node", days=1)
+    monkeypatch.setattr("jobsight.server.serve._RENEWAL_TICKS", 1)
+    settings = Settings(cluster="lab")
+    settings.store.location = str(tmp_path / "store.db")
+    settings.server.port = 0
+    settings.server.tls_certificate = str(directory / "issued/server.test.pem")
+    settings.server.tls_key = str(directory / "issued/server.test.key")
+    settings.server.tls_client_ca = str(directory / "ca.pem")
+    settings.server.tls_client_crl = str(directory / "crl.pem")
+    with BackgroundServer(settings) as server:
+        agents = {
+            name: HttpTarget(
+                server.url,
+                server.token_file,
+                tls=ClientTls(
+                    str(directory / "ca.pem"), *map(str, Authority(directory).files(name))
+                ),
+            )
+            for name in ("good", "stolen", "ending")
+        }
+
+        def send(name: str) -> Answer:
+            return agents[name].send(wire.encode(batch(1)))
+
+        # Twice, so that the second one resumes the session of the first.
+        for _ in range(2):
+            for name in agents:
+                assert send(name).stored
+        assert ca(directory, "revoke", "stolen") == 0
+        wait_until(lambda: not send("stolen").stored)
+        refused = wait_until(lambda: not (answer := send("ending")).stored and answer)
+        assert not refused.refused
+        assert re.search("client certificate ended on|certificate expired", refused.reason)
+        assert send("good").stored

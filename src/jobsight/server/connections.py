@@ -17,6 +17,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: Key of the request state: the names in the client's certificate, verified by TLS; None without.
 CERTIFICATE_IN_STATE: Final = "certificate"
+#: Key of the request state: when this certificate ends, in seconds since 1970. A resumed session was
+#: verified before. None without one.
+CERTIFICATE_END_IN_STATE: Final = "certificate_end"
 #: Key of the request state: the :class:`Connection` of the request.
 CONNECTION_IN_STATE: Final = "connection"
 #: Connections that wait to be accepted; fewer if the kernel allows fewer.
@@ -346,6 +350,11 @@ def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str] | None:
     return frozenset((*names, *others))
 
 
+def _end_of(certificate: Mapping[str, Any] | None) -> float | None:
+    """When a verified certificate ends; None without one."""
+    return ssl.cert_time_to_seconds(certificate["notAfter"]) if certificate else None
+
+
 class HttpProtocol(H11Protocol):
     """uvicorn's h11 protocol plus deadlines and the client certificate."""
 
@@ -365,6 +374,7 @@ class HttpProtocol(H11Protocol):
         self.app_state = {
             **self.app_state,
             CERTIFICATE_IN_STATE: names_of(transport.get_extra_info("peercert")),
+            CERTIFICATE_END_IN_STATE: _end_of(transport.get_extra_info("peercert")),
             CONNECTION_IN_STATE: self._connection,
         }
         if not self._connection.counted:

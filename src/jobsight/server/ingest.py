@@ -26,9 +26,10 @@ from starlette.types import Receive, Scope, Send
 from jobsight import __version__
 from jobsight.config.settings import ServerSettings
 from jobsight.errors import JobsightError, StoreError
+from jobsight.model import SECOND
 from jobsight.server.api.common import json_reply, refuse_unknown, replies
 from jobsight.server.auth import TOKEN_IN_SCOPE, TokenCache, drain
-from jobsight.server.connections import CERTIFICATE_IN_STATE
+from jobsight.server.connections import CERTIFICATE_END_IN_STATE, CERTIFICATE_IN_STATE
 from jobsight.server.limits import (
     MAX_BATCHES,
     Agent,
@@ -44,6 +45,7 @@ from jobsight.store.store import Store
 from jobsight.store.tokens import ClusterToken
 from jobsight.transport.wire import CONTENT_TYPE, WireError
 from jobsight.util.log_once import LogOnce
+from jobsight.util.outer import format_rfc3339
 from jobsight.util.workers import INTERNAL_ERROR
 
 logger = logging.getLogger(__name__)
@@ -213,11 +215,21 @@ class Ingest:
             self._bodies.remove(agent, len(data))
 
     def _check_certificate(self, request: Request) -> None:
-        if self._needs_certificate and _names_in_certificate(request) is None:
+        if not self._needs_certificate:
+            return
+        if _names_in_certificate(request) is None:
             raise HTTPException(
                 403,
                 "batches need a client certificate that server.tls_client_ca has signed; "
                 "on a node: agent.tls_certificate and agent.tls_key",
+            )
+        end = request.scope.get("state", {}).get(CERTIFICATE_END_IN_STATE)
+        if end is not None and end < time.time():
+            # A resumed session has been verified before it ended.
+            raise HTTPException(
+                403,
+                f"the client certificate ended on {format_rfc3339(int(end) * SECOND)}; renew "
+                "agent.tls_certificate on the node",
             )
 
     def _check_rate(self, agent: Agent) -> None:

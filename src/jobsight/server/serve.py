@@ -442,8 +442,25 @@ def _quiet_signals(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _RenewedContext(ssl.SSLContext):
+    """Wraps each connection by the present context. A new context has new keys for its sessions: a
+    session that was begun before is not resumed, so that its certificate is verified again."""
+
+    present: ssl.SSLContext
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        return self.present.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
 class ServerTls:
-    """The TLS context of the server; a renewed certificate is reloaded without a restart."""
+    """The TLS context of the server; renewed files are reloaded without a restart."""
 
     def __init__(
         self,
@@ -457,7 +474,8 @@ class ServerTls:
         self._client_ca = client_ca
         self._client_crl = client_crl
         self._seen = self._state()
-        self.context = self._load()
+        self.context = _RenewedContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.present = self._load()
 
     @classmethod
     def of(cls, settings: ServerSettings) -> ServerTls | None:
@@ -489,17 +507,12 @@ class ServerTls:
         )
 
     def renew(self) -> None:
-        """Reload the certificate and key if they have changed; an invalid pair changes nothing."""
+        """Reload the files if they have changed; an invalid pair changes nothing."""
         try:
             state = self._state()
             if state == self._seen:
                 return
-            # Loaded into another context first: a mismatched pair would break the one in use.
-            self._load()
-            self.context.load_cert_chain(self.certificate, self.key, _no_passphrase)
-            if self._client_crl is not None:
-                # OpenSSL uses the newest of the lists that it has.
-                self.context.load_verify_locations(self._client_crl)
+            self.context.present = self._load()
         except (OSError, ConfigError) as error:
             logger.warning("the renewed certificate cannot be loaded yet: %s", error)
             return
@@ -507,10 +520,8 @@ class ServerTls:
         logger.info("reloaded the certificate %s", self.certificate)
 
     def _state(self) -> list[tuple[int, int]]:
-        files = [self.certificate, self.key]
-        if self._client_crl is not None:
-            files.append(self._client_crl)
-        return [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, files)]
+        files = [self.certificate, self.key, self._client_ca, self._client_crl]
+        return [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, filter(None, files))]
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

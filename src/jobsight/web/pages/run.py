@@ -84,7 +84,8 @@ def add_routes(
         if "if-none-match" not in request.headers:
             shown_to = viewer.name or _SERVER_TOKEN
             findings.record(report.run, report.findings, shown_to, "page")
-        summaries, series_reason, similar = [], "", None
+        summaries: list[SeriesSummary] = []
+        series_reason, similar = "", None
         if not report.pending:
             run_id = store.find(reference, visibility).id
             summaries, series_reason = series_summaries(store, run_id)
