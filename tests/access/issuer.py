@@ -26,9 +26,9 @@ def is_installed() -> bool:
 
 
 @contextmanager
-def running(redirect: str, folder: Path) -> Iterator[str]:
+def running(redirect: str, folder: Path, port: int | None = None) -> Iterator[str]:
     """Start the provider; gives the address of the issuer."""
-    port = free_port()
+    port = port or free_port()
     # Node looks for packages next to the program.
     program = PACKAGES / "issuer.mjs"
     shutil.copy(Path(__file__).with_name("issuer.mjs"), program)

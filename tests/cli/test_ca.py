@@ -250,7 +250,8 @@ def test_a_session_does_not_outlive_its_certificate(
             for name in agents:
                 assert send(name).stored
         assert ca(directory, "revoke", "stolen") == 0
-        wait_until(lambda: not send("stolen").stored)
+        answer = wait_until(lambda: not (answer := send("stolen")).stored and answer)
+        assert "refuse the certificate" in answer.reason or "certificate revoked" in answer.reason
         refused = wait_until(lambda: not (answer := send("ending")).stored and answer)
         assert not refused.refused
         assert re.search("client certificate ended on|certificate expired", refused.reason)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from jobsight.server.authority import Authority
 from jobsight.simulation.check import Checked
 from tests.drill.faults import FAULTS, Drill, Fault
 from tests.drill.site import Cluster, Front, Site, small_disk
@@ -59,6 +60,15 @@ TESTS = {
         "tests/scheduler/test_scraper.py::"
         "test_progress_is_kept_when_the_accounting_goes_away_on_the_way",
     ),
+    "scheduler answers garbage": (
+        "the commands of Slurm print no JSON, half of it, a page, nothing or other columns",
+        "tests/scheduler/sources/test_commands.py::"
+        "test_garbage_of_the_commands_is_one_line_and_changes_nothing",
+    ),
+    "OIDC provider away": (
+        "the provider ends during a sign-in and is started again",
+        "tests/server/auth/test_oidc.py::test_a_provider_that_goes_away_and_comes_back",
+    ),
     "token rotated": (
         "the token of a cluster is replaced while agents send",
         "tests/transport/test_delivery.py::test_a_rotated_token_is_taken_up_without_a_restart",
@@ -100,6 +110,10 @@ def site_of(kind: str, spawner: Spawner) -> Iterator[tuple[Site, Front | None, C
         elif kind == "disk":
             disk = stack.enter_context(small_disk(folder / "disk"))
             site = Site(spawner, folder, str(disk / "store.db"))
+        elif kind == "tls":
+            authority = Authority(folder / "ca")
+            authority.create("drill")
+            site = Site(spawner, folder, str(folder / "store.db"), authority)
         else:
             site = Site(spawner, folder, str(folder / "store.db"))
         stack.callback(site.close)
@@ -121,7 +135,8 @@ def run_fault(fault: Fault, site: Site, front: Front | None, cluster: Cluster | 
     with site.relay() as relay:
         if front is not None:
             relay.target = front.port
-        agents = site.agents(relay.url)
+        # The relay speaks plain HTTP.
+        agents = site.agents(relay.url if site.authority is None else None)
         try:
             wait_until(lambda: agents.accepted >= 10)
             happened = fault.inject(Drill(site, agents, relay, front, cluster))
@@ -162,7 +177,7 @@ def run(names: Sequence[str]) -> Iterator[Row]:
     """All faults of these names, on one site of each kind."""
     spawner = Spawner()
     try:
-        for kind in ("sqlite", "disk", "postgresql"):
+        for kind in ("sqlite", "disk", "tls", "postgresql"):
             wanted = [
                 FAULTS[name] for name in names if name in FAULTS and FAULTS[name].kind == kind
             ]
@@ -220,9 +235,10 @@ def page(rows: Sequence[Row]) -> str:
     lines += [
         "",
         "The faults are in `tests/drill/faults.py`. The sites: one server on SQLite; the same on a",
-        "file system of 24 MB; two servers behind nginx on PostgreSQL, to which a synchronous",
-        "standby is added before it is promoted. Rows about mail, sinks and Slurm are tests with",
-        "their own real parts.",
+        "file system of 24 MB; the same with TLS and certificates of nodes by `jobsight ca`; two",
+        "servers behind nginx on PostgreSQL, to which a synchronous standby is added before it is",
+        "promoted. The link that goes down is a pair of virtual Ethernet devices between two",
+        "network namespaces. Rows about mail, sign-in, sinks and Slurm are tests with real parts.",
     ]
     return "\n".join(lines) + "\n"
 

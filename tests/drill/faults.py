@@ -14,21 +14,24 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import pytest
 
+from jobsight.server.authority import Authority
 from jobsight.transport.delivery import HttpTarget
 from jobsight.transport.running_server import load_token
+from tests.drill.link import Link
 from tests.drill.relay import Relay
-from tests.drill.site import Agents, Cluster, Front, Site
+from tests.drill.site import Agents, Cluster, Front, Site, TlsServer
 from tests.server.processes import ServerProcess, answers
 from tests.waiting import wait_until
 
-#: What a fault needs: one server on SQLite, the same on a small disk, or two servers behind nginx
-#: on PostgreSQL.
-Kind: TypeAlias = Literal["sqlite", "disk", "postgresql"]
+#: What a fault needs: one server on SQLite, the same on a small disk, the same with TLS, or two
+#: servers behind nginx on PostgreSQL.
+Kind: TypeAlias = Literal["sqlite", "disk", "tls", "postgresql"]
 #: Seconds that a part is unreachable.
 AWAY: Final = 2.0
 
@@ -327,6 +330,45 @@ for _name, _mode, _share, _injected, _short in (
     fault(_name, _injected, short=_short)(_network(_mode, _share))
 
 
+def _through_link(drill: Drill, harm: Callable[[Link], None]) -> str:
+    """Let agents send through a link of two network namespaces while it is harmed."""
+    link = Link(drill.server.port)
+    try:
+        drill.agents.use(url=link.url)
+        _more_accepted(drill)
+        harm(link)
+        _more_accepted(drill)
+        resent = link.resent()
+        assert resent
+        # What is on its way arrives before the link is taken away.
+        drill.agents.use(url=drill.relay.url)
+    finally:
+        link.close()
+    return f"{resent} segments were sent again by the kernel; {drill.failures()}"
+
+
+@fault("link down", "the network device of the server is down for 5 s", short=True)
+def link_down(drill: Drill) -> str:
+    def harm(link: Link) -> None:
+        link.set("down")
+        time.sleep(5)
+        link.set("up")
+
+    return _through_link(drill, harm)
+
+
+@fault("link flaps", "the network device of the server goes down for 0.4 s, ten times")
+def link_flaps(drill: Drill) -> str:
+    def harm(link: Link) -> None:
+        for _ in range(10):
+            link.set("down")
+            time.sleep(0.4)
+            link.set("up")
+            time.sleep(0.6)
+
+    return _through_link(drill, harm)
+
+
 # --- agents and their spools ----------------------------------------------------------------------
 
 
@@ -522,6 +564,53 @@ def disk_read_only(drill: Drill) -> str:
     drill.server.start()
     _more_accepted(drill)
     return drill.failures()
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+
+def _without_papers(drill: Drill, harm: Callable[[Authority, str], object]) -> str:
+    """Let a node have a certificate that the server refuses, and then a new one."""
+    authority, node = drill.site.authority, drill.agents.nodes[0]
+    assert authority is not None
+    harm(authority, node.name)
+    # Nothing of the node is accepted, and everything of the others.
+    wait_until(lambda: len(node.spool) > 15)
+    _more_accepted(drill)
+    # A server that refuses a certificate may close before the agent reads why.
+    reason = max(drill.agents.reasons, key=lambda each: drill.agents.reasons[each])
+    authority.renew(node.name)
+    wait_until(lambda: len(node.spool) < 5)
+    return f'the node is refused ("{reason}") until `jobsight ca renew`; the others continue'
+
+
+@fault("certificate revoked", "`jobsight ca revoke` of a node that is sending", "tls", short=True)
+def certificate_revoked(drill: Drill) -> str:
+    return _without_papers(drill, lambda authority, name: authority.revoke(name))
+
+
+@fault("certificate ended", "the certificate of a node ends while it sends", "tls")
+def certificate_ended(drill: Drill) -> str:
+    def end(authority: Authority, name: str) -> None:
+        now = datetime.now(UTC)
+        earlier = Authority(authority.directory, lambda: now - timedelta(days=1, seconds=-5))
+        earlier.renew(name, days=1)
+
+    return _without_papers(drill, end)
+
+
+@fault(
+    "certificate of the server replaced", "`jobsight ca renew` of a running server", "tls",
+    short=True,
+)  # fmt: skip
+def certificate_replaced(drill: Drill) -> str:
+    assert isinstance(drill.server, TlsServer)
+    assert drill.site.authority is not None
+    server, before = drill.server, drill.server.certificate()
+    drill.site.authority.renew(server.NAME)
+    wait_until(lambda: server.certificate() != before)
+    _more_accepted(drill)
+    return f"it is shown without a restart; {drill.failures()}"
 
 
 # --- two servers behind nginx on PostgreSQL -------------------------------------------------------

@@ -7,9 +7,11 @@ import os
 import pwd
 import shutil
 import signal
+import ssl
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,10 +19,12 @@ from typing import Final
 
 import psycopg
 
+from jobsight.server.authority import Authority
 from jobsight.simulation.check import Checked, compare
 from jobsight.simulation.nodes import Load, Node, Written, WrittenSpool
 from jobsight.store.store import Store
 from jobsight.transport.delivery import Answer, Delivery, DeliveryThread, HttpTarget
+from jobsight.transport.tls import ClientTls
 from tests.drill.relay import Relay
 from tests.ports import free_port
 from tests.sams.front import nginx_for, wait_for
@@ -62,6 +66,7 @@ class Agents:
         nodes: int = 4,
         limit: int = 16 * 2**20,
         timeout: float = 3.0,
+        authority: Authority | None = None,
     ) -> None:
         load = Load(nodes=nodes, jobs=2, every=EVERY, duration=0.0, restarts=0.0, storms=0.02,
                     storm_size=5, spool_limit=limit)  # fmt: skip
@@ -69,7 +74,11 @@ class Agents:
         self.accepted = self.failed = 0
         self.reasons: dict[str, int] = {}
         self._url, self._token_file, self._timeout = url, token_file, timeout
+        self._authority = authority
         self.nodes = [Node(next(_indexes), load, directory) for _ in range(nodes)]
+        for node in self.nodes:
+            if authority is not None:
+                authority.issue(node.name, "node")
         self._deliveries = [self._delivery(node) for node in self.nodes]
         self.rows: list[Written | WrittenSpool] = []
         self.mutex = threading.Lock()
@@ -77,7 +86,11 @@ class Agents:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _delivery(self, node: Node) -> DeliveryThread:
-        target = HttpTarget(self._url, self._token_file, timeout=self._timeout)
+        tls = None
+        if self._authority is not None:
+            papers = (self._authority.certificate_file, *self._authority.files(node.name))
+            tls = ClientTls(*map(str, papers))
+        target = HttpTarget(self._url, self._token_file, timeout=self._timeout, tls=tls)
         thread = DeliveryThread(Delivery(node.spool, _Counted(target, self)), max_delay=0.5)
         thread.start()
         return thread
@@ -152,10 +165,54 @@ class Agents:
         return rows
 
 
+class TlsServer(ServerProcess):
+    """A server with certificates of an authority, which asks agents for theirs."""
+
+    #: The name of its own certificate.
+    NAME: Final = "server.test"
+
+    def __init__(self, spawner: Spawner, folder: Path, location: str, authority: Authority) -> None:
+        authority.issue(self.NAME, "server", (self.NAME, "127.0.0.1"))
+        certificate, key = authority.files(self.NAME)
+        super().__init__(
+            spawner,
+            folder,
+            location,
+            tls_certificate=str(certificate),
+            tls_key=str(key),
+            tls_client_ca=str(authority.certificate_file),
+            tls_client_crl=str(authority.crl_file),
+        )
+        self.url = f"https://127.0.0.1:{self.port}"
+        self._authority = authority
+
+    def certificate(self) -> str:
+        """The certificate that it shows."""
+        return ssl.get_server_certificate(("127.0.0.1", self.port), timeout=30)
+
+    def _answers(self) -> bool:
+        assert self.lives(), (self.folder / "server.log").read_text()
+        context = ssl.create_default_context(cafile=str(self._authority.certificate_file))
+        try:
+            with urllib.request.urlopen(
+                f"{self.url}/healthz", timeout=10, context=context
+            ) as reply:
+                return bool(reply.status == 200)
+        except OSError:
+            return False
+
+
 class Site:
     """A store, its servers and what was written for it so far."""
 
-    def __init__(self, spawner: Spawner, folder: Path, location: str) -> None:
+    def __init__(
+        self,
+        spawner: Spawner,
+        folder: Path,
+        location: str,
+        authority: Authority | None = None,
+    ) -> None:
+        self.authority = authority
         self.spawner = spawner
         self.folder = folder
         self.location = location
@@ -171,7 +228,11 @@ class Site:
 
     def add_server(self, location: str | None = None, **settings: str) -> ServerProcess:
         folder = self.folder / f"server{len(self.servers) + 1}"
-        server = ServerProcess(self.spawner, folder, location or self.location, **settings)
+        server: ServerProcess
+        if self.authority is not None:
+            server = TlsServer(self.spawner, folder, location or self.location, self.authority)
+        else:
+            server = ServerProcess(self.spawner, folder, location or self.location, **settings)
         server.start()
         self.servers.append(server)
         return server
@@ -179,7 +240,8 @@ class Site:
     def agents(self, url: str | None = None, **options: object) -> Agents:
         directory = self.folder / f"agents{next(self._numbers)}"
         directory.mkdir(mode=0o700)
-        made = Agents(directory, url or self.server.url, self.server.token_file, **options)  # type: ignore[arg-type]
+        made = Agents(directory, url or self.server.url, self.server.token_file,
+                      authority=self.authority, **options)  # type: ignore[arg-type]  # fmt: skip
         made.start()
         return made
 

@@ -89,9 +89,13 @@ def request(
         except (BrokenPipeError, ConnectionResetError):
             # A server may refuse before it has read all; then its answer is there already.
             pass
-        return _parsed(_received(connection, deadline, largest), largest)
+        reply = _received(connection, deadline, largest)
     finally:
         connection.close()
+    if not reply:
+        hint = "" if wrap is None else ", as servers do that refuse the certificate of a client"
+        raise BadReply(f"it closed the connection without a reply{hint}")
+    return _parsed(reply, largest)
 
 
 def _received(connection: socket.socket, deadline: float, largest: int) -> bytes:

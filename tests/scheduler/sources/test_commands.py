@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -95,6 +96,55 @@ def test_slurm_away_is_one_line_and_status_1(
     assert all(line.startswith("jobsight: ") for line in lines)
     (line,) = [line for line in lines if "are not known" not in line]
     assert line.startswith("jobsight: squeue cannot be run")
+
+
+#: What a wrapper, a broken installation or another program may print in place of a reply.
+GARBAGE = {
+    "random bytes": bytes(range(256)) * 40,
+    "half of a document": b'{"meta": {}, "jobs": [{"job_id": 12, "job_st',
+    "a page": b"<!DOCTYPE html><html><body>Sign in</body></html>\n",
+    "another document": b'{"answer": 42}',
+    "other columns": b"a|b|c\n1|2|3\n",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("source", ["json", "text"])
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage_of_the_commands_is_one_line_and_changes_nothing(
+    location: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    kind: str,
+) -> None:
+    assert main(["scrape", "--once", "--store", location]) == 0
+    with Store.open(location) as store:
+        before = [(run.info, run.start) for run in store.runs()]
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    (commands / "reply").write_bytes(GARBAGE[kind])
+    for name in ("squeue", "sacct", "sinfo", "scontrol", "sacctmgr", "sshare", "sprio", "sdiag"):
+        script = commands / name
+        script.write_text(f"#!/bin/sh\nexec cat {commands}/reply\n")
+        script.chmod(0o755)
+    path = os.environ["PATH"]
+    monkeypatch.delenv("JOBSIGHT_SCHEDULER__RECORDED")
+    monkeypatch.setenv("PATH", f"{commands}:{path}")
+    capsys.readouterr()
+    status = main(["scrape", "--once", "--source", source, "--store", location])
+    said = capsys.readouterr().err
+    # No rows at all may be a cluster without jobs.
+    assert status == 1 or (kind == "nothing" and source == "text")
+    assert "Traceback" not in said
+    assert all(line.startswith("jobsight: ") for line in said.splitlines())
+    assert said or status == 0
+    with Store.open(location) as store:
+        assert [(run.info, run.start) for run in store.runs()] == before
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("JOBSIGHT_SCHEDULER__RECORDED", str(DATA))
+    assert main(["scrape", "--once", "--store", location]) == 0
 
 
 def test_since() -> None:

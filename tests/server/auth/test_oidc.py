@@ -19,6 +19,7 @@ from jobsight.server.app import create_app
 from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.store import Store
 from tests.access import directory, issuer
+from tests.ports import free_port
 from tests.server.auth.test_sessions import jobs, sign_in
 from tests.server.conftest import SETTINGS, TOKEN
 
@@ -118,6 +119,29 @@ def test_wrong_secret_and_an_issuer_that_is_away(
     assert (answer.status_code, "does not answer" in answer.text) == (401, True)
     other = settings_of(f"{address}/", tmp_path)
     assert client_of(filled, AccessSettings(oidc=other)).get("/sign-in/oidc").status_code == 303
+
+
+def test_a_provider_that_goes_away_and_comes_back(filled: Store, tmp_path: Path) -> None:
+    if not issuer.is_installed():
+        pytest.skip("no oidc-provider; scripts/npm-packages installs it where there is npm")
+    redirect, port = f"{PAGES}/sign-in/oidc/return", free_port()
+    with issuer.running(redirect, tmp_path, port) as address:
+        access = AccessSettings(oidc=settings_of(address, tmp_path, timeout=5))
+        before, between = client_of(filled, access), client_of(filled, access)
+        assert come_back(before, "alice").status_code == 303
+        begun = between.get("/sign-in/oidc?next=/jobs/12")
+        returned = urlsplit(issuer.sign_in_at(begun.headers["location"], "alice"))
+    # The code is there, and nobody who exchanges it.
+    answer = between.get(f"{returned.path}?{returned.query}")
+    assert (answer.status_code, "does not answer" in answer.text) == (401, True)
+    assert between.get("/api/v1/jobs").status_code == 401
+    # Who has signed in stays so.
+    assert jobs(before) == [12]
+    answer = between.get("/sign-in/oidc")
+    assert answer.status_code in (303, 401)
+    with issuer.running(redirect, tmp_path, port):
+        assert come_back(between, "alice").status_code == 303
+        assert jobs(between) == [12]
 
 
 KEY = RSAKey.generate_key(2048, {"kid": "1", "alg": "RS256", "use": "sig"})
