@@ -57,6 +57,9 @@ def test_all_batches_are_accepted(result: Result) -> None:
     assert result.median_s is not None
     assert result.p99_s is not None
     assert result.median_s <= result.p99_s
+    # Of the processes that played the nodes.
+    assert result.cpu_s > 0
+    assert result.peak_memory_bytes > 2**20
 
 
 def test_both_ends_are_equal(result: Result, location: Path) -> None:

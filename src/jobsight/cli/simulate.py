@@ -25,7 +25,7 @@ from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.errors import JobsightError
 from jobsight.transport.running_server import read_running_server
-from jobsight.util.units import UNKNOWN
+from jobsight.util.units import UNKNOWN, format_bytes
 
 if TYPE_CHECKING:
     from jobsight.simulation.agents import Result
@@ -242,6 +242,9 @@ def _print_result(result: Result, checked: Checked | None, kept: Path | None) ->
     table.add("latency, median", milliseconds(result.median_s))
     table.add("latency, 99 %", milliseconds(result.p99_s))
     table.add("latency, maximum", milliseconds(result.max_s))
+    each = result.cpu_s / max(counts.written, 1)
+    table.add("CPU time of the simulation", f"{result.cpu_s:,.1f} s, {each * 1000:.2f} ms a batch")
+    table.add("memory of the simulation", format_bytes(result.peak_memory_bytes))
     print_table(table)
     for reason, count in reasons_of(counts):
         print(f"{count:,} x {reason}")

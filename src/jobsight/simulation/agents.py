@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -80,6 +80,16 @@ class Counts(msgspec.Struct, kw_only=True):
                 self.reasons[reason] = self.reasons.get(reason, 0) + count
 
 
+class _End(NamedTuple):
+    """What a process of the fleet says last."""
+
+    #: Latencies in seconds, as the bytes of an array of doubles.
+    latencies: bytes
+    jobs: int
+    cpu_s: float
+    peak_memory: int
+
+
 class Result(msgspec.Struct, kw_only=True):
     """The figures of a simulation."""
 
@@ -90,6 +100,10 @@ class Result(msgspec.Struct, kw_only=True):
     p99_s: float | None
     max_s: float | None
     elapsed_s: float
+    #: CPU time of all processes of the simulation, which take it from a server on this machine.
+    cpu_s: float
+    #: The highest resident size of each process, added up.
+    peak_memory_bytes: int
 
 
 class _Timed:
@@ -309,7 +323,11 @@ def _work(load: Load, where: Where, indexes: Sequence[int], drain: float, result
             if isinstance(row, Written) and row.samples and row.job_id < FIRST_LARGE_ID
         }
     )
-    results.put((first, fleet._snapshot(), (bytes(fleet.latencies), jobs)))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    end = _End(
+        bytes(fleet.latencies), jobs, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    )
+    results.put((first, fleet._snapshot(), end))
 
 
 def simulate(
@@ -337,7 +355,7 @@ def simulate(
     for child in children:
         child.start()
     latest: dict[int, Counts] = {}
-    ended: dict[int, tuple[bytes, int]] = {}
+    ended: dict[int, _End] = {}
     try:
         while len(ended) < len(children):
             try:
@@ -361,24 +379,26 @@ def simulate(
                 child.kill()
     _join_ledgers(directory, [share[0] for share in shares])
     seconds: array[float] = array("d")
-    for data, _ in ended.values():
-        seconds.frombytes(data)
+    for process in ended.values():
+        seconds.frombytes(process.latencies)
     ordered = sorted(seconds)
     return Result(
         counts=_sum(latest.values()),
         # A job on many nodes is one, though several processes have parts of it.
-        jobs=sum(jobs for _, jobs in ended.values()) + load.large_jobs,
+        jobs=sum(process.jobs for process in ended.values()) + load.large_jobs,
         median_s=_quantile(ordered, 0.5),
         p99_s=_quantile(ordered, 0.99),
         max_s=ordered[-1] if ordered else None,
         elapsed_s=time.monotonic() - begun,
+        cpu_s=sum(process.cpu_s for process in ended.values()),
+        peak_memory_bytes=sum(process.peak_memory for process in ended.values()),
     )
 
 
 def _check_alive(
     children: Sequence[Any],
     latest: dict[int, Counts],
-    ended: dict[int, tuple[bytes, int]],
+    ended: dict[int, _End],
     shares: Sequence[range],
 ) -> None:
     for child, share in zip(children, shares, strict=True):
