@@ -31,8 +31,9 @@ class Unavailable(Exception):
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[str, str]]:
-    """The address of the master, and the Python of its environment."""
+def running(folder: Path, memory: str = "768m") -> Iterator[tuple[str, str]]:
+    """The address of the master, and the Python of its environment; ``memory`` is that of each
+    worker."""
     if not peer_venv.is_built("spark"):
         raise Unavailable("pyspark is not installed; `python -m bench.peer_venv spark` does it")
     if shutil.which("java") is None:
@@ -67,7 +68,7 @@ def running(folder: Path) -> Iterator[tuple[str, str]]:
               "--webui-port", str(free_port()))  # fmt: skip
         wait_until(lambda: "I have been elected leader" in log_file.read_text(), 120)
         for number in range(WORKERS):
-            start(f"{deploy}.worker.Worker", "-c", "1", "-m", "768m", "-h", "127.0.0.1",
+            start(f"{deploy}.worker.Worker", "-c", "1", "-m", memory, "-h", "127.0.0.1",
                   "--webui-port", str(free_port()), "-d", str(folder / f"worker{number}"),
                   address)  # fmt: skip
         registered = "Registering worker"

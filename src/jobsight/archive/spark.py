@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -93,7 +94,12 @@ def query(
         "master": master,
         "options": {**OPTIONS, **(options or {})},
         "functions": FUNCTIONS,
-        "views": statements(settings),
+        "views": {
+            table: created
+            for table, created in statements(settings).items()
+            # Each view reads the footers of all its files; those of others need that of the runs.
+            if table == "runs" or re.search(rf"\b{table}\b", text, re.IGNORECASE)
+        },
         "query": text,
     }
     interpreter = find_python(python)
