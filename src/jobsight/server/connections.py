@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: Key of the request state: the names in the client's certificate, verified by TLS; None without.
 CERTIFICATE_IN_STATE: Final = "certificate"
-#: Key of the request state: when this certificate ends, in seconds since 1970. A resumed session was
-#: verified before. None without one.
+#: Key of the request state: when this certificate ends, in seconds since 1970; None without one. A
+#: resumed session may have been verified before.
 CERTIFICATE_END_IN_STATE: Final = "certificate_end"
 #: Key of the request state: the :class:`Connection` of the request.
 CONNECTION_IN_STATE: Final = "connection"
