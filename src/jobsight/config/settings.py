@@ -108,8 +108,7 @@ class PromqlSettings(WebSettings, kw_only=True):
 
     #: Metric names to query: those of jobsight or those of petricore.
     names: Literal["own", "petricore"] = "own"
-    #: Seconds between two points of a run that is too long to read its samples, at least; use the
-    #: scrape interval.
+    #: Shortest step in seconds of a query for a long run; use the scrape interval.
     step: Seconds = 15.0
 
 
