@@ -28,6 +28,7 @@ EVERYTHING = {"auditor", "staff", "token"}
 PERMITTED = {
     Rule.PUBLIC: set(VIEWERS),
     Rule.SIGNED_IN: set(VIEWERS) - {None},
+    Rule.NAMED: set(VIEWERS) - {None, "auditor"},
     Rule.OWN_ACCOUNT: set(VIEWERS) - {None, "token"},
     Rule.OVERSIGHT: EVERYTHING,
     Rule.STAFF: {"staff", "token"},

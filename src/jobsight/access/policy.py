@@ -63,13 +63,8 @@ def may_see(viewer: Viewer, subject: Subject) -> bool:
 
 
 def visibility_of(request: Request) -> Visibility:
-    """The runs that the viewer of a request may see."""
-    return viewer_of(request.scope).visibility
-
-
-def named_visibility_of(request: Request) -> Visibility:
-    """The runs whose users and names the viewer may see; for a viewer of pseudonyms only while
-    runs leave the store under pseudonyms."""
+    """The runs that the viewer of a request may see; for a viewer of pseudonyms only while runs
+    leave the store under pseudonyms."""
     viewer = viewer_of(request.scope)
     return NOTHING if viewer.pseudonyms and not pseudonyms.is_active() else viewer.visibility
 

@@ -24,6 +24,9 @@ class Rule(StrEnum):
     PUBLIC = "public"
     #: Whoever is signed in. It shows only what the viewer may see, or nothing of anybody.
     SIGNED_IN = "signed in"
+    #: Whoever is signed in and sees names: about one user, script or text, or a change of it. An
+    #: auditor gets the 404 of a route that does not exist.
+    NAMED = "signed in, sees names"
     #: Whoever has an account; the server's token is nobody's account.
     OWN_ACCOUNT = "own account"
     #: Staff and auditors: about all users. An auditor gets pseudonyms.
@@ -39,6 +42,8 @@ class Rule(StrEnum):
                 return True
             case Rule.SIGNED_IN:
                 return viewer.is_signed_in
+            case Rule.NAMED:
+                return viewer.is_signed_in and not viewer.pseudonyms
             case Rule.OWN_ACCOUNT:
                 return viewer.name is not None
             case Rule.OVERSIGHT:
@@ -73,18 +78,18 @@ RULES: Final[Mapping[str, Rule]] = {
     "/clusters/{name}": Rule.SIGNED_IN,
     "/clusters/{name}/nodes": Rule.SIGNED_IN,
     "/clusters/{cluster}/nodes/{node}": Rule.SIGNED_IN,
-    "/users": Rule.SIGNED_IN,
-    "/users/{name:path}": Rule.SIGNED_IN,
-    "/accounts": Rule.SIGNED_IN,
-    "/accounts/{name:path}": Rule.SIGNED_IN,
+    "/users": Rule.NAMED,
+    "/users/{name:path}": Rule.NAMED,
+    "/accounts": Rule.NAMED,
+    "/accounts/{name:path}": Rule.NAMED,
     "/software": Rule.SIGNED_IN,
     "/software/{name:path}": Rule.SIGNED_IN,
     "/programs": Rule.SIGNED_IN,
     "/findings": Rule.SIGNED_IN,
     "/jobs/{run}/series.csv": Rule.SIGNED_IN,
-    "/jobs/{run}/findings/{kind}": Rule.SIGNED_IN,
+    "/jobs/{run}/findings/{kind}": Rule.NAMED,
     "/arrays/{reference}": Rule.SIGNED_IN,
-    "/scripts/{key}": Rule.SIGNED_IN,
+    "/scripts/{key}": Rule.NAMED,
     "/compare": Rule.SIGNED_IN,
     "/findings/{kind}": Rule.SIGNED_IN,
     "/help": Rule.SIGNED_IN,
@@ -103,7 +108,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "/api/v1/jobs": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/series": Rule.SIGNED_IN,
-    "/api/v1/jobs/{run}/explain": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/explain": Rule.NAMED,
     "/api/v1/jobs/{run}/samples": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/programs": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/software": Rule.SIGNED_IN,
@@ -111,14 +116,14 @@ RULES: Final[Mapping[str, Rule]] = {
     "/api/v1/jobs/{run}/nodes": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/gpus": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/findings": Rule.SIGNED_IN,
-    "/api/v1/jobs/{run}/properties": Rule.SIGNED_IN,
-    "/api/v1/jobs/{run}/properties/{name}": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/properties": Rule.NAMED,
+    "/api/v1/jobs/{run}/properties/{name}": Rule.NAMED,
     "/api/v1/arrays/{array}": Rule.SIGNED_IN,
-    "/api/v1/scripts": Rule.SIGNED_IN,
-    "/api/v1/scripts/{key}": Rule.SIGNED_IN,
-    "/api/v1/users": Rule.SIGNED_IN,
+    "/api/v1/scripts": Rule.NAMED,
+    "/api/v1/scripts/{key}": Rule.NAMED,
+    "/api/v1/users": Rule.NAMED,
     "/api/v1/accounts": Rule.SIGNED_IN,
-    "/api/v1/accounts/{account}": Rule.SIGNED_IN,
+    "/api/v1/accounts/{account}": Rule.NAMED,
     # The scheduler shows these to everybody as well.
     "/api/v1/clusters": Rule.SIGNED_IN,
     "/api/v1/clusters/{cluster}": Rule.SIGNED_IN,
@@ -132,11 +137,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "/api/v1/gpus": Rule.SIGNED_IN,
     "/api/v1/gpus/{gpu}": Rule.SIGNED_IN,
     # Clockwork's routes.
-    "/api/v1/clusters/jobs/list": Rule.SIGNED_IN,
-    "/api/v1/clusters/jobs/one": Rule.SIGNED_IN,
-    "/api/v1/clusters/jobs/user_props/get": Rule.SIGNED_IN,
-    "/api/v1/clusters/jobs/user_props/set": Rule.SIGNED_IN,
-    "/api/v1/clusters/jobs/user_props/delete": Rule.SIGNED_IN,
+    "/api/v1/clusters/jobs/list": Rule.NAMED,
+    "/api/v1/clusters/jobs/one": Rule.NAMED,
+    "/api/v1/clusters/jobs/user_props/get": Rule.NAMED,
+    "/api/v1/clusters/jobs/user_props/set": Rule.NAMED,
+    "/api/v1/clusters/jobs/user_props/delete": Rule.NAMED,
     "/api/v1/clusters/nodes/list": Rule.SIGNED_IN,
     "/api/v1/clusters/nodes/one": Rule.SIGNED_IN,
     "/api/v1/clusters/nodes/one/gpu": Rule.SIGNED_IN,
@@ -145,22 +150,22 @@ RULES: Final[Mapping[str, Rule]] = {
     "/api/v1/jobs/{run}/report.pdf": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/report.html": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/plots/{name}.svg": Rule.SIGNED_IN,
-    "/api/v1/jobs/{run}/findings/{kind}/acknowledge": Rule.SIGNED_IN,
-    "/api/v1/jobs/{run}/findings/{kind}/not-helpful": Rule.SIGNED_IN,
-    "/api/v1/jobs/{run}/findings/{kind}/reopen": Rule.SIGNED_IN,
+    "/api/v1/jobs/{run}/findings/{kind}/acknowledge": Rule.NAMED,
+    "/api/v1/jobs/{run}/findings/{kind}/not-helpful": Rule.NAMED,
+    "/api/v1/jobs/{run}/findings/{kind}/reopen": Rule.NAMED,
     "/api/v1/findings": Rule.SIGNED_IN,
     "/api/v1/findings/summary": Rule.SIGNED_IN,
     "/api/v1/findings/effect": Rule.OVERSIGHT,
     "/api/v1/usage": Rule.SIGNED_IN,
     "/api/v1/software": Rule.OVERSIGHT,
     # Petricore's routes.
-    "/mail/{job}": Rule.SIGNED_IN,
-    "/plot/{job}/{metric}": Rule.SIGNED_IN,
-    "/pie/{job}": Rule.SIGNED_IN,
-    "/pie/{job}/": Rule.SIGNED_IN,
-    "/pdf/{job}": Rule.SIGNED_IN,
-    "/api/v1/jobs/{job}/usage": Rule.SIGNED_IN,
-    "/api/v1/users/{user}": Rule.SIGNED_IN,
+    "/mail/{job}": Rule.NAMED,
+    "/plot/{job}/{metric}": Rule.NAMED,
+    "/pie/{job}": Rule.NAMED,
+    "/pie/{job}/": Rule.NAMED,
+    "/pdf/{job}": Rule.NAMED,
+    "/api/v1/jobs/{job}/usage": Rule.NAMED,
+    "/api/v1/users/{user}": Rule.NAMED,
 }
 
 _PATTERNS: Final = [(compile_path(path)[0], rule) for path, rule in RULES.items() if "{" in path]

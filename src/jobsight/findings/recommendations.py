@@ -22,6 +22,7 @@ from jobsight.findings.history import (
 from jobsight.model import SECOND
 from jobsight.store.findings.works import figures_of_runs
 from jobsight.store.history import tasks_of_array
+from jobsight.store.read import pseudonyms
 from jobsight.store.read.state import decide_state
 from jobsight.util.units import format_bytes, format_count, format_duration
 
@@ -68,6 +69,9 @@ def recommendations(
     # Of a running job only the figures are stored that its rules need.
     if known is not None and known.work_id is not None and not state.running:
         values, work_id = figure_values(known.data), known.work_id
+    elif pseudonyms.is_active():
+        # The work is found by the names of the run.
+        return []
     else:
         from jobsight.findings.data import read_run
         from jobsight.findings.figures import compute_figures

@@ -36,7 +36,6 @@ from jobsight.server.api import (
 )
 from jobsight.server.api import findings as found
 from jobsight.server.api.common import without_required_fields
-from jobsight.server.api.pseudonyms import Pseudonyms
 from jobsight.server.auth import BATCHES, AccessControl, SignInCodes, TokenCache
 from jobsight.server.auth.sign_in import SignIn
 from jobsight.server.auth.views import ViewLog
@@ -155,7 +154,6 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
         return PlainTextResponse("ok\n")
 
     app.add_middleware(ConditionalReplies, store=store, token=token, clock=clock)
-    app.add_middleware(Pseudonyms, token=token)
     app.add_middleware(SlowRequests)
     app.add_middleware(ViewLog, store=store, log=views)
     app.add_middleware(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from jobsight.model import Run
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL as FINDINGS_SQL
+from jobsight.store.read import pseudonyms
 from jobsight.store.sql.load import load_statements
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def works_of_key(database: Database, prefix: bytes) -> list[Work]:
 
 def versions_of_work(database: Database, work: Work) -> list[Work]:
     """The scripts of the same user and name, the latest first."""
-    values = {"user": work.user, "name": work.name, "limit": _MAX_WORKS}
+    values = {"id": work.id, "limit": _MAX_WORKS}
     with database.query() as transaction:
         rows = transaction.execute(_SQL["versions_of_work"], values).fetchall()
     return [_work(row) for row in rows]
@@ -164,7 +165,16 @@ def find_work(database: Database, work_id: int) -> Work | None:
 
 
 def _work(row: Sequence[Any]) -> Work:
-    return Work(*row)._replace(key=bytes(row[-1]))
+    work = Work(*row)._replace(key=bytes(row[-1]))
+    if not pseudonyms.is_active():
+        return work
+    return work._replace(
+        user=pseudonyms.pseudonym("user", work.user) or "",
+        account=pseudonyms.pseudonym("account", work.account) or "",
+        name=pseudonyms.pseudonym("job", work.name) or "",
+        # The digest of a name tells whether a guess of the name is right.
+        key=b"",
+    )
 
 
 def largest_works(database: Database, filter: RunFilter, newest: int, limit: int) -> list[WorkUse]:

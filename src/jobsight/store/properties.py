@@ -15,6 +15,7 @@ import msgspec
 
 from jobsight.errors import JobsightError
 from jobsight.store.database import Database, Transaction
+from jobsight.store.read import pseudonyms
 from jobsight.store.sql.load import load_statements
 
 _SQL: Final = load_statements("properties")
@@ -62,6 +63,8 @@ def read_properties(database: Database, job: JobKey) -> dict[str, Any]:
 
 def read_short_properties(database: Database, job: JobKey) -> dict[str, Any]:
     """Those that a report shows: some, without long values."""
+    if pseudonyms.is_active():
+        return {}
     with database.query() as transaction:
         values = {**job._asdict(), "size": _MAX_LINK + MAX_NAME_SIZE, "limit": _MAX_SHOWN}
         rows = transaction.execute(_SQL["short_properties"], values).fetchall()
@@ -144,6 +147,8 @@ def is_web_address(text: str) -> bool:
 
 
 def _read(transaction: Transaction, job: JobKey) -> dict[str, Any]:
+    if pseudonyms.is_active():
+        return {}
     rows = transaction.execute(_SQL["properties_of_job"], job._asdict()).fetchall()
     return {name: msgspec.json.decode(value) for name, value in rows}
 

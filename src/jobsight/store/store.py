@@ -104,7 +104,9 @@ class Store(Intake):
         the list, which costs the same however far it is."""
         filter = queries.run_filter(**filters)
         with self.database.query() as transaction:
-            return queries.list_runs(transaction, filter, limit, offset, after=after, sort=sort)
+            return queries.list_runs(
+                transaction, filter, limit, offset, after=after, sort=sort.shown
+            )
 
     def count_runs(self, **filters: Unpack[Filters]) -> int:
         """How many runs pass the filters; more than ``queries.COUNT_LIMIT`` are not counted."""
@@ -134,7 +136,7 @@ class Store(Intake):
     ) -> tuple[RunPage, Count]:
         """Some runs that pass the filters, where the list continues, and how many there are, of one
         state of the store."""
-        filter = queries.run_filter(**filters)
+        filter, sort = queries.run_filter(**filters), sort.shown
         with self.database.query() as transaction:
             found = queries.Found(transaction, filter, sort)
             page = queries.list_page_of_runs(
@@ -153,7 +155,7 @@ class Store(Intake):
     ) -> tuple[RunPage, Count, dict[GroupKey, GroupSummary]]:
         """As :meth:`page_of_runs`, with one run of each chain, array and heterogeneous job; the
         third is what their runs are as a whole."""
-        filter = queries.run_filter(**filters)
+        filter, sort = queries.run_filter(**filters), sort.shown
         with self.database.query() as transaction:
             found = queries.Found(transaction, filter, sort)
             page = queries.list_groups(

@@ -39,6 +39,8 @@ class NavigationEntry(NamedTuple):
     address: str
     title: str
     for_staff: bool = False
+    #: Not for viewers of pseudonyms.
+    named: bool = False
 
 
 #: The links at the top of every page, in their order.
@@ -46,8 +48,8 @@ NAVIGATION: Final = (
     NavigationEntry("home", "/", "Home"),
     NavigationEntry("jobs", "/jobs", "Jobs"),
     NavigationEntry("clusters", "/clusters", "Clusters"),
-    NavigationEntry("users", "/users", "Users"),
-    NavigationEntry("accounts", "/accounts", "Accounts"),
+    NavigationEntry("users", "/users", "Users", named=True),
+    NavigationEntry("accounts", "/accounts", "Accounts", named=True),
     NavigationEntry("software", "/software", "Software"),
     NavigationEntry("findings", "/findings", "Findings"),
     NavigationEntry("operations", "/operations", "Operations", for_staff=True),

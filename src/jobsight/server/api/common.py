@@ -10,7 +10,7 @@ import base64
 import difflib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -108,9 +108,27 @@ RunText = Annotated[
 
 
 async def check_parameters(request: Request) -> None:
-    """Refuse parameters that the route does not have."""
+    """Refuse parameters that the route does not have, or that the viewer may not ask by."""
     route: Any = request.scope["route"]
     refuse_unknown(request, [field.alias for field in route.dependant.query_params])
+    if viewer_of(request.scope).pseudonyms:
+        _refuse_names(request)
+
+
+#: Parameters that compare names or texts of users; lists are not sorted by the first three.
+_NAMING: Final = ("user", "account", "name", "search", "viewer", "property")
+
+
+def _refuse_names(request: Request) -> None:
+    """The store would find nothing: say why."""
+    given = [name for name in _NAMING if name in request.query_params]
+    given += [f"sort={key}" for key in _NAMING[:3] if _sorts_by(request) == key]
+    if given:
+        raise HTTPException(403, f"you see pseudonyms; {given[0]} would tell a name")
+
+
+def _sorts_by(request: Request) -> str:
+    return request.query_params.get("sort", "").removeprefix("-")
 
 
 def refuse_unknown(request: Request, known: Sequence[str]) -> None:

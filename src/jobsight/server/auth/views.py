@@ -17,6 +17,7 @@ from jobsight.access.viewer import Viewer, viewer_of
 from jobsight.errors import JobsightError
 from jobsight.model import RunReference
 from jobsight.store.accounts.audit import AuditLog
+from jobsight.store.read.pseudonyms import shown_as_written
 from jobsight.store.store import Store
 
 #: Pages, replies and files of one run, also by petricore's addresses.
@@ -62,7 +63,9 @@ class ViewLog:
         if match is None:
             return None, ""
         try:
-            found = self._store.find(RunReference.parse(match["run"]), viewer.visibility)
+            # The log is for the users themselves, also if the viewer sees a pseudonym.
+            with shown_as_written():
+                found = self._store.find(RunReference.parse(match["run"]), viewer.visibility)
         except (JobsightError, ValueError):
             # A pending job, or one that was removed meanwhile.
             return None, ""

@@ -14,6 +14,7 @@ from jobsight.store.findings.rows import (
     StoredCost,
     row_of,
 )
+from jobsight.store.read import pseudonyms
 from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.schema.statements import quoted
 from jobsight.store.transaction import Transaction
@@ -65,6 +66,9 @@ class FindingFilter(NamedTuple):
             if getattr(self, name) is not None:
                 conditions.append(f"findings.day {comparison} :{name}")
                 values[name] = getattr(self, name)
+        if pseudonyms.is_active() and (self.user or self.account):
+            # Whoever sees pseudonyms would find out whose they are.
+            conditions.append("false")
         if self.severity:
             conditions.append("findings.severity >= :severity")
             values["severity"] = self.severity
@@ -127,7 +131,7 @@ def list_findings(
     width = len(FindingRow._fields)
     with database.query() as transaction:
         rows = transaction.execute(query, values | {"limit": limit}).fetchall()
-    return [ListedFinding(row_of(tuple(row[:width])), *row[width:]) for row in rows]
+    return [_listed(row, width) for row in rows]
 
 
 def new_findings(
@@ -146,7 +150,12 @@ def new_findings(
     width = len(FindingRow._fields)
     with database.query() as transaction:
         rows = transaction.execute(query, values | {"after": after, "limit": limit}).fetchall()
-    return [ListedFinding(row_of(tuple(row[:width])), *row[width:]) for row in rows]
+    return [_listed(row, width) for row in rows]
+
+
+def _listed(row: Sequence[Any], width: int) -> ListedFinding:
+    listed = ListedFinding(row_of(tuple(row[:width])), *row[width:])
+    return listed._replace(job_name=pseudonyms.pseudonym("job", listed.job_name))
 
 
 def findings_of_run(database: Database, run_id: int) -> list[FindingRow]:
@@ -233,7 +242,10 @@ def sum_findings(
     sums = []
     for row in rows:
         runs, acknowledged, not_helpful, *cost = (int(value or 0) for value in row[len(by) :])
-        key = tuple(row[: len(by)])
+        key = tuple(
+            pseudonyms.pseudonym(name, value) or "" if name in ("user", "account") else value
+            for name, value in zip(by, row, strict=False)
+        )
         sums.append(FindingSum(key, runs, acknowledged, not_helpful, StoredCost(*cost)))
     return sums
 

@@ -130,7 +130,7 @@ def row_of(values: tuple[object, ...]) -> FindingRow:
     data = bytes(row.data)
     if not pseudonyms.is_active():
         return row._replace(data=data)
-    document = pseudonyms.document(msgspec.msgpack.decode(data))
+    document = pseudonyms.finding(msgspec.msgpack.decode(data))
     return row._replace(
         data=msgspec.msgpack.encode(document),
         user=pseudonyms.pseudonym("user", row.user) or "",

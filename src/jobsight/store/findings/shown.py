@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from jobsight.model import SECOND, RunReference
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL, StoredCost
+from jobsight.store.read import pseudonyms
 from jobsight.store.transaction import Transaction
 
 Place: TypeAlias = Literal["report", "page", "api", "mail"]
@@ -147,4 +148,11 @@ def runs_of_work(database: Database, work_id: int, kind: str) -> list[WorkRun]:
 def describe_work(database: Database, work_id: int) -> WorkName:
     with database.query() as transaction:
         row = transaction.execute(SQL["describe_work"], {"id": work_id}).fetchone()
-    return WorkName(*row) if row is not None else WorkName("", "", "", "", "")
+    if row is None:
+        return WorkName("", "", "", "", "")
+    found = WorkName(*row)
+    return found._replace(
+        user=pseudonyms.pseudonym("user", found.user) or "",
+        account=pseudonyms.pseudonym("account", found.account) or "",
+        name=pseudonyms.pseudonym("job", found.name) or "",
+    )

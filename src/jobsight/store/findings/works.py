@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL
+from jobsight.store.read import pseudonyms
 from jobsight.store.transaction import Transaction
 from jobsight.util.batching import batched
 
@@ -37,6 +38,8 @@ class StoredFigures(NamedTuple):
 
 def find_or_add_work(database: Database, work: WorkKey) -> int:
     """The id of a work, which is added if it is new."""
+    # A work under a pseudonym would be nobody's.
+    assert not pseudonyms.is_active()
     values = work._asdict()
     with database.query() as transaction:
         row = transaction.execute(SQL["find_work"], values).fetchone()
@@ -54,6 +57,9 @@ def add_script(database: Database, key: bytes, text: str) -> None:
 
 
 def find_script(database: Database, key: bytes) -> str | None:
+    """The text of a script; a viewer of pseudonyms gets none."""
+    if pseudonyms.is_active():
+        return None
     with database.query() as transaction:
         row = transaction.execute(SQL["find_script"], {"key": key}).fetchone()
     return None if row is None else str(row[0])

@@ -24,6 +24,7 @@ from jobsight.store.findings.rows import (
     StoredCost,
     row_of,
 )
+from jobsight.store.read import pseudonyms
 
 #: The checkpoint with the last day of which retention has removed findings, but not their sums.
 REMOVED: Final = "findings removed"
@@ -244,6 +245,8 @@ def set_reply(
     now: int,
 ) -> FindingRow:
     """Record what a person has replied to a finding; "open" takes a reply back."""
+    # The row is written back as it was read.
+    assert not pseudonyms.is_active()
     with database.write() as transaction:
         _lock(transaction)
         rows = map(row_of, transaction.look_up(FINDINGS_OF_RUNS, [(run_id,)]))

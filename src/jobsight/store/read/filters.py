@@ -89,6 +89,13 @@ class Sort(NamedTuple):
     def __str__(self) -> str:
         return f"-{self.key}" if self.descending else self.key
 
+    @property
+    def shown(self) -> Sort:
+        """The order that a list has. One by names would tell, in pages and in cursors, whose
+        pseudonyms are shown."""
+        naming = self.key in ("user", "account", "name")
+        return LATEST if naming and pseudonyms.is_active() else self
+
 
 #: The latest start first.
 LATEST: Final = Sort()
@@ -261,6 +268,10 @@ _USES_SOFTWARE: Final = (
 )
 
 
+#: Filters that compare what pseudonyms stand for.
+_NAMING: Final = ("user", "account", "name", "search", "property")
+
+
 def run_filter(**filters: Unpack[Filters]) -> RunFilter:
     """The filter of a list of runs."""
     parameters: dict[str, Any] = {}
@@ -279,7 +290,7 @@ def run_filter(**filters: Unpack[Filters]) -> RunFilter:
         if (value := filters.get(name)) is not None:
             conditions.append(condition)
             parameters[name] = value
-    if pseudonyms.is_active() and any(filters.get(name) for name in ("user", "account", "search")):
+    if pseudonyms.is_active() and any(filters.get(name) for name in _NAMING):
         # Whoever sees pseudonyms would find out whose they are.
         conditions.append("false")
     if filters.get("gpus"):
@@ -346,6 +357,9 @@ def _sets(filters: Filters, parameters: dict[str, Any]) -> list[IdSet]:
             )
         )
     if (software := filters.get("software")) is not None:
-        sets.append(IdSet(_SOFTWARE, _USES_SOFTWARE))
+        # The names of what users have installed are parts of their paths.
+        named = "software.name = :software"
+        shown = f"{named} AND NOT software.user_provided" if pseudonyms.is_active() else named
+        sets.append(IdSet(_SOFTWARE.replace(named, shown), _USES_SOFTWARE.replace(named, shown)))
         parameters["software"] = software
     return sets

@@ -6,7 +6,7 @@ import hashlib
 from typing import Final, NamedTuple
 
 from jobsight.store.database import Database
-from jobsight.store.read import queries
+from jobsight.store.read import pseudonyms, queries
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
@@ -44,10 +44,12 @@ class ProgramUser(NamedTuple):
 
 def find_program(database: Database, path: bytes) -> Program | None:
     """The program at a path; None if no run has executed it."""
+    if pseudonyms.is_hidden(path):
+        return None
     digest = hashlib.blake2b(path, digest_size=16).digest()
     with database.query() as transaction:
         row = transaction.execute(_SQL["find_program"], {"digest": digest}).fetchone()
-    return None if row is None else Program(row[0], bytes(row[1]), *row[2:])
+    return None if row is None else Program(row[0], bytes(row[1]), *pseudonyms.software(*row[2:]))
 
 
 def users_of_program(database: Database, path_id: int, since: int) -> list[ProgramUser]:
@@ -58,7 +60,14 @@ def users_of_program(database: Database, path_id: int, since: int) -> list[Progr
         rows = transaction.execute(_SQL["program_users"], values).fetchall()
     users = [
         ProgramUser(
-            user, int(runs), int(executions), int(failures), float(cpu), float(core), first, last
+            pseudonyms.pseudonym("user", user) or "",
+            int(runs),
+            int(executions),
+            int(failures),
+            float(cpu),
+            float(core),
+            first,
+            last,
         )
         for user, runs, executions, failures, cpu, core, first, last in rows
     ]

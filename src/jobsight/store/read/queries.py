@@ -976,7 +976,7 @@ def sum_largest_executables(transaction: Transaction, run_id: int) -> Executable
     largest = _within_size(
         [
             ExecutableUse(
-                path=pseudonyms.path(bytes(row["path"])),
+                path=_path(row),
                 path_known=bool(row["path_known"]),
                 own_namespace=bool(row["own_namespace"]),
                 **_joined_sums(row),
@@ -1006,6 +1006,10 @@ def _within_size(uses: list[ExecutableUse]) -> list[ExecutableUse]:
     return [use for use, size in zip(uses, sizes, strict=True) if size <= MAX_PATHS_SIZE]
 
 
+def _path(row: Mapping[Any, Any]) -> bytes:
+    return pseudonyms.path(bytes(row["path"]), own_namespace=bool(row["own_namespace"]))
+
+
 def _joined_sums(row: Mapping[str, Any]) -> dict[str, int]:
     return {
         name: (int(row[f"{name}_high"]) << 32) + int(row[f"{name}_low"]) for name in SUMMED_FIGURES
@@ -1016,7 +1020,7 @@ def sum_executables(rows: Iterable[Mapping[Any, Any]]) -> list[StoredExecutable]
     """Sum rows of ``executables`` of one run, each with its node and path."""
     uses: dict[tuple[str, bytes, bool], ExecutableUse] = {}
     for row in rows:
-        path, known = pseudonyms.path(bytes(row["path"])), bool(row["path_known"])
+        path, known = _path(row), bool(row["path_known"])
         figures = {
             # An archive of an older release lacks figures of GPUs.
             name: row[name] or 0
@@ -1065,7 +1069,8 @@ def list_path_failures(transaction: Transaction, path: bytes, limit: int) -> lis
 def list_software(transaction: Transaction, run_id: int, limit: int) -> list[str]:
     """The names of the software that a run used, the most CPU time first."""
     rows = transaction.execute(_SQL["software_of_run"], {"run_id": run_id, "limit": limit})
-    return [name for (name,) in rows.fetchall()]
+    names = (pseudonyms.software(name, "", "", own)[0] or "" for name, own in rows.fetchall())
+    return list(dict.fromkeys(names))
 
 
 class SoftwareUse(NamedTuple):
@@ -1085,7 +1090,10 @@ def list_software_use(transaction: Transaction, run_id: int, limit: int) -> list
     """The use of a run by software, the most CPU time first."""
     rows = transaction.execute(_SQL["software_use_of_run"], {"run_id": run_id, "limit": limit})
     return [
-        SoftwareUse(*row[:3], *map(_flag, row[3:5]), *map(int, row[5:])) for row in rows.fetchall()
+        SoftwareUse(
+            *pseudonyms.software(*row[:4]), _flag(row[3]), _flag(row[4]), *map(int, row[5:])
+        )
+        for row in rows.fetchall()
     ]
 
 

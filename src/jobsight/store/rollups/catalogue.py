@@ -19,6 +19,7 @@ from sqlalchemy import (
     true,
 )
 
+from jobsight.store.read import pseudonyms
 from jobsight.store.rollups.shares import OTHER, UNDETERMINED
 from jobsight.store.rollups.usage import (
     HOUR,
@@ -108,17 +109,21 @@ def list_software(
         by_name = by_name.where(or_(paths.c.software_id.in_([*ids, *KINDS]), _UNNAMED))
     counts: dict[int | None, int] = {row[0]: row[1] for row in connection.execute(by_name)}
     counts[UNDETERMINED] = counts.get(UNDETERMINED, 0) + counts.pop(None, 0)
-    rows = [
-        SoftwareRow(
-            id=row.id,
-            software=row.name,
-            version=row.version,
-            local_version=row.local_version,
-            user_provided=bool(row.user_provided),
-            ignored=bool(row.ignored),
+    rows = []
+    for row in connection.execute(query):
+        shown, version, local_version = pseudonyms.software(
+            row.name, row.version, row.local_version, row.user_provided
         )
-        for row in connection.execute(query)
-    ]
+        rows.append(
+            SoftwareRow(
+                id=row.id,
+                software=shown,
+                version=version,
+                local_version=local_version,
+                user_provided=bool(row.user_provided),
+                ignored=bool(row.ignored),
+            )
+        )
     if name is None:
         rows += [
             SoftwareRow(id=id, kind=kind)
@@ -181,6 +186,8 @@ def _usage_by_id(
 
 def find_path(connection: Connection, path: bytes) -> PathRow | None:
     """One path; None if it is not in the store."""
+    if pseudonyms.is_hidden(path):
+        return None
     digest = hashlib.blake2b(path, digest_size=16).digest()
     return next(iter(_paths(connection, paths.c.digest == digest, 1, None)), None)
 
@@ -239,7 +246,7 @@ def _paths(
     rows = connection.execute(query)
     return [
         PathRow(
-            path=readable_path(bytes(path)),
+            path=readable_path(pseudonyms.path(bytes(path))),
             path_known=bool(known),
             software_id=software_id,
             jobs=jobs,

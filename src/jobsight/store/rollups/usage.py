@@ -22,6 +22,7 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Row,
+    Text,
     case,
     distinct,
     func,
@@ -472,6 +473,12 @@ def _labels(columns: dict[str, ColumnElement[Any]]) -> list[ColumnElement[Any]]:
 def name_column(name: str, owners: FromClause) -> ColumnElement[str]:
     """A part of a software name, with the user and project of the run substituted."""
     column = software.c["name" if name == "software" else name]
+    if pseudonyms.is_active():
+        # No parameter: in a grouping, it would be another expression each time.
+        hidden = literal_column(f"'{pseudonyms.OF_USERS if name == 'software' else ''}'", Text)
+        if name == "local_version":
+            return hidden
+        return case((software.c.user_provided, hidden), else_=column)
     with_user = func.replace(column, "%(user)s", owners.c.user)
     if "account" not in owners.c:
         # No name contains it; see _summed.
@@ -515,9 +522,7 @@ def _usage_row(names: tuple[str, ...], row: tuple[Any, ...], by_month: bool) -> 
     keys = dict(zip(names, row, strict=False))
     jobs, users, cpu, core, gpu, executions, *gpus, memory, first, last = row[len(names) :]
     measured, profiled, used, energy = map(int, gpus)
-    for name in ("user", "account"):
-        if name in keys:
-            keys[name] = pseudonyms.pseudonym(name, keys[name])
+    _hide_owners(keys)
     kind = keys.pop("kind", None)
     if kind is not None:
         keys["kind"] = KINDS.get(kind, "software")
@@ -541,6 +546,12 @@ def _usage_row(names: tuple[str, ...], row: tuple[Any, ...], by_month: bool) -> 
         first=date_of(day_of_code(first) if by_month else first).isoformat(),
         last=date_of(day_of_code(last) if by_month else last).isoformat(),
     )
+
+
+def _hide_owners(keys: dict[str, Any]) -> None:
+    for name in ("user", "account"):
+        if name in keys:
+            keys[name] = pseudonyms.pseudonym(name, keys[name])
 
 
 NODE_DIMENSIONS: Final = ("node", *OWNERS, *NAMES)
@@ -694,6 +705,7 @@ def _remainders(connection: Connection, question: Question, seen: FromClause) ->
 def _node_row(names: Sequence[str], row: Row[Any]) -> UsageRow:
     keys = dict(zip(names, row, strict=False))
     jobs, users, cpu, executions, first, last = row[len(names) :]
+    _hide_owners(keys)
     if "kind" in keys:
         keys["kind"] = KINDS.get(keys["kind"], "software")
     return UsageRow(

@@ -27,8 +27,9 @@ WHERE key >= :key AND key < :following ORDER BY id DESC LIMIT :limit
 
 -- Works of the same name and owner: versions of a script.
 -- name: versions_of_work
-SELECT id, cluster, "user", account, kind, name, key FROM works
-WHERE "user" = :user AND name = :name AND kind = 'script' ORDER BY id DESC LIMIT :limit
+SELECT works.id, works.cluster, works."user", works.account, works.kind, works.name, works.key
+FROM works AS one JOIN works ON works."user" = one."user" AND works.name = one.name
+WHERE one.id = :id AND works.kind = 'script' ORDER BY works.id DESC LIMIT :limit
 
 -- name: work_by_id
 SELECT id, cluster, "user", account, kind, name, key FROM works WHERE id = :id

@@ -1,7 +1,8 @@
 -- The use of one program, by its path.
 
 -- name: find_program
-SELECT paths.id, paths.path, software.name, software.version, software.local_version
+SELECT paths.id, paths.path, software.name, software.version, software.local_version,
+    software.user_provided
 FROM paths LEFT JOIN software ON software.id = paths.software_id
 WHERE paths.digest = :digest
 

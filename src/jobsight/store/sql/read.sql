@@ -138,13 +138,13 @@ WHERE paths.digest = :digest
 ORDER BY executables.run_node_id DESC LIMIT :limit
 
 -- name: software_of_run
-SELECT software.name
+SELECT software.name, software.user_provided
 FROM run_nodes
 JOIN executables ON executables.run_node_id = run_nodes.id
 JOIN paths ON paths.id = executables.path_id
 JOIN software ON software.id = paths.software_id
 WHERE run_nodes.run_id = :run_id AND NOT software.ignored
-GROUP BY software.name
+GROUP BY software.name, software.user_provided
 ORDER BY sum(CAST(executables.cpu_time AS DOUBLE PRECISION)) DESC LIMIT :limit
 
 -- name: known_clusters

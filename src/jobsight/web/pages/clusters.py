@@ -13,7 +13,7 @@ from fastapi import APIRouter, HTTPException, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobsight.access.policy import named_visibility_of
+from jobsight.access.policy import visibility_of
 from jobsight.reports.cluster import Amount, ClusterView, shown_state, view_cluster
 from jobsight.reports.node import NodeView, view_node
 from jobsight.reports.over_time import UseOverTime, use_over_time
@@ -163,7 +163,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
             request,
             "cluster.html",
             view=view,
-            queue=view_queue(store, name, named_visibility_of(request), now),
+            queue=view_queue(store, name, visibility_of(request), now),
             reservations=sorted(reservations, key=lambda each: each.start or 0),
             use=use,
             cpu_chart=use_chart(
@@ -253,7 +253,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
         end = now if until is None else min(until * 10**9, now)
         since = end - hours * _HOUR
         view = view_node(
-            store, cluster, node, visibility=named_visibility_of(request), since=since, until=end
+            store, cluster, node, visibility=visibility_of(request), since=since, until=end
         )
         if not view.is_known:
             raise HTTPException(404, f"cluster {cluster[:100]!r} has no node {node[:100]!r}")

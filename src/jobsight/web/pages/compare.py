@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobsight.access.policy import named_visibility_of
+from jobsight.access.policy import visibility_of
 from jobsight.findings.service import FindingsService
 from jobsight.model import RunReference
 from jobsight.reports.pending import find_report
@@ -96,7 +96,7 @@ def add_routes(
             report = find_report(
                 store,
                 reference,
-                visibility=named_visibility_of(request),
+                visibility=visibility_of(request),
                 clock=clock,
                 prices=findings.prices,
             )

@@ -11,7 +11,7 @@ from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobsight.access.policy import named_visibility_of
+from jobsight.access.policy import visibility_of
 from jobsight.errors import JobsightError
 from jobsight.findings.fit import Split, memory_option, round_memory, split_array
 from jobsight.findings.service import FindingsService
@@ -84,7 +84,7 @@ def add_routes(
         if match is None:
             raise HTTPException(404, "expected an address such as /arrays/cluster:1234")
         cluster, job_id = match[1], int(match[2])
-        visibility = named_visibility_of(request)
+        visibility = visibility_of(request)
         try:
             report = array_report(
                 store,
@@ -112,7 +112,7 @@ def add_routes(
 
     @router.get("/scripts/{key}")
     def script(request: Request, key: str) -> HTMLResponse:
-        visibility = named_visibility_of(request)
+        visibility = visibility_of(request)
         try:
             works = _visible(find_works(store, key[:300]), visibility)
         except (JobsightError, ValueError):

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobsight.access.policy import named_visibility_of
+from jobsight.access.policy import visibility_of
 from jobsight.access.viewer import viewer_of
 from jobsight.reports.home import home_report
 from jobsight.store.store import Store
@@ -28,7 +28,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
         viewer = viewer_of(request.scope)
         # Staff and the server's token see the whole site; everybody else their own jobs.
         user = None if viewer.is_staff or viewer.visibility.everything else viewer.name or ""
-        report = home_report(store, user, named_visibility_of(request), clock())
+        report = home_report(store, user, visibility_of(request), clock())
         own = user is not None
         columns = {name: COLUMNS[name] for name in _RECENT if not (own and name == "user")}
         if not any(row.gpu_count or row.requested_gpus for row in report.recent):

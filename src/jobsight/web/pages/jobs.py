@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from jobsight.access.policy import named_visibility_of
+from jobsight.access.policy import visibility_of
 from jobsight.access.viewer import viewer_of
 from jobsight.findings.service import FindingsService
 from jobsight.model import SECOND
@@ -169,7 +169,7 @@ def parse_query(request: Request, now: int) -> ListQuery:
 
 def _parse(given: dict[str, str], chosen: list[str], now: int, request: Request) -> ListQuery:
     filters = _filters(given, now)
-    filters["visibility"] = named_visibility_of(request)
+    filters["visibility"] = visibility_of(request)
     sort = _named("sort", Sort.parse, given["sort"]) if "sort" in given else LATEST
     unknown = [name for name in chosen if name not in COLUMNS]
     if unknown:

@@ -109,7 +109,9 @@ def add_routes(
         sort: Order,
         search: str,
     ) -> HTMLResponse:
-        check_names(viewer, Site())
+        if viewer.pseudonyms:
+            # Its rule has refused the route already.
+            raise HTTPException(404, not_found(Site()))
         interval = Interval.of(days, clock())
         rows = owner_rows(store, kind, interval, viewer, findings)
         wanted = search.strip().lower()
@@ -129,7 +131,8 @@ def add_routes(
 
     @router.get("/users/{name:path}")
     def user(request: Request, name: str, days: Days = 30) -> HTMLResponse:
-        viewer = require_names(request, User(name))
+        require(request, User(name))
+        viewer = viewer_of(request.scope)
         interval = Interval.of(days, clock())
         shares = [each for each in associations(store) if each.user == name]
         report = _report("user", name, interval)
@@ -147,7 +150,8 @@ def add_routes(
 
     @router.get("/accounts/{name:path}")
     def account(request: Request, name: str, days: Days = 30) -> HTMLResponse:
-        viewer = require_names(request, Account(name))
+        require(request, Account(name))
+        viewer = viewer_of(request.scope)
         interval = visible_days(viewer, name, Interval.of(days, clock()))
         known = [each for each in associations(store) if each.account == name]
         report = _report("account", name, interval)
@@ -200,20 +204,6 @@ def add_routes(
             "choices": CHOICES,
             "now": clock(),
         }
-
-
-def require_names(request: Request, subject: User | Account) -> Viewer:
-    """The viewer, who may see the subject and its name."""
-    require(request, subject)
-    viewer = viewer_of(request.scope)
-    check_names(viewer, subject)
-    return viewer
-
-
-def check_names(viewer: Viewer, subject: User | Account | Site) -> None:
-    """Pages of names are nothing for a viewer of pseudonyms."""
-    if viewer.pseudonyms:
-        raise HTTPException(404, not_found(subject))
 
 
 def visible_days(viewer: Viewer, account: str, interval: Interval) -> Interval:

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, StreamingResponse
 
-from jobsight.access.policy import Account, User, may_see, named_visibility_of
+from jobsight.access.policy import Account, User, may_see, visibility_of
 from jobsight.access.viewer import viewer_of
 from jobsight.findings.service import FindingsService
 from jobsight.metrics import METRICS, Metric
@@ -76,7 +76,7 @@ def add_routes(
             reference = RunReference.parse(run)
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
-        viewer, visibility = viewer_of(request.scope), named_visibility_of(request)
+        viewer, visibility = viewer_of(request.scope), visibility_of(request)
         report = find_report(
             store, reference, visibility=visibility, clock=clock, prices=findings.prices
         )
@@ -115,7 +115,7 @@ def add_routes(
             reference = RunReference.parse(run)
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
-        stored = store.find(reference, named_visibility_of(request))
+        stored = store.find(reference, visibility_of(request))
         user = viewer_of(request.scope).name or "the server's token"
         try:
             set_reply(store.database, stored.id, kind, state, user, clock())
@@ -131,7 +131,7 @@ def add_routes(
             reference = RunReference.parse(run)
         except ValueError as error:
             raise HTTPException(404, str(error)) from None
-        stored = store.find(reference, named_visibility_of(request))
+        stored = store.find(reference, visibility_of(request))
         series = store.series(stored.id)
         reply = time_series.reply(str(stored.run), series, (), MAX_CSV_POINTS)
         headers = {"Content-Disposition": f'attachment; filename="{stored.info.job_id}.csv"'}

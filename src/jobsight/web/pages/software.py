@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobsight.access.policy import Site, may_see, named_visibility_of
+from jobsight.access.policy import Site, may_see, visibility_of
 from jobsight.access.viewer import viewer_of
 from jobsight.reports.build import job_row
 from jobsight.reports.over_time import use_over_time
@@ -71,7 +71,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
         question = Question(by=("software",), since=interval.since, until=interval.until)
         with store.database.read() as connection:
             rows = usage(connection, question)
-            known = _visible(connection, rows, named_visibility_of(request), interval)
+            known = _visible(connection, rows, visibility_of(request), interval)
             trends = read_trends(connection, question, _TREND)
         wanted = search.strip().lower()
         chosen = [row for row in known if wanted in (row.software or "").lower()]
@@ -97,7 +97,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
     @router.get("/software/{name:path}")
     def one_software(request: Request, name: str, days: Days = 30) -> HTMLResponse:
         interval = Interval.of(days, clock())
-        visibility = named_visibility_of(request)
+        visibility = visibility_of(request)
         question = Question(
             by=("software",),
             software=name,
@@ -145,7 +145,7 @@ def add_routes(router: APIRouter, store: Store, clock: Callable[[], int]) -> Non
     @router.get("/programs")
     def programs(request: Request, path: PathText = "", days: Days = 30) -> HTMLResponse:
         interval = Interval.of(days, clock())
-        viewer, visibility = viewer_of(request.scope), named_visibility_of(request)
+        viewer, visibility = viewer_of(request.scope), visibility_of(request)
         if not path:
             rows = []
             if may_see(viewer, Site()):
