@@ -9,11 +9,13 @@ import pytest
 
 from jobsight.cli.main import main
 from jobsight.config.settings import Settings
+from jobsight.findings.worker import update_all
 from jobsight.server.serve import BackgroundServer
 from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.accounts.tokens import UserTokens
 from jobsight.store.store import Store
 from jobsight.transport.login import login_file
+from tests.findings.judge import ToldJudge
 from tests.server.batches import batch
 
 
@@ -31,10 +33,13 @@ def server(home: Path) -> Iterator[BackgroundServer]:
     settings = Settings()
     settings.store.location = str(home / "site" / "store.db")
     settings.server.port = 0
+    # The findings are those that the test has stored.
+    settings.findings.interval = 0
     (home / "site").mkdir(mode=0o700)
     with Store.open(settings.store.location) as store:
         store.write(batch(12))
         store.write(batch(13, user="bob"))
+        update_all(store, ToldJudge())
         UserAccounts(store.database).add("alice", "user")
     with BackgroundServer(settings) as running:
         yield running
@@ -62,6 +67,25 @@ def test_own_jobs_without_the_file_of_the_store(
     assert main(["report"]) == 0
     assert main(["explain", "12"]) == 0
     capsys.readouterr()
+    assert main(["fit", "12", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"].startswith("alpha:12:")
+    assert main(["fit", "--name", "multiply"]) == 0
+    assert "alpha:12:" in capsys.readouterr().out
+    assert main(["fit", "13"]) != 0
+    assert main(["fit", "--name", "nothing"]) == 1
+    assert "has no run with the name nothing" in capsys.readouterr().err
+    script = home / "job.sh"
+    script.write_text("#!/bin/sh\n")
+    assert main(["fit", "--script", str(script)]) == 1
+    assert "has no run with the script" in capsys.readouterr().err
+    assert main(["findings", "list", "--since", "2020-01-01", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [each["user"] for each in listed] == ["alice"]
+    assert main(["findings", "list", "--since", "2020-01-01"]) == 0
+    assert main(["findings", "summary", "--since", "2020-01-01", "--by", "user"]) == 0
+    out = capsys.readouterr().out
+    assert "alice" in out
+    assert "bob" not in out
     assert main(["report", "13"]) != 0
     assert "13" in capsys.readouterr().err
     with Store.open(server.settings.store.location) as store:

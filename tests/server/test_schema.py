@@ -33,6 +33,7 @@ OPERATIONS = [
     ("/api/v1/jobs/{run}/report.html", "GET"),
     ("/api/v1/jobs/{run}/plots/{name}.svg", "GET"),
     ("/api/v1/jobs/{run}/explain", "GET"),
+    ("/api/v1/jobs/{run}/fit", "GET"),
     ("/api/v1/jobs/{run}/findings/{kind}/acknowledge", "POST"),
     ("/api/v1/jobs/{run}/findings/{kind}/not-helpful", "POST"),
     ("/api/v1/jobs/{run}/findings/{kind}/reopen", "POST"),

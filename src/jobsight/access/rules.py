@@ -109,6 +109,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "/api/v1/jobs/{run}": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/series": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/explain": Rule.NAMED,
+    "/api/v1/jobs/{run}/fit": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/samples": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/programs": Rule.SIGNED_IN,
     "/api/v1/jobs/{run}/software": Rule.SIGNED_IN,

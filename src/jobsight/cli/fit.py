@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -16,12 +17,14 @@ from jobsight.cli.arguments import (
     add_run_argument,
     add_store_options,
 )
-from jobsight.cli.report import job_of_this_shell, user_name
+from jobsight.cli.report import job_of_this_shell, parse_run, user_name
 from jobsight.config.load import load_settings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import RunReference
+from jobsight.transport.login import Login, read_login
 
 if TYPE_CHECKING:
+    from jobsight.findings.recommendations import Recommendation
     from jobsight.store.store import Store
 
 
@@ -46,15 +49,21 @@ def show_fit(
 
     if sum(each is not None for each in (run, script, name)) > 1:
         raise UsageError("RUN, --script and --name exclude each other; expected one of them")
-    settings = load_settings(config)
-    with Store.open(store or settings.store.location) as opened:
-        stored = opened.find(_reference(opened, run, script, name))
-        found = recommendations(opened, stored)
+    login = None if store else read_login()
+    if login is not None:
+        fitted = _from_login(login, run, script, name)
+    else:
+        settings = load_settings(config)
+        with Store.open(store or settings.store.location) as opened:
+            stored = opened.find(_reference(opened, run, script, name))
+            found = recommendations(opened, stored)
+        fitted = _Fitted(str(stored.run), stored.info.name, found)
+    found = fitted.recommendations
     if json:
-        encoded = msgspec.json.encode({"run": str(stored.run), "recommendations": found})
+        encoded = msgspec.json.encode({"run": fitted.run, "recommendations": found})
         sys.stdout.write(msgspec.json.format(encoded).decode() + "\n")
         return
-    title = f"{stored.run}  {stored.info.name or ''}".strip()
+    title = f"{fitted.run}  {fitted.job_name or ''}".strip()
     print(readable_text(title))
     if not found:
         print("  Nothing is known of this work yet: no run of it has completed.")
@@ -62,10 +71,67 @@ def show_fit(
         print(f"  {each.option:24} {each.text}")
 
 
+class _Fitted(NamedTuple):
+    run: str
+    job_name: str | None
+    recommendations: list[Recommendation]
+
+
+def _from_login(login: Login, run: str | None, script: str | None, name: str | None) -> _Fitted:
+    """What the server that the user has logged in to says of a run."""
+    from jobsight.findings.recommendations import Recommendation
+
+    wanted = run or (None if script or name else job_of_this_shell())
+    if wanted is None:
+        wanted = _latest_from_login(login, script, name)
+    else:
+        parse_run(wanted)
+    form: Any = msgspec.defstruct(
+        "Fit",
+        [
+            ("run", str),
+            ("job_name", str | None),
+            ("recommendations", list[Recommendation]),
+        ],
+    )
+    reply = login.get(f"/api/v1/jobs/{quote(wanted)}/fit", form)
+    return _Fitted(reply.run, reply.job_name, reply.recommendations)
+
+
+def _latest_from_login(login: Login, script: str | None, name: str | None) -> str:
+    """The last run that the user may see, of a script or of a name if one is given."""
+    if script is not None:
+        key = script_key_of(script).hex()
+        rows: Any = msgspec.defstruct("Script", [("key", str), ("run", str)])
+        scripts: Any = msgspec.defstruct("Scripts", [("scripts", list[rows])])
+        listed = login.get("/api/v1/scripts?limit=200", scripts).scripts
+        found = [each.run for each in listed if each.key == key]
+    else:
+        row: Any = msgspec.defstruct("Row", [("run", str)])
+        jobs: Any = msgspec.defstruct("Jobs", [("jobs", list[row])])
+        query = urlencode({"limit": "1"} if name is None else {"limit": "1", "name": name})
+        found = [each.run for each in login.get(f"/api/v1/jobs?{query}", jobs).jobs]
+    if not found:
+        of = f" with the script {script}" if script else f" with the name {name}" if name else ""
+        raise StoreError(f"the server {login.url} has no run{of} that you may see; expected RUN")
+    return found[0]
+
+
+def script_key_of(file: str) -> bytes:
+    """The key of the batch script in a file."""
+    from jobsight.util.script_key import MAX_SCRIPT_SIZE, script_key
+
+    try:
+        with Path(file).open("rb") as opened:
+            text = opened.read(MAX_SCRIPT_SIZE).decode("utf-8", "replace")
+    except OSError as error:
+        raise JobsightError(f"{file}: the script cannot be read: {error.strerror}") from None
+    return script_key(text)
+
+
 def _reference(store: Store, run: str | None, script: str | None, name: str | None) -> RunReference:
     from jobsight.findings.work import name_key
     from jobsight.store.history import latest_run
-    from jobsight.util.script_key import MAX_SCRIPT_SIZE, script_key
 
     if script is None and name is None:
         wanted = run or job_of_this_shell()
@@ -74,17 +140,9 @@ def _reference(store: Store, run: str | None, script: str | None, name: str | No
             if latest is None:
                 raise StoreError(f"the store has no job of {user_name()}; expected RUN")
             wanted = str(latest.run)
-        try:
-            return RunReference.parse(wanted)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        return parse_run(wanted)
     if script is not None:
-        try:
-            with Path(script).open("rb") as file:
-                text = file.read(MAX_SCRIPT_SIZE).decode("utf-8", "replace")
-        except OSError as error:
-            raise JobsightError(f"{script}: the script cannot be read: {error.strerror}") from None
-        found = latest_run(store.database, user_name(), key=script_key(text))
+        found = latest_run(store.database, user_name(), key=script_key_of(script))
     else:
         found = latest_run(store.database, user_name(), name=name_key(name))
     if found is None:

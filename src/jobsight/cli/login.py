@@ -12,7 +12,8 @@ from jobsight.transport.login import Login, check_url, login_file, read_login, w
 
 
 def login(*, url: str | None, token_file: Path | None, ca: str | None, forget: bool) -> None:
-    """Log in to a server: `jobsight report`, `jobs` and `explain` then query it.
+    """Log in to a server: `jobsight report`, `jobs`, `explain`, `fit` and
+    `findings list` and `summary` then query it.
 
     The token is created on the settings page of the server. It is read from the terminal, from
     standard input or from a file, and stored with mode 0600. Without a URL, show the login.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -25,11 +26,12 @@ from jobsight.errors import ConfigError
 from jobsight.findings.finding import SEVERITIES, Severity
 from jobsight.model import SECOND
 from jobsight.text import readable_text
+from jobsight.transport.login import Login, read_login
 from jobsight.util.outer import Time
 from jobsight.util.units import UNKNOWN, format_count, format_time
 
 if TYPE_CHECKING:
-    from jobsight.findings.listed import FindingReport
+    from jobsight.findings.listed import FindingReport, FindingSummary
     from jobsight.store.findings.read import FindingFilter
 
 _DAY = 86400 * SECOND
@@ -74,6 +76,20 @@ def list_(  # noqa: PLR0913 -- one for each option
     config: str | None,
 ) -> None:
     """List findings of the last 30 days, the highest cost first."""
+    login = None if store else read_login()
+    if login is not None:
+        query = _query(
+            since,
+            user=user,
+            account=account,
+            cluster=cluster,
+            partition=partition,
+            kind=kind,
+            severity=severity,
+            all="true" if all_states else None,
+        )
+        _write_list(*_from_login(login, query, limit), json=json, csv=csv)
+        return
     settings = load_settings(config)
     location = existing_store(store or settings.store.location)
     wanted = _filter(
@@ -91,6 +107,46 @@ def list_(  # noqa: PLR0913 -- one for each option
 
     with Store.open(location) as opened:
         rows, following = list_reports(opened, wanted, limit, None, settings.findings.prices)
+    _write_list(rows, following is not None, json=json, csv=csv)
+
+
+#: Rows of one reply of the API.
+_MAX_ROWS = 1000
+
+
+def _query(since: str, **given: str | None) -> dict[str, str]:
+    """The parameters of the API. It counts complete days as well."""
+    moment = parse_since(since, time.time_ns()) // SECOND
+    return {
+        "since": str(moment),
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def _from_login(
+    login: Login, query: dict[str, str], limit: int
+) -> tuple[list[FindingReport], bool]:
+    """The findings of the server that the user has logged in to, and whether there are more."""
+    from jobsight.findings.listed import FindingReport
+
+    page: Any = msgspec.defstruct(
+        "Page", [("findings", list[FindingReport]), ("next", str | None, None)]
+    )
+    rows: list[FindingReport] = []
+    following: str | None = None
+    while len(rows) < limit:
+        wanted = {**query, "limit": str(min(limit - len(rows), _MAX_ROWS))}
+        if following is not None:
+            wanted["cursor"] = following
+        reply = login.get(f"/api/v1/findings?{urlencode(wanted)}", page)
+        rows += reply.findings
+        following = reply.next
+        if following is None or not reply.findings:
+            break
+    return rows, following is not None
+
+
+def _write_list(rows: list[FindingReport], more: bool, *, json: bool, csv: bool) -> None:
     if json:
         write_json(rows)
     elif csv:
@@ -99,7 +155,7 @@ def list_(  # noqa: PLR0913 -- one for each option
         print("no finding matches", file=sys.stderr)
     else:
         _print(rows)
-        if following is not None:
+        if more:
             print(f"The first {len(rows):,}; --limit shows more.", file=sys.stderr)
 
 
@@ -212,15 +268,32 @@ def summary(  # noqa: PLR0913 -- one for each option
     for name in keys:
         if name not in DIMENSIONS:
             raise ConfigError(f"--by {name!r}: expected some of {', '.join(DIMENSIONS)}")
+    names = {
+        "user": user,
+        "account": account,
+        "cluster": cluster,
+        "partition": partition,
+        "kind": kind,
+    }
+    login = None if store else read_login()
+    if login is not None:
+        from jobsight.findings.listed import FindingSummary
+
+        sums: Any = msgspec.defstruct("Sums", [("rows", list[FindingSummary])])
+        query = urlencode({"by": ",".join(keys), **_query(since, **names)})
+        _write_summary(login.get(f"/api/v1/findings/summary?{query}", sums).rows, keys, json)
+        return
     location = existing_store(store or settings.store.location)
-    wanted = _filter(
-        since, user=user, account=account, cluster=cluster, partition=partition, kind=kind
-    )
+    wanted = _filter(since, **names)
     from jobsight.findings.listed import summarize
     from jobsight.store.store import Store
 
     with Store.open(location) as opened:
         rows = summarize(opened, keys, wanted, settings.findings.prices)
+    _write_summary(rows, keys, json)
+
+
+def _write_summary(rows: list[FindingSummary], keys: list[str], json: bool) -> None:
     if json:
         write_json(rows)
         return

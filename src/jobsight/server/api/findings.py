@@ -24,6 +24,7 @@ from jobsight.findings.listed import (
     list_reports,
     summarize,
 )
+from jobsight.findings.recommendations import Recommendation, recommendations
 from jobsight.findings.reported import ReportedFinding
 from jobsight.findings.service import FindingsService
 from jobsight.findings.stored import from_row
@@ -74,7 +75,15 @@ class ReplyReply(msgspec.Struct):
     finding: ReportedFinding
 
 
-REPLIES = (FindingList, SummaryReply, ReplyReply, Explanation, Effect)
+class FitReply(msgspec.Struct):
+    """The requests that would have fitted a run and the earlier runs of the same work."""
+
+    run: str
+    job_name: str | None
+    recommendations: list[Recommendation]
+
+
+REPLIES = (FindingList, SummaryReply, ReplyReply, Explanation, Effect, FitReply)
 
 Severities = Annotated[
     Literal["info", "warning", "critical"], Query(description="The lowest severity")
@@ -198,6 +207,23 @@ def create_router(
             raise HTTPException(503, str(error)) from None
         return json_reply(explain_run(store, judge, stored, clock()))
 
+    @router.get("/jobs/{run}/fit", responses=replies(FitReply, 400, 404, 413, 422, 503))
+    def fitted(request: Request, run: RunText) -> Response:
+        """The memory, time, cores and GPUs that would have fitted a run and the earlier runs of
+        the same work."""
+        stored = find_run(store, run, visibility_of(request))
+        found = recommendations(store, stored, clock())
+        return json_reply(FitReply(str(stored.run), stored.info.name, found))
+
+    _add_replies(router, store, findings, clock)
+    return router
+
+
+def _add_replies(
+    router: APIRouter, store: Store, findings: FindingsService, clock: Callable[[], int]
+) -> None:
+    """Add the routes of what people reply to findings."""
+
     def reply_to(request: Request, run: str, kind: str, state: Any, user: str) -> Response:
         stored = find_run(store, run, visibility_of(request))
         viewer = viewer_of(request.scope)
@@ -229,8 +255,6 @@ def create_router(
     def reopen(request: Request, run: RunText, kind: KindPath, user: UserBody) -> Response:
         """Take a reply back."""
         return reply_to(request, run, kind, "open", user)
-
-    return router
 
 
 def _position(text: str) -> FindingPosition:
