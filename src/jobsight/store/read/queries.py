@@ -841,7 +841,14 @@ def find_run(
     if reference.het_offset is not None:
         parameters["offset_in_job"] = reference.het_offset
     for meaning in _meanings(reference):
-        filter = RunFilter((meaning, *conditions), parameters)
+        # One statement for a run that may not be seen and one that does not exist: another one
+        # would be heard in the time of the answer. The limit keeps both engines from reading all
+        # runs of the viewer in place of those with the id.
+        ids = (
+            'SELECT one.id FROM (SELECT id, cluster, "user", account, start FROM runs '
+            f"WHERE {meaning} LIMIT {HIGHEST}) AS one WHERE {' AND '.join(conditions)}"
+        )
+        filter = RunFilter((), parameters, sets=(IdSet(ids, f"id IN ({ids})"),))
         found = Found(transaction, filter)
         # They are few: the newest runs need not be compared first.
         found.look_up()
