@@ -11,7 +11,13 @@ from typing import Any, Final, Literal, Protocol
 #: Names of locks are hashed to this many numbers: a transaction can hold only some thousands.
 _LOCK_COUNT: Final = 1024
 #: First keys of the advisory locks, which no other user of the same database should have.
-LOCK_CLASSES: Final = {"tables": 28519, "agent": 28520, "job": 28521, "sums": 28522}
+LOCK_CLASSES: Final = {
+    "tables": 28519,
+    "agent": 28520,
+    "job": 28521,
+    "sums": 28522,
+    "sign-in": 28523,
+}
 #: Keys in one query. Few sizes: the drivers keep few statements prepared.
 _KEY_COUNTS: Final = (256, 64, 16, 4, 1)
 #: New ids that PostgreSQL allocates in one query, after the first.
@@ -102,7 +108,7 @@ class Transaction:
                 yield id
             count = _ID_BATCH_SIZE
 
-    def lock(self, kind: Literal["agent", "job", "sums"], names: Iterable[str]) -> None:
+    def lock(self, kind: Literal["agent", "job", "sums", "sign-in"], names: Iterable[str]) -> None:
         """Lock names against other writers until the end of the transaction."""
         # SQLite has one writer at a time.
         if self.postgresql:

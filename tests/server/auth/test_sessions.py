@@ -211,9 +211,16 @@ def test_failed_attempts_are_limited(filled: Store, accounts: UserAccounts) -> N
     assert sign_in(client, "carol") == 303
 
 
-def test_the_limits_of_attempts() -> None:
-    now = 0.0
-    attempts = Attempts(2, clock=lambda: now)
+def test_servers_of_one_store_have_one_limit(filled: Store, accounts: UserAccounts) -> None:
+    first, second = (client_of(filled, max_failures=2) for _ in range(2))
+    assert [sign_in(client, "alice", "wrong") for client in (first, second)] == [401, 401]
+    assert sign_in(first, "alice", PASSWORD) == sign_in(second, "alice", PASSWORD) == 429
+    assert sign_in(second, "carol") == 303
+
+
+def test_the_limits_of_attempts(filled: Store) -> None:
+    now = 0
+    attempts = Attempts(filled.database, 2, key=b"key", clock=lambda: now, most=150)
     for number in range(12):
         assert attempts.wait(f"user{number}", "a") == 0
         attempts.fail(f"user{number}", "a")
@@ -225,16 +232,25 @@ def test_the_limits_of_attempts() -> None:
     # One account that is tried from many addresses; others are not concerned.
     assert attempts.wait("alice", "b") > 0
     assert attempts.wait("carol", "b") == 0
-    now = WINDOW
+    now = WINDOW * SECOND
     assert attempts.wait("alice", "b") == attempts.wait("alice", "a") == 0
     attempts.fail("alice", "b")
     attempts.fail("alice", "b")
     assert attempts.wait("alice", "b") > 0
     attempts.succeed("alice", "b")
     assert attempts.wait("alice", "b") == 0
-    for number in range(30_000):
+    for number in range(100):
+        now += 1
         attempts.fail(f"{number}", f"{number}")
-    assert len(attempts._counters) <= 20_000
+    with filled.database.query() as transaction:
+        [rows] = transaction.execute("SELECT count(*) FROM sign_in_failures").fetchone()
+    assert rows == 150
+    # The newest are kept, and no name is in the store.
+    attempts.fail("99", "99")
+    assert attempts.wait("99", "99") > 0
+    with filled.database.query() as transaction:
+        keys = transaction.execute("SELECT key FROM sign_in_failures").fetchall()
+    assert all(b"alice" not in bytes(key) and len(bytes(key)) == 16 for (key,) in keys)
 
 
 def test_a_form_needs_its_token_and_its_origin(browser: TestClient) -> None:

@@ -15,6 +15,7 @@ from jobsight.store import chains, dead_letters
 from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.accounts.audit import AuditLog
 from jobsight.store.accounts.coordinators import record_coordinators
+from jobsight.store.accounts.failures import count_failure
 from jobsight.store.accounts.preferences import Preferences, write_preferences
 from jobsight.store.accounts.sessions import Sessions
 from jobsight.store.accounts.tokens import UserTokens
@@ -82,6 +83,7 @@ def _fill_every_table(store: Store) -> None:
     record_coordinators(store.database, "c1", [("physics", "anna")])
     # So long ago that retention removes it.
     assert store.write(node_batch(node_series(NOW - 100 * DAY, 5)))
+    count_failure(store.database, [b"key"], 1, 1)
     counted = _counts(store)
     assert [name for name in sorted(TABLES) if not counted[name]] == []
 
@@ -147,6 +149,7 @@ CLASS_OF = {
     "runs": "runs",
     "scripts": "findings",
     "sessions": "accounts",
+    "sign_in_failures": "accounts",
     "software": "executables",
     "software_by_day": "rollups",
     "software_by_month": "rollups",
@@ -197,7 +200,8 @@ REMOVED_WITH_RUN = {
 }
 #: What retention removes by its own age.
 REMOVED_BY_AGE = {
-    *("audit_log", "job_chains", "node_chunks", "node_days", "sessions", "user_tokens"),
+    *("audit_log", "job_chains", "node_chunks", "node_days", "sessions", "sign_in_failures"),
+    "user_tokens",
 }
 KEPT = {
     "agents": "one row per node",
@@ -271,6 +275,7 @@ UNCHECKED = {
     "exported",
     "job_chains",
     "scripts",
+    "sign_in_failures",
     "software",
     "tokens",
 }

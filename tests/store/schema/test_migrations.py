@@ -123,6 +123,7 @@ def test_the_runs_of_a_store_without_chains_get_theirs(location: str) -> None:
     with database.migration() as connection:
         for statement in (
             "DROP INDEX ix_runs_chain",
+            "DROP TABLE sign_in_failures",
             "DROP TABLE job_chains",
             "ALTER TABLE runs DROP COLUMN chain_job_id",
             "UPDATE alembic_version SET version_num = '0001'",

@@ -84,7 +84,7 @@ class SignIn:
         self._page = page
         self._delay = delay
         self._accounts = UserAccounts(store.database)
-        self._attempts = Attempts(settings.max_failures)
+        self._attempts = Attempts(store.database, settings.max_failures, key=token.encode())
         self._directory = Directory(settings.ldap) if settings.ldap.url is not None else None
         self._oidc: OidcClient | None = None
         if settings.oidc.issuer is not None:
@@ -193,7 +193,7 @@ class SignIn:
     async def _by_password(self, request: Request, form: dict[str, str], target: str) -> Response:
         name, password = form.get("username", "").strip()[:64], form["password"]
         address = client_address(request.scope)
-        wait = self._attempts.wait(name, address)
+        wait = await run_in_threadpool(self._attempts.wait, name, address)
         if wait:
             message = f"There were too many failed attempts. Try again in {wait // 60 + 1} minutes."
             page = await self.page(request, message, target)
@@ -205,9 +205,9 @@ class SignIn:
             page = await self.page(request, _NO_DIRECTORY, target)
             return HTMLResponse(page, 503, {"Retry-After": "60"})
         if account is None:
-            self._attempts.fail(name, address)
+            await run_in_threadpool(self._attempts.fail, name, address)
             return await self._refuse(request, _WRONG, target)
-        self._attempts.succeed(name, address)
+        await run_in_threadpool(self._attempts.succeed, name, address)
         if account.disabled is not None:
             return await self._refuse(request, _DISABLED, target)
         return await self.open(request, account.name, target)

@@ -1,4 +1,5 @@
-"""Retention of what accounts leave behind: views, ended sessions, tokens that are not valid."""
+"""Retention of what accounts leave behind: views, ended sessions, tokens that are not valid, and
+failed sign-ins."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ def remove_expired(database: Database, now: int, audit_log: float) -> None:
     with database.write() as transaction:
         # Sessions that have only been idle are removed when the next one is opened.
         transaction.execute(SQL["delete_ended_sessions"], {"now": now, "idle": 0})
+        transaction.execute(SQL["delete_ended_failures"], {"now": now})
         transaction.execute(SQL["delete_old_tokens"], {"before": now - _LISTED_TOKEN})
         if audit_log:
             day = (now - int(audit_log * _DAY)) // _DAY

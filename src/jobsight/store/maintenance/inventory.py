@@ -57,6 +57,7 @@ CLASSES: dict[str, tuple[Table, ...]] = {
         tables.user_tokens,
         tables.preferences,
         tables.audit_log,
+        tables.sign_in_failures,
         tables.coordinators,
     ),
     "exports": (tables.exported,),

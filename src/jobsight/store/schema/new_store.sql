@@ -711,4 +711,14 @@ CREATE TABLE node_chunks (
 	CONSTRAINT fk_node_chunks_node_day_id_node_days FOREIGN KEY(node_day_id) REFERENCES node_days (id)
 );
 CREATE INDEX ix_node_chunks_node_day_id_first ON node_chunks (node_day_id, first);
-INSERT INTO alembic_version VALUES ('0003')
+CREATE TABLE sign_in_failures (
+	"key" BLOB NOT NULL, 
+	ends BIGINT NOT NULL, 
+	failures INTEGER NOT NULL, 
+	CONSTRAINT pk_sign_in_failures PRIMARY KEY ("key")
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_sign_in_failures_ends ON sign_in_failures (ends);
+INSERT INTO alembic_version VALUES ('0004')

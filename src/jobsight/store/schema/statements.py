@@ -16,7 +16,7 @@ from jobsight.store.sql.load import load_statements
 
 #: The revision of :mod:`jobsight.store.schema.migrations` that these statements need; a test
 #: compares the two.
-VERSION: Final = "0003"
+VERSION: Final = "0004"
 
 #: Sums of figures saturate here instead of overflowing.
 HIGHEST: Final = 2**63 - 1

@@ -570,6 +570,19 @@ preferences = Table(
 )
 
 # Who viewed the pages and runs of whom. Repeated views on one day are one row with a count.
+# Failed sign-ins in a window of time, which all servers of the store count together. A key is the
+# digest, with a secret key, of an account, an address or both.
+sign_in_failures = Table(
+    "sign_in_failures",
+    metadata,
+    Column("key", LargeBinary, primary_key=True),
+    # The end of the window, after which the row is removed.
+    Column("ends", BigInteger, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Index(None, "ends"),
+    sqlite_with_rowid=False,
+)
+
 audit_log = Table(
     "audit_log",
     metadata,

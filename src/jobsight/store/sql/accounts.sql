@@ -136,3 +136,24 @@ ORDER BY cluster, account, since
 -- name: coordinators_of
 SELECT cluster, account, "user", since, until FROM coordinators WHERE account = :account
 ORDER BY cluster, since, "user"
+
+-- name: failures_of
+SELECT ends, failures FROM sign_in_failures WHERE key = :key
+
+-- name: delete_ended_failures
+DELETE FROM sign_in_failures WHERE ends <= :now
+
+-- name: count_failure
+INSERT INTO sign_in_failures (key, ends, failures) VALUES (:key, :ends, 1)
+ON CONFLICT (key) DO UPDATE SET failures = sign_in_failures.failures + 1
+
+-- name: surplus_failures
+SELECT count(*) - :most FROM sign_in_failures
+
+-- name: delete_first_failures
+DELETE FROM sign_in_failures WHERE key IN (
+    SELECT key FROM sign_in_failures ORDER BY ends, key LIMIT :surplus
+)
+
+-- name: forget_failures
+DELETE FROM sign_in_failures WHERE key = :key
