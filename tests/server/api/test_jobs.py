@@ -236,6 +236,7 @@ def test_the_description_names_every_reply(client: TestClient) -> None:
     assert set(described["paths"]) == {
         "/api/v1/jobs",
         "/api/v1/jobs/{run}",
+        "/api/v1/jobs/{run}/fit",
         "/api/v1/jobs/{run}/series",
         "/api/v1/jobs/{run}/report.pdf",
         "/api/v1/jobs/{run}/report.html",
