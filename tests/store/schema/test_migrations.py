@@ -124,6 +124,8 @@ def test_the_runs_of_a_store_without_chains_get_theirs(location: str) -> None:
         for statement in (
             "DROP INDEX ix_runs_chain",
             "DROP TABLE sign_in_failures",
+            "DROP TABLE node_chunks",
+            "DROP TABLE node_days",
             "DROP TABLE job_chains",
             "ALTER TABLE runs DROP COLUMN chain_job_id",
             "UPDATE alembic_version SET version_num = '0001'",
