@@ -113,7 +113,7 @@ def path(shown: bytes, *, own_namespace: bool = False) -> bytes:
 
 
 def is_hidden(shown: bytes) -> bool:
-    """Whether a path has a pseudonym now: who asks for it by its name must not find it."""
+    """Whether a path has a pseudonym now: who requests it by its name must not find it."""
     return _key.get() is not None and not _is_systems(shown)
 
 
