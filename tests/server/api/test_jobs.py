@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from jobsight.errors import StoreError
-from jobsight.metrics import METRICS
+from jobsight.metrics import METRICS, NODE_METRICS
 from jobsight.model import SECOND, Batch
 from jobsight.reports.report import JobReport
 from jobsight.server.app import create_app
@@ -162,7 +162,7 @@ def test_curves_as_rows(client: TestClient) -> None:
 
 def test_the_table_of_metrics(client: TestClient) -> None:
     rows = client.get("/api/v1/metrics").json()["metrics"]
-    assert [row["name"] for row in rows] == list(METRICS)
+    assert [row["name"] for row in rows] == [*METRICS, *NODE_METRICS]
 
 
 def test_a_batch_is_stored_once(client: TestClient) -> None:
@@ -270,6 +270,7 @@ def test_the_description_names_every_reply(client: TestClient) -> None:
         "/api/v1/clusters/{cluster}",
         "/api/v1/clusters/{cluster}/nodes/{node}",
         "/api/v1/nodes",
+        "/api/v1/nodes/{cluster}/{node}/series",
         "/api/v1/partitions",
         "/api/v1/reservations",
         "/api/v1/qos",
