@@ -9,11 +9,13 @@ from sqlalchemy import inspect, text
 from jobsight.store.chains import Dependency
 from jobsight.store.database import open_database
 from jobsight.store.maintenance import dump
+from jobsight.store.read.node_days import series_of_node
 from jobsight.store.schema import create, versions
 from jobsight.store.schema.statements import VERSION as LATEST
 from jobsight.store.store import Store
 from tests.store.contents import assert_sound, rows
-from tests.store.sample import batch, find, info, part, seconds, series, step, totals
+from tests.store.node_sample import node_batch, node_series
+from tests.store.sample import START, batch, find, info, part, seconds, series, step, totals
 
 NEXT = f"{int(LATEST) + 1:04}"
 _REVISION = """
@@ -140,3 +142,20 @@ def test_the_runs_of_a_store_without_chains_get_theirs(location: str) -> None:
         after = Dependency("c1", job_id + 1, "anna", run.info.start or 0, (job_id,))
         assert store.record_dependencies([after], now=run.info.start or 0) == 1
         assert find(store).chain_job_id == job_id + 1
+
+
+def test_a_store_without_days_of_nodes_gets_them(location: str) -> None:
+    """A store of revision 0002, with data."""
+    database = open_database(location)
+    versions.migrate(database, "0002")
+    with Store(database) as store:
+        assert store.write(batch(part(series=series([0, 1, 2])), info(), sequence=1))
+    with Store.open(location) as store:
+        assert store.info().version == LATEST
+        assert_sound(store)
+        assert seconds(store, find(store).id) == [0, 1, 2]
+        assert store.write(node_batch(node_series(START, 5), sequence=2))
+        found = series_of_node(store.database, "c1", "n1", ("node.load.1m",), START, 2**62)
+        assert found is not None
+        assert len(found.times) == 5
+        assert_sound(store)
