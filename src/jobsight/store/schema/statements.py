@@ -113,6 +113,13 @@ UPDATE_RUN: Final = f"UPDATE runs SET {_set(*RUN_NAMES[:-1])}, {_CHANGED} WHERE 
 UPDATE_SUMS: Final = (
     f"UPDATE runs SET {_set('updated', *RunSums._fields)}, {_CHANGED} WHERE id = :id"
 )
+#: The sums that nearly every part of a running job changes.
+MOVING_SUMS: Final = ("cpu_time", "memory_used_peak", "memory_peak", "last_seen")
+#: The same where only those have changed. SQLite writes every index of which a column is named in
+#: the statement, changed or not, and the state of a run depends on its open nodes.
+UPDATE_MOVING_SUMS: Final = (
+    f"UPDATE runs SET {_set('updated', *MOVING_SUMS)}, {_CHANGED} WHERE id = :id"
+)
 #: Keys are cluster and job id.
 RUNS_OF_JOBS: Final = f"""
     WITH wanted(cluster, job_id) AS (VALUES :keys)

@@ -17,16 +17,19 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from jobsight.model import Coverage, JobPart, JobTotals, Series, Sighting, StepUse
 from jobsight.store.database import Transaction
 from jobsight.store.schema import statements
 from jobsight.store.schema.statements import (
     EXECUTABLE_KEY,
+    HIGHEST,
+    MOVING_SUMS,
     NODE_FIGURES,
     SIGHTING_KEY,
     RunSums,
@@ -88,8 +91,8 @@ def pack_series(series: Series) -> PackedSeries:
     return PackedSeries(first, last, len(series), ARRIVED, encode_series(series))
 
 
-class _Node(msgspec.Struct, kw_only=True):
-    """A row of ``run_nodes``."""
+class _Node(msgspec.Struct):
+    """A row of ``run_nodes``; the first fields are the columns _NODE_COLUMNS, in their order."""
 
     id: int
     run_id: int
@@ -146,15 +149,29 @@ class _Node(msgspec.Struct, kw_only=True):
 _figures_of_node = attrgetter(*NODE_FIGURES, "coverage")
 
 
-class _Run(msgspec.Struct):
+_MOVING: Final = frozenset(RunSums._fields.index(name) for name in MOVING_SUMS)
+_moving_sums = itemgetter(*map(RunSums._fields.index, MOVING_SUMS))
+_FIRST_SEEN, _LAST_SEEN, _SIGHTINGS = map(
+    RunSums._fields.index, ("first_seen", "last_seen", "sightings")
+)
+_GPU_SUMS: Final = tuple(map(RunSums._fields.index, GpuSums._fields))
+
+
+class _Run:
     """The sums of a run, updated by differences however many nodes it has."""
 
-    id: int
-    sums: RunSums
-    changed: bool = False
-    #: The run has several sightings on one node, which do not simply add up: the sums are computed
-    #: again from all nodes.
-    needs_recount: bool = False
+    __slots__ = ("changed", "id", "needs_recount", "only_moving", "sums")
+
+    def __init__(self, id: int, sums: Sequence[int | None]) -> None:
+        self.id = id
+        #: In the order of RunSums.
+        self.sums = list(sums)
+        self.changed = False
+        #: No other sums than MOVING_SUMS have changed.
+        self.only_moving = True
+        #: The run has several sightings on one node, which do not simply add up: the sums are
+        #: computed again from all nodes.
+        self.needs_recount = False
 
     def merge(
         self,
@@ -165,25 +182,25 @@ class _Run(msgspec.Struct):
         """Merge what a part changed in the figures of its node."""
         sums = self.sums
         if before != after:
-            replaced = map(_replace_in_sum, sums, before, after)
-            sums = RunSums(*replaced, *sums[len(after) :])
+            for index, (old, new) in enumerate(zip(before, after, strict=True)):
+                if old != new:
+                    self._set(index, _replace_in_sum(sums[index], old, new))
+            self.changed = True
         if series is not None:
-            sums = sums._replace(
-                first_seen=_min(sums.first_seen, series.first),
-                last_seen=_max(sums.last_seen, series.last),
-            )
-        self.changed |= before != after or series is not None
-        self.sums = sums
+            self._set(_FIRST_SEEN, _min(sums[_FIRST_SEEN], series.first))
+            self._set(_LAST_SEEN, _max(sums[_LAST_SEEN], series.last))
+            self.changed = True
 
     def merge_gpus(self, before: GpuSums, after: GpuSums) -> None:
         """Merge what a part changed in the GPUs of its node."""
-        sums = self.sums
-        changes = {
-            name: _replace_in_sum(getattr(sums, name), old, new)
-            for name, old, new in zip(GpuSums._fields, before, after, strict=True)
-        }
-        self.sums = sums._replace(**changes)
+        for index, old, new in zip(_GPU_SUMS, before, after, strict=True):
+            self._set(index, _replace_in_sum(self.sums[index], old, new))
         self.changed = True
+
+    def _set(self, index: int, value: int | None) -> None:
+        if self.sums[index] != value:
+            self.sums[index] = value
+            self.only_moving &= index in _MOVING
 
 
 class PartStamp(NamedTuple):
@@ -269,7 +286,7 @@ class Parts:
             if node.compact:
                 node.compact, node.open_chunks = compact, 0
             if key in self._new:
-                sighting = msgspec.structs.astuple(self._new[key])
+                sighting = astuple(self._new[key])
                 new.append((*sighting, node.id, node.run_id, *_figures_of_node(node)))
             else:
                 known.append((*_figures_of_node(node), node.id))
@@ -282,10 +299,16 @@ class Parts:
                 self._join(node)
         changed = [run for run in self._runs.values() if run.changed]
         # A new run was written with its sums.
-        updates = [
-            (self._stamp.received, *run.sums, run.id) for run in changed if run.id not in written
-        ]
-        self._transaction.execute_rows(statements.UPDATE_SUMS, updates)
+        known = [run for run in changed if run.id not in written]
+        received = self._stamp.received
+        self._transaction.execute_rows(
+            statements.UPDATE_MOVING_SUMS,
+            [(received, *_moving_sums(run.sums), run.id) for run in known if run.only_moving],
+        )
+        self._transaction.execute_rows(
+            statements.UPDATE_SUMS,
+            [(received, *run.sums, run.id) for run in known if not run.only_moving],
+        )
         for run in changed:
             if run.needs_recount:
                 self._run_writer.sum_up(run.id)
@@ -308,10 +331,9 @@ class Parts:
         )
         for row in rows:
             columns = row[_NODE_START:_SUMS_START]
-            node = _Node(**dict(zip(_NODE_COLUMNS, columns, strict=True)))
+            node = _Node(*columns)
             self._nodes[tuple(row[:_NODE_START])] = node
-            *sums, has_other_sighting = row[_SUMS_START:]
-            self._add_run(node.run_id, RunSums(*sums), has_other_sighting)
+            self._add_run(node.run_id, row[_SUMS_START:-1], row[-1])
 
     def _find_gpus(self, parts: Sequence[JobPart]) -> None:
         keys = {_key(part.sighting) for part in parts if part.gpus} & self._nodes.keys()
@@ -327,7 +349,9 @@ class Parts:
         gpus.merge(part.gpus, _epoch_number(part.epoch), self._stamp.sequence)
         run.merge_gpus(before, gpus.sums())
 
-    def _add_run(self, run_id: int, sums: RunSums, has_other_sighting: object) -> None:
+    def _add_run(
+        self, run_id: int, sums: Sequence[int | None], has_other_sighting: object
+    ) -> None:
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _Run(run_id, sums)
@@ -339,14 +363,14 @@ class Parts:
         if key not in self._nodes:
             run_id, new_run = self._run_writer.match(part.sighting)
             node = part.sighting.node
-            sums: Sequence[int | None] = ()
+            sums: Sequence[int | None] = RunSums()
             has_other_sighting = False
             if not new_run:
                 run = {"id": run_id, "node": node}
                 row = self._transaction.execute(statements.SUMS_OF_RUN, run).fetchone()
                 *sums, has_other_sighting = row
             has_other_sighting = has_other_sighting or (run_id, node) in self._new_nodes
-            self._add_run(run_id, RunSums(*sums), has_other_sighting)
+            self._add_run(run_id, sums, has_other_sighting)
             if not self._admits_sighting(run_id, part.sighting, has_other_sighting):
                 return None
             self._new_nodes[run_id, node] += 1
@@ -361,7 +385,7 @@ class Parts:
         return self._nodes[key]
 
     def _admits_sighting(self, run_id: int, sighting: Sighting, has_others: object) -> bool:
-        known = self._runs[run_id].sums.sightings or 0
+        known = self._runs[run_id].sums[_SIGHTINGS] or 0
         of_node = 0
         if has_others:
             place = {"id": run_id, "node": sighting.node}
@@ -402,8 +426,8 @@ class Parts:
         epoch, sequence = _epoch_number(part.epoch), self._stamp.sequence
         rows = []
         for use in part.executables:
-            path, path_known, *figures = msgspec.structs.astuple(use)
-            rows.append((node.id, paths[path], path_known, epoch, sequence, *figures))
+            values = astuple(use)
+            rows.append((node.id, paths[values[0]], values[1], epoch, sequence, *values[2:]))
         if self._transaction.postgresql and len(rows) >= _COMPARED_ROWS and not node.new:
             rows = self._changed(rows)
         self._executables += self._limit_rows(node, part, rows, _EXECUTABLES)
@@ -476,7 +500,7 @@ _STEPS = _Table("steps", 2, statements.FIND_STEPS)
 
 def _step_row(node_id: int, use: StepUse, epoch: str) -> _Row:
     gpu_epoch = None if use.gpu_time is None else _epoch_number(epoch)
-    return (node_id, *msgspec.structs.astuple(use), gpu_epoch, use.gpu_time)
+    return (node_id, *astuple(use), gpu_epoch, use.gpu_time)
 
 
 @lru_cache(maxsize=4096)
@@ -485,9 +509,11 @@ def _epoch_number(epoch: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-#: Sources whose counters never fall, and these counters.
+#: Sources whose counters never fall.
 _GROWING = frozenset({"cgroup v1", "cgroup v2"})
-_COUNTERS = frozenset({"cpu_time", "cpu_user", "cpu_system"})
+#: The figures that never fall, and those of such a source.
+_HIGHEST = _PEAKS | {"cpu_time", "cpu_user", "cpu_system"}
+_TOTALS = JobTotals.__struct_fields__
 
 
 def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
@@ -498,18 +524,13 @@ def merge_totals(stored: JobTotals | None, arriving: JobTotals) -> JobTotals:
     if stored is None:
         return arriving
     grows = stored.cpu_source == arriving.cpu_source and stored.cpu_source in _GROWING
+    highest = _HIGHEST if grows else _PEAKS
     older, newer = (stored, arriving) if stored.time <= arriving.time else (arriving, stored)
-    changes: dict[str, Any] = {}
-    values = zip(
-        JobTotals.__struct_fields__,
-        msgspec.structs.astuple(older),
-        msgspec.structs.astuple(newer),
-        strict=True,
-    )
-    for name, old, new in values:
-        highest = name in _PEAKS or (grows and name in _COUNTERS)
-        if old is not None and (new is None or (highest and old > new)):
-            changes[name] = old
+    changes = {
+        name: old
+        for name, old, new in zip(_TOTALS, astuple(older), astuple(newer), strict=True)
+        if old is not None and (new is None or (name in highest and old > new))
+    }
     if newer.cpu_time is None and older.cpu_time is not None:
         changes["cpu_source"] = older.cpu_source
     return msgspec.structs.replace(newer, **changes) if changes else newer
@@ -521,7 +542,9 @@ def _replace_in_sum(sum: int | None, old: int | None, new: int | None) -> int | 
         return sum
     if sum is None and old is None:
         return new
-    return total([sum, new, None if old is None else -old])
+    if sum is None or old is None or new is None:
+        return total([sum, new, None if old is None else -old])
+    return max(min(sum + new - old, HIGHEST), -HIGHEST)
 
 
 def _min(known: int | None, value: int) -> int:

@@ -27,7 +27,7 @@ from jobsight.store.write.precedence import (
     merge_run_info,
 )
 
-_NO_SUMS: Final[Mapping[int, RunSums]] = {}
+_NO_SUMS: Final[Mapping[int, Sequence[int | None]]] = {}
 
 logger = logging.getLogger(__name__)
 
@@ -131,8 +131,9 @@ class RunWriter:
             row.info = merged
             self._update(row)
 
-    def flush(self, sums: Mapping[int, RunSums] = _NO_SUMS) -> set[int]:
-        """Write new runs, with their sums, and changed runs; returns the ids of the new ones."""
+    def flush(self, sums: Mapping[int, Sequence[int | None]] = _NO_SUMS) -> set[int]:
+        """Write new runs, with their sums in the order of RunSums, and changed runs; returns the
+        ids of the new ones."""
         new = [
             (
                 *(row.info.cluster, row.info.job_id),
